@@ -1,0 +1,91 @@
+"""Adapters to optax."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from gradxform import GradientTransformation, _flat
+from gradxform._foreign import as_transformation
+from gradxform.matching import Where, check, chosen
+
+if TYPE_CHECKING:
+    import optax
+
+
+def as_optax(tx: GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """The transformation as an instance of optax's own type.
+
+    A transformation works in every optax combinator as it stands; this is for code that asks with isinstance, and for
+    chains that must be handed extra arguments.
+
+    Args:
+        tx: the transformation.
+
+    Returns:
+        An `optax.GradientTransformationExtraArgs` with the same `init` and `update`.
+
+    Raises:
+        TypeError: an object without `init` and `update`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import gradxform as gx
+        >>> tx = gx.jax.as_optax(gx.clip_norm(1.0))
+        >>> tx.update(jnp.array([3.0, 4.0]), tx.init(jnp.zeros(2)))[0]
+        Array([0.6, 0.8], dtype=float32)
+
+    Source:
+        `optax.GradientTransformationExtraArgs`.
+    """
+    import optax
+
+    given = as_transformation("as_optax", tx)
+    return optax.GradientTransformationExtraArgs(given.init, given.update)
+
+
+def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.GradientTransformationExtraArgs:
+    """An optimizer that leaves the chosen parameters bit by bit as they are.
+
+    A zero gradient does not freeze a parameter under momentum or weight decay; this sets the optimizer's *update* of
+    the chosen parameters to zero, whatever the optimizer is.
+
+    Args:
+        optimizer: any optax optimizer.
+        where: which parameters, as in `gradxform.masked`.
+
+    Returns:
+        An optax optimizer; the chosen parameters are not handed to the one inside.
+
+    Raises:
+        ValueError: on init, a pattern that matches no path; lists some paths.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> import gradxform as gx
+        >>> params = {"embedding": jnp.ones(1), "head": jnp.ones(1)}
+        >>> optimizer = gx.jax.freeze(optax.adamw(0.1, weight_decay=0.1), "embedding")
+        >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
+        >>> updates["embedding"], bool(updates["head"] < 0)
+        (Array([0.], dtype=float32), True)
+
+    Source:
+        `optax.partition` with `optax.set_to_zero`.
+    """
+    import optax
+
+    check("freeze", where)
+
+    def labels(tree: Any) -> Any:
+        view = _flat.view(tree)
+        if view is None:
+            return tree
+        names = ["frozen" if mask else "free" for mask in chosen("freeze", where, view)]
+        slots = ["free"] * len(view.source.slots)
+        for slot, label in zip(view.source.kept, names, strict=True):
+            slots[slot] = label
+        return jax.tree_util.tree_unflatten(view.source.structure, slots)
+
+    inner = optax.partition({"frozen": optax.set_to_zero(), "free": optimizer}, labels)
+    return optax.GradientTransformationExtraArgs(inner.init, inner.update)

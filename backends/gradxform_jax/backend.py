@@ -1,0 +1,213 @@
+"""The primitives on JAX arrays.
+
+Norms and factors are float64 whether the user switched 64 bits on or not: `jax.enable_x64` is entered for the
+library's own operations alone, and float32 comes out. Lists go through one jitted function, so that eager JAX pays one
+dispatch for a tree and gets what it gets under `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core.primitives import convert_element_type_p
+
+from gradxform_jax._norms import norm
+from gradxform_jax._scalars import Vectors
+
+name: str = "jax"
+types: tuple[type, ...] = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
+
+_HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
+"""Below the first number, a factor is applied in two steps, of which the first is this power of two."""
+
+
+def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with 64-bit types on; they do not leave it but as vectors."""
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return inside
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure, by jax.tree_util; None is no leaf."""
+    return jax.tree_util.tree_flatten(tree)
+
+
+def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The tree again."""
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def paths(tree: Any) -> list[str]:
+    """One path a leaf."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+
+
+def adopt(leaf: Any) -> Any:
+    """As jax.numpy adopts NumPy arrays and Python numbers; float0 stays NumPy's."""
+    return leaf if getattr(leaf, "dtype", None) == jax.dtypes.float0 else jnp.asarray(leaf)
+
+
+def dtype(leaf: Any) -> str:
+    """The name of the dtype."""
+    return "float0" if leaf.dtype == jax.dtypes.float0 else str(leaf.dtype)
+
+
+def shape(leaf: Any) -> tuple[int, ...]:
+    """The shape."""
+    return tuple(leaf.shape)
+
+
+def dense(leaf: Any) -> tuple[Any, None]:
+    """JAX's gradients are dense."""
+    return leaf, None
+
+
+def densify(leaf: Any) -> Any:
+    """JAX's gradients are dense."""
+    return leaf
+
+
+@_wide
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The vector of the leaves' norms."""
+    return _norms(list(leaves), ord=ord)
+
+
+@functools.partial(jax.jit, static_argnames="ord")
+def _norms(leaves: list[Any], ord: float) -> Any:
+    return jnp.stack([norm(leaf, None, ord) for leaf in leaves])
+
+
+@_wide
+def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    """Norms over some axes, in float64, the axes kept as ones."""
+    return jax.jit(norm, static_argnums=(1, 2))(leaf, tuple(axis % leaf.ndim for axis in axes), ord)
+
+
+@_wide
+def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+    """Each leaf times its factor."""
+    return _multiply(list(leaves), _as_operand(factors))
+
+
+@jax.jit
+def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
+    return [_times(leaf, factor) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
+
+
+def _each(factors: Any, count: int) -> list[Any]:
+    return [factors] * count if factors.ndim == 0 else [factors[i] for i in range(count)]
+
+
+def _times(leaf: Any, factor: Any) -> Any:
+    """A leaf times float64 factors; where a factor is one, the leaf's own bits."""
+    if leaf.dtype in (np.float64, np.complex128):
+        product = leaf * factor
+    else:
+        coarse = jnp.asarray(1.0)
+        for below, power in reversed(_HALVES):
+            coarse = jnp.where(
+                jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse)
+            )
+        wide = np.complex64 if leaf.dtype == np.complex64 else np.float32
+        halves = (lax.convert_element_type(part, np.float32) for part in (coarse, factor / coarse))
+        product = lax.convert_element_type(leaf, wide)
+        for half in halves:
+            product = product * half
+        product = lax.convert_element_type(product, leaf.dtype)
+    return _weak_as(leaf, jnp.where(factor == 1, leaf, product))
+
+
+def _weak_as(leaf: Any, result: Any) -> Any:
+    """A result of the leaf's weak type."""
+    weak = bool(getattr(leaf, "weak_type", False))
+    if weak == bool(getattr(result, "weak_type", False)):
+        return result
+    return convert_element_type_p.bind(result, new_dtype=result.dtype, weak_type=weak, sharding=None)
+
+
+@_wide
+def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
+    """One leaf times a float64 array that broadcasts against it."""
+    return jax.jit(_times)(leaf, factor)
+
+
+@_wide
+def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+    """min(max(factor * leaf, low), high)."""
+    bounds = (None if bound is None else _as_operand(bound) for bound in (low, high))
+    return _clip(list(leaves), *bounds, None if factors is None else _as_operand(factors))
+
+
+@jax.jit
+def _clip(leaves: list[Any], low: Any, high: Any, factors: Any) -> list[Any]:
+    scaled = leaves if factors is None else _multiply(leaves, factors)
+    return [_between(leaf, low, high) for leaf in scaled]
+
+
+def _between(leaf: Any, low: Any, high: Any) -> Any:
+    """Between two bounds by comparison, since XLA's max and min may drop a NaN."""
+    for bound, beyond in ((low, jnp.less), (high, jnp.greater)):
+        if bound is not None:
+            own = lax.convert_element_type(bound, leaf.dtype)
+            leaf = _weak_as(leaf, jnp.where(beyond(leaf, own) | (own != own), own, leaf))
+    return leaf
+
+
+def zeros(leaves: Sequence[Any]) -> list[Any]:
+    """Fresh zeros."""
+    return [jnp.zeros_like(leaf) for leaf in leaves]
+
+
+@_wide
+def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+    """A formula, as one jitted function of its operands."""
+    return _compiled(formula, **static)(*map(_as_operand, operands))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    return jax.jit(functools.partial(formula, Vectors, **static))
+
+
+def _as_operand(operand: Any) -> Any:
+    """A number or an array in float64."""
+    return lax.convert_element_type(operand, np.float64)
+
+
+def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Under jax.jit."""
+    return jax.jit(function)
+
+
+def from_numpy(array: Any) -> Any:
+    """A JAX array; float64 as it is, if 64 bits are on."""
+    return jnp.asarray(array)
+
+
+def to_numpy(leaf: Any) -> Any:
+    """A NumPy array."""
+    return np.asarray(leaf)
+
+
+def _register() -> None:
+    from gradxform._backend import register
+
+    register(sys.modules[__name__])
+
+
+_register()

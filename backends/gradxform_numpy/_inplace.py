@@ -1,0 +1,57 @@
+"""Transforms in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradxform import GradientTransformation, _flat
+from gradxform._backend import owner
+from gradxform._transformation import Context
+from gradxform_numpy import backend
+
+
+def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any = None) -> Any:
+    """Transform a tree of NumPy arrays in place.
+
+    Args:
+        tx: the transformation.
+        tree: a pytree of writable arrays of any shapes, of floating or complex dtype; None stays None.
+        state: the state of a stateful transformation.
+        params: the parameters, for transforms that need them.
+
+    Returns:
+        The new state; `state` as it is for a stateless transformation.
+
+    Raises:
+        TypeError: a leaf that is no NumPy array, or not writable, named by its path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> grads = {"w": np.array([3.0, 4.0])}
+        >>> gx.numpy.apply_(gx.clip_norm(1.0), grads)
+        >>> grads
+        {'w': array([0.6, 0.8])}
+
+    Source:
+        The in-place clipping of PyTorch, `torch.nn.utils.clip_grad_norm_`, for NumPy.
+    """
+    if tx.stateful and state is None:
+        raise TypeError(f"{tx!r} keeps a state: call state = tx.init(params) first, then apply_(tx, tree, state)")
+    leaves, structure = backend.flatten(tree)
+    for i, leaf in enumerate(leaves):
+        if leaf is not None and not (isinstance(leaf, np.ndarray) and owner(leaf) is backend and leaf.flags.writeable):
+            raise TypeError(
+                f"numpy.apply_ writes into arrays, but the leaf at {backend.paths(tree)[i]!r} is "
+                + ("read-only" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}")
+            )
+    view = _flat.from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
+    if view is None:
+        return state
+    view, state = tx.rule(view, state, Context(params, {}))
+    for old, new in zip(leaves, view.results(), strict=True):
+        if old is not None and new is not old:
+            np.copyto(old, new)
+    return state

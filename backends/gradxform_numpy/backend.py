@@ -1,0 +1,162 @@
+"""The primitives on NumPy arrays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from gradxform import _host
+from gradxform_numpy import _norms
+
+name: str = "numpy"
+types: tuple[type, ...] = (np.ndarray, np.generic)
+
+_TINY = 2.0**-126
+_HUGE = 2.0**127
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure, by optree; None is a leaf."""
+    return optree.tree_flatten(tree, none_is_leaf=True)
+
+
+def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The tree again."""
+    return structure.unflatten(leaves)
+
+
+def paths(tree: Any) -> list[str]:
+    """One path a leaf."""
+    return ["/".join(map(_key, path)) for path in optree.tree_paths(tree, none_is_leaf=True)]
+
+
+def _key(entry: Any) -> str:
+    return str(entry)
+
+
+def adopt(leaf: Any) -> Any:
+    """A Python number as an array."""
+    return np.asarray(leaf)
+
+
+def dtype(leaf: Any) -> str:
+    """The name of the dtype."""
+    return str(leaf.dtype)
+
+
+def shape(leaf: Any) -> tuple[int, ...]:
+    """The shape."""
+    return tuple(leaf.shape)
+
+
+def dense(leaf: Any) -> tuple[Any, None]:
+    """NumPy has no sparse arrays."""
+    return leaf, None
+
+
+def densify(leaf: Any) -> Any:
+    """NumPy has no sparse arrays."""
+    return leaf
+
+
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The vector of the leaves' norms."""
+    with np.errstate(all="ignore"):
+        return np.array([_norms.leaf_norm(leaf, ord) for leaf in leaves], np.float64)
+
+
+def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    """Norms over some axes, in float64, the axes kept as ones."""
+    return _norms.norm_over(leaf, axes, ord)
+
+
+def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+    """Each leaf times its factor; one that has the factor one comes back as it is."""
+    each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+    with np.errstate(all="ignore"):
+        return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+
+
+def _times(leaf: Any, factor: float, inplace: bool) -> Any:
+    kind = leaf.dtype.name
+    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
+    if kind in ("float64", "complex128"):
+        return np.multiply(leaf, factor, out=out)
+    ordinary = _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
+    if kind in ("float32", "complex64") and ordinary:
+        return np.multiply(leaf, np.float32(factor), out=out)
+    if kind in ("float32", "complex64"):
+        wide = np.asarray(leaf).astype(np.complex128 if kind == "complex64" else np.float64)
+    else:
+        wide = np.asarray(leaf).astype(np.float32 if ordinary else np.float64)
+    return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
+
+
+def _as_given(leaf: Any, result: Any, out: Any) -> Any:
+    """The result in the leaf itself when that is wanted, and a NumPy scalar for a NumPy scalar."""
+    if out is not None:
+        np.copyto(out, result)
+        return out
+    return result if isinstance(leaf, np.ndarray) else result[()]
+
+
+def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
+    """One leaf times a float64 array that broadcasts against it."""
+    with np.errstate(all="ignore"):
+        wide = np.result_type(leaf.dtype, np.float64) if leaf.dtype.kind in "fc" else np.float64
+        result = np.where(factor == 1, leaf, np.multiply(leaf, factor, dtype=wide).astype(leaf.dtype))
+    return _as_given(leaf, result, leaf if inplace and isinstance(leaf, np.ndarray) else None)
+
+
+def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+    """min(max(factor * leaf, low), high)."""
+    if factors is not None:
+        scaled = multiply(leaves, factors, inplace)
+        fresh = [inplace or new is not old for new, old in zip(scaled, leaves, strict=True)]
+    else:
+        scaled, fresh = list(leaves), [inplace] * len(leaves)
+    return [_clip(leaf, low, high, own) for leaf, own in zip(scaled, fresh, strict=True)]
+
+
+def _clip(leaf: Any, low: Any, high: Any, inplace: bool) -> Any:
+    with np.errstate(all="ignore"):
+        bounds = [None if bound is None else np.asarray(bound).astype(leaf.dtype) for bound in (low, high)]
+    return np.clip(leaf, *bounds, out=leaf if inplace and isinstance(leaf, np.ndarray) else None)  # type: ignore[type-var]
+
+
+def zeros(leaves: Sequence[Any]) -> list[Any]:
+    """Fresh zeros."""
+    return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
+
+
+def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+    """A formula in Python floats or float64 vectors."""
+    return _host.compute(formula, *operands, **static)
+
+
+def compile(function: Callable[..., Any]) -> None:
+    """NumPy has no compiler."""
+    return None
+
+
+def from_numpy(array: Any) -> Any:
+    """The array itself."""
+    return array
+
+
+def to_numpy(leaf: Any) -> Any:
+    """The array itself."""
+    return np.asarray(leaf)
+
+
+def _register() -> None:
+    from gradxform._backend import register
+
+    register(sys.modules[__name__])
+
+
+_register()

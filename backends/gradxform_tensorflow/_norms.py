@@ -1,0 +1,120 @@
+"""Norms that are right to the last bit of float32 at any size.
+
+Up to a million elements an array is converted to float64 in the cache, which costs nothing. A larger one is seen as
+rows of 128 whose norms are taken in float32 and added in float64, in one read of the memory; if the result left the
+range of float32, or one row holds much of it, the array is read again in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradxform_tensorflow import _eager
+
+_ROW = 128
+_LARGE = 1 << 20
+_HEAVY = 1 / 64
+_ONLY_ROUNDING_LOST = 2.0**-100
+"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+
+
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The vector of the leaves' norms, in float64."""
+    if ord == 2:
+        return _norms2(leaves)
+    return tf.stack([reduced(leaf, None, ord) for leaf in leaves])
+
+
+def _norms2(leaves: Sequence[Any]) -> Any:
+    parts = [_parts(leaf) for leaf in leaves]
+    halves: list[Any] = [None] * len(leaves)
+    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
+    if large:
+        for i, total in zip(large, tf.unstack(_row_totals(*(leaves[i] for i in large))), strict=True):
+            halves[i] = total / 2
+    for i, half in enumerate(halves):
+        if half is None:
+            halves[i] = tf.add_n([tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in parts[i]])
+    plain = _root(2.0 * tf.stack(halves))
+    doubles = [i for i, leaf in enumerate(leaves) if leaf.dtype in (tf.float64, tf.complex128)]
+    if not doubles:
+        return plain
+    half = tf.stack([halves[i] for i in doubles])
+    sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
+    trusted = tf.reduce_all((tf.math.is_finite(half) & (half > sizes * 2.0**-960)) | tf.math.is_nan(half))
+    return _eager.cond(trusted, lambda: plain, lambda: _with_scaled(plain, leaves, doubles))
+
+
+def _with_scaled(plain: Any, leaves: Sequence[Any], doubles: Sequence[int]) -> Any:
+    each = tf.unstack(plain, num=len(leaves))
+    for i in doubles:
+        each[i] = reduced(leaves[i], None, 2.0)
+    return tf.stack(each)
+
+
+def _parts(leaf: Any) -> list[Any]:
+    return [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
+
+
+def _root(squares: Any) -> Any:
+    """The square root, with the derivative zero at zero."""
+    zero = tf.equal(squares, 0.0)
+    return tf.where(zero, tf.zeros_like(squares), tf.sqrt(tf.where(zero, tf.ones_like(squares), squares)))
+
+
+def _is_large(leaf: Any) -> bool:
+    count = leaf.shape.num_elements()
+    return leaf.dtype == tf.float32 and count is not None and count > _LARGE
+
+
+@tf.custom_gradient
+def _row_totals(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
+    """The sums of the squares of large float32 leaves, as a float64 vector."""
+    totals, heaviest = [], []
+    for leaf in leaves:
+        flat = tf.reshape(leaf, [-1])
+        cut = leaf.shape.num_elements() // _ROW * _ROW
+        rows = tf.raw_ops.EuclideanNorm(input=tf.reshape(flat[:cut], [-1, _ROW]), axis=1)
+        rows = tf.cast(rows, tf.float64)
+        totals.append(2.0 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64))))
+        heaviest.append(tf.square(tf.reduce_max(rows)))
+    total, heavy = tf.stack(totals), tf.stack(heaviest)
+    least = tf.constant([leaf.shape.num_elements() * _ONLY_ROUNDING_LOST for leaf in leaves], tf.float64)
+    sound = tf.math.is_finite(total) & (total > least) & (heavy < total * _HEAVY)
+    sums = _eager.cond(tf.reduce_all(sound | tf.math.is_nan(total)), lambda: total, lambda: _exact_totals(leaves))
+
+    def gradient(upstream: Any) -> list[Any]:
+        factors = tf.unstack(2.0 * upstream, num=len(leaves))
+        return [leaf * tf.cast(factor, leaf.dtype) for leaf, factor in zip(leaves, factors, strict=True)]
+
+    return sums, gradient
+
+
+def _exact_totals(leaves: Sequence[Any]) -> Any:
+    return tf.stack([2.0 * tf.nn.l2_loss(tf.cast(leaf, tf.float64)) for leaf in leaves])
+
+
+def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
+    """Norms over some axes, or all, of any order and for numbers of any size."""
+    keep = axes is not None
+    size = tf.abs(tf.cast(leaf, tf.complex128 if leaf.dtype.is_complex else tf.float64))
+    if ord == 1:
+        return tf.reduce_sum(size, axis=axes, keepdims=keep)
+    if leaf.shape.num_elements() == 0:
+        return tf.reduce_sum(size, axis=axes, keepdims=keep)
+    lost = tf.reduce_any(tf.math.is_nan(size), axis=axes, keepdims=keep)
+    nan = tf.constant(math.nan, tf.float64)
+    largest = tf.where(lost, nan, tf.reduce_max(size, axis=axes, keepdims=keep))
+    if ord == math.inf:
+        return largest
+    fixed = tf.stop_gradient(largest)
+    unit = tf.where(tf.math.is_finite(fixed) & (fixed > 0.0), fixed, tf.ones_like(fixed))
+    total = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
+    if ord == 2:
+        return unit * _root(total)
+    zero = tf.equal(total, 0.0)
+    return unit * tf.where(zero, total, tf.where(zero, tf.ones_like(total), total) ** (1 / ord))

@@ -1,0 +1,53 @@
+"""The namespace that formulas are computed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Vectors:
+    """TensorFlow's functions under the names that formulas use."""
+
+    isfinite = staticmethod(tf.math.is_finite)
+    sqrt = staticmethod(tf.sqrt)
+    abs = staticmethod(tf.abs)
+    sum = staticmethod(tf.reduce_sum)
+    max = staticmethod(tf.reduce_max)
+    any = staticmethod(tf.reduce_any)
+    stop_gradient = staticmethod(tf.stop_gradient)
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Elementwise choice, in float64 (a Python number would come out as float32)."""
+        return tf.where(condition, _wide(yes), _wide(no))
+
+    @staticmethod
+    def round32(x: Any) -> Any:
+        """To the nearest float32 number, in float64; in bits, since a pair of conversions a compiler may take out."""
+        return round32(x)
+
+    @staticmethod
+    def take(vector: Any, index: Any) -> Any:
+        """Some numbers of a vector."""
+        return tf.gather(vector, index)
+
+    @staticmethod
+    def stack(numbers: Any) -> Any:
+        """Numbers as a vector."""
+        return tf.stack([_wide(number) for number in numbers])
+
+    @staticmethod
+    def mask(active: tuple[bool, ...]) -> Any:
+        """Bools as a vector."""
+        return tf.constant(active, tf.bool)
+
+
+def _wide(x: Any) -> Any:
+    return x if tf.is_tensor(x) else tf.constant(x, tf.float64)
+
+
+def round32(x: Any) -> Any:
+    """To the nearest float32 number."""
+    return tf.cast(tf.cast(x, tf.float32), tf.float64)

@@ -1,0 +1,118 @@
+"""Norms that are right to the last bit of float32 at any size.
+
+Traced, a leaf is converted to float64 where it is read, and the compiler makes one pass of it. Eager on the CPU, small
+leaves are read in float64 by one fused call; a large one is seen as rows of 256 whose norms are taken in float32 and
+added in float64; the few rows that hold much of the sum, and an array that left the range of float32, are read again
+in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradxform_torch._readable import readable
+
+_ROW = 256
+_SMALL = 1 << 14
+_HEAVY = 1 / 64
+_ONLY_ROUNDING_LOST = 2.0**-100
+"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
+    """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
+    real = [_real(leaf, ord) for leaf in leaves]
+    if ord != 2 or not readable(leaves):
+        device = real[0].device
+        return torch.stack([reduced(leaf, None, ord).to(device) for leaf in real])
+    out = np.zeros(len(leaves))
+    with torch.no_grad():
+        small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
+        if small:
+            out[small] = torch.stack(torch._foreach_norm([real[i] for i in small], 2, dtype=torch.float64)).numpy()
+        for i in set(range(len(leaves))).difference(small):
+            out[i] = _norm64(real[i]) if real[i].dtype == torch.float64 else math.sqrt(_squares32(real[i]))
+    return out
+
+
+def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
+    """A complex leaf as pairs of real numbers, which have the same 2-norm."""
+    return torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() and ord == 2 else leaf
+
+
+def reduced(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> torch.Tensor:
+    """Norms over some axes, or all, of any order and for numbers of any size; differentiable, also at zero."""
+    over: Any = tuple(range(leaf.ndim)) if axes is None else axes
+    keep = axes is not None
+    wide = leaf.to(torch.complex128) if leaf.is_complex() else leaf.double()
+    if leaf.numel() == 0 or ord == 1:
+        return wide.abs().sum(over, keepdim=keep)
+    if ord == 2 and leaf.dtype in (*_SINGLE, torch.complex64):
+        return _root(
+            (wide * wide.conj()).real.sum(over, keepdim=keep)
+            if leaf.is_complex()
+            else (wide * wide).sum(over, keepdim=keep)
+        )
+    size = wide.abs()
+    largest = size.amax(over, keepdim=keep)
+    if ord == math.inf:
+        return largest
+    fixed = size.detach().amax(over, keepdim=True)
+    unit = torch.where(torch.isfinite(fixed) & (fixed > 0), fixed, torch.ones_like(fixed))
+    total = ((size / unit) ** ord).sum(over, keepdim=keep)
+    return unit.reshape(total.shape) * (_root(total) if ord == 2 else _safe(total, lambda t: t ** (1 / ord)))
+
+
+def _root(squares: torch.Tensor) -> torch.Tensor:
+    """The square root, with the derivative zero at zero."""
+    return _safe(squares, torch.sqrt)
+
+
+def _safe(total: torch.Tensor, root: Any) -> torch.Tensor:
+    zero = total == 0
+    return torch.where(zero, torch.zeros_like(total), root(torch.where(zero, torch.ones_like(total), total)))
+
+
+def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, the squares of their norms in float64, and the rest."""
+    cut = flat.numel() // _ROW * _ROW
+    rows = flat[:cut].view(-1, _ROW)
+    dtype = torch.float64 if flat.dtype == torch.float64 else torch.float32
+    return rows, torch.linalg.vector_norm(rows, dim=1, dtype=dtype).double().square_(), flat[cut:].double()
+
+
+def _squares32(leaf: torch.Tensor) -> float:
+    flat = leaf.reshape(-1)
+    rows, squares, rest = _rows(flat)
+    total = float(squares.sum())
+    if math.isnan(total):
+        return total
+    if not flat.numel() * _ONLY_ROUNDING_LOST < total < math.inf:
+        wide = flat.double()
+        return float(torch.dot(wide, wide))
+    heavy = (squares > total * _HEAVY).nonzero()[:, 0]
+    if heavy.numel():
+        total += float((rows[heavy].double().square_().sum(1) - squares[heavy]).sum())
+    return total + float(torch.dot(rest, rest))
+
+
+def _norm64(leaf: torch.Tensor) -> float:
+    flat = leaf.reshape(-1)
+    if not flat.numel():
+        return 0.0
+    _, squares, rest = _rows(flat)
+    total = float(squares.sum() + torch.dot(rest, rest))
+    if flat.numel() * 2.0**-960 < total < math.inf or math.isnan(total):
+        return math.sqrt(total)
+    largest = float(flat.abs().max())
+    if not 0 < largest < math.inf:
+        return largest
+    exponent = -math.frexp(largest)[1]
+    _, squares, rest = _rows(torch.ldexp(flat, torch.tensor(exponent)))
+    return math.ldexp(math.sqrt(float(squares.sum() + torch.dot(rest, rest))), -exponent)

@@ -1,0 +1,50 @@
+"""The namespace that formulas are computed in when values may not be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Vectors:
+    """PyTorch's functions under the names that formulas use, with new tensors on one device."""
+
+    isfinite = staticmethod(torch.isfinite)
+    sqrt = staticmethod(torch.sqrt)
+    abs = staticmethod(torch.abs)
+    sum = staticmethod(torch.sum)
+    max = staticmethod(torch.max)
+    any = staticmethod(torch.any)
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def _wide(self, x: Any) -> torch.Tensor:
+        return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64, device=self.device)
+
+    def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
+        """Elementwise choice."""
+        return torch.where(condition, self._wide(yes), self._wide(no))
+
+    @staticmethod
+    def stop_gradient(x: torch.Tensor) -> torch.Tensor:
+        """The same value, of which no gradient is asked."""
+        return x.detach()
+
+    @staticmethod
+    def round32(x: torch.Tensor) -> torch.Tensor:
+        """To the nearest float32 number, in float64."""
+        return x.float().double()
+
+    def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
+        """Some numbers of a vector."""
+        return vector[torch.tensor(index, device=self.device)] if isinstance(index, tuple) else vector[index]
+
+    def stack(self, numbers: Any) -> torch.Tensor:
+        """Numbers as a vector."""
+        return torch.stack([self._wide(number) for number in numbers])
+
+    def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
+        """Bools as a vector."""
+        return torch.tensor(active, device=self.device)

@@ -1,0 +1,213 @@
+"""The primitives on PyTorch tensors: eager, under torch.compile and torch.func."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from gradxform import _host
+from gradxform_torch import _norms
+from gradxform_torch._readable import readable
+from gradxform_torch._scalars import Vectors
+
+name: str = "torch"
+types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+
+_LEAST = 2.0**-126
+_MOST = 2.0**127
+
+
+def flatten(tree: Any) -> tuple[list[Any], Any]:
+    """Leaves and structure, by torch.utils._pytree; None is a leaf."""
+    return pytree.tree_flatten(tree)
+
+
+def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
+    """The tree again."""
+    return pytree.tree_unflatten(list(leaves), structure)
+
+
+def paths(tree: Any) -> list[str]:
+    """One path a leaf."""
+    return ["/".join(map(_key, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+
+
+def _key(entry: Any) -> str:
+    return str(next(getattr(entry, kind) for kind in ("key", "idx", "name") if hasattr(entry, kind)))
+
+
+def adopt(leaf: Any) -> torch.Tensor:
+    """As torch.as_tensor adopts NumPy arrays and Python numbers."""
+    return torch.as_tensor(leaf)
+
+
+def dtype(leaf: torch.Tensor) -> str:
+    """The name of the dtype."""
+    return str(leaf.dtype).removeprefix("torch.")
+
+
+def shape(leaf: torch.Tensor) -> tuple[int, ...]:
+    """The shape."""
+    return tuple(leaf.shape)
+
+
+def dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor] | None]:
+    """The values of a sparse COO tensor, those of one index summed, and how to put values back."""
+    if leaf.layout != torch.sparse_coo:
+        return leaf, None
+    whole = leaf.coalesce()
+    return whole.values(), lambda new: torch.sparse_coo_tensor(
+        whole.indices(), new, whole.shape, is_coalesced=True, check_invariants=False
+    )
+
+
+def densify(leaf: torch.Tensor) -> torch.Tensor:
+    """A sparse tensor as a dense one."""
+    return leaf.to_dense()
+
+
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The vector of the leaves' norms."""
+    return _norms.norms(leaves, ord)
+
+
+def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    """Norms over some axes, in float64, the axes kept as ones."""
+    return _norms.reduced(leaf, axes, ord)
+
+
+def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
+    """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
+    if isinstance(factors, torch.Tensor) or torch.compiler.is_compiling():
+        each = factors.unbind() if getattr(factors, "ndim", 0) else [factors] * len(leaves)
+        return [_traced(leaf, factor) for leaf, factor in zip(leaves, each, strict=True)]
+    each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+    out = list(leaves)
+    fused: dict[bool, tuple[list[int], list[float]]] = {True: ([], []), False: ([], [])}
+    for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
+        if factor == 1:
+            continue
+        if leaf.dtype in (torch.float32, torch.complex64, torch.float16, torch.bfloat16) and _extreme(factor):
+            out[i] = _put(leaf, (leaf.to(_wide(leaf)) * factor).to(leaf.dtype), inplace)
+        else:
+            own, factor_of = fused[inplace and _writable(leaf)]
+            own.append(i)
+            factor_of.append(factor)
+    written, factors_written = fused[True]
+    if written:
+        torch._foreach_mul_([out[i] for i in written], factors_written)
+    made, factors_made = fused[False]
+    if made:
+        for i, new in zip(made, torch._foreach_mul([out[i] for i in made], factors_made), strict=True):
+            out[i] = new
+    return out
+
+
+def _extreme(factor: float) -> bool:
+    """Whether a factor is outside of float32's range."""
+    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
+
+
+def _wide(leaf: torch.Tensor) -> torch.dtype:
+    return torch.complex128 if leaf.is_complex() else torch.float64
+
+
+def _writable(leaf: torch.Tensor) -> bool:
+    """Whether each element has memory of its own and no gradient is asked of it."""
+    own = all(stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True))
+    return own and not (torch.is_grad_enabled() and leaf.requires_grad)
+
+
+def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
+    return leaf.copy_(result) if inplace and _writable(leaf) else result
+
+
+def _traced(leaf: torch.Tensor, factor: Any) -> torch.Tensor:
+    """A leaf times a float64 factor, rounded once; where the factor is one, the leaf's own bits."""
+    if not isinstance(factor, torch.Tensor):
+        factor = torch.tensor(factor, dtype=torch.float64, device=leaf.device)
+    factor = factor.to(leaf.device)
+    product = (leaf.to(_wide(leaf)) * factor).to(leaf.dtype)
+    return torch.where(factor == 1, leaf, product)
+
+
+def multiply_over(leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
+    """One leaf times a float64 array that broadcasts against it."""
+    factor = torch.as_tensor(factor, dtype=torch.float64, device=leaf.device)
+    return _put(leaf, _traced(leaf, factor), inplace)
+
+
+def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:
+    """min(max(factor * leaf, low), high)."""
+    scaled = list(leaves) if factors is None else multiply(leaves, factors, inplace)
+    if low is None and high is None:
+        return scaled
+    out = []
+    for old, leaf in zip(leaves, scaled, strict=True):
+        new = torch.clamp(leaf, _bound(low, leaf), _bound(high, leaf))
+        out.append(_put(old, new, inplace))
+    return out
+
+
+def _bound(bound: Any, leaf: torch.Tensor) -> torch.Tensor | None:
+    if bound is None:
+        return None
+    return torch.as_tensor(bound, dtype=None if isinstance(bound, torch.Tensor) else torch.float64).to(
+        leaf.device, leaf.dtype
+    )
+
+
+def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Fresh zeros."""
+    return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
+
+
+def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+    """A formula on the host where values may be read, else in float64 tensors."""
+    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+    if not torch.compiler.is_compiling() and readable(tensors):
+        host = (
+            operand.detach().double().numpy() if isinstance(operand, torch.Tensor) else operand for operand in operands
+        )
+        return _host.compute(formula, *host, **static)
+    device = tensors[0].device if tensors else torch.device("cpu")
+    wide = (torch.as_tensor(operand, dtype=torch.float64, device=device) for operand in operands)
+    return formula(Vectors(device), *wide, **static)
+
+
+def compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Under torch.compile, without graph breaks."""
+    return torch.compile(function, fullgraph=True)
+
+
+def from_numpy(array: Any) -> torch.Tensor:
+    """A tensor with memory of its own; bfloat16 goes by its bits."""
+    array = np.array(array, order="C")
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16).reshape(array.shape)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def to_numpy(leaf: torch.Tensor) -> Any:
+    """A NumPy array; dense for a sparse tensor; ml_dtypes' bfloat16 for bfloat16."""
+    leaf = leaf.detach().cpu().resolve_conj()
+    leaf = leaf.to_dense() if leaf.layout != torch.strided else leaf
+    if leaf.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return leaf.numpy()
+
+
+def _register() -> None:
+    from gradxform._backend import register
+
+    register(sys.modules[__name__])
+
+
+_register()

@@ -1,0 +1,55 @@
+"""The network of `gradxform demo` in PyTorch, trained with torch.optim.SGD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import gradxform_torch
+from gradxform import GradientTransformation
+from gradxform.cli._task import OnStep, Task
+
+
+def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
+    """Train by backward(), with the chain in place on .grad before the optimizer; the logits of the test images."""
+    model = _Network(task)
+    optimizer = torch.optim.SGD(model.parameters(), task.learning_rate, task.momentum)
+    for images, labels in task.batches:
+        optimizer.zero_grad()
+        logits = model(torch.from_numpy(images))
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels).long())
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = _gradients(model)
+        gradxform_torch.apply_(chain, model.named_parameters())
+        optimizer.step()
+        on_step(loss.item(), gradients, _gradients(model))
+    with torch.no_grad():
+        return model(torch.from_numpy(task.test_images)).numpy()
+
+
+class _Network(torch.nn.Module):
+    """The parameter "rnn/input" of the task is `self.rnn.input`, and so on."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        for path, weight in task.weights.items():
+            layer, name = path.split("/")
+            if not hasattr(self, layer):
+                self.add_module(layer, torch.nn.ParameterDict())
+            getattr(self, layer)[name] = torch.nn.Parameter(torch.tensor(weight))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The logits [n, 10] of images [n, 64]."""
+        rnn: Any = self.rnn
+        head: Any = self.head
+        h = torch.zeros(len(images), len(rnn["bias"]))
+        for pixel in images.T:
+            h = torch.tanh(pixel[:, None] * rnn["input"] + h @ rnn["recurrent"] + rnn["bias"])
+        return h @ head["kernel"] + head["bias"]
+
+
+def _gradients(model: torch.nn.Module) -> Any:
+    """Copies of the gradients, by path."""
+    named = model.named_parameters()
+    return {name.replace(".", "/"): p.grad.numpy().copy() for name, p in named if p.grad is not None}

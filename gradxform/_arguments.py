@@ -1,0 +1,74 @@
+"""Checks of hyperparameters when a transform is built."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+Scalar = Any
+"""A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in."""
+
+
+def static(value: Any) -> bool:
+    """Whether a hyperparameter is a number now, not an array whose value belongs to its framework."""
+    return isinstance(value, (bool, int, float, np.generic))
+
+
+def number(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter that may be any number but NaN."""
+    if isinstance(value, bool) or not (static(value) or hasattr(value, "dtype")):
+        raise TypeError(
+            f"{transform}: {name} must be a number or a 0-d array, got {value!r} of type {type(value).__name__}"
+        )
+    if not static(value):
+        shape = getattr(value, "shape", ())
+        if shape is not None and len(shape):
+            raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
+        return value
+    if isinstance(value, (complex, np.complexfloating)):
+        raise TypeError(f"{transform}: {name} must be real, got {value!r}")
+    if math.isnan(value):
+        raise ValueError(f"{transform}: {name} must not be NaN")
+    return float(value)
+
+
+def limit(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter that bounds a size: not negative, not NaN; zero and infinity are limits."""
+    checked = number(transform, name, value)
+    if static(value) and checked < 0:
+        raise ValueError(f"{transform}: {name} must be at least 0, got {value!r}")
+    return checked
+
+
+def order(transform: str, value: Any) -> float:
+    """The order of a norm; None is 2."""
+    if value is None:
+        return 2.0
+    if not static(value) or isinstance(value, bool):
+        raise TypeError(f"{transform}: ord must be a Python number, got {value!r} of type {type(value).__name__}")
+    if not value >= 1:
+        raise ValueError(f"{transform}: ord must be at least 1 (or float('inf')), got {value!r}")
+    return float(value)
+
+
+def axes(transform: str, value: Any) -> tuple[int, ...] | None:
+    """The axes of a norm as a tuple; None is all of them."""
+    if value is None:
+        return None
+    found = value if isinstance(value, (list, tuple)) else (value,)
+    if not all(isinstance(axis, (int, np.integer)) and not isinstance(axis, bool) for axis in found):
+        raise TypeError(f"{transform}: axes must be an int or a tuple of ints, got {value!r}")
+    return tuple(int(axis) for axis in found)
+
+
+def bound(name: str, value: Any) -> Any:
+    """A bound of clip_value: None, a number that is not NaN, or an array."""
+    if value is None or not static(value):
+        if value is not None and not hasattr(value, "shape"):
+            raise TypeError(
+                f"clip_value: {name} must be a number or an array, got {value!r} of type {type(value).__name__}"
+            )
+        return value
+    return number("clip_value", name, value)

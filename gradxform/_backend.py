@@ -1,0 +1,213 @@
+"""The backend protocol and its lookup: the only door to a framework."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+Array = Any
+"""An array of some framework, traced or concrete."""
+
+
+class Backend(Protocol):
+    """What a framework must bring: a module of functions with these names.
+
+    A *vector* is a float64 array with one number a leaf, or a 0-d one for all of them. Primitives take
+    lists of dense leaves, so that a framework can use its fused form; under tracing none reads a value.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    """The array types that belong to this framework."""
+
+    def flatten(self, tree: Any) -> tuple[list[Any], Any]:
+        """Leaves (None may be among them) and structure, by the framework's own tree engine."""
+
+    def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
+        """The tree again."""
+
+    def paths(self, tree: Any) -> list[str]:
+        """One path a leaf of `flatten`, its keys joined by "/"."""
+
+    def adopt(self, leaf: Any) -> Array:
+        """A NumPy array or a Python number as an array of this framework."""
+
+    def dtype(self, leaf: Array) -> str:
+        """The name of a leaf's dtype: "float32", "bfloat16", "complex64", "float0"."""
+
+    def shape(self, leaf: Array) -> tuple[int | None, ...] | None:
+        """The static shape; None for a dimension, or for all of it, that is unknown until run time."""
+
+    def dense(self, leaf: Array) -> tuple[Array, Callable[[Array], Array] | None]:
+        """A leaf's values, duplicates summed, and how to put new values back; `(leaf, None)` if dense."""
+
+    def densify(self, leaf: Array) -> Array:
+        """A sparse leaf, whole, as a dense one."""
+
+    def norms(self, leaves: Sequence[Array], ord: float) -> Array:
+        """The vector of the leaves' norms."""
+
+    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array:
+        """Norms over some axes of one leaf, float64, with the axes kept as ones."""
+
+    def multiply(self, leaves: Sequence[Array], factors: Array, inplace: bool) -> list[Array]:
+        """Each leaf times its factor, rounded to the leaf's dtype once; a factor of one changes no bit."""
+
+    def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:
+        """One leaf times a float64 array that broadcasts against it, under the rules of `multiply`."""
+
+    def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
+        """min(max(factor * leaf, low), high); NaN stays NaN; a bound of None is no bound."""
+
+    def zeros(self, leaves: Sequence[Array]) -> list[Array]:
+        """Fresh zeros of the leaves' shapes, dtypes and devices."""
+
+    def compute(self, formula: Callable[..., Array], *operands: Any, **static: Any) -> Array:
+        """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`."""
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """The function under the framework's compiler; None if it has none."""
+
+    def from_numpy(self, array: Any) -> Array:
+        """An array of this framework with the values and the dtype of a NumPy array."""
+
+    def to_numpy(self, leaf: Array) -> Any:
+        """A NumPy array with the values and the dtype of a leaf."""
+
+
+FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
+_ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy", "builtins": "builtins"}
+_NUMBERS = (int, float, complex)
+_by_type: dict[type, Backend] = {}
+
+
+def installed() -> tuple[str, ...]:
+    """The names of the frameworks that can be imported here, NumPy first."""
+    return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None)
+
+
+def adapter(name: str) -> ModuleType:
+    """The package `gradxform_<name>`; an ImportError that says what to install if it cannot be had."""
+    try:
+        return importlib.import_module(f"gradxform_{name}")
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        raise ImportError(
+            f"gradxform.{name} needs {missing!r}, which is not installed: pip install 'gradxform[{name}]'"
+        ) from error
+
+
+def backend(name: str) -> Backend:
+    """The backend of a framework by its name."""
+    return cast(Backend, adapter(name).backend)
+
+
+def register(backend: Backend) -> None:
+    """Make a backend's own types known; each backend package does so when it is imported."""
+    _by_type.update(dict.fromkeys(backend.types, backend))
+
+
+def preload() -> None:
+    """Import the backends of the frameworks the user has imported.
+
+    By statements and not by name, since `torch.compile` follows an import statement inside of what it traces only.
+    """
+    if "numpy" in sys.modules:
+        pass
+    if "jax" in sys.modules:
+        pass
+    if "tensorflow" in sys.modules:
+        pass
+    if "torch" in sys.modules:
+        import gradxform_torch  # noqa: F401
+
+
+def owner(leaf: Any) -> Backend | None:
+    """The backend that owns an array, found by its type; None for a Python number and for what is no array."""
+    kind = type(leaf)
+    known = _by_type.get(kind)
+    return known if known is not None else _search(kind)
+
+
+def _search(kind: type) -> Backend | None:
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        name = _ALIASES.get(root, root)
+        if name in sys.modules and importlib.util.find_spec(f"gradxform_{name}") is not None:
+            found = backend(name)
+            if issubclass(kind, found.types):
+                _by_type[kind] = found
+                return found
+    return None
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf is a bare Python number, which every framework adopts."""
+    return isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
+
+
+def lookup(tree: Any) -> Backend | None:
+    """The backend that owns a tree; None if the tree has no leaves.
+
+    Raises:
+        TypeError: a leaf that no framework here knows.
+    """
+    first = _first_leaf(tree)
+    if first is None:
+        return _by_engine(tree)
+    found = owner(first)
+    if found is not None and found.name != "numpy":
+        return found
+    return _by_engine(tree) if found is None and not is_number(first) else _beside_numpy(tree)
+
+
+def _first_leaf(tree: Any) -> Any:
+    """The first leaf found through Python's own containers alone; None if there is none."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return tree
+    for child in tree:
+        leaf = _first_leaf(child)
+        if leaf is not None:
+            return leaf
+    return None
+
+
+def _beside_numpy(tree: Any) -> Backend:
+    """NumPy's backend, or the one of a framework whose arrays stand beside NumPy's in the tree."""
+    numpy = backend("numpy")
+    for leaf in numpy.flatten(tree)[0]:
+        found = owner(leaf)
+        if found is not None and found is not numpy:
+            return found
+        if found is None and leaf is not None and not is_number(leaf):
+            engine = _by_engine(tree)
+            if engine is not None:
+                return engine
+    return numpy
+
+
+def _by_engine(tree: Any) -> Backend | None:
+    """The first imported framework whose tree engine opens the tree down to arrays."""
+    opaque = None
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            candidate = backend(name)
+            leaves = [leaf for leaf in candidate.flatten(tree)[0] if leaf is not None]
+            strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
+            owners = {found.name for found in map(owner, leaves) if found is not None}
+            if not strange and (candidate.name in owners or (candidate.name == "numpy" and leaves and not owners)):
+                return candidate
+            opaque = opaque if opaque is not None else (strange[0] if strange else None)
+    if opaque is None:
+        return None
+    kind = f"{type(opaque).__module__}.{type(opaque).__qualname__}"
+    raise TypeError(
+        f"a leaf of type {kind} is no array of an imported framework ({', '.join(FRAMEWORKS)}); "
+        "hand in a pytree of arrays, with None where there is no gradient"
+    )

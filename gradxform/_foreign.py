@@ -1,0 +1,49 @@
+"""Transformations of other libraries in a chain: anything with `init` and `update`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform import _flat
+from gradxform._flat import Flat
+from gradxform._transformation import Context, GradientTransformation
+
+
+def as_transformation(where: str, tx: Any) -> GradientTransformation:
+    """A transformation as it is, or a foreign object with `init` and `update` as one.
+
+    Raises:
+        TypeError: an object that has not both.
+    """
+    if isinstance(tx, GradientTransformation):
+        return tx
+    if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
+        raise TypeError(
+            f"{where}: a transformation or an object with init and update is wanted, got {tx!r} of type "
+            f"{type(tx).__name__}" + ("; call it first" if callable(tx) else "")
+        )
+
+    def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+        params = context.params
+        if params is not None and not all(view.active):
+            params = _like(view, params)
+        extra = context.extra if _takes_extra(tx) else {}
+        tree, state = tx.update(view.active_tree(), state, params, **extra)
+        leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
+        chosen = view.chosen
+        if len(leaves) != len(chosen):
+            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(chosen)}")
+        return view.replaced(dict(zip(chosen, leaves, strict=True))), state
+
+    return GradientTransformation(rule, tx.init)
+
+
+def _takes_extra(tx: Any) -> bool:
+    """Whether it is one of optax's that take extra arguments, found without importing optax."""
+    return any(base.__name__ == "GradientTransformationExtraArgs" for base in type(tx).__mro__)
+
+
+def _like(view: Flat, params: Any) -> Any:
+    """The parameters of the active gradients, with None for the others."""
+    flat = _flat.view(params)
+    return params if flat is None else flat.focus(view.active).active_tree()

@@ -1,0 +1,90 @@
+"""Arithmetic on vectors of norms and factors, written once for every framework's namespace `xp`, in float64.
+
+Operands are numbers and vectors, keywords are static. Each formula is safe to differentiate: a branch that is not
+taken never divides by zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform._backend import Array
+
+_INF = float("inf")
+
+
+def limit_double(xp: Any, norm: Array, max_norm: Array) -> Array:
+    """min(1, c / n): 1 up to the limit and for an infinite limit, NaN for a norm that is not finite."""
+    return _limit(xp, norm, max_norm, norm, max_norm)
+
+
+def limit_single(xp: Any, norm: Array, max_norm: Array) -> Array:
+    """The same with norm and limit compared as the float32 numbers they round to."""
+    return _limit(xp, norm, max_norm, xp.round32(norm), xp.round32(max_norm))
+
+
+def limit_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:
+    """The same for leaves of which some count in float32."""
+    return xp.where(xp.mask(single), limit_single(xp, norm, max_norm), limit_double(xp, norm, max_norm))
+
+
+def _limit(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
+    within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm == _INF)
+    divisor = xp.where(within, 1.0, norm)
+    factor = xp.where(max_norm < 0, 0.0, max_norm) / divisor
+    return xp.where(within, 1.0, xp.where(xp.isfinite(divisor), factor, float("nan")))
+
+
+def at_least_zero(xp: Any, bound: Array) -> Array:
+    """A limit that is an array, clamped at zero; NaN stays NaN."""
+    return xp.where(bound < 0, 0.0, bound)
+
+
+def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
+    """The norm of leaves with these norms; for norms whose powers float64 can hold."""
+    return _total(xp, norms if active is None else xp.where(xp.mask(active), norms, 0.0), ord)
+
+
+def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
+    """The same for norms of any size: in units of the largest, which is found without losing a NaN."""
+    norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
+    largest = xp.stop_gradient(xp.max(norms))
+    unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
+    return unit * _total(xp, norms / unit, ord)
+
+
+def _total(xp: Any, norms: Array, ord: float) -> Array:
+    if ord == 1:
+        return xp.sum(norms)
+    if ord == _INF:
+        return xp.where(xp.any(norms != norms), float("nan"), xp.max(norms))
+    power = xp.sum(norms * norms if ord == 2 else norms**ord)
+    positive = power > 0.0
+    safe = xp.where(positive, power, 1.0)
+    root = xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)
+    return xp.where(power == 0.0, 0.0, xp.where(positive, root, float("nan")))
+
+
+def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:
+    """The norms of leaves that are still to be multiplied by a factor."""
+    return norms * xp.abs(factor)
+
+
+def product(xp: Any, first: Array, second: Array) -> Array:
+    """Two pending factors as one."""
+    return first * second
+
+
+def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
+    """The factor for active leaves, one for the others."""
+    return xp.where(xp.mask(active), factor, 1.0)
+
+
+def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
+    """One number of a vector, or some of them; a 0-d factor serves every leaf."""
+    return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
+
+
+def stack(xp: Any, *numbers: Array) -> Array:
+    """A vector of 0-d numbers."""
+    return xp.stack(numbers)

@@ -1,0 +1,133 @@
+"""Transforms that limit gradients: by value, by norm, by global norm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform import _arguments as arguments
+from gradxform._arguments import Scalar
+from gradxform._flat import interval, limit
+from gradxform._transformation import GradientTransformation, factory, stateless
+
+
+@factory
+def clip_value(max_abs: Scalar | None = None, *, low: Any = None, high: Any = None) -> GradientTransformation:
+    r"""Limit each element of each gradient to ``[-max_abs, max_abs]``, or to ``[low, high]``.
+
+    .. math:: g_i \leftarrow \min(\max(g_i, \text{low}), \text{high})
+
+    NaN stays NaN; an infinite element goes to its bound. Bounds are cast to the gradient's dtype. Bounds that do not
+    hold zero between them make a sparse gradient dense.
+
+    Args:
+        max_abs: the largest absolute value, in the gradient's units; a number or a 0-d array.
+        low: the lower bound instead; a number, or an array that broadcasts to each gradient's shape.
+        high: the upper bound; either of the two may be left out.
+
+    Returns:
+        A stateless transformation of gradients of any shape and real floating dtype.
+
+    Raises:
+        TypeError: both forms or none are given; on use, a complex or an integer gradient, named by its path.
+        ValueError: a negative or NaN bound, ``low > high``; on use, a bound that would broadcast a gradient larger.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.clip_value(1.0)([np.array([-3.0, 0.5, np.inf])])
+        [array([-1. ,  0.5,  1. ])]
+        >>> gx.clip_value(low=0.0)([np.array([-3.0, 0.5])])
+        [array([0. , 0.5])]
+
+    References:
+        Mikolov, Statistical language models based on neural networks, 2012.
+    """
+    if (max_abs is None) == (low is None and high is None):
+        raise TypeError(
+            f"clip_value: give max_abs, or low and/or high; got max_abs={max_abs!r}, low={low!r}, high={high!r}"
+        )
+    if max_abs is not None:
+        c = arguments.limit("clip_value", "max_abs", max_abs)
+        return stateless(lambda g: g.clipped(*interval(g, c)))
+    low, high = arguments.bound("low", low), arguments.bound("high", high)
+    if arguments.static(low) and arguments.static(high) and low > high:
+        raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}")
+    return stateless(lambda g: g.clipped(low, high))
+
+
+@factory
+def clip_norm(
+    max_norm: Scalar, *, axes: int | tuple[int, ...] | None = None, ord: float | None = None
+) -> GradientTransformation:
+    r"""Limit the norm of each gradient, by itself, to ``max_norm``.
+
+    .. math:: g_i \leftarrow g_i \min(1, c / \lVert g_i \rVert)
+
+    A gradient within the limit comes back bit by bit. One with a NaN or an infinite element becomes NaN.
+
+    Args:
+        max_norm: the limit c, in the gradient's units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
+        axes: the axes that the norm is taken over, as in ``tf.clip_by_norm``; each remaining slice is limited by
+            itself. By default the norm is taken over the whole gradient.
+        ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype.
+
+    Raises:
+        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
+        ValueError: a negative or NaN limit, an order below 1; on use, axes that a gradient does not have.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.clip_norm(1.0)([np.array([3.0, 4.0]), np.array([0.1])])
+        [array([0.6, 0.8]), array([0.1])]
+        >>> gx.clip_norm(1.0, axes=1)(np.array([[3.0, 4.0], [0.3, 0.4]]))
+        array([[0.6, 0.8],
+               [0.3, 0.4]])
+
+    References:
+        Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
+    """
+    c, p, over = (
+        arguments.limit("clip_norm", "max_norm", max_norm),
+        arguments.order("clip_norm", ord),
+        arguments.axes("clip_norm", axes),
+    )
+    if over is not None:
+        return stateless(lambda g: g.scaled_over(over, lambda leaf: limit(g.norm_over(leaf, over, p), c)))
+    return stateless(lambda g: g.scaled(limit(g.norms(p), c)))
+
+
+@factory
+def clip_global_norm(max_norm: Scalar, *, ord: float | None = None) -> GradientTransformation:
+    r"""Limit the norm of all gradients together to ``max_norm``.
+
+    .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\textstyle\sum_i \lVert g_i \rVert^2}
+
+    Gradients within the limit come back bit by bit. A NaN or an infinite element anywhere makes all of them NaN.
+
+    Args:
+        max_norm: the limit c, in the gradients' units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
+        ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype, several dtypes together
+        included.
+
+    Raises:
+        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
+        ValueError: a negative or NaN limit, an order below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.clip_global_norm(1.0)({"w": np.array([3.0]), "b": np.array([4.0])})
+        {'w': array([0.6]), 'b': array([0.8])}
+
+    References:
+        Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
+    """
+    c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
+    return stateless(lambda g: g.scaled(limit(g.global_norm(p), c)))
