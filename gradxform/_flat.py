@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gradxform import _formulas as formulas
+from gradxform import _pairs as pairs
 from gradxform._backend import Array, Backend, is_number, lookup, owner
 
 _SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
@@ -119,7 +120,8 @@ class Flat:
         self._check_axes(axes)
         view = self.settled()._densified()
         new = {
-            i: self.backend.multiply_over(view.leaves[i], factors(view.leaves[i]), view.owned[i]) for i in self.chosen
+            i: self.backend.multiply_over(view.leaves[i], pairs.rounded(factors(view.leaves[i])), view.owned[i])
+            for i in self.chosen
         }
         return view._with(new)
 
@@ -141,7 +143,7 @@ class Flat:
             factors = view.backend.compute(formulas.take, factors, index=tuple(chosen))
         leaves = [view.leaves[i] for i in chosen]
         inplace = all(view.owned[i] for i in chosen)
-        new = view.backend.clip(leaves, low, high, factors, inplace)
+        new = view.backend.clip(leaves, low, high, pairs.rounded(factors), inplace)
         return view._with(dict(zip(chosen, new, strict=True)), applied=True)
 
     def stop(self) -> Flat:
@@ -164,7 +166,7 @@ class Flat:
             factors = self.backend.compute(formulas.take, factors, index=tuple(live))
         leaves = [self.leaves[i] for i in live]
         inplace = all(self.owned[i] for i in live)
-        new = self.backend.multiply(leaves, factors, inplace) if live else []
+        new = self.backend.multiply(leaves, pairs.rounded(factors), inplace) if live else []
         return replace(self._with(dict(zip(live, new, strict=True))), factor=None)
 
     # --- the way out ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ _INF = float("inf")
 
 def limit_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """min(1, c / n): 1 up to the limit and for an infinite limit, NaN for a norm that is not finite."""
-    return _limit(xp, norm, max_norm, norm, max_norm)
+    return _limit(xp, norm, max_norm, xp.round64(norm), xp.round64(max_norm))
 
 
 def limit_single(xp: Any, norm: Array, max_norm: Array) -> Array:
@@ -62,7 +62,7 @@ def _total(xp: Any, norms: Array, ord: float) -> Array:
     positive = power > 0.0
     safe = xp.where(positive, power, 1.0)
     root = xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)
-    return xp.where(power == 0.0, 0.0, xp.where(positive, root, float("nan")))
+    return xp.where(positive, root, power)
 
 
 def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:

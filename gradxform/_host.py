@@ -36,6 +36,11 @@ class Vectors:
         return np.asarray(x, np.float32).astype(np.float64)
 
     @staticmethod
+    def round64(x: Any) -> Any:
+        """To the nearest float64 number."""
+        return np.asarray(x, np.float64)
+
+    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Some numbers of a vector."""
         return vector[list(index) if isinstance(index, tuple) else index]
@@ -43,7 +48,7 @@ class Vectors:
     @staticmethod
     def stack(numbers: Sequence[Any]) -> Any:
         """Numbers as a vector."""
-        return np.array(numbers, np.float64)
+        return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
 
 
 class Floats:
@@ -68,6 +73,11 @@ class Floats:
         """To the nearest float32 number."""
         return float(np.float32(x))
 
+    @staticmethod
+    def round64(x: float) -> float:
+        """A Python float is one."""
+        return x
+
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula of numbers and vectors; a Python float if the result has no axes."""
@@ -77,10 +87,13 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             return formula(Floats, *given)
     with np.errstate(all="ignore"):
         result = formula(Vectors, *given, **static)
-    return float(result) if np.ndim(result) == 0 else result
+    return float(result) if np.ndim(result) == 0 and np.asarray(result).dtype != np.longdouble else result
 
 
 def _operand(operand: Any) -> Any:
+    """Vectors as they are (longdouble where the precision of float64 is not enough), numbers as Python floats."""
+    if isinstance(operand, np.longdouble) or (isinstance(operand, np.ndarray) and operand.dtype == np.longdouble):
+        return operand
     if isinstance(operand, np.ndarray) and operand.ndim:
         return operand.astype(np.float64, copy=False)
     return float(operand)

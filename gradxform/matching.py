@@ -30,7 +30,7 @@ def check(transform: str, where: Where) -> Where:
 def chosen(transform: str, where: Where, view: Flat) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
     if isinstance(where, str):
-        return _by_pattern(transform, repr(where), _glob(where).fullmatch, view)
+        return _by_pattern(transform, repr(where), glob(where).fullmatch, view)
     if isinstance(where, re.Pattern):
         return _by_pattern(transform, repr(where), where.search, view)
     if isinstance(where, _FUNCTIONS) or (callable(where) and not _is_tree_of_bools(where, view)):
@@ -39,7 +39,7 @@ def chosen(transform: str, where: Where, view: Flat) -> tuple[bool, ...]:
 
 
 @functools.cache
-def _glob(pattern: str) -> re.Pattern[str]:
+def glob(pattern: str) -> re.Pattern[str]:
     """A glob as a regular expression: ``*`` within a key, ``**`` over any number of keys, ``?`` for one character."""
     if pattern == "**":
         return re.compile(".*", re.DOTALL)

@@ -29,6 +29,17 @@ class Vectors:
         return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
 
     @staticmethod
+    def round64(x: Any) -> Any:
+        """Float64 it is."""
+        return x
+
+    @staticmethod
+    def head(x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        bits = lax.bitcast_convert_type(lax.stop_gradient(x), np.uint64) & np.uint64(0xFFFFFFFFF8000000)
+        return lax.bitcast_convert_type(bits, np.float64)
+
+    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Some numbers of a vector."""
         return vector[np.array(index)]

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
+from gradxform._pairs import Pair, evaluate
 from gradxform_jax._norms import norm
 from gradxform_jax._scalars import Vectors
 
@@ -89,13 +90,17 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
 @functools.partial(jax.jit, static_argnames="ord")
 def _norms(leaves: list[Any], ord: float) -> Any:
-    return jnp.stack([norm(leaf, None, ord) for leaf in leaves])
+    if any(leaf.dtype in (np.float64, np.complex128) for leaf in leaves):
+        pairs = [norm(leaf, None, ord) for leaf in leaves]
+        return Pair(jnp.stack([pair.high for pair in pairs]), jnp.stack([pair.low for pair in pairs]))
+    return jnp.stack([norm(leaf, None, ord).high for leaf in leaves])
 
 
 @_wide
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     """Norms over some axes, in float64, the axes kept as ones."""
-    return jax.jit(norm, static_argnums=(1, 2))(leaf, tuple(axis % leaf.ndim for axis in axes), ord)
+    found = jax.jit(norm, static_argnums=(1, 2))(leaf, tuple(axis % leaf.ndim for axis in axes), ord)
+    return found if leaf.dtype in (np.float64, np.complex128) else found.high
 
 
 @_wide
@@ -114,22 +119,24 @@ def _each(factors: Any, count: int) -> list[Any]:
 
 
 def _times(leaf: Any, factor: Any) -> Any:
-    """A leaf times float64 factors; where a factor is one, the leaf's own bits."""
-    if leaf.dtype in (np.float64, np.complex128):
-        product = leaf * factor
+    """A leaf times float64 factors, by its real and imaginary parts; where a factor is one, the leaf's own bits."""
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        product = lax.complex(_scaled(leaf.real, factor), _scaled(leaf.imag, factor))
     else:
-        coarse = jnp.asarray(1.0)
-        for below, power in reversed(_HALVES):
-            coarse = jnp.where(
-                jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse)
-            )
-        wide = np.complex64 if leaf.dtype == np.complex64 else np.float32
-        halves = (lax.convert_element_type(part, np.float32) for part in (coarse, factor / coarse))
-        product = lax.convert_element_type(leaf, wide)
-        for half in halves:
-            product = product * half
-        product = lax.convert_element_type(product, leaf.dtype)
+        product = _scaled(leaf, factor)
     return _weak_as(leaf, jnp.where(factor == 1, leaf, product))
+
+
+def _scaled(leaf: Any, factor: Any) -> Any:
+    if leaf.dtype == np.float64:
+        return leaf * factor
+    coarse = jnp.asarray(1.0)
+    for below, power in reversed(_HALVES):
+        coarse = jnp.where(jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse))
+    wide = lax.convert_element_type(leaf, np.float32)
+    for half in (coarse, factor / coarse):
+        wide = wide * lax.convert_element_type(half, np.float32)
+    return lax.convert_element_type(wide, leaf.dtype)
 
 
 def _weak_as(leaf: Any, result: Any) -> Any:
@@ -181,12 +188,12 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    return jax.jit(functools.partial(formula, Vectors, **static))
+    return jax.jit(lambda *operands: evaluate(formula, Vectors, operands, static))
 
 
 def _as_operand(operand: Any) -> Any:
-    """A number or an array in float64."""
-    return lax.convert_element_type(operand, np.float64)
+    """A number or an array in float64; a pair of them as it is."""
+    return operand if isinstance(operand, Pair) else lax.convert_element_type(operand, np.float64)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,8 +202,9 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def from_numpy(array: Any) -> Any:
-    """A JAX array; float64 as it is, if 64 bits are on."""
-    return jnp.asarray(array)
+    """A JAX array; of 64 bits too, whether they are on or not."""
+    with jax.enable_x64(True):
+        return jnp.asarray(array)
 
 
 def to_numpy(leaf: Any) -> Any:

@@ -33,21 +33,25 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
 
 def _keep_updates() -> optax.GradientTransformation:
     """Changes nothing; its state is what the transformation before it in a chain has made."""
-    return optax.GradientTransformation(lambda weights: weights, lambda updates, state, weights=None: (updates, updates))
+    return optax.GradientTransformation(
+        lambda weights: weights, lambda updates, state, weights=None: (updates, updates)
+    )
 
 
 @jax.jit
 def _logits(weights: Any, images: Any) -> Any:
     def read(h: Any, pixel: Any) -> tuple[Any, None]:
-        return jnp.tanh(pixel[:, None] * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"]), None
+        return jnp.tanh(
+            pixel[:, None] * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"]
+        ), None
 
-    start = jnp.zeros((len(images), weights["rnn/bias"].size))
+    start = jnp.zeros((len(images), weights["rnn/bias"].size), weights["rnn/bias"].dtype)
     h, _ = jax.lax.scan(read, start, images.T)
     return h @ weights["head/kernel"] + weights["head/bias"]
 
 
 def _loss(weights: Any, images: Any, labels: Any) -> Any:
-    return optax.softmax_cross_entropy_with_integer_labels(_logits(weights, images), labels).mean()
+    return optax.softmax_cross_entropy_with_integer_labels(_logits(weights, images), labels).sum()
 
 
 def _numpy(tree: Any) -> Any:

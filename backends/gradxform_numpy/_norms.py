@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _ROW = 256
+_SHORT_ROW = 16
 _BLOCK = 1 << 16
 _SMALL = 1 << 13
 _HEAVY = 1 / 64
@@ -21,8 +22,8 @@ _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
 
-def leaf_norm(leaf: Any, ord: float) -> float:
-    """The norm of one array in float64."""
+def leaf_norm(leaf: Any, ord: float) -> Any:
+    """The norm of one array: a float64 number, or longdouble for a float64 array."""
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
@@ -69,42 +70,45 @@ def _squares32(flat: Any) -> float:
     return total + _dot64(flat[cut:].astype(np.float64))
 
 
-def _norm64(flat: Any) -> float:
+def _norm64(flat: Any) -> Any:
+    """The 2-norm of float64 numbers, in longdouble."""
     total = _squares64(flat)
     if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
-        return math.sqrt(total)
+        return np.sqrt(total)
     largest = float(np.max(np.abs(flat)))
     if not 0 < largest < math.inf:
         return largest
-    exponent = -math.frexp(largest)[1]
-    return math.ldexp(math.sqrt(sum(_squares64(np.ldexp(block, exponent)) for block in _blocks(flat))), -exponent)
+    exponent = math.frexp(largest)[1]
+    return np.ldexp(np.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent)
 
 
-def _squares64(flat: Any) -> float:
-    cut = flat.size // _ROW * _ROW
-    rows = flat[:cut].reshape(-1, _ROW)
-    return math.fsum((*np.vecdot(rows, rows).tolist(), _dot64(flat[cut:])))
+def _squares64(flat: Any) -> Any:
+    width = _ROW if flat.size > _SMALL else _SHORT_ROW
+    cut = flat.size // width * width
+    rows = flat[:cut].reshape(-1, width)
+    return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])
 
 
-def _other_norm(flat: Any, ord: float) -> float:
-    if ord == math.inf:
-        return float(np.max(np.abs(flat).astype(np.float64, copy=False)))
+def _other_norm(flat: Any, ord: float) -> Any:
+    largest = np.max(np.abs(flat)).astype(np.float64)
+    if ord == math.inf or not 0 < largest < math.inf:
+        return largest
     if ord == 1:
-        return math.fsum(float(np.sum(np.abs(block))) for block in _blocks(flat))
-    largest = float(np.max(np.abs(flat)))
-    if not 0 < largest < math.inf:
-        return largest
-    return largest * math.fsum(float(np.sum((np.abs(block) / largest) ** ord)) for block in _blocks(flat)) ** (1 / ord)
+        return sum(np.sum(np.abs(block).reshape(-1), dtype=np.longdouble) for block in _blocks(flat))
+    powers = (np.sum((np.abs(block) / largest) ** ord, dtype=np.longdouble) for block in _blocks(flat))
+    return largest * sum(powers) ** (1 / np.longdouble(ord))
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
-    """Norms over some axes, in float64, the axes kept as ones."""
+    """Norms over some axes, the axes kept as ones: in float64, or longdouble for a float64 array."""
+    array = np.asarray(leaf)
+    wide = np.longdouble if array.dtype.name in ("float64", "complex128") else np.float64
     with np.errstate(all="ignore"):
-        size = np.abs(np.asarray(leaf).astype(np.complex128 if np.asarray(leaf).dtype.kind == "c" else np.float64))
+        size = np.abs(array.astype(np.complex128) if array.dtype.kind == "c" else array).astype(wide)
         if ord == 1:
             return size.sum(axis=axes, keepdims=True)
         largest = size.max(axis=axes, keepdims=True, initial=0.0)
         if ord == math.inf:
             return largest
-        unit = np.where((largest > 0) & np.isfinite(largest), largest, 1.0)
-        return unit * ((size / unit) ** ord).sum(axis=axes, keepdims=True) ** (1 / ord)
+        unit = np.where((largest > 0) & np.isfinite(largest), largest, wide(1))
+        return unit * ((size / unit) ** ord).sum(axis=axes, keepdims=True) ** (1 / wide(ord))

@@ -66,7 +66,9 @@ def densify(leaf: Any) -> Any:
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms."""
     with np.errstate(all="ignore"):
-        return np.array([_norms.leaf_norm(leaf, ord) for leaf in leaves], np.float64)
+        found = [_norms.leaf_norm(leaf, ord) for leaf in leaves]
+        wide = any(leaf.dtype.name in ("float64", "complex128") for leaf in leaves)
+        return np.array(found, np.longdouble if wide else np.float64)
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
@@ -82,18 +84,24 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
-    kind = leaf.dtype.name
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    if kind in ("float64", "complex128"):
-        return np.multiply(leaf, factor, out=out)
+    kind = leaf.dtype.name
+    if leaf.dtype.kind == "c":
+        return _as_given(leaf, _by_parts(leaf, lambda part: _times(part, factor, False)), out)
     ordinary = _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
-    if kind in ("float32", "complex64") and ordinary:
-        return np.multiply(leaf, np.float32(factor), out=out)
-    if kind in ("float32", "complex64"):
-        wide = np.asarray(leaf).astype(np.complex128 if kind == "complex64" else np.float64)
-    else:
-        wide = np.asarray(leaf).astype(np.float32 if ordinary else np.float64)
+    if kind == "float64" or (kind == "float32" and ordinary):
+        return np.multiply(leaf, leaf.dtype.type(factor), out=out)
+    wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != "float32" else np.float64)
     return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
+
+
+def _by_parts(leaf: Any, function: Callable[[Any], Any]) -> Any:
+    """A function of real and imaginary parts: a real factor must not make a NaN of infinity times zero."""
+    if leaf.dtype.kind != "c":
+        return function(leaf)
+    result = np.empty_like(leaf)
+    result.real, result.imag = function(leaf.real), function(leaf.imag)
+    return result
 
 
 def _as_given(leaf: Any, result: Any, out: Any) -> Any:
@@ -107,8 +115,9 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
     with np.errstate(all="ignore"):
-        wide = np.result_type(leaf.dtype, np.float64) if leaf.dtype.kind in "fc" else np.float64
-        result = np.where(factor == 1, leaf, np.multiply(leaf, factor, dtype=wide).astype(leaf.dtype))
+        factor = np.asarray(factor, np.float64)
+        product = _by_parts(leaf, lambda part: (part.astype(np.float64) * factor).astype(part.dtype))
+        result = np.where(factor == 1, leaf, product)
     return _as_given(leaf, result, leaf if inplace and isinstance(leaf, np.ndarray) else None)
 
 
@@ -125,7 +134,12 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
 def _clip(leaf: Any, low: Any, high: Any, inplace: bool) -> Any:
     with np.errstate(all="ignore"):
         bounds = [None if bound is None else np.asarray(bound).astype(leaf.dtype) for bound in (low, high)]
-    return np.clip(leaf, *bounds, out=leaf if inplace and isinstance(leaf, np.ndarray) else None)  # type: ignore[type-var]
+    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
+    if leaf.dtype.kind == "f":
+        return np.clip(leaf, *bounds, out=out)  # type: ignore[type-var]
+    for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
+        leaf = leaf if bound is None else nearer(leaf, bound, out=out)
+    return leaf
 
 
 def zeros(leaves: Sequence[Any]) -> list[Any]:

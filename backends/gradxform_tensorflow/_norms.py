@@ -13,7 +13,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform._pairs import Pair, root
 from gradxform_tensorflow import _eager
+from gradxform_tensorflow._scalars import Vectors
 
 _ROW = 128
 _LARGE = 1 << 20
@@ -39,21 +41,24 @@ def _norms2(leaves: Sequence[Any]) -> Any:
     for i, half in enumerate(halves):
         if half is None:
             halves[i] = tf.add_n([tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in parts[i]])
-    plain = _root(2.0 * tf.stack(halves))
+    squares = 2.0 * tf.stack(halves)
     doubles = [i for i, leaf in enumerate(leaves) if leaf.dtype in (tf.float64, tf.complex128)]
     if not doubles:
-        return plain
-    half = tf.stack([halves[i] for i in doubles])
+        return _root(squares)
+    plain = root(Vectors, squares)
+    some = tf.gather(squares, doubles)
     sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
-    trusted = tf.reduce_all((tf.math.is_finite(half) & (half > sizes * 2.0**-960)) | tf.math.is_nan(half))
-    return _eager.cond(trusted, lambda: plain, lambda: _with_scaled(plain, leaves, doubles))
+    trusted = tf.reduce_all((tf.math.is_finite(some) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
+    return Pair(*_eager.cond(trusted, lambda: tuple(plain), lambda: tuple(_with_scaled(plain, leaves, doubles))))
 
 
-def _with_scaled(plain: Any, leaves: Sequence[Any], doubles: Sequence[int]) -> Any:
-    each = tf.unstack(plain, num=len(leaves))
+def _with_scaled(plain: Pair, leaves: Sequence[Any], doubles: Sequence[int]) -> Pair:
+    """The norms, those of float64 leaves again for numbers of any size."""
+    highs, lows = (tf.unstack(part, num=len(leaves)) for part in plain)
     for i in doubles:
-        each[i] = reduced(leaves[i], None, 2.0)
-    return tf.stack(each)
+        found = reduced(leaves[i], None, 2.0)
+        highs[i], lows[i] = found if isinstance(found, Pair) else (found, tf.zeros_like(found))
+    return Pair(tf.stack(highs), tf.stack(lows))
 
 
 def _parts(leaf: Any) -> list[Any]:
@@ -113,8 +118,19 @@ def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
         return largest
     fixed = tf.stop_gradient(largest)
     unit = tf.where(tf.math.is_finite(fixed) & (fixed > 0.0), fixed, tf.ones_like(fixed))
-    total = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
     if ord == 2:
-        return unit * _root(total)
+        unit = _power_of_two(unit)
+        total = tf.reduce_sum(tf.square(size / unit), axis=axes, keepdims=keep)
+        if leaf.dtype not in (tf.float64, tf.complex128):
+            return unit * _root(total)
+        found = root(Vectors, total)
+        return Pair(found.high * unit, found.low * unit)
+    total = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
     zero = tf.equal(total, 0.0)
     return unit * tf.where(zero, total, tf.where(zero, tf.ones_like(total), total) ** (1 / ord))
+
+
+def _power_of_two(x: Any) -> Any:
+    """The largest power of two that is not above a positive float64 number: its exponent's bits."""
+    bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
+    return tf.bitcast(bits, tf.float64)

@@ -64,7 +64,8 @@ def apply(
     skipped = view.skipped()
     if len(skipped) == sum(gradient is not None for gradient in gradients):
         raise ValueError(
-            f"tensorflow.apply: {tx!r} stops the gradients of all variables ({', '.join(names)}); nothing is left to apply"
+            f"tensorflow.apply: {tx!r} stops the gradients of all variables, and nothing is left to apply; "
+            f"the variables are {', '.join(names)}"
         )
     return [(new, pair[1]) for i, (new, pair) in enumerate(zip(view.results(), pairs, strict=True)) if i not in skipped]
 

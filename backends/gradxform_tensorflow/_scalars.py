@@ -29,6 +29,17 @@ class Vectors:
         return round32(x)
 
     @staticmethod
+    def round64(x: Any) -> Any:
+        """Float64 it is."""
+        return x
+
+    @staticmethod
+    def head(x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
+        return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
+
+    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Some numbers of a vector."""
         return tf.gather(vector, index)

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform._pairs import Pair, evaluate
 from gradxform_tensorflow import _eager, _norms
 from gradxform_tensorflow._scalars import Vectors
 
@@ -16,7 +17,6 @@ types: tuple[type, ...] = (tf.Tensor, tf.IndexedSlices, tf.Variable)
 
 _LEAST = 2.0**-126
 _MOST = 2.0**127
-_HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -88,31 +88,25 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         _eager.cond(
             untouched,
             lambda: leaves,
-            lambda: _eager.cond(ordinary, lambda: _times(leaves, [factors]), lambda: _times(leaves, _halves(factors))),
+            lambda: _eager.cond(ordinary, lambda: _times(leaves, factors, False), lambda: _times(leaves, factors, True)),
         )
     )
 
 
-def _halves(factors: Any) -> list[Any]:
-    """Two factors in the range of float32 for one that is not, the first a power of two."""
-    coarse = tf.ones_like(factors)
-    for below, power in reversed(_HALVES):
-        size = tf.abs(factors)
-        coarse = Vectors.where(size < below, power, Vectors.where(size > 1 / below, 1 / power, coarse))
-    return [coarse, factors / coarse]
+def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
+    """Each leaf times its factor in float32 at least, or in float64, rounded once; complex leaves by their parts."""
+    return [_product(leaf, factor, wide) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
 
 
-def _times(leaves: list[Any], steps: list[Any]) -> list[Any]:
-    """Each leaf times its factors one after the other, in float32 at least, rounded once."""
-    out = list(leaves)
-    wide = {leaf.dtype: _accumulation(leaf.dtype) for leaf in leaves}
-    for step in steps:
-        for dtype_ in set(wide.values()):
-            each = _each(tf.cast(step, dtype_), len(leaves))
-            for i, leaf in enumerate(leaves):
-                if wide[leaf.dtype] == dtype_:
-                    out[i] = (out[i] if out[i].dtype == dtype_ else tf.cast(out[i], dtype_)) * each[i]
-    return [new if new.dtype == leaf.dtype else tf.cast(new, leaf.dtype) for leaf, new in zip(leaves, out, strict=True)]
+def _product(leaf: Any, factor: Any, wide: bool) -> Any:
+    if leaf.dtype.is_complex:
+        return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
+    dtype_ = tf.float64 if wide else _accumulation(leaf.dtype)
+    return _cast(_cast(leaf, dtype_) * _cast(factor, dtype_), leaf.dtype)
+
+
+def _cast(x: Any, dtype_: Any) -> Any:
+    return x if x.dtype == dtype_ else tf.cast(x, dtype_)
 
 
 def _accumulation(dtype_: Any) -> Any:
@@ -125,9 +119,7 @@ def _each(factors: Any, count: int) -> list[Any]:
 
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
-    wide = tf.complex128 if leaf.dtype.is_complex else tf.float64
-    product = tf.cast(tf.cast(leaf, wide) * tf.cast(factor, wide), leaf.dtype)
-    return tf.where(tf.equal(factor, 1.0), leaf, product)
+    return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
 
 
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
@@ -163,10 +155,12 @@ def zeros(leaves: Sequence[Any]) -> list[Any]:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula in float64 tensors."""
-    return formula(Vectors, *map(_operand, operands), **static)
+    return evaluate(formula, Vectors, [_operand(operand) for operand in operands], static)
 
 
 def _operand(operand: Any) -> Any:
+    if isinstance(operand, Pair):
+        return operand
     if tf.is_tensor(operand) or isinstance(operand, tf.Variable):
         return tf.cast(operand, tf.float64)
     return tf.constant(operand, tf.float64)

@@ -23,7 +23,7 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
     def step(images: Any, labels: Any) -> tuple[Any, ...]:
         with tf.GradientTape() as tape:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, _logits(weights, images))
-            loss = tf.reduce_mean(losses)
+            loss = tf.reduce_sum(losses)
         gradients = list(zip(tape.gradient(loss, variables), variables, strict=True))
         updates = gradxform_tensorflow.apply(chain, gradients)
         optimizer.apply_gradients(updates)

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradxform._pairs import Pair, root, rounded
 from gradxform_torch._readable import readable
+from gradxform_torch._scalars import Vectors
 
 _ROW = 256
 _SMALL = 1 << 14
@@ -29,9 +31,8 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
     real = [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
-        device = real[0].device
-        return torch.stack([reduced(leaf, None, ord).to(device) for leaf in real])
-    out = np.zeros(len(leaves))
+        return _stacked([reduced(leaf, None, ord) for leaf in real])
+    out = np.zeros(len(leaves), np.longdouble if any(leaf.dtype == torch.float64 for leaf in real) else np.float64)
     with torch.no_grad():
         small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
         if small:
@@ -41,12 +42,22 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     return out
 
 
+def _stacked(found: Sequence[torch.Tensor | Pair]) -> torch.Tensor | Pair:
+    """Norms as a vector on the first one's device; as a pair if one of them is."""
+    if not any(isinstance(norm, Pair) for norm in found):
+        plain = [rounded(norm) for norm in found]
+        return torch.stack([norm.to(plain[0].device) for norm in plain])
+    pairs = [norm if isinstance(norm, Pair) else Pair(norm, torch.zeros_like(norm)) for norm in found]
+    high, low = (torch.stack([part.to(pairs[0].high.device) for part in parts]) for parts in zip(*pairs, strict=True))
+    return Pair(high, low)
+
+
 def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
     """A complex leaf as pairs of real numbers, which have the same 2-norm."""
     return torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() and ord == 2 else leaf
 
 
-def reduced(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> torch.Tensor:
+def reduced(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> torch.Tensor | Pair:
     """Norms over some axes, or all, of any order and for numbers of any size; differentiable, also at zero."""
     over: Any = tuple(range(leaf.ndim)) if axes is None else axes
     keep = axes is not None
@@ -65,8 +76,13 @@ def reduced(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tor
         return largest
     fixed = size.detach().amax(over, keepdim=True)
     unit = torch.where(torch.isfinite(fixed) & (fixed > 0), fixed, torch.ones_like(fixed))
+    if ord == 2:
+        unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
+        total = ((size / unit) ** 2).sum(over, keepdim=keep)
+        found, unit = root(Vectors(leaf.device), total), unit.reshape(total.shape)
+        return Pair(found.high * unit, found.low * unit)
     total = ((size / unit) ** ord).sum(over, keepdim=keep)
-    return unit.reshape(total.shape) * (_root(total) if ord == 2 else _safe(total, lambda t: t ** (1 / ord)))
+    return unit.reshape(total.shape) * _safe(total, lambda t: t ** (1 / ord))
 
 
 def _root(squares: torch.Tensor) -> torch.Tensor:
@@ -83,8 +99,7 @@ def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     """Rows, the squares of their norms in float64, and the rest."""
     cut = flat.numel() // _ROW * _ROW
     rows = flat[:cut].view(-1, _ROW)
-    dtype = torch.float64 if flat.dtype == torch.float64 else torch.float32
-    return rows, torch.linalg.vector_norm(rows, dim=1, dtype=dtype).double().square_(), flat[cut:].double()
+    return rows, torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double().square_(), flat[cut:].double()
 
 
 def _squares32(leaf: torch.Tensor) -> float:
@@ -102,17 +117,22 @@ def _squares32(leaf: torch.Tensor) -> float:
     return total + float(torch.dot(rest, rest))
 
 
-def _norm64(leaf: torch.Tensor) -> float:
+def _norm64(leaf: torch.Tensor) -> Any:
+    """The 2-norm of float64 numbers, in NumPy's longdouble."""
     flat = leaf.reshape(-1)
-    if not flat.numel():
-        return 0.0
-    _, squares, rest = _rows(flat)
-    total = float(squares.sum() + torch.dot(rest, rest))
-    if flat.numel() * 2.0**-960 < total < math.inf or math.isnan(total):
-        return math.sqrt(total)
+    total = _squares64(flat)
+    if not flat.numel() or flat.numel() * 2.0**-960 < total < math.inf or math.isnan(total):
+        return np.sqrt(total)
     largest = float(flat.abs().max())
     if not 0 < largest < math.inf:
         return largest
-    exponent = -math.frexp(largest)[1]
-    _, squares, rest = _rows(torch.ldexp(flat, torch.tensor(exponent)))
-    return math.ldexp(math.sqrt(float(squares.sum() + torch.dot(rest, rest))), -exponent)
+    exponent = math.frexp(largest)[1]
+    return np.ldexp(np.sqrt(_squares64(torch.ldexp(flat, torch.tensor(-exponent)))), exponent)
+
+
+def _squares64(flat: torch.Tensor) -> Any:
+    array = flat.numpy()
+    width = _ROW if array.size > _SMALL else 16
+    cut = array.size // width * width
+    rows, rest = array[:cut].reshape(-1, width), array[cut:]
+    return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + np.dot(rest, rest)

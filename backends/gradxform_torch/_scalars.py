@@ -37,6 +37,16 @@ class Vectors:
         """To the nearest float32 number, in float64."""
         return x.float().double()
 
+    @staticmethod
+    def round64(x: Any) -> Any:
+        """Float64 it is."""
+        return x
+
+    @staticmethod
+    def head(x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        return (x.detach().contiguous().view(torch.int64) & -0x8000000).view(torch.float64)
+
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Some numbers of a vector."""
         return vector[torch.tensor(index, device=self.device)] if isinstance(index, tuple) else vector[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types as python_types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gradxform import _host
+from gradxform._pairs import Pair, evaluate
 from gradxform_torch import _norms
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
@@ -92,8 +94,8 @@ def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> lis
     for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
         if factor == 1:
             continue
-        if leaf.dtype in (torch.float32, torch.complex64, torch.float16, torch.bfloat16) and _extreme(factor):
-            out[i] = _put(leaf, (leaf.to(_wide(leaf)) * factor).to(leaf.dtype), inplace)
+        if leaf.is_complex() or (leaf.dtype != torch.float64 and _extreme(factor)):
+            out[i] = _put(leaf, _traced(leaf, factor), inplace)
         else:
             own, factor_of = fused[inplace and _writable(leaf)]
             own.append(i)
@@ -113,10 +115,6 @@ def _extreme(factor: float) -> bool:
     return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
 
 
-def _wide(leaf: torch.Tensor) -> torch.dtype:
-    return torch.complex128 if leaf.is_complex() else torch.float64
-
-
 def _writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own and no gradient is asked of it."""
     own = all(stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True))
@@ -132,8 +130,15 @@ def _traced(leaf: torch.Tensor, factor: Any) -> torch.Tensor:
     if not isinstance(factor, torch.Tensor):
         factor = torch.tensor(factor, dtype=torch.float64, device=leaf.device)
     factor = factor.to(leaf.device)
-    product = (leaf.to(_wide(leaf)) * factor).to(leaf.dtype)
+    if leaf.is_complex():
+        product = torch.complex(_scaled(leaf.real, factor), _scaled(leaf.imag, factor))
+    else:
+        product = _scaled(leaf, factor)
     return torch.where(factor == 1, leaf, product)
+
+
+def _scaled(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return (leaf.double() * factor).to(leaf.dtype)
 
 
 def multiply_over(leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
@@ -169,20 +174,36 @@ def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula on the host where values may be read, else in float64 tensors."""
-    tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+    tensors = [part for operand in operands for part in _parts(operand) if isinstance(part, torch.Tensor)]
     if not torch.compiler.is_compiling() and readable(tensors):
-        host = (
-            operand.detach().double().numpy() if isinstance(operand, torch.Tensor) else operand for operand in operands
-        )
-        return _host.compute(formula, *host, **static)
+        return _host.compute(formula, *map(_on_host, operands), **static)
     device = tensors[0].device if tensors else torch.device("cpu")
-    wide = (torch.as_tensor(operand, dtype=torch.float64, device=device) for operand in operands)
-    return formula(Vectors(device), *wide, **static)
+    return evaluate(formula, Vectors(device), [_on_device(operand, device) for operand in operands], static)
+
+
+def _parts(operand: Any) -> tuple[Any, ...]:
+    return tuple(operand) if isinstance(operand, Pair) else (operand,)
+
+
+def _on_host(operand: Any) -> Any:
+    if isinstance(operand, Pair):
+        return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
+    return operand.detach().double().numpy() if isinstance(operand, torch.Tensor) else operand
+
+
+def _on_device(operand: Any, device: torch.device) -> Any:
+    return operand if isinstance(operand, Pair) else torch.as_tensor(operand, dtype=torch.float64, device=device)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Under torch.compile, without graph breaks."""
-    return torch.compile(function, fullgraph=True)
+    """Under torch.compile, without graph breaks.
+
+    The code is copied, since torch counts recompilations by code object and gives up after eight.
+    """
+    if isinstance(function, python_types.FunctionType):
+        own = python_types.FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+        return torch.compile(own, fullgraph=True, dynamic=False)
+    return torch.compile(function, fullgraph=True, dynamic=False)
 
 
 def from_numpy(array: Any) -> torch.Tensor:

@@ -12,13 +12,24 @@ from gradxform.cli._task import OnStep, Task
 
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
-    """Train by backward(), with the chain in place on .grad before the optimizer; the logits of the test images."""
-    model = _Network(task)
+    """Train by backward(), with the chain in place on .grad before the optimizer; the logits of the test images.
+
+    On one thread: for matrices as small as these, threads would mostly wait for one another.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(_Network(task), task, chain, on_step)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(model: torch.nn.Module, task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), task.learning_rate, task.momentum)
     for images, labels in task.batches:
         optimizer.zero_grad()
         logits = model(torch.from_numpy(images))
-        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels).long())
+        loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(labels).long(), reduction="sum")
         loss.backward()  # type: ignore[no-untyped-call]
         gradients = _gradients(model)
         gradxform_torch.apply_(chain, model.named_parameters())

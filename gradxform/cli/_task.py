@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,17 +14,20 @@ from gradxform._transformation import GradientTransformation
 Array = Any
 """A NumPy array; with `Weights` and `Gradients`, float32 by path: "rnn/recurrent"."""
 Weights = Mapping[str, Array]
-Gradients = Mapping[str, Array]
+Gradients = dict[str, Array]
 
 OnStep = Callable[[float, Gradients, Gradients], None]
-"""Called after each step with the loss, the gradients of autodiff, and what the chain made of them."""
+"""Called after each step with the batch's loss, the gradients of autodiff, and what the chain made of them."""
+
+NAMES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+"""The frameworks' names as people write them."""
 
 HIDDEN = 64
 GAIN = 1.1
-LEARNING_RATE = 0.05
+LEARNING_RATE = 0.01
 MOMENTUM = 0.9
 BATCH = 128
-_CLASSES = 10
+CLASSES = 10
 _SEED = 0
 
 
@@ -36,7 +40,7 @@ class Task:
         h <- tanh(x * input + h @ recurrent + bias)        for each pixel
         logits = h @ kernel + bias                         after the last one
 
-    The loss is the mean cross-entropy over a batch; the optimizer is SGD with momentum.
+    The loss is the cross-entropy summed over a batch; the optimizer is SGD with momentum.
     """
 
     weights: Weights
@@ -48,6 +52,29 @@ class Task:
     test_labels: Array
     learning_rate: float
     momentum: float
+
+
+@dataclass
+class Run:
+    """What was seen while one framework trained the task."""
+
+    framework: str
+    """Its name: "torch"."""
+    chained: bool
+    losses: list[float] = field(default_factory=list)
+    """The mean cross-entropy of an image, a step each."""
+    norms: list[float] = field(default_factory=list)
+    """The global norm of the gradients before the chain, a step each."""
+    clipped: int = 0
+    """The steps whose gradients the chain changed."""
+    accuracy: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int | None:
+        """The first step whose loss or gradient was not finite; None if there was none."""
+        steps = enumerate(zip(self.losses, self.norms, strict=True), 1)
+        return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
 
 
 class Program(Protocol):
@@ -84,7 +111,7 @@ def _first_weights(rng: np.random.Generator) -> Weights:
         "rnn/input": rng.normal(size=HIDDEN),
         "rnn/recurrent": GAIN * orthogonal,
         "rnn/bias": np.zeros(HIDDEN),
-        "head/kernel": rng.normal(size=(HIDDEN, _CLASSES)) / np.sqrt(HIDDEN),
-        "head/bias": np.zeros(_CLASSES),
+        "head/kernel": rng.normal(size=(HIDDEN, CLASSES)) / np.sqrt(HIDDEN),
+        "head/bias": np.zeros(CLASSES),
     }
     return {path: weight.astype(np.float32) for path, weight in weights.items()}

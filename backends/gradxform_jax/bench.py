@@ -1,0 +1,78 @@
+"""JAX's half of the benchmark: optax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+
+Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def versions() -> dict[str, str]:
+    """The versions of JAX and of optax."""
+    return {"jax": jax.__version__, "optax": optax.__version__}
+
+
+def device() -> str:
+    """JAX's default device."""
+    return str(jax.devices()[0].device_kind) if jax.default_backend() != "cpu" else "cpu"
+
+
+def _eager(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    return _sides(steps, tree, lambda function: function)
+
+
+def _jit(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    return _sides(steps, tree, jax.jit)
+
+
+def _sides(steps: Sequence[Step], tree: Tree, compiled: Jit) -> tuple[Side, Side]:
+    grads = {path: jnp.array(leaf) for path, leaf in tree.items()}
+    native = [_NATIVE[name](value) for name, value in steps]
+    ours, theirs = (
+        _side(tx, grads, compiled)
+        for tx in (transformation(steps), native[0] if len(native) == 1 else optax.chain(*native))
+    )
+    return ours, theirs
+
+
+def _side(tx: Any, grads: Any, compiled: Jit) -> Side:
+    """The update of a transformation, ours or optax's: both are called alike."""
+    state = tx.init(grads)
+    update = compiled(lambda updates: tx.update(updates, state)[0])
+    return Side(lambda: _wait(update(grads)), _values)
+
+
+def _wait(result: Any) -> Any:
+    return jax.block_until_ready(result)  # type: ignore[no-untyped-call]
+
+
+def _values(grads: Any) -> list[Array]:
+    return [np.asarray(leaf) for leaf in grads.values()]
+
+
+def _clip_norm(limit: float) -> Any:
+    """Optax limits the norm of all leaves, or the root mean square of each, but not the norm of each."""
+
+    def clip(g: Any, _: Any) -> Any:
+        return g * jnp.minimum(1.0, limit / jnp.linalg.norm(g.ravel()))
+
+    return optax.stateless_with_tree_map(clip)
+
+
+_NATIVE: Mapping[str, Callable[[float], Any]] = {
+    "clip_value": optax.clip,
+    "clip_norm": _clip_norm,
+    "clip_global_norm": optax.clip_by_global_norm,
+    "scale": optax.scale,
+}
+
+GIVES_MEMORY_BACK = True
+MODES = (Mode("eager", "optax", _eager), Mode("jit", "optax under jax.jit", _jit, compiled=True))

@@ -1,0 +1,94 @@
+"""TensorFlow's half of the benchmark: tf.clip_by_global_norm and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+
+Gradients = list[Any]
+Work = Callable[[Gradients], Gradients]
+
+
+def versions() -> dict[str, str]:
+    """TensorFlow's version."""
+    return {"tensorflow": tf.__version__}
+
+
+def device() -> str:
+    """TensorFlow's default device."""
+    return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+
+
+def _eager(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    return _sides(steps, tree, lambda work: work)
+
+
+def _function(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    return _sides(steps, tree, lambda work: tf.function(work, autograph=False))
+
+
+def _sides(steps: Sequence[Step], tree: Tree, compiled: Callable[[Work], Work]) -> tuple[Side, Side]:
+    grads = [tf.constant(leaf) for leaf in tree.values()]
+    tx = transformation(steps)
+
+    def native(grads: Gradients) -> Gradients:
+        for name, value in steps:
+            grads = _NATIVE[name](grads, value)
+        return grads
+
+    return _side(compiled(tx), grads), _side(compiled(native), grads)
+
+
+def _side(work: Work, grads: Gradients) -> Side:
+    wait = tf.test.experimental.sync_devices if device() != "cpu" else _is_there
+
+    def run() -> Gradients:
+        result = work(grads)
+        wait()
+        return result
+
+    return Side(run, _values)
+
+
+def _is_there() -> None:
+    """On the processor, a tensor that has been returned has its values."""
+
+
+def _values(grads: Gradients) -> list[Array]:
+    return [leaf.numpy() for leaf in grads]
+
+
+def _clip_value(grads: Gradients, limit: float) -> Gradients:
+    return [tf.clip_by_value(g, -limit, limit) for g in grads]
+
+
+def _clip_norm(grads: Gradients, limit: float) -> Gradients:
+    return [tf.clip_by_norm(g, limit) for g in grads]
+
+
+def _clip_global_norm(grads: Gradients, limit: float) -> Gradients:
+    clipped, _ = tf.clip_by_global_norm(grads, limit)
+    return clipped
+
+
+def _scale(grads: Gradients, factor: float) -> Gradients:
+    return [g * factor for g in grads]
+
+
+_NATIVE: Mapping[str, Callable[[Gradients, float], Gradients]] = {
+    "clip_value": _clip_value,
+    "clip_norm": _clip_norm,
+    "clip_global_norm": _clip_global_norm,
+    "scale": _scale,
+}
+
+GIVES_MEMORY_BACK = False
+"""TensorFlow's allocator keeps it."""
+MODES = (
+    Mode("eager", "tf.clip_by_*", _eager),
+    Mode("function", "tf.clip_by_* in tf.function", _function, compiled=True),
+)

@@ -1,0 +1,150 @@
+"""PyTorch's half of the benchmark: torch.nn.utils.clip_grad_norm_ and its like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
+
+import gradxform_torch
+from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+
+Tensors = list[torch.Tensor]
+
+
+def versions() -> dict[str, str]:
+    """PyTorch's version."""
+    return {"torch": torch.__version__}
+
+
+def device() -> str:
+    """PyTorch's default device."""
+    return torch.get_default_device().type
+
+
+def _tensor(leaf: Array) -> torch.Tensor:
+    return torch.tensor(leaf, device=torch.get_default_device())
+
+
+def _ready() -> None:
+    """Wait for a device that computes by itself."""
+    if device() != "cpu":
+        torch.accelerator.synchronize()
+
+
+# --- in place on the gradients of parameters -------------------------------------------------------------------------
+
+
+def _in_place(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    tx = transformation(steps)
+
+    def native(named: list[tuple[str, torch.nn.Parameter]]) -> None:
+        parameters = [parameter for _, parameter in named]
+        for name, value in steps:
+            _IN_PLACE[name](parameters, value)
+
+    return _writing(lambda named: gradxform_torch.apply_(tx, named), tree), _writing(native, tree)
+
+
+def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree: Tree) -> Side:
+    """A side that writes to the gradients of parameters of its own."""
+    named = [(path.replace("/", "."), _parameter(leaf)) for path, leaf in tree.items()]
+    given = [torch.from_numpy(leaf) for leaf in tree.values()]
+
+    def run() -> None:
+        work(named)
+        _ready()
+
+    def restore() -> None:
+        for (_, parameter), gradient in zip(named, given, strict=True):
+            _gradient(parameter).copy_(gradient)
+
+    return Side(run, lambda _: [_gradient(parameter).cpu().numpy() for _, parameter in named], restore)
+
+
+def _parameter(leaf: Array) -> torch.nn.Parameter:
+    """A parameter with a gradient; its own values are not looked at."""
+    gradient = _tensor(leaf)
+    parameter = torch.nn.Parameter(torch.empty_like(gradient))
+    parameter.grad = gradient
+    return parameter
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _clip_norm_in_place(parameters: list[torch.nn.Parameter], limit: float) -> None:
+    for parameter in parameters:
+        clip_grad_norm_(parameter, limit)
+
+
+def _scale_in_place(parameters: list[torch.nn.Parameter], factor: float) -> None:
+    for parameter in parameters:
+        _gradient(parameter).mul_(factor)
+
+
+_IN_PLACE: Mapping[str, Callable[[Any, float], Any]] = {
+    "clip_value": clip_grad_value_,
+    "clip_norm": _clip_norm_in_place,
+    "clip_global_norm": clip_grad_norm_,
+    "scale": _scale_in_place,
+}
+
+
+# --- pure: new tensors for every step --------------------------------------------------------------------------------
+
+
+def _pure(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+    grads = [_tensor(leaf) for leaf in tree.values()]
+    tx = transformation(steps)
+
+    def native(grads: Tensors) -> Tensors:
+        for name, value in steps:
+            grads = _PURE[name](grads, value)
+        return grads
+
+    return _making(tx, grads), _making(native, grads)
+
+
+def _making(work: Callable[[Tensors], Tensors], grads: Tensors) -> Side:
+    def run() -> Tensors:
+        result = work(grads)
+        _ready()
+        return result
+
+    return Side(run, lambda result: [leaf.cpu().numpy() for leaf in result])
+
+
+def _clip_value(grads: Tensors, limit: float) -> Tensors:
+    return [g.clamp(-limit, limit) for g in grads]
+
+
+def _clip_norm(grads: Tensors, limit: float) -> Tensors:
+    return [g * (limit / torch.linalg.vector_norm(g)).clamp(max=1.0) for g in grads]
+
+
+def _clip_global_norm(grads: Tensors, limit: float) -> Tensors:
+    factor = (limit / get_total_norm(grads)).clamp(max=1.0)
+    return [g * factor for g in grads]
+
+
+def _scale(grads: Tensors, factor: float) -> Tensors:
+    return [g * factor for g in grads]
+
+
+_PURE: Mapping[str, Callable[[Tensors, float], Tensors]] = {
+    "clip_value": _clip_value,
+    "clip_norm": _clip_norm,
+    "clip_global_norm": _clip_global_norm,
+    "scale": _scale,
+}
+
+GIVES_MEMORY_BACK = True
+MODES = (
+    Mode("in place", "clip_grad_norm_, clip_grad_value_, mul_", _in_place),
+    Mode("pure", "get_total_norm, then g * factor", _pure),
+)

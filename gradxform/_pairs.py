@@ -1,0 +1,237 @@
+"""Numbers of twice the precision of float64, as unevaluated sums of two; for trees that hold float64 gradients.
+
+A factor is the result of a few roundings, and each costs a float64 gradient up to a unit in the last place; computed
+in pairs and rounded once, it costs half of one. Where NumPy computes, its longdouble serves instead.
+
+Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
+short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gradxform._backend import Array
+
+
+_SMALL = 2.0**-900
+"""Below it the lower half of a number may be subnormal, and lost."""
+
+
+class Pair(NamedTuple):
+    """The value high + low of a vector or a number; high is the value rounded to float64."""
+
+    high: Array
+    low: Array
+
+
+def rounded(value: Any) -> Any:
+    """A vector or a number in float64."""
+    return value.high if isinstance(value, Pair) else value
+
+
+def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
+    """A formula in float64, or in pairs if an operand is one."""
+    if not any(isinstance(operand, Pair) for operand in operands):
+        return formula(xp, *operands, **static)
+    exact = Exact(xp)
+    return _plain(formula(exact, *map(exact.number, operands), **static))
+
+
+def root(xp: Any, squares: Array) -> Pair:
+    """The square root of float64 numbers, zero and its derivative where they are zero."""
+    exact = Exact(xp)
+    return _plain(exact.root(exact.number(squares)))
+
+
+def _plain(value: Any) -> Any:
+    return Pair(value.high, value.rest) if isinstance(value, Number) else value
+
+
+class Number:
+    """A pair with operators."""
+
+    def __init__(self, xp: Any, high: Array, low: Array = 0.0) -> None:
+        self.xp, self.high, self.low = xp, high, low
+
+    @property
+    def rest(self) -> Array:
+        """The low part as an array."""
+        return self.xp.where(self.high == self.high, 0.0, 0.0) if isinstance(self.low, float) else self.low
+
+    @property
+    def shape(self) -> Any:
+        """The shape of both parts."""
+        return self.high.shape
+
+    def _of(self, other: Any) -> Number:
+        return other if isinstance(other, Number) else Number(self.xp, other)
+
+    def _sum(self, high: Array, low: Array) -> Number:
+        """High and a much smaller low; what is not finite has no low part."""
+        low = self.xp.where(self.xp.isfinite(low), low, 0.0)
+        total = high + low
+        rest = low - (total - high)
+        return Number(self.xp, total, self.xp.where(self.xp.isfinite(total), rest, 0.0))
+
+    def __add__(self, other: Any) -> Number:
+        """The sum."""
+        other = self._of(other)
+        high, low = _two_sum(self.high, other.high)
+        return self._sum(high, low + (self.low + other.low))
+
+    def __sub__(self, other: Any) -> Number:
+        """The difference."""
+        other = self._of(other)
+        return self + Number(self.xp, -other.high, -other.low)
+
+    def __mul__(self, other: Any) -> Number:
+        """The product."""
+        other = self._of(other)
+        a, b = self.xp.head(self.high), self.xp.head(other.high)
+        a_rest, b_rest = self.high - a, other.high - b
+        first, low = _two_sum(a * b, a * b_rest)
+        high, more = _two_sum(first, a_rest * b)
+        cross = self.high * other.low + self.low * other.high
+        exact = self._sum(high, low + more + (a_rest * b_rest + cross))
+        safe = self.xp.isfinite(exact.high) & (self.xp.abs(self.high) > _SMALL) & (self.xp.abs(other.high) > _SMALL)
+        return Number(
+            self.xp, self.xp.where(safe, exact.high, self.high * other.high), self.xp.where(safe, exact.low, 0.0)
+        )
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Number:
+        """The quotient."""
+        other = self._of(other)
+        quotient = self.high / other.high
+        rest = self - other * quotient
+        return self._sum(quotient, rest.high / other.high)
+
+    def __pow__(self, exponent: float) -> Number:
+        """A power, in float64."""
+        return Number(self.xp, self.high**exponent)
+
+    def __le__(self, other: Any) -> Array:
+        """Whether not larger."""
+        other = self._of(other)
+        return (self.high < other.high) | ((self.high == other.high) & (self.low <= other.low))
+
+    def __lt__(self, other: Any) -> Array:
+        """Whether smaller."""
+        other = self._of(other)
+        return (self.high < other.high) | ((self.high == other.high) & (self.low < other.low))
+
+    def __gt__(self, other: Any) -> Array:
+        """Whether larger."""
+        return self._of(other) < self
+
+    def __eq__(self, other: object) -> Any:
+        """Whether equal, element by element."""
+        pair = self._of(other)
+        return (self.high == pair.high) & (self.low == pair.low)
+
+    def __ne__(self, other: object) -> Any:
+        """Whether different, element by element."""
+        return ~(self == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The sum rounded, and what rounding took."""
+    total = a + b
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
+
+
+class Exact:
+    """A namespace's functions on pairs."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    def number(self, operand: Any) -> Number:
+        """A vector, a number or a pair as a pair."""
+        if isinstance(operand, Number):
+            return operand
+        high, low = operand if isinstance(operand, Pair) else (operand, 0.0)
+        return Number(self.xp, high, low)
+
+    def where(self, condition: Array, yes: Any, no: Any) -> Number:
+        """Elementwise choice."""
+        yes, no = self.number(yes), self.number(no)
+        return Number(self.xp, self.xp.where(condition, yes.high, no.high), self.xp.where(condition, yes.low, no.low))
+
+    def isfinite(self, x: Number) -> Array:
+        """Whether neither NaN nor infinite."""
+        return self.xp.isfinite(x.high)
+
+    def sqrt(self, x: Number) -> Number:
+        """The square root of what is positive."""
+        near = self.xp.sqrt(x.high)
+        rest = x - Number(self.xp, near) * near
+        return x._sum(near, rest.high / (2.0 * near))
+
+    def root(self, x: Number) -> Number:
+        """The square root, zero and its derivative where x is zero."""
+        positive = x.high > 0.0
+        near = self.sqrt(self.where(positive, x, 1.0))
+        return self.where(positive, near, Number(self.xp, x.high * 1.0))
+
+    def abs(self, x: Number) -> Number:
+        """The absolute value."""
+        return self.where(x.high < 0, Number(self.xp, -x.high, -x.low), x)
+
+    def sum(self, x: Number) -> Number:
+        """The sum of a vector, in pairs of elements."""
+        odd: Number | None = None
+        while x.shape[0] > 1:
+            half, count = x.shape[0] // 2, x.shape[0]
+            if count % 2:
+                last = self._at(x, count - 1)
+                odd = last if odd is None else odd + last
+            low = x.rest
+            x = Number(self.xp, x.high[:half], low[:half]) + Number(
+                self.xp, x.high[half : 2 * half], low[half : 2 * half]
+            )
+        total = self._at(x, 0)
+        return total if odd is None else total + odd
+
+    @staticmethod
+    def _at(x: Number, place: int) -> Number:
+        return Number(x.xp, x.high[place], x.rest[place])
+
+    def max(self, x: Number) -> Number:
+        """The largest, in float64."""
+        return Number(self.xp, self.xp.max(x.high))
+
+    def any(self, condition: Array) -> Array:
+        """Whether any is true."""
+        return self.xp.any(condition)
+
+    def stop_gradient(self, x: Number) -> Number:
+        """The same value, of which no gradient is asked."""
+        return Number(self.xp, self.xp.stop_gradient(x.high), x.low)
+
+    def round32(self, x: Number) -> Number:
+        """To the nearest float32 number."""
+        return Number(self.xp, self.xp.round32(x.high))
+
+    def round64(self, x: Number) -> Number:
+        """To the nearest float64 number."""
+        return Number(self.xp, x.high)
+
+    def take(self, x: Number, index: Any) -> Number:
+        """Some numbers of a vector."""
+        return Number(self.xp, self.xp.take(x.high, index), self.xp.take(x.rest, index))
+
+    def stack(self, numbers: Sequence[Any]) -> Number:
+        """Numbers as a vector."""
+        pairs = [self.number(number) for number in numbers]
+        return Number(self.xp, self.xp.stack([p.high for p in pairs]), self.xp.stack([p.rest for p in pairs]))
+
+    def mask(self, active: tuple[bool, ...]) -> Array:
+        """Bools as a vector."""
+        return self.xp.mask(active)

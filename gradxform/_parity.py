@@ -1,0 +1,119 @@
+"""One chain on the same gradients in every framework, eager and compiled, against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from gradxform import _backend
+from gradxform._reference import reference
+from gradxform._transformation import GradientTransformation
+from gradxform._ulp import ulps
+
+Leaves = dict[str, Any]
+"""NumPy arrays by path."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One element that two results do not agree on."""
+
+    path: str
+    index: tuple[int, ...]
+    got: Any
+    wanted: Any
+    ulp: float
+
+    def __str__(self) -> str:
+        """Path, index, both values and their distance."""
+        place = f"{self.path or '(the only leaf)'}{list(self.index) if self.index else ''}"
+        return f"{place}: {self.got!r}, not {self.wanted!r} ({self.ulp:g} ULP)"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one framework gave in one mode for one tree."""
+
+    framework: str
+    mode: str
+    leaves: Leaves
+    problem: str = ""
+    """What is wrong with structure, dtypes or shapes; then there are no leaves to compare."""
+
+
+def named_leaves(tree: Any, backend: _backend.Backend | None = None) -> Leaves:
+    """A tree's leaves as NumPy arrays by path, None left out."""
+    backend = backend or _backend.lookup(tree)
+    if backend is None:
+        return {}
+    leaves = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)
+    return {path: backend.to_numpy(leaf) for path, leaf in leaves if leaf is not None}
+
+
+def run(
+    tx: GradientTransformation,
+    trees: Sequence[Any],
+    frameworks: Sequence[str],
+    modes: Sequence[str] = ("eager", "compiled"),
+) -> list[list[Result]]:
+    """The results for trees of NumPy arrays: for each framework and mode, one for each tree.
+
+    A mode is compiled once for all trees together.
+    """
+    results = []
+    for name in frameworks:
+        backend = _backend.backend(name)
+        inputs = [optree.tree_map(backend.from_numpy, tree) for tree in trees]
+
+        def every(given: list[Any]) -> list[Any]:
+            return [tx(tree) for tree in given]
+
+        for mode in modes:
+            function = every if mode == "eager" else backend.compile(every)
+            if function is not None:
+                outputs = function(inputs)
+                results.append([_checked(backend, mode, tree, out) for tree, out in zip(trees, outputs, strict=True)])
+    return results
+
+
+def _checked(backend: _backend.Backend, mode: str, tree: Any, out: Any) -> Result:
+    """A result, after a look at all that is not a value: structure, None, framework, dtypes and shapes."""
+    given, structure = named_leaves(tree, _backend.backend("numpy")), optree.tree_structure(tree, none_is_leaf=False)
+    if optree.tree_structure(out, none_is_leaf=False) != structure:
+        return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
+    for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
+        if leaf is not None and _backend.owner(leaf) is not backend:
+            return Result(backend.name, mode, {}, f"{path} became a {type(leaf).__name__}")
+    leaves = named_leaves(out, backend)
+    for path, leaf in given.items():
+        if (leaves[path].dtype, leaves[path].shape) != (leaf.dtype, leaf.shape):
+            got = f"{leaves[path].dtype} {leaves[path].shape}"
+            return Result(backend.name, mode, {}, f"{path} became {got}, from {leaf.dtype} {leaf.shape}")
+    return Result(backend.name, mode, leaves)
+
+
+def expected(tx: GradientTransformation, tree: Any) -> Leaves:
+    """The reference's result for a tree of NumPy arrays."""
+    leaves = named_leaves(tree, _backend.backend("numpy"))
+    return dict(zip(leaves, reference(tx, list(leaves.items())), strict=True))
+
+
+def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
+    """The first and the largest difference of two results; None where there is none."""
+    first = largest = None
+    for path, right in wanted.items():
+        distance = ulps(got[path], right)
+        if distance.size and distance.max() > 0:
+            first = first or _difference(path, got[path], right, distance, int(np.flatnonzero(distance)[0]))
+            worst = _difference(path, got[path], right, distance, int(np.argmax(distance)))
+            largest = worst if largest is None or worst.ulp > largest.ulp else largest
+    return first, largest
+
+
+def _difference(path: str, got: Any, wanted: Any, distance: Any, place: int) -> Difference:
+    index = tuple(int(i) for i in np.unravel_index(place, np.shape(got)))
+    return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))

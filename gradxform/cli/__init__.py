@@ -1,0 +1,89 @@
+"""The command line: demo, parity, bench."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import gradxform
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=gradxform.__doc__.partition("\n")[0])
+DEFAULT_CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0))"
+
+Chain = Annotated[str, typer.Option("--chain", help="The transforms, as gradxform.parse reads them.")]
+Frameworks = Annotated[
+    str | None, typer.Option("--frameworks", help="Some of numpy,jax,tensorflow,torch; all by default.")
+]
+
+
+def _names(given: str | None) -> list[str] | None:
+    return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+
+
+def _for_people(command: Callable[..., int]) -> Callable[..., None]:
+    """A command whose TypeErrors and ValueErrors are one line and exit code 2."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except (TypeError, ValueError, OSError) as error:
+            if os.environ.get("GRADXFORM_TRACEBACK"):
+                raise
+            typer.echo(f"gradxform: {' '.join(str(error).split())}", err=True)
+            code = 2
+        raise typer.Exit(code)
+
+    return guarded
+
+
+@app.command("demo")
+@_for_people
+def demo_command(
+    chain: Chain = DEFAULT_CHAIN,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps.")] = None,
+    frameworks: Frameworks = None,
+    out: Annotated[Path, typer.Option("--out", help="The picture to write.")] = Path("demo.png"),
+) -> int:
+    """Train one recurrent network in JAX, TensorFlow and PyTorch, with and without the chain."""
+    from gradxform.cli import demo
+
+    given = demo.DEFAULT_STEPS if steps is None else steps
+    return demo.run(gradxform.parse(chain), given, _names(frameworks), out, Console())
+
+
+@app.command("parity")
+@_for_people
+def parity_command(
+    chain: Chain = DEFAULT_CHAIN,
+    gradients: Annotated[
+        Path | None, typer.Option("--gradients", help="An .npz file with one array a gradient.")
+    ] = None,
+    frameworks: Frameworks = None,
+) -> int:
+    """Run a chain on the same gradients everywhere, eager and compiled, and hold the results against a reference."""
+    from gradxform.cli import parity
+
+    return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console())
+
+
+@app.command("bench")
+@_for_people
+def bench_command(
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or all of it.")] = True,
+    frameworks: Frameworks = None,
+    trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The folder for bench.json and bench.png.")] = Path(),
+) -> int:
+    """Time chains beside the frameworks' own functions, paired in one run."""
+    from gradxform.cli import bench
+
+    return bench.run(quick, _names(frameworks), _names(trees), out, Console())

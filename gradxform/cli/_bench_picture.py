@@ -1,0 +1,140 @@
+"""The benchmark's picture: for each mode and tree, how long gradxform takes beside the framework's own way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+_MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111")}
+"""Marker and colour by the length of the chain."""
+_FASTER, _SLOWER, _GREY = "#e3f3e6", "#fbe9e7", "#5f6368"
+_APART = 0.24
+"""Between the chains of one row; rows are one apart."""
+_HEADING = 1.7
+"""From the last row of a group to the first of the next, with the heading between them."""
+_INCHES = 0.27
+_MOST = 4
+"""Groups in one column."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One ratio, ours by native, with its quartiles, and where it stands."""
+
+    mode: str
+    """The group of rows: "JAX jit"."""
+    native: str
+    """What gradxform was measured against, in words."""
+    tree: str
+    """The row."""
+    chain: int
+    low: float
+    ratio: float
+    high: float
+
+
+Rows = dict[tuple[str, str], float]
+"""Heights by mode and tree, from the top down."""
+
+
+def write(points: Sequence[Point], about: str, out: Path) -> None:
+    """Draw the ratios into a file; its suffix says the format."""
+    columns = _columns(points)
+    depth = max(max(_rows(column).values()) for column in columns) + 2.3
+    figure = Figure(figsize=(0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth), layout="constrained", facecolor="white")
+    ends = _ends(points)
+    for axis, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
+        _background(axis, ends)
+        axis.set_ylim(depth - 1.5, -1.5)
+        _draw(axis, column, points)
+        _label_rows(axis, column)
+    _label(figure, about)
+    figure.savefig(out, dpi=150)
+
+
+# --- layout ----------------------------------------------------------------------------------------------------------
+
+
+def _columns(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of one column or of two, mode by mode in the order in which modes were first measured."""
+    modes = list(dict.fromkeys(point.mode for point in points))
+    half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
+    return [
+        [point for mode in part for point in points if point.mode == mode] for part in (modes[:half], modes[half:]) if part
+    ]
+
+
+def _rows(points: Sequence[Point]) -> Rows:
+    rows: Rows = {}
+    height, last = -1.0, points[0].mode
+    for mode, tree in dict.fromkeys((point.mode, point.tree) for point in points):
+        height += 1 if mode == last else 1 + _HEADING
+        rows[mode, tree], last = height, mode
+    return rows
+
+
+def _ends(points: Sequence[Point]) -> tuple[float, float]:
+    """The ends of the axis, beyond all ratios and on both sides of one."""
+    low = min(0.5, *(point.low for point in points))
+    high = max(2.0, *(point.high for point in points))
+    return low / 1.25, high * 1.25
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def _background(axis: Any, ends: tuple[float, float]) -> None:
+    axis.set_xscale("log", base=2)
+    axis.set_xlim(*ends)
+    axis.axvspan(ends[0], 1, color=_FASTER, zorder=0, linewidth=0)
+    axis.axvspan(1, ends[1], color=_SLOWER, zorder=0, linewidth=0)
+    axis.axvline(1, color="#333333", linewidth=1.4, zorder=2)
+    powers = range(math.ceil(math.log2(ends[0])), math.floor(math.log2(ends[1])) + 1)
+    axis.set_xticks([2.0**power for power in powers], [f"{2.0**power:g}" for power in powers], fontsize=9)
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.tick_params(axis="both", length=0)
+    axis.grid(axis="x", color="white", linewidth=0.9, zorder=1)
+    axis.spines[:].set_visible(False)
+    above = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": 10, "va": "bottom"}
+    axis.annotate("gradxform is faster", (1, 1), xytext=(-8, 4), ha="right", color="#2e7d32", **above)
+    axis.annotate("slower", (1, 1), xytext=(8, 4), ha="left", color="#b00020", **above)
+
+
+def _draw(axis: Any, column: Sequence[Point], points: Sequence[Point]) -> None:
+    """A dot for each ratio, on a line from quartile to quartile."""
+    rows, chains = _rows(column), sorted({point.chain for point in points})
+    for rank, chain in enumerate(chains):
+        marker, color = _MARKERS.get(chain, ("^", "#59a14f"))
+        own = [point for point in column if point.chain == chain]
+        heights = [rows[point.mode, point.tree] + _APART * (rank - (len(chains) - 1) / 2) for point in own]
+        axis.hlines(heights, [p.low for p in own], [p.high for p in own], color=color, linewidth=1.6, zorder=3)
+        label = f"chain of {chain}" if chain > 1 else "clip_global_norm alone"
+        style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
+        axis.plot([point.ratio for point in own], heights, marker=marker, label=label, zorder=4, **style)
+
+
+def _label_rows(axis: Any, column: Sequence[Point]) -> None:
+    """Trees beside the rows; over each group its mode, and what it was measured against."""
+    rows = _rows(column)
+    axis.set_yticks(list(rows.values()), [tree for _, tree in rows], fontsize=9)
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+    for mode, native in dict.fromkeys((point.mode, point.native) for point in column):
+        height = min(row for (other, _), row in rows.items() if other == mode) - 0.95
+        axis.annotate(mode, (0, height), xytext=(-4, 0), **place, ha="right", fontsize=10, fontweight="bold")
+        axis.annotate(f"beside {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)
+    for height in rows.values():
+        axis.axhline(height, color="white", linewidth=0.8, zorder=1)
+
+
+def _label(figure: Figure, about: str) -> None:
+    title = "Time of gradxform divided by the time of the framework's own way (median, quartiles)"
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9.5)
+    figure.supxlabel(about, fontsize=7, color=_GREY)

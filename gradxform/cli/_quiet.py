@@ -1,0 +1,32 @@
+"""Imports of frameworks without their messages on the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def quiet(**environment: str) -> Iterator[None]:
+    """Nothing on standard error; TensorFlow's C++ writes to the descriptor itself, whatever its log level.
+
+    Args:
+        **environment: environment variables to set meanwhile.
+    """
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    before = {key: os.environ.get(key) for key in environment}
+    os.environ.update(environment)
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with open(os.devnull, "wb") as sink:
+        os.dup2(sink.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        for key, value in before.items():
+            os.environ.pop(key)
+            os.environ.update({key: value} if value is not None else {})

@@ -1,0 +1,107 @@
+"""The table of transforms from which the numeric tests are made: a new row makes all of its tests.
+
+A row is the expression that builds a transform and what holds of it. Its reference is in `gradxform._reference`, which
+has tests of its own: against hand-made values and the frameworks' own functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gradxform import GradientTransformation, parse
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+
+
+@dataclass(frozen=True)
+class Row:
+    expression: str
+    exact: bool = False
+    """Bit-identical to the reference: value clips, powers of two, -1, stop."""
+    real: bool = False
+    """For real gradients only."""
+    matrix: bool = False
+    """For gradients with at least two axes only."""
+    ulp: float = 2
+    """The budget for float32, float64 and complex; 1 for float16 and bfloat16 always."""
+
+    @property
+    def tx(self) -> GradientTransformation:
+        return parse(self.expression)
+
+    def budget(self, dtype: Any) -> float:
+        return 0 if self.exact else 1 if np.dtype(dtype).name in ("float16", "bfloat16") else self.ulp
+
+
+TABLE = (
+    Row("identity()", exact=True),
+    Row("stop()", exact=True),
+    Row("scale(0.3)"),
+    Row("scale(-1.0)", exact=True),
+    Row("scale(0.25)", exact=True),
+    Row("clip_value(0.5)", exact=True, real=True),
+    Row("clip_value(low=-0.25)", exact=True, real=True),
+    Row("clip_value(low=0.1, high=0.7)", exact=True, real=True),
+    Row("clip_norm(1.0)"),
+    Row("clip_norm(0.0)", exact=True),
+    Row("clip_norm(float('inf'))", exact=True),
+    Row("clip_norm(1.0, ord=1)"),
+    Row("clip_norm(1.0, ord=float('inf'))"),
+    Row("clip_norm(1.0, ord=3)", ulp=4),
+    Row("clip_norm(0.7, axes=-1)", matrix=True),
+    Row("clip_norm(0.7, axes=(0, 1), ord=1)", matrix=True),
+    Row("clip_global_norm(1.0)"),
+    Row("clip_global_norm(1.0, ord=1)"),
+    Row("clip_global_norm(1.0, ord=float('inf'))"),
+    Row("clip_global_norm(1.0, ord=2.5)", ulp=4),
+    Row("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
+    Row("chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))", real=True),
+    Row("chain(scale(3.0), clip_value(0.5), clip_norm(0.7))", real=True),
+    Row("masked(clip_global_norm(1.0), '**/w')"),
+    Row("freeze('**/w')", exact=True),
+    Row("chain(freeze('**/v'), clip_global_norm(1.0))"),
+    Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
+)
+
+
+def gradients(dtype: Any, seed: int = 0, matrix: bool = False) -> dict[str, Any]:
+    """A tree of ordinary gradients of one dtype: nested, with None; with 0-d and empty leaves unless matrices are asked."""
+    rng = np.random.default_rng(seed)
+
+    def some(*shape: int) -> Any:
+        values = rng.standard_normal(shape) * 1.7
+        if np.dtype(dtype).kind == "c":
+            values = values + 1j * rng.standard_normal(shape)
+        return np.asarray(values).astype(dtype)
+
+    tree: dict[str, Any] = {"a": {"v": some(3, 5), "w": some(37, 41)}, "b": [some(2, 3, 4), None]}
+    if not matrix:
+        tree["c"] = (some(301), some(), some(0, 3), {"w": some(7)})
+    return tree
+
+
+def hard(dtype: Any) -> dict[str, dict[str, Any]]:
+    """Gradients of one dtype that libraries get wrong, by name."""
+    name = np.dtype(dtype).name
+    if name.startswith("complex"):
+        name = {"complex64": "float32", "complex128": "float64"}[name]
+    info = ml_dtypes.finfo(name)
+    # A factor limit / norm must be a normal float64 number itself: float64 gradients of 1e300 are clipped to 1.
+    huge, tiny = min(float(info.max) / 4, 1e300), float(info.smallest_normal) * 64
+
+    def leaf(*values: float) -> Any:
+        return np.array(values, np.float64).astype(dtype)
+
+    return {
+        "zeros": {"a": {"v": leaf(0, 0, 0), "w": leaf(0)}},
+        "at the limit": {"a": {"v": leaf(0.6, 0.8), "w": leaf(0)}},
+        "huge": {"a": {"v": leaf(huge, -huge, 300), "w": leaf(huge, 100)}},
+        "tiny": {"a": {"v": leaf(3 * tiny, 4 * tiny), "w": leaf(tiny)}},
+        "NaN": {"a": {"v": leaf(np.nan, 1), "w": leaf(2)}},
+        "inf": {"a": {"v": leaf(np.inf, 1), "w": leaf(-2)}},
+        "many": {"a": {"v": np.ones(5000).astype(dtype), "w": leaf(1)}},
+    }

@@ -1,0 +1,408 @@
+"""gradxform on NumPy: in place, every layout of an array, every container of optree."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import optree
+import pytest
+
+import gradxform as gx
+from gradxform.testing import max_ulp
+
+EVERY = [
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, axes=0),
+    gx.clip_norm(1.0, ord=1),
+    gx.clip_norm(1.0, ord=float("inf")),
+    gx.clip_norm(0.0),
+    gx.clip_global_norm(1.0),
+    gx.clip_value(0.5),
+    gx.clip_value(low=0.0),
+    gx.scale(-0.5),
+    gx.scale(0.0),
+    gx.stop(),
+    gx.identity(),
+    gx.chain(gx.scale(0.7), gx.clip_value(0.4), gx.clip_global_norm(0.5), gx.clip_norm(0.3), gx.scale(2.0)),
+    gx.chain(gx.masked(gx.clip_norm(1.0), "a"), gx.freeze("b"), gx.scale(0.5)),
+    gx.partition({"a": gx.stop()}, default=gx.chain(gx.scale(2.0), gx.clip_value(1.0))),
+]
+DTYPES = ["float16", "float32", "float64", "complex64", "complex128", ml_dtypes.bfloat16]
+
+
+def some(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
+    return np.asarray(np.random.default_rng(seed).normal(size=shape) * 3).astype(dtype)
+
+
+def skip_values(tx: Any, dtype: Any) -> bool:
+    return "clip_value" in repr(tx) and np.dtype(dtype).kind == "c"
+
+
+# --- in place --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tx", "dtype"), [(tx, dtype) for tx in EVERY for dtype in DTYPES if not skip_values(tx, dtype)], ids=repr
+)
+def test_in_place_gives_what_a_pure_call_gives_in_the_same_arrays(tx: Any, dtype: Any) -> None:
+    tree = {"a": some(4, 5, dtype=dtype), "b": some(3, dtype=dtype, seed=1), "n": None}
+    wanted = tx(tree)
+    arrays, addresses = dict(tree), {key: leaf.ctypes.data for key, leaf in tree.items() if leaf is not None}
+    assert gx.numpy.apply_(tx, tree) is None
+    for key, address in addresses.items():
+        assert tree[key] is arrays[key]
+        assert tree[key].ctypes.data == address
+        assert tree[key].tobytes() == wanted[key].tobytes()
+    assert tree["n"] is None
+
+
+def test_in_place_through_every_layout() -> None:
+    whole = some(6, 8)
+    leaves = [whole[1::2, ::-2], np.asfortranarray(some(3, 4)), some(2, 3, 4).transpose(2, 0, 1), some(5)[::-1], some()]
+    rest = whole.copy()
+    wanted = gx.clip_global_norm(1.0)([leaf.copy() for leaf in leaves])
+    gx.numpy.apply_(gx.clip_global_norm(1.0), leaves)
+    for leaf, value in zip(leaves, wanted, strict=True):
+        assert max_ulp(leaf, value) == 0
+    rest[1::2, ::-2] = leaves[0]
+    assert np.array_equal(whole, rest)
+
+
+def test_in_place_on_an_array_that_is_in_the_tree_twice_scales_it_once() -> None:
+    shared = np.float32([3.0, 4.0])
+    gx.numpy.apply_(gx.clip_norm(1.0), {"a": shared, "b": shared})
+    assert max_ulp(shared, np.float32([0.6, 0.8])) <= 2
+
+
+def test_in_place_writes_nothing_where_no_clip_is_due() -> None:
+    leaf = np.float32([0.3, np.float32(1e-45)])
+    before = leaf.tobytes()
+    gx.numpy.apply_(gx.chain(gx.clip_global_norm(1.0), gx.clip_norm(1.0)), [leaf])
+    assert leaf.tobytes() == before
+
+
+def test_in_place_returns_the_state_of_a_stateful_transformation() -> None:
+    class Counter:
+        def init(self, params: Any) -> int:
+            return 0
+
+        def update(self, updates: Any, state: int, params: Any = None) -> Any:
+            return optree.tree_map(lambda g: g * np.float32(2), updates), state + 1
+
+    tx, leaf = gx.chain(gx.clip_norm(1.0), Counter()), np.float32([3.0, 4.0])
+    state = gx.numpy.apply_(tx, [leaf], tx.init([leaf]))
+    assert state[1] == 1
+    assert max_ulp(leaf, np.float32([1.2, 1.6])) <= 2
+    with pytest.raises(TypeError, match=r"state = tx\.init"):
+        gx.numpy.apply_(tx, [leaf])
+
+
+def test_in_place_hands_on_the_parameters() -> None:
+    class Decay:
+        def init(self, params: Any) -> tuple[()]:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return optree.tree_map(lambda g, p: g + p, updates, params), state
+
+    tx, leaf = gx.chain(Decay()), np.float32([3.0, 4.0])
+    gx.numpy.apply_(tx, {"w": leaf}, tx.init(None), {"w": np.float32([1.0, -1.0])})
+    assert leaf.tolist() == [4.0, 3.0]
+
+
+def read_only() -> Any:
+    leaf = np.ones(2)
+    leaf.flags.writeable = False
+    return leaf
+
+
+@pytest.mark.parametrize(
+    ("leaf", "word"),
+    [
+        (read_only(), "read-only"),
+        (np.broadcast_to(np.float32(1), (3,)), "read-only"),
+        (1.0, "float"),
+        (np.float32(1), "float32"),
+        (np.float64(1), "float64"),
+        ("text", "str"),
+    ],
+    ids=["read-only", "broadcast", "number", "scalar", "float64 scalar", "text"],
+)
+def test_in_place_refuses_what_it_cannot_write_to_and_writes_nothing(leaf: Any, word: str) -> None:
+    first = np.float32([3.0, 4.0])
+    with pytest.raises(TypeError, match=rf"'layers/1'.*{word}"):
+        gx.numpy.apply_(gx.clip_norm(1.0), {"first": first, "layers": [None, leaf]})
+    assert first.tolist() == [3.0, 4.0]
+
+
+def test_in_place_refuses_an_array_of_which_elements_share_memory() -> None:
+    shared = np.lib.stride_tricks.as_strided(np.float32([3.0]), (2,), (0,))
+    before = shared.copy()
+    try:
+        gx.numpy.apply_(gx.scale(0.5), [shared])
+    except TypeError as error:
+        assert "'0'" in str(error)
+        assert np.array_equal(shared, before)
+    else:
+        assert np.array_equal(shared, before * 0.5)
+
+
+def test_in_place_leaves_everything_as_it_was_when_it_raises() -> None:
+    tree = {"a": np.float32([3.0, 4.0]), "b": np.array([1, 2])}
+    with pytest.raises(TypeError, match="'b'"):
+        gx.numpy.apply_(gx.chain(gx.masked(gx.clip_norm(1.0), "a"), gx.clip_norm(0.1)), tree)
+    assert tree["a"].tolist() == [3.0, 4.0]
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tx", EVERY[:13], ids=repr)
+def test_an_array_of_any_layout_gives_what_a_contiguous_one_gives(tx: Any) -> None:
+    plain = some(4, 6)
+    base = np.zeros((8, 18), np.float32)
+    base[1::2, 2::3] = plain
+    for leaf in (np.asfortranarray(plain), base[1::2, 2::3], plain[::-1, ::-1].copy()[::-1, ::-1], plain.T.copy().T):
+        result = tx(leaf)
+        assert result.dtype == leaf.dtype
+        assert max_ulp(np.ascontiguousarray(result), np.ascontiguousarray(tx(plain))) == 0
+        assert np.array_equal(leaf, plain)
+
+
+@pytest.mark.parametrize("tx", [tx for tx in EVERY[:13] if "axes" not in repr(tx)], ids=repr)
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if np.dtype(dtype).kind != "c"])
+def test_a_leaf_without_axes_and_a_numpy_scalar(tx: Any, dtype: Any) -> None:
+    array, scalar = np.array(2.5).astype(dtype), np.dtype(dtype).type(2.5)
+    alone, pure = tx(array), tx(scalar)
+    assert isinstance(pure, np.generic)
+    assert (pure.shape, pure.dtype) == (alone.shape, alone.dtype) == ((), np.dtype(dtype))
+    assert alone.tobytes() == pure.tobytes() == tx(array[None])[0].tobytes()
+
+
+@pytest.mark.parametrize("tx", [gx.clip_norm(1.0), gx.clip_value(1.0), gx.stop(), gx.identity()], ids=repr)
+def test_an_array_without_axes_stays_an_array(tx: Any) -> None:
+    assert type(tx(np.array(2.5))) is np.ndarray
+
+
+@pytest.mark.parametrize("tx", [tx for tx in EVERY if "'" not in repr(tx)], ids=repr)
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0)])
+def test_an_empty_leaf_is_no_trouble(tx: Any, shape: tuple[int, ...]) -> None:
+    result = tx({"e": np.zeros(shape, np.float32), "w": some(2, 2)})
+    assert result["e"].shape == shape
+    assert result["e"].dtype == np.float32
+    assert np.isfinite(result["w"]).all()
+
+
+def test_an_empty_leaf_alone() -> None:
+    assert gx.chain(*EVERY[:13])(np.zeros((0, 2), np.float32)).shape == (0, 2)
+
+
+def test_bfloat16() -> None:
+    leaf = np.array([3.0, -4.0], ml_dtypes.bfloat16)
+    for tx, wanted in [
+        (gx.clip_norm(1.0), [0.6, -0.8]),
+        (gx.clip_value(3.5), [3.0, -3.5]),
+        (gx.clip_value(low=-1.0), [3.0, -1.0]),
+        (gx.clip_norm(2.0, axes=0), [1.2, -1.6]),
+        (gx.scale(0.5), [1.5, -2.0]),
+        (gx.stop(), [0.0, 0.0]),
+    ]:
+        result = tx(leaf)
+        assert result.dtype == leaf.dtype
+        assert max_ulp(result, np.array(wanted, ml_dtypes.bfloat16)) == 0, tx
+
+
+def test_the_norm_of_many_small_bfloat16_leaves() -> None:
+    leaves = [np.ones(10, ml_dtypes.bfloat16)] * 5000
+    result = gx.clip_global_norm(1.0)(leaves)
+    assert max_ulp(result[0], np.full(10, 1 / np.sqrt(50000), ml_dtypes.bfloat16)) == 0
+
+
+def test_a_value_clip_keeps_nan_and_bounds_infinity() -> None:
+    leaf = np.float32([np.nan, np.inf, -np.inf, 0.2])
+    result = gx.clip_value(1.0)(leaf)
+    assert result.tobytes() == np.float32([np.nan, 1.0, -1.0, 0.2]).tobytes()
+
+
+def test_bounds_that_are_arrays() -> None:
+    result = gx.clip_value(low=np.float32([-1.0, 0.0]), high=np.float64(2.0))(np.float32([[-5.0, -5.0], [5.0, 1.0]]))
+    assert result.tolist() == [[-1.0, 0.0], [2.0, 1.0]]
+
+
+def test_an_array_of_foreign_byte_order() -> None:
+    plain = some(4, 5)
+    result = gx.clip_norm(1.0)(plain.astype(">f4"))
+    assert result.dtype == np.dtype(">f4")
+    assert np.array_equal(result, gx.clip_norm(1.0)(plain))
+
+
+def test_the_input_is_not_written_to_however_long_the_chain() -> None:
+    leaf = some(3, 4)
+    before = leaf.copy()
+    for tx in EVERY[:13]:
+        tx({"a": leaf, "b": leaf})
+        assert np.array_equal(leaf, before), tx
+
+
+def test_the_results_of_a_transform_share_no_memory_with_each_other() -> None:
+    leaf = some(3)
+    results = gx.chain(gx.scale(2.0), gx.clip_value(1.0))([leaf, leaf])
+    assert not np.shares_memory(*results)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [2, 2.0, np.float32(2), np.int64(2), np.array(2), np.array(2.0, np.float16)], ids=repr)
+def test_limits_of_any_dtype(limit: Any) -> None:
+    for make in (gx.clip_norm, gx.clip_global_norm):
+        assert max_ulp(make(limit)(np.float32([3.0, 4.0])), np.float32([1.2, 1.6])) <= 2
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, [3.0, 4.0])])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
+def test_an_array_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: float, wanted: Any) -> None:
+    assert max_ulp(make(np.array(limit))(np.float32([3.0, 4.0])), np.float32(wanted)) == 0
+
+
+def test_an_array_limit_is_read_when_the_transform_runs() -> None:
+    limit = np.array(1.0)
+    tx = gx.clip_norm(limit)
+    limit[()] = 2.0
+    assert max_ulp(tx(np.float32([3.0, 4.0])), np.float32([1.2, 1.6])) <= 2
+
+
+def test_an_array_limit_is_equal_to_itself_only() -> None:
+    limit = np.array(1.0)
+    assert gx.clip_norm(limit) == gx.clip_norm(limit)
+    assert gx.clip_norm(limit) != gx.clip_norm(np.array(1.0))
+    assert gx.clip_norm(1) == gx.clip_norm(1.0) == gx.clip_norm(np.float32(1.0))
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+W, CLIPPED = np.float32([3.0, 4.0]), gx.clip_norm(1.0)(np.float32([3.0, 4.0]))
+TREES = {
+    "an array": (W, ""),
+    "a list": ([W], "0"),
+    "a tuple": ((W,), "0"),
+    "a namedtuple": (Point(None, W), "y"),
+    "a dict": ({"b": W}, "b"),
+    "a dict with numbers for keys": ({1: W}, "1"),
+    "an OrderedDict": (collections.OrderedDict([("z", None), ("a", W)]), "a"),
+    "a defaultdict": (collections.defaultdict(list, {"a": W}), "a"),
+    "a deque": (collections.deque([None, W]), "1"),
+    "all together": ({"p": [(Point(W, {"k": None}),)]}, "p/0/0/x"),
+}
+
+
+@pytest.mark.parametrize(("tree", "path"), TREES.values(), ids=TREES)
+def test_the_containers_of_optree(tree: Any, path: str) -> None:
+    result = gx.clip_norm(1.0)(tree)
+    assert optree.tree_structure(result, none_is_leaf=True) == optree.tree_structure(tree, none_is_leaf=True)
+    assert type(result) is type(tree)
+    assert [leaf.tobytes() for leaf in optree.tree_leaves(result)] == [CLIPPED.tobytes()]
+
+
+@pytest.mark.parametrize(("tree", "path"), TREES.values(), ids=TREES)
+def test_the_paths_of_the_containers(tree: Any, path: str) -> None:
+    seen: list[str] = []
+    gx.masked(gx.stop(), lambda path, leaf: bool(seen.append(path)))(tree)
+    assert seen == [path]
+
+
+def test_the_order_of_keys_is_kept() -> None:
+    assert list(gx.scale(2.0)({"z": W, "a": W, "m": None})) == ["z", "a", "m"]
+    assert list(gx.scale(2.0)(collections.OrderedDict([("z", W), ("a", W)]))) == ["z", "a"]
+
+
+def test_a_defaultdict_keeps_its_factory() -> None:
+    assert gx.scale(2.0)(collections.defaultdict(list, {"a": W}))["new"] == []
+
+
+@pytest.mark.parametrize("tree", [{}, [], (), None, [None], {"a": [None, ()]}], ids=repr)
+def test_a_tree_without_a_leaf_comes_back(tree: Any) -> None:
+    for tx in EVERY:
+        assert tx(tree) == tree
+    gx.numpy.apply_(gx.clip_norm(1.0), tree)
+
+
+@dataclasses.dataclass
+class Unregistered:
+    w: Any
+
+
+def test_a_class_that_optree_does_not_know_is_named() -> None:
+    with pytest.raises(TypeError, match="Unregistered"):
+        gx.clip_norm(1.0)({"w": W, "x": Unregistered(W)})
+
+
+def test_numbers_are_adopted() -> None:
+    result = gx.clip_global_norm(1.0)([3.0, 4.0])
+    assert [leaf.dtype for leaf in result] == [np.float64, np.float64]
+    assert max_ulp(np.array(result), np.array([0.6, 0.8])) <= 2
+
+
+# --- where -----------------------------------------------------------------------------------------------------------
+
+TREE = {"encoder": {"dense": {"kernel": W, "bias": W}, "bias": W}, "head": [W, W]}
+WHERES = {
+    "encoder/**": ["encoder/bias", "encoder/dense/bias", "encoder/dense/kernel"],
+    "encoder/*": ["encoder/bias"],
+    "**/bias": ["encoder/bias", "encoder/dense/bias"],
+    "*/bias": ["encoder/bias"],
+    "**": ["encoder/bias", "encoder/dense/bias", "encoder/dense/kernel", "head/0", "head/1"],
+    "head/?": ["head/0", "head/1"],
+    "head/1": ["head/1"],
+    "encoder/**/bias": ["encoder/bias", "encoder/dense/bias"],
+    "**/dense/**": ["encoder/dense/bias", "encoder/dense/kernel"],
+    "encoder/d*/k*l": ["encoder/dense/kernel"],
+    re.compile("bias$"): ["encoder/bias", "encoder/dense/bias"],
+    re.compile("^head"): ["head/0", "head/1"],
+}
+
+
+@pytest.mark.parametrize(("where", "wanted"), WHERES.items(), ids=map(str, WHERES))
+def test_patterns(where: Any, wanted: list[str]) -> None:
+    paths, leaves, _ = optree.tree_flatten_with_path(gx.freeze(where)(TREE))
+    found = ["/".join(map(str, path)) for path, leaf in zip(paths, leaves, strict=True) if not leaf.any()]
+    assert sorted(found) == wanted
+
+
+def test_a_tree_of_bools() -> None:
+    result = gx.freeze({"encoder": {"dense": True, "bias": False}, "head": [False, np.True_]})(TREE)
+    assert [bool(leaf.any()) for leaf in optree.tree_leaves(result)] == [True, False, False, True, False]
+
+
+def test_a_function_is_given_path_and_leaf() -> None:
+    result = gx.freeze(lambda path, leaf: path.startswith("head") and leaf[0] == 3.0)(TREE)
+    assert [bool(leaf.any()) for leaf in optree.tree_leaves(result)] == [True, True, True, False, False]
+
+
+def test_the_first_rule_that_matches_has_the_gradient() -> None:
+    tx = gx.partition({"**/bias": gx.scale(2.0), "encoder/**": gx.scale(3.0)}, default=gx.stop())
+    result = [float(leaf[0]) for leaf in optree.tree_leaves(tx(TREE))]
+    assert result == [6.0, 6.0, 9.0, 0.0, 0.0]
+
+
+def test_norms_are_taken_over_the_chosen_gradients_only() -> None:
+    huge = {"a": np.float32([3.0, 4.0]), "b": np.float32([np.nan])}
+    result = gx.masked(gx.clip_global_norm(1.0), "a")(huge)
+    assert result["a"].tobytes() == CLIPPED.tobytes()
+    assert result["b"] is huge["b"]
+
+
+def test_a_stopped_gradient_is_a_hole_for_what_follows() -> None:
+    result = gx.chain(gx.freeze("b"), gx.clip_global_norm(1.0), gx.scale(np.inf))({"a": W, "b": np.float32([np.nan])})
+    assert result["b"].tolist() == [0.0]
