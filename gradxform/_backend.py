@@ -61,7 +61,13 @@ class Backend(Protocol):
         """One leaf times a float64 array that broadcasts against it, under the rules of `multiply`."""
 
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
-        """min(max(factor * leaf, low), high); NaN stays NaN; a bound of None is no bound."""
+        """min(max(factor * leaf, low), high), the bounds in the leaf's dtype; NaN stays NaN; None is no bound.
+
+        With factors, float16 and bfloat16 leaves may come back in float32, not rounded yet: see `cast`.
+        """
+
+    def cast(self, leaf: Array, like: Array) -> Array:
+        """A leaf rounded to the dtype of another."""
 
     def zeros(self, leaves: Sequence[Array]) -> list[Array]:
         """Fresh zeros of the leaves' shapes, dtypes and devices."""

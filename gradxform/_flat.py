@@ -178,7 +178,9 @@ class Flat:
         halted = [i for i, stopped in enumerate(self.stopped) if stopped]
         fresh = dict(zip(halted, backend.zeros([view.leaves[i] for i in halted]), strict=True)) if halted else {}
         for i, slot in enumerate(self.source.kept):
-            leaf, rebuild = fresh.get(i, view.leaves[i]), self.source.rebuild[i]
+            leaf, rebuild = fresh.get(i, view.leaves[i]), view.source.rebuild[i]
+            if backend.dtype(leaf) != backend.dtype(out[slot]):
+                leaf = backend.cast(leaf, out[slot])
             out[slot] = leaf if rebuild is None else rebuild(leaf)
         return out
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform._backend import Array
+import numpy as np
 
+from gradxform._backend import Array
 
 _SMALL = 2.0**-900
 """Below it the lower half of a number may be subnormal, and lost."""
@@ -27,8 +28,10 @@ class Pair(NamedTuple):
 
 
 def rounded(value: Any) -> Any:
-    """A vector or a number in float64."""
-    return value.high if isinstance(value, Pair) else value
+    """A vector or a number in float64: of a pair, and of NumPy's longdouble."""
+    if isinstance(value, Pair):
+        return value.high
+    return value.astype(np.float64) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
@@ -106,7 +109,7 @@ class Number:
         """The quotient."""
         other = self._of(other)
         quotient = self.high / other.high
-        rest = self - other * quotient
+        rest = self - other * Number(self.xp, quotient)
         return self._sum(quotient, rest.high / other.high)
 
     def __pow__(self, exponent: float) -> Number:
@@ -171,7 +174,8 @@ class Exact:
     def sqrt(self, x: Number) -> Number:
         """The square root of what is positive."""
         near = self.xp.sqrt(x.high)
-        rest = x - Number(self.xp, near) * near
+        root = Number(self.xp, near)
+        rest = x - root * root
         return x._sum(near, rest.high / (2.0 * near))
 
     def root(self, x: Number) -> Number:

@@ -38,7 +38,6 @@ def chosen(transform: str, where: Where, view: Flat) -> tuple[bool, ...]:
     return _by_tree(transform, where, view)
 
 
-@functools.cache
 def glob(pattern: str) -> re.Pattern[str]:
     """A glob as a regular expression: ``*`` within a key, ``**`` over any number of keys, ``?`` for one character."""
     if pattern == "**":

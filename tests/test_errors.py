@@ -53,7 +53,9 @@ LIMITED = [
 ]
 
 
-@pytest.mark.parametrize(("make", "name", "argument"), LIMITED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("make", "name", "argument"), LIMITED, ids=lambda value: value if isinstance(value, str) else ""
+)
 @pytest.mark.parametrize(("limit", "error", "shown"), LIMITS, ids=repr)
 def test_a_limit_that_is_none(
     make: Callable[..., Any], name: str, argument: str, limit: Any, error: type[Exception], shown: str
@@ -223,12 +225,28 @@ class Whole(Half):
     def update(self, updates: Any, state: Any, params: Any = None) -> Any: ...
 
 
-FOREIGN = [None, 3, "clip_norm(1.0)", lambda g: g, Half(), gx.clip_norm, gx.stop, Half, Whole, gx.GradientTransformation]
+FOREIGN = [
+    None,
+    3,
+    "clip_norm(1.0)",
+    lambda g: g,
+    Half(),
+    gx.clip_norm,
+    gx.stop,
+    Half,
+    Whole,
+    gx.GradientTransformation,
+]
 
 
 @pytest.mark.parametrize(
     ("make", "tx"),
-    [(make, tx) for make in ("chain", "masked", "partition", "default") for tx in FOREIGN if (make, tx) != ("default", None)],
+    [
+        (make, tx)
+        for make in ("chain", "masked", "partition", "default")
+        for tx in FOREIGN
+        if (make, tx) != ("default", None)
+    ],
     ids=lambda value: getattr(value, "__name__", str(value)[:20]),
 )
 def test_what_is_no_transformation(make: str, tx: Any) -> None:

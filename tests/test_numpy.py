@@ -258,7 +258,9 @@ def test_the_results_of_a_transform_share_no_memory_with_each_other() -> None:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [2, 2.0, np.float32(2), np.int64(2), np.array(2), np.array(2.0, np.float16)], ids=repr)
+@pytest.mark.parametrize(
+    "limit", [2, 2.0, np.float32(2), np.int64(2), np.array(2), np.array(2.0, np.float16)], ids=repr
+)
 def test_limits_of_any_dtype(limit: Any) -> None:
     for make in (gx.clip_norm, gx.clip_global_norm):
         assert max_ulp(make(limit)(np.float32([3.0, 4.0])), np.float32([1.2, 1.6])) <= 2

@@ -275,17 +275,23 @@ SPARSE = [
 
 
 @pytest.mark.parametrize("tx", SPARSE, ids=repr)
-@pytest.mark.parametrize("jit_compile", [None, False], ids=["eager", "function"])
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "XLA"])
 def test_sparse_gives_what_dense_gives_and_stays_sparse(tx: Any, jit_compile: bool | None) -> None:
     w = variable(np.zeros((3, 1)))
 
     def apply(gradient: Any) -> Any:
         return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
 
-    apply = apply if jit_compile is None else tf.function(apply)
-    sparse, dense = apply(slices()), apply(tf.convert_to_tensor(slices()))
-    assert isinstance(sparse, tf.IndexedSlices)
-    assert_ulp(tf.convert_to_tensor(sparse), dense)
+    kinds = []
+
+    def both() -> Any:
+        sparse, dense = apply(slices()), apply(tf.convert_to_tensor(slices()))
+        kinds.append(type(sparse))
+        return tf.convert_to_tensor(sparse), dense
+
+    sparse, dense = (both if jit_compile is None else tf.function(both, jit_compile=jit_compile))()
+    assert kinds == [tf.IndexedSlices]
+    assert_ulp(sparse, dense)
 
 
 def test_duplicates_are_summed_before_the_norm_is_taken() -> None:
@@ -431,6 +437,13 @@ def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
     np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
 
 
+def test_a_v1_optimizer_in_eager() -> None:
+    w, optimizer = tf.Variable(W), v1.train.GradientDescentOptimizer(1.0)
+    pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(w**2) / 2, [w])
+    optimizer.apply_gradients(gx.tensorflow.apply(CLIP, pairs))
+    assert_ulp(w, W - CLIPPED)
+
+
 def test_case_6_tf_gradients_in_a_graph() -> None:
     with tf.Graph().as_default(), v1.Session() as session:
         w, b = v1.get_variable("w", (3, 2)), v1.get_variable("b", (3, 2))
@@ -465,8 +478,9 @@ def test_unknown_shapes_in_a_v1_graph(limit: Any) -> None:
         if limit == "variable":
             c = v1.get_variable("limit", initializer=1.0)
             session.run(c.initializer)
+        v = v1.get_variable("v", (2, 2))
         for tx in (gx.clip_norm(c), gx.clip_global_norm(c), gx.clip_global_norm(c, ord=float("inf"))):
-            (first, _), (second, _) = gx.tensorflow.apply(tx, [(a, w), (b, v1.get_variable(f"v{hash(tx)}"[:9], (2, 2)))])
+            (first, _), (second, _) = gx.tensorflow.apply(tx, [(a, w), (b, v)])
             results = session.run([first, second], feed)
             biggest = 4.0 if "inf" in repr(tx) else 5.0
             assert_ulp(results[0], np.float32([[3.0, 0.0], [0.0, 4.0]]) / np.float32(biggest))
@@ -545,7 +559,9 @@ def test_a_limit_of_any_dtype(dtype: Any) -> None:
 @pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, W)])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: float, wanted: Any, compiled: bool) -> None:
+def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(
+    make: Any, limit: float, wanted: Any, compiled: bool
+) -> None:
     def clip(c: Any) -> Any:
         return make(c)(tf.constant(W))
 
@@ -553,7 +569,9 @@ def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: f
 
 
 def test_a_limit_in_float64_is_not_read_as_float32() -> None:
-    ((gradient, _),) = gx.tensorflow.apply(gx.scale(0.1), [(tf.constant([1.0], tf.float64), variable([0.0], dtype=tf.float64))])
+    ((gradient, _),) = gx.tensorflow.apply(
+        gx.scale(0.1), [(tf.constant([1.0], tf.float64), variable([0.0], dtype=tf.float64))]
+    )
     assert gradient.numpy()[0] == 0.1
 
 
@@ -677,7 +695,9 @@ def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "item", [3, "ab", (1.0,), (1.0, 2.0, 3.0), None, tf.constant(W), {"g": 1, "v": 2}], ids=lambda item: type(item).__name__
+    "item",
+    [3, "ab", (1.0,), (1.0, 2.0, 3.0), None, tf.constant(W), {"g": 1, "v": 2}],
+    ids=lambda item: type(item).__name__,
 )
 def test_what_is_no_pair(item: Any) -> None:
     with pytest.raises(TypeError, match="item 1 of grads_and_vars is not a"):

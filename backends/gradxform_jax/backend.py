@@ -111,6 +111,7 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 @jax.jit
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
+    factors = lax.optimization_barrier(factors)  # else XLA makes one float32 constant of the halves of a constant
     return [_times(leaf, factor) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
 
 
@@ -162,17 +163,26 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
 
 @jax.jit
 def _clip(leaves: list[Any], low: Any, high: Any, factors: Any) -> list[Any]:
-    scaled = leaves if factors is None else _multiply(leaves, factors)
-    return [_between(leaf, low, high) for leaf in scaled]
+    scaled = leaves if factors is None else _multiply([_widened(leaf) for leaf in leaves], factors)
+    return [_between(new, old.dtype, low, high) for new, old in zip(scaled, leaves, strict=True)]
 
 
-def _between(leaf: Any, low: Any, high: Any) -> Any:
+def _widened(leaf: Any) -> Any:
+    return lax.convert_element_type(leaf, np.float32) if leaf.dtype.itemsize == 2 else leaf
+
+
+def _between(leaf: Any, dtype_: Any, low: Any, high: Any) -> Any:
     """Between two bounds by comparison, since XLA's max and min may drop a NaN."""
     for bound, beyond in ((low, jnp.less), (high, jnp.greater)):
         if bound is not None:
-            own = lax.convert_element_type(bound, leaf.dtype)
+            own = lax.convert_element_type(lax.convert_element_type(bound, dtype_), leaf.dtype)
             leaf = _weak_as(leaf, jnp.where(beyond(leaf, own) | (own != own), own, leaf))
     return leaf
+
+
+def cast(leaf: Any, like: Any) -> Any:
+    """A leaf rounded to the dtype of another."""
+    return _weak_as(like, lax.convert_element_type(leaf, like.dtype))
 
 
 def zeros(leaves: Sequence[Any]) -> list[Any]:

@@ -123,23 +123,29 @@ def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
 
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
     """min(max(factor * leaf, low), high)."""
-    if factors is not None:
-        scaled = multiply(leaves, factors, inplace)
-        fresh = [inplace or new is not old for new, old in zip(scaled, leaves, strict=True)]
-    else:
-        scaled, fresh = list(leaves), [inplace] * len(leaves)
-    return [_clip(leaf, low, high, own) for leaf, own in zip(scaled, fresh, strict=True)]
+    if factors is None:
+        return [_between(leaf, leaf.dtype, low, high, inplace) for leaf in leaves]
+    wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
+    scaled = multiply(wide, factors, inplace)
+    fresh = [inplace or new is not old for new, old in zip(scaled, leaves, strict=True)]
+    triples = zip(scaled, leaves, fresh, strict=True)
+    return [_between(new, old.dtype, low, high, own) for new, old, own in triples]
 
 
-def _clip(leaf: Any, low: Any, high: Any, inplace: bool) -> Any:
+def _between(leaf: Any, dtype_: Any, low: Any, high: Any, inplace: bool) -> Any:
     with np.errstate(all="ignore"):
-        bounds = [None if bound is None else np.asarray(bound).astype(leaf.dtype) for bound in (low, high)]
+        bounds = [None if b is None else np.asarray(b).astype(dtype_).astype(leaf.dtype) for b in (low, high)]
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "f":
         return np.clip(leaf, *bounds, out=out)  # type: ignore[type-var]
     for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
         leaf = leaf if bound is None else nearer(leaf, bound, out=out)
     return leaf
+
+
+def cast(leaf: Any, like: Any) -> Any:
+    """A leaf rounded to the dtype of another."""
+    return leaf.astype(like.dtype)
 
 
 def zeros(leaves: Sequence[Any]) -> list[Any]:

@@ -28,7 +28,9 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms, in float64."""
     if ord == 2:
         return _norms2(leaves)
-    return tf.stack([reduced(leaf, None, ord) for leaf in leaves])
+    found = tf.stack([reduced(leaf, None, ord) for leaf in leaves])
+    wide = any(leaf.dtype in (tf.float64, tf.complex128) for leaf in leaves)
+    return Pair(found, tf.zeros_like(found)) if wide else found
 
 
 def _norms2(leaves: Sequence[Any]) -> Any:

@@ -88,7 +88,9 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         _eager.cond(
             untouched,
             lambda: leaves,
-            lambda: _eager.cond(ordinary, lambda: _times(leaves, factors, False), lambda: _times(leaves, factors, True)),
+            lambda: _eager.cond(
+                ordinary, lambda: _times(leaves, factors, False), lambda: _times(leaves, factors, True)
+            ),
         )
     )
 
@@ -124,28 +126,28 @@ def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
 
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
     """min(max(factor * leaf, low), high)."""
-    scaled = list(leaves) if factors is None else multiply(leaves, factors, inplace)
-    return [_between(leaf, low, high) for leaf in scaled]
+    scaled = list(leaves)
+    if factors is not None:
+        wide = [_cast(leaf, _accumulation(leaf.dtype)) for leaf in leaves]
+        scaled = multiply(wide, factors, inplace)
+    return [_between(new, old.dtype, low, high) for new, old in zip(scaled, leaves, strict=True)]
 
 
-def _between(leaf: Any, low: Any, high: Any) -> Any:
+def _between(leaf: Any, dtype_: Any, low: Any, high: Any) -> Any:
+    low, high = (None if bound is None else _cast(_bound(bound, dtype_), leaf.dtype) for bound in (low, high))
     if low is not None and high is not None:
-        return tf.clip_by_value(leaf, _bound(low, leaf), _bound(high, leaf))
-    return (
-        leaf
-        if low is high
-        else tf.maximum(leaf, _bound(low, leaf))
-        if high is None
-        else tf.minimum(leaf, _bound(high, leaf))
-    )
+        return tf.clip_by_value(leaf, low, high)
+    return leaf if low is high else tf.maximum(leaf, low) if high is None else tf.minimum(leaf, high)
 
 
-def _bound(bound: Any, leaf: Any) -> Any:
-    return (
-        tf.cast(bound, leaf.dtype)
-        if tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-        else tf.cast(tf.constant(bound, tf.float64), leaf.dtype)
-    )
+def _bound(bound: Any, dtype_: Any) -> Any:
+    given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
+    return tf.cast(bound if given else tf.constant(bound, tf.float64), dtype_)
+
+
+def cast(leaf: Any, like: Any) -> Any:
+    """A leaf rounded to the dtype of another."""
+    return tf.cast(leaf, like.dtype)
 
 
 def zeros(leaves: Sequence[Any]) -> list[Any]:

@@ -27,7 +27,7 @@ def _eager(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
     return _sides(steps, tree, lambda work: work)
 
 
-def _function(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+def _graph(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
     return _sides(steps, tree, lambda work: tf.function(work, autograph=False))
 
 
@@ -90,5 +90,5 @@ GIVES_MEMORY_BACK = False
 """TensorFlow's allocator keeps it."""
 MODES = (
     Mode("eager", "tf.clip_by_*", _eager),
-    Mode("function", "tf.clip_by_* in tf.function", _function, compiled=True),
+    Mode("graph", "tf.clip_by_* in tf.function", _graph, compiled=True),
 )

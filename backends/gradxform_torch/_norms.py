@@ -31,7 +31,8 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
     real = [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
-        return _stacked([reduced(leaf, None, ord) for leaf in real])
+        wide = any(leaf.dtype in (torch.float64, torch.complex128) for leaf in real)
+        return _stacked([reduced(leaf, None, ord) for leaf in real], wide)
     out = np.zeros(len(leaves), np.longdouble if any(leaf.dtype == torch.float64 for leaf in real) else np.float64)
     with torch.no_grad():
         small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
@@ -42,9 +43,9 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     return out
 
 
-def _stacked(found: Sequence[torch.Tensor | Pair]) -> torch.Tensor | Pair:
-    """Norms as a vector on the first one's device; as a pair if one of them is."""
-    if not any(isinstance(norm, Pair) for norm in found):
+def _stacked(found: Sequence[torch.Tensor | Pair], wide: bool) -> torch.Tensor | Pair:
+    """Norms as a vector on the first one's device, or as a pair."""
+    if not wide:
         plain = [rounded(norm) for norm in found]
         return torch.stack([norm.to(plain[0].device) for norm in plain])
     pairs = [norm if isinstance(norm, Pair) else Pair(norm, torch.zeros_like(norm)) for norm in found]

@@ -58,8 +58,17 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
             if i in skipped:
                 parameter.grad = None
             elif new is not parameter.grad:
-                parameter.grad = new
+                _write(parameter, new)
     return state
+
+
+def _write(parameter: torch.Tensor, new: torch.Tensor) -> None:
+    """A new gradient into the memory of the old one where that can be written to."""
+    old = parameter.grad
+    if old is not None and old.layout == new.layout == torch.strided and backend.is_writable(old):
+        old.copy_(new)
+    else:
+        parameter.grad = new
 
 
 def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> torch.utils.hooks.RemovableHandle:

@@ -97,7 +97,7 @@ def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> lis
         if leaf.is_complex() or (leaf.dtype != torch.float64 and _extreme(factor)):
             out[i] = _put(leaf, _traced(leaf, factor), inplace)
         else:
-            own, factor_of = fused[inplace and _writable(leaf)]
+            own, factor_of = fused[inplace and is_writable(leaf)]
             own.append(i)
             factor_of.append(factor)
     written, factors_written = fused[True]
@@ -115,14 +115,14 @@ def _extreme(factor: float) -> bool:
     return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
 
 
-def _writable(leaf: torch.Tensor) -> bool:
+def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own and no gradient is asked of it."""
     own = all(stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True))
     return own and not (torch.is_grad_enabled() and leaf.requires_grad)
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
-    return leaf.copy_(result) if inplace and _writable(leaf) else result
+    return leaf.copy_(result) if inplace and is_writable(leaf) else result
 
 
 def _traced(leaf: torch.Tensor, factor: Any) -> torch.Tensor:
@@ -149,22 +149,29 @@ def multiply_over(leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tenso
 
 def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:
     """min(max(factor * leaf, low), high)."""
-    scaled = list(leaves) if factors is None else multiply(leaves, factors, inplace)
+    scaled = list(leaves)
+    if factors is not None:
+        scaled = multiply([leaf.float() if leaf.itemsize == 2 else leaf for leaf in leaves], factors, inplace)
+    triples = zip(leaves, scaled, strict=True)
+    return [_between(new, old.dtype, low, high, inplace or new is not old) for old, new in triples]
+
+
+def _between(leaf: torch.Tensor, dtype_: torch.dtype, low: Any, high: Any, inplace: bool) -> torch.Tensor:
     if low is None and high is None:
-        return scaled
-    out = []
-    for old, leaf in zip(leaves, scaled, strict=True):
-        new = torch.clamp(leaf, _bound(low, leaf), _bound(high, leaf))
-        out.append(_put(old, new, inplace))
-    return out
+        return leaf
+    bounds = [None if b is None else _bound(b).to(leaf.device, dtype_).to(leaf.dtype) for b in (low, high)]
+    if inplace and is_writable(leaf) and not torch.compiler.is_compiling():
+        return torch.clamp_(leaf, *bounds)
+    return torch.clamp(leaf, *bounds)
 
 
-def _bound(bound: Any, leaf: torch.Tensor) -> torch.Tensor | None:
-    if bound is None:
-        return None
-    return torch.as_tensor(bound, dtype=None if isinstance(bound, torch.Tensor) else torch.float64).to(
-        leaf.device, leaf.dtype
-    )
+def _bound(bound: Any) -> torch.Tensor:
+    return bound if isinstance(bound, torch.Tensor) else torch.as_tensor(bound, dtype=torch.float64)
+
+
+def cast(leaf: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A leaf rounded to the dtype of another."""
+    return leaf.to(like.dtype)
 
 
 def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -19,6 +19,8 @@ _APART = 0.24
 _HEADING = 1.7
 """From the last row of a group to the first of the next, with the heading between them."""
 _INCHES = 0.27
+_FOOT = 0.56
+"""Inches below the axes, for the legend and what is said in small print."""
 _MOST = 4
 """Groups in one column."""
 
@@ -47,7 +49,9 @@ def write(points: Sequence[Point], about: str, out: Path) -> None:
     """Draw the ratios into a file; its suffix says the format."""
     columns = _columns(points)
     depth = max(max(_rows(column).values()) for column in columns) + 2.3
-    figure = Figure(figsize=(0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth), layout="constrained", facecolor="white")
+    width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
+    figure = Figure(figsize=(width, height), facecolor="white")
+    figure.set_layout_engine("constrained", rect=(0, _FOOT / height, 1, 1 - _FOOT / height))
     ends = _ends(points)
     for axis, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         _background(axis, ends)
@@ -66,7 +70,9 @@ def _columns(points: Sequence[Point]) -> list[list[Point]]:
     modes = list(dict.fromkeys(point.mode for point in points))
     half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
     return [
-        [point for mode in part for point in points if point.mode == mode] for part in (modes[:half], modes[half:]) if part
+        [point for mode in part for point in points if point.mode == mode]
+        for part in (modes[:half], modes[half:])
+        if part
     ]
 
 
@@ -133,8 +139,11 @@ def _label_rows(axis: Any, column: Sequence[Point]) -> None:
 
 
 def _label(figure: Figure, about: str) -> None:
-    title = "Time of gradxform divided by the time of the framework's own way (median, quartiles)"
-    figure.suptitle(title, fontsize=12, fontweight="bold")
+    figure.suptitle("Time of gradxform / time of the framework's own way", fontsize=12, fontweight="bold")
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9.5)
-    figure.supxlabel(about, fontsize=7, color=_GREY)
+    inch = 1 / figure.get_figheight()
+    place = (0.5, 0.26 * inch)
+    figure.legend(
+        handles, labels, loc="lower center", bbox_to_anchor=place, ncols=len(handles), frameon=False, fontsize=9.5
+    )
+    figure.text(0.5, 0.06 * inch, about, fontsize=6.5, color=_GREY, ha="center", va="bottom", wrap=True)

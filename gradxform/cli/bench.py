@@ -61,7 +61,7 @@ class Line:
 
     framework: str
     mode: str
-    native: str
+    beside: str
     """What gradxform was measured against, in words."""
     tree: str
     chain: int
@@ -123,9 +123,9 @@ def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | No
     about = _about(quick, programs, left_out)
     _warn_if_busy(about["machine"], console)
     results = _measure_all(plan, programs, console)
-    console.print(_explanation(plan, programs), markup=False, highlight=False)
+    console.print(f"\n{_explanation(plan, programs)}\n\n{_verdict(results)}", markup=False, highlight=False)
     (out / "bench.json").write_text(json.dumps(about | _as_json(plan, results), indent=1) + "\n")
-    _bench_picture.write(list(_points(results)), _versions(about), out / "bench.png")
+    _bench_picture.write(list(_points(results)), _foot(about), out / "bench.png")
     files = f"{out / 'bench.json'}, {out / 'bench.png'}"
     console.print(f"written: {files}", markup=False, highlight=False, soft_wrap=True)
     return 0
@@ -204,7 +204,7 @@ def _memory_is_known(program: Program, count: int) -> bool:
 def _measure(framework: str, mode: Mode, name: str, chain: int, tree: Tree, effort: Effort, memory: bool) -> Measured:
     try:
         ours, native = mode.sides(CHAINS[chain], tree)
-        return measure(ours, native, tree, effort, memory)
+        return measure(ours, native, tree, chain, effort, memory)
     except Disagreement as error:
         where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r} beside {mode.native}"
         raise Disagreement(f"bench: the two sides do not agree ({where}): {error}") from error
@@ -225,13 +225,13 @@ _HEADERS = (
     "\nratio",
     "\nquartiles",
     "times\nfloor",
-    "first call s\nours/native",
-    "extra MB\nours/native",
+    "first s\nours/nat.",
+    "extra MB\nours/nat.",
 )
 
 
 def _table(result: Measurements) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, title=result.title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
     table.add_column("\nmode", no_wrap=True)
     for header in ("\nchain", *_HEADERS):
         table.add_column(header, justify="right", no_wrap=True)
@@ -243,8 +243,8 @@ def _table(result: Measurements) -> Table:
             str(line.chain),
             _number(m.ours.seconds.median * 1e3),
             _number(m.native.seconds.median * 1e3),
-            f"[{_colour(m.ratio)}]{m.ratio.median:.2f}[/]",
-            f"{m.ratio.low:.2f}-{m.ratio.high:.2f}",
+            f"[{_colour(m.ratio)}]{_ratio(m.ratio.median)}[/]",
+            f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
             _number(m.ours.seconds.median / result.floor.median),
             f"{m.ours.first:.1f}/{m.native.first:.1f}",
             _megabytes(m),
@@ -261,6 +261,10 @@ def _colour(ratio: Spread) -> str:
 def _number(value: float) -> str:
     """Three digits, without an exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
 def _megabytes(measured: Measured) -> str:
@@ -283,10 +287,22 @@ def _explanation(plan: Plan, programs: dict[str, Program]) -> str:
             *chains,
             "ratio: time of ours / time of the native way, the median over pairs run in turn",
             "floor: np.dot and np.multiply(out=), each once, on one array of the tree's size",
-            "first call: with tracing and compilation",
-            "extra MB: rise of the resident memory in a call, result included; - where it cannot be known",
+            "first s: seconds of the first call, with tracing and compilation",
+            "extra MB: rise of resident memory in a call, result included; - where unknown",
             *([without] if limited else []),
         )
+    )
+
+
+def _verdict(results: Sequence[Measurements]) -> str:
+    """Counts of faster and slower pairs, and the worst one."""
+    lines = [line for result in results for line in result.lines]
+    faster = sum(line.measured.ratio.high < 1 for line in lines)
+    slower = sum(line.measured.ratio.low > 1 for line in lines)
+    worst = max(lines, key=lambda line: line.measured.ratio.median)
+    return (
+        f"of {len(lines)} pairs, gradxform is faster in {faster}, slower in {slower}; "
+        f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, chain of {worst.chain})"
     )
 
 
@@ -351,9 +367,11 @@ def _named(value: Any) -> Any:
 
 def _points(results: Iterable[Measurements]) -> Iterator[_bench_picture.Point]:
     for line in (line for result in results for line in result.lines):
-        yield _bench_picture.Point(line.label, line.native, line.tree, line.chain, *line.measured.ratio)
+        yield _bench_picture.Point(line.label, line.beside, line.tree, line.chain, *line.measured.ratio)
 
 
-def _versions(about: dict[str, Any]) -> str:
+def _foot(about: dict[str, Any]) -> str:
+    """What the picture says in small print."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    return f"{versions}; {about['machine']['processor']}, {about['machine']['cores']} cores; {about['date'][:10]}"
+    machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores, {about['date'][:10]}"
+    return f"Marks are medians of pairs run in turn, lines reach from quartile to quartile. {machine}\n{versions}"

@@ -1,9 +1,10 @@
 """The demo: a recurrent network whose gradients explode, trained in every framework with and without a chain.
 
 A tanh network reads scikit-learn's digits pixel by pixel, 64 steps deep, with a recurrent matrix that starts as 1.1
-times an orthogonal one, so that backward signals grow over the pixels. The loss is summed over a batch of 128;
-SGD has learning rate 0.01 and momentum 0.9. Gradient norms begin near 150 and go beyond 1000 where the network learns. Without a chain the first steps throw the weights so far off that the network
-saturates for good: norms reach tens of thousands, the loss is worse than by chance, accuracy stays near chance, 10%.
+times an orthogonal one, so that backward signals grow over the pixels. The loss is summed over a batch of 128; SGD has
+learning rate 0.01 and momentum 0.9. Gradient norms begin near 150 and go beyond 1000 where the network learns. Without
+a chain the first steps throw the weights so far off that the network saturates for good: norms reach tens of thousands,
+the loss is worse than by chance, accuracy stays near chance, 10%.
 
 With ``chain(clip_norm(5.0), clip_global_norm(1.0))`` it reaches about 90%, and the curves of the frameworks coincide,
 though each has its own autodiff. Both transforms matter (test accuracy for four seeds of data, weights and batches):
