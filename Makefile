@@ -36,7 +36,7 @@ bench: $(READY) ## time gradxform beside the frameworks' own functions
 	$(BIN)/gradxform bench
 
 docs: $(READY) ## build the site into docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going -n -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

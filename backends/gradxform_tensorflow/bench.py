@@ -55,7 +55,7 @@ def _side(work: Work, grads: Gradients) -> Side:
 
 
 def _is_there() -> None:
-    """On the processor, a tensor that has been returned has its values."""
+    """Nothing to wait for: on the processor, a tensor that has been returned has its values."""
 
 
 def _values(grads: Gradients) -> list[Array]:

@@ -34,7 +34,7 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
         wide = any(leaf.dtype in (torch.float64, torch.complex128) for leaf in real)
         return _stacked([reduced(leaf, None, ord) for leaf in real], wide)
     out = np.zeros(len(leaves), np.longdouble if any(leaf.dtype == torch.float64 for leaf in real) else np.float64)
-    with torch.no_grad():
+    with torch.no_grad(), np.errstate(all="ignore"):
         small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
         if small:
             out[small] = torch.stack(torch._foreach_norm([real[i] for i in small], 2, dtype=torch.float64)).numpy()

@@ -28,10 +28,13 @@ def _tensor(leaf: Array) -> torch.Tensor:
     return torch.tensor(leaf, device=torch.get_default_device())
 
 
-def _ready() -> None:
-    """Wait for a device that computes by itself."""
-    if device() != "cpu":
-        torch.accelerator.synchronize()
+def _waiting() -> Callable[[], None]:
+    """What waits for the device; on the processor, a tensor that has been returned has its values."""
+    return torch.accelerator.synchronize if device() != "cpu" else _is_there
+
+
+def _is_there() -> None:
+    """Nothing to wait for."""
 
 
 # --- in place on the gradients of parameters -------------------------------------------------------------------------
@@ -52,10 +55,11 @@ def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree:
     """A side that writes to the gradients of parameters of its own."""
     named = [(path.replace("/", "."), _parameter(leaf)) for path, leaf in tree.items()]
     given = [torch.from_numpy(leaf) for leaf in tree.values()]
+    wait = _waiting()
 
     def run() -> None:
         work(named)
-        _ready()
+        wait()
 
     def restore() -> None:
         for (_, parameter), gradient in zip(named, given, strict=True):
@@ -111,9 +115,11 @@ def _pure(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
 
 
 def _making(work: Callable[[Tensors], Tensors], grads: Tensors) -> Side:
+    wait = _waiting()
+
     def run() -> Tensors:
         result = work(grads)
-        _ready()
+        wait()
         return result
 
     return Side(run, lambda result: [leaf.cpu().numpy() for leaf in result])

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import gradxform
@@ -172,21 +172,28 @@ def _measure_all(plan: Plan, programs: dict[str, Program], console: Console) -> 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     total = sum(len(list(_pairs(plan, programs, len(TREES[name]())))) for name in plan.trees)
     results = []
-    with Progress(*columns, console=console, transient=True) as progress:
+    # A bar that refreshes itself does so in a thread, which would be measured too.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("", total=total)
         for name in plan.trees:
-            shapes = TREES[name]()
-            tree = gradients(shapes)
-            result = Measurements(name, len(shapes), elements(shapes), floor(tree, plan.effort), [])
-            for framework, mode, chain in _pairs(plan, programs, result.leaves):
-                progress.update(bar, description=f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}")
-                memory = _memory_is_known(programs[framework], result.elements)
-                measured = _measure(framework, mode, name, chain, tree, plan.effort, memory)
-                result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
-                progress.advance(bar)
-            console.print(_table(result))
-            results.append(result)
+            results.append(_measure_tree(plan, programs, name, progress, bar))
+            console.print(_table(results[-1]))
     return results
+
+
+def _measure_tree(plan: Plan, programs: dict[str, Program], name: str, progress: Progress, bar: TaskID) -> Measurements:
+    """One tree in every mode with every chain."""
+    shapes = TREES[name]()
+    tree = gradients(shapes)
+    result = Measurements(name, len(shapes), elements(shapes), floor(tree, plan.effort), [])
+    for framework, mode, chain in _pairs(plan, programs, result.leaves):
+        description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
+        progress.update(bar, description=description, refresh=True)
+        memory = _memory_is_known(programs[framework], result.elements)
+        measured = _measure(framework, mode, name, chain, tree, plan.effort, memory)
+        result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
+        progress.advance(bar)
+    return result
 
 
 def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tuple[str, Mode, int]]:

@@ -1,0 +1,81 @@
+"""What `make check` asks of a release: the built wheel and sdist work in an empty folder, the pages build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a wheel and an sdist built from this tree."""
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], check=True, capture_output=True
+    )
+    return out
+
+
+def test_the_wheel_holds_every_package_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
+    assert tops == {"gradxform", "gradxform_numpy", "gradxform_jax", "gradxform_tensorflow", "gradxform_torch"}
+    assert all(f"{top}/py.typed" in names for top in tops)
+
+
+def test_the_sdist_holds_the_tests(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        assert any(name.endswith("tests/table.py") for name in archive.getnames())
+
+
+def test_the_installed_wheel_works_in_an_empty_folder(built: Path, tmp_path: Path) -> None:
+    """In an environment of its own, with NumPy and optree alone and no framework beside them."""
+    (wheel,) = built.glob("*.whl")
+    venv.create(tmp_path / "venv", with_pip=False)
+    packages = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
+    subprocess.run([*pip, packages, wheel], check=True)
+    for dependency in ("numpy", "optree", "typing_extensions"):
+        _link(dependency, packages)
+    code = (
+        "import numpy as np, gradxform as gx, sys; "
+        "assert gx.clip_norm(1.0)(np.array([3.0, 4.0])).round(9).tolist() == [0.6, 0.8]; "
+        "assert not {'jax', 'torch', 'tensorflow'} & set(sys.modules); print(gx.__file__)"
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", code],
+        cwd=empty,
+        env={"PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith(str(packages))
+
+
+def _link(package: str, folder: Path) -> None:
+    """Make an installed package, and its shared libraries, visible in a folder."""
+    import importlib.util
+
+    origin = importlib.util.find_spec(package)
+    assert origin is not None
+    assert origin.origin is not None
+    path = Path(origin.origin)
+    source = path.parent if path.name == "__init__.py" else path
+    (folder / source.name).symlink_to(source)
+    libraries = source.parent / f"{package}.libs"
+    if libraries.is_dir():
+        (folder / libraries.name).symlink_to(libraries)

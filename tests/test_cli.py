@@ -1,0 +1,83 @@
+"""The commands: what they print, the codes they end with, one line for a mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gradxform import _backend
+from gradxform.cli import app
+
+pytestmark = pytest.mark.filterwarnings("default")
+run = CliRunner().invoke
+
+
+def test_parity_of_given_gradients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", w=np.float32([30, 40]), b=np.float16([300]))
+    result = run(app, ["parity", "--gradients", str(tmp_path / "g.npz"), "--frameworks", "numpy,torch"])
+    assert result.exit_code == 0, result.output
+    assert "g.npz" in result.output
+    assert "numpy eager" in result.output
+
+
+def test_parity_of_the_hard_cases_and_a_demo_step() -> None:
+    result = run(app, ["parity", "--chain", "clip_norm(1.0)", "--frameworks", "numpy,jax"], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    for case in ("a demo step", "1e30", "3e-30", "float16 300", "NaN", "inf", "None", "empty", "0-d", "mixed dtypes"):
+        assert case in result.output
+
+
+def test_parity_ends_non_zero_and_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", w=np.float32([30, 40]))
+    backend = _backend.backend("numpy")
+    monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * np.float32(2) for leaf in leaves])
+    result = run(
+        app, ["parity", "--gradients", str(tmp_path / "g.npz"), "--frameworks", "numpy"], env={"COLUMNS": "200"}
+    )
+    assert result.exit_code == 1
+    assert "over budget" in result.output
+    assert "w[0]" in result.output
+
+
+def test_demo_trains_and_draws(tmp_path: Path) -> None:
+    out = tmp_path / "demo.png"
+    result = run(app, ["demo", "--steps", "3", "--frameworks", "jax,torch", "--out", str(out)], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes().startswith(b"\x89PNG")
+    for word in ("JAX", "PyTorch", "ULP"):
+        assert word in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["demo", "--chain", "clip_nrom(1.0)"], "clip_nrom"),
+        (["demo", "--chain", "clip_norm(-1.0)"], "-1.0"),
+        (["demo", "--chain", "__import__('os')"], "__import__"),
+        (["demo", "--frameworks", "jax,mxnet"], "mxnet"),
+        (["parity", "--gradients", "nothing.npz"], "nothing.npz"),
+        (["parity", "--frameworks", "mxnet"], "mxnet"),
+        (["bench", "--trees", "alexnet"], "alexnet"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(arguments: list[str], named: str) -> None:
+    result = run(app, arguments)
+    assert result.exit_code == 2, result.output
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 broken", None])
+def test_an_npz_that_is_none(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.npz"
+    if content is None:
+        np.savez(path, objects=np.array([{"a": 1}], dtype=object))
+    else:
+        path.write_bytes(content)
+    result = run(app, ["parity", "--gradients", str(path)])
+    assert result.exit_code == 2
+    assert "bad.npz" in result.stderr
+    assert result.stderr.count("\n") == 1
