@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
-    from gradxform import testing
+    import gradxform.testing as testing
 
 __version__ = "0.1.0"
 

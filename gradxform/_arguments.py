@@ -13,22 +13,20 @@ Scalar = Any
 
 def static(value: Any) -> bool:
     """Whether a hyperparameter is a number now, not an array whose value belongs to its framework."""
-    return isinstance(value, (bool, int, float, np.generic))
+    return isinstance(value, (bool, int, float, np.number))
 
 
 def number(transform: str, name: str, value: Any) -> Scalar:
     """A hyperparameter that may be any number but NaN."""
-    if isinstance(value, bool) or not (static(value) or hasattr(value, "dtype")):
-        raise TypeError(
-            f"{transform}: {name} must be a number or a 0-d array, got {value!r} of type {type(value).__name__}"
-        )
+    kind = str(getattr(value, "dtype", ""))
+    if isinstance(value, bool) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
+        what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
+        raise TypeError(f"{transform}: {name} must be a real number or a 0-d array of them, got {value!r} of {what}")
     if not static(value):
         shape = getattr(value, "shape", ())
-        if shape is not None and len(shape):
+        if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
             raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
         return value
-    if isinstance(value, (complex, np.complexfloating)):
-        raise TypeError(f"{transform}: {name} must be real, got {value!r}")
     if math.isnan(value):
         raise ValueError(f"{transform}: {name} must not be NaN")
     return float(value)
@@ -60,6 +58,8 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
     found = value if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(axis, (int, np.integer)) and not isinstance(axis, bool) for axis in found):
         raise TypeError(f"{transform}: axes must be an int or a tuple of ints, got {value!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{transform}: axes must not name one twice, got {value!r}")
     return tuple(int(axis) for axis in found)
 
 

@@ -212,10 +212,13 @@ class Flat:
         """Refuse axes that an active leaf does not have."""
         for i in self.chosen:
             shape = self.backend.shape(self.leaves[i])
-            if shape is not None and any(not -len(shape) <= axis < len(shape) for axis in axes):
+            if shape is None:
+                continue
+            there = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+            if len(there) < len(axes):
                 raise ValueError(
-                    f"axes {axes} are not all there in the gradient at {self.source.path(i)!r} of shape {shape}; "
-                    "choose the gradients with masked(...)"
+                    f"axes {axes} are not {len(axes)} axes of the gradient at {self.source.path(i)!r}, whose shape is "
+                    f"{shape}; choose the gradients with masked(...)"
                 )
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -331,7 +334,10 @@ def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], l
     path = paths()[i]
     if found is None:
         raise TypeError(f"the leaf at {path!r} is a {type(leaf).__name__}, not an array: {leaf!r:.80}")
-    other = next(j for j, slot in enumerate(slots) if owner(slot) is backend)
+    other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
+    if other is None:
+        kind = type(leaf).__name__
+        raise TypeError(f"the leaf at {path!r} is {found.name}'s ({kind}), and an array of {backend.name} is wanted")
     raise TypeError(
         f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({type(leaf).__name__}), "
         f"{paths()[other]!r} is {backend.name}'s; convert one of them"

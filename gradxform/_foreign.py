@@ -24,6 +24,7 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
         )
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+        view = view.settled()
         params = context.params
         if params is not None and not all(view.active):
             params = _like(view, params)

@@ -72,11 +72,9 @@ class Number:
         return other if isinstance(other, Number) else Number(self.xp, other)
 
     def _sum(self, high: Array, low: Array) -> Number:
-        """High and a much smaller low; what is not finite has no low part."""
-        low = self.xp.where(self.xp.isfinite(low), low, 0.0)
+        """High and a much smaller low; infinity becomes NaN, which a limit makes of it as well."""
         total = high + low
-        rest = low - (total - high)
-        return Number(self.xp, total, self.xp.where(self.xp.isfinite(total), rest, 0.0))
+        return Number(self.xp, total, low - (total - high))
 
     def __add__(self, other: Any) -> Number:
         """The sum."""
@@ -98,9 +96,9 @@ class Number:
         high, more = _two_sum(first, a_rest * b)
         cross = self.high * other.low + self.low * other.high
         exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        safe = self.xp.isfinite(exact.high) & (self.xp.abs(self.high) > _SMALL) & (self.xp.abs(other.high) > _SMALL)
+        small = (self.xp.abs(self.high) < _SMALL) | (self.xp.abs(other.high) < _SMALL)
         return Number(
-            self.xp, self.xp.where(safe, exact.high, self.high * other.high), self.xp.where(safe, exact.low, 0.0)
+            self.xp, self.xp.where(small, self.high * other.high, exact.high), self.xp.where(small, 0.0, exact.low)
         )
 
     __rmul__ = __mul__

@@ -37,9 +37,9 @@ def parse(expression: str) -> GradientTransformation:
         raise TypeError(f"parse: expression must be a string, got {expression!r}")
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
-        raise ValueError(f"parse: {expression!r} is not an expression: {error}") from error
-    value = _value(tree, expression)
+        value = _value(tree, expression)
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}") from error
     if not isinstance(value, GradientTransformation):
         raise ValueError(f"parse: {expression!r} builds no transformation; write for example 'clip_norm(1.0)'")
     return value
@@ -64,7 +64,7 @@ def _value(node: ast.AST, expression: str) -> Any:
         ):
             return float(word)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="compile"), args=args, keywords=[]):
-            return re.compile(*(_value(arg, expression) for arg in args))
+            return _pattern(*(_value(arg, expression) for arg in args))
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
             return _call(name, args, keywords, expression)
         case ast.Call(
@@ -74,6 +74,13 @@ def _value(node: ast.AST, expression: str) -> Any:
     raise ValueError(
         f"parse: {ast.unparse(node)!r} in {expression!r} is not a transform, number, string, tuple, list or dict"
     )
+
+
+def _pattern(*args: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(*args)
+    except re.error as error:
+        raise ValueError(f"parse: re.compile({args[0]!r}) is no regular expression: {error}") from error
 
 
 _WORDS = ("inf", "-inf", "nan")

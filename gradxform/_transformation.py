@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, ParamSpec
 import numpy as np
 
 from gradxform import _flat
-from gradxform._backend import preload
+from gradxform._backend import adapter, preload
 from gradxform._flat import Flat
 
 P = ParamSpec("P")
@@ -134,6 +134,10 @@ class GradientTransformation:
                 "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
             )
         return self.update(updates, None, params)[0]
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        """What `tf.function` asks of its arguments: equal transformations share a trace."""
+        return adapter("tensorflow").tracing_type(self)
 
     def __repr__(self) -> str:
         """The expression that builds it, with names from `gradxform`."""

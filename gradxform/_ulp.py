@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+_INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def ulps(a: Any, b: Any) -> Any:

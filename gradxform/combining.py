@@ -172,6 +172,10 @@ def _each(
     """Every part in turn, on its own leaves, with its own state; stateless ones leave any state as it is."""
     active, new = view.active, []
     kept = any(tx.stateful for tx in parts)
+    if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
+        raise TypeError(
+            f"init gives {len(parts)} states in a tuple for these transforms, and this is none: {states!r:.80}"
+        )
     for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
         inside, state = tx.rule(view.focus(mask), states[rank] if kept else None, context)
         view = inside.focus(active)

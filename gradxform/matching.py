@@ -10,6 +10,7 @@ from typing import Any
 
 from gradxform import _backend
 from gradxform._flat import Flat
+from gradxform._transformation import GradientTransformation
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function of path and leaf, or a tree of bools."""
@@ -19,7 +20,11 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, f
 
 def check(transform: str, where: Where) -> Where:
     """Refuse what can be no `where`, when the transform is built."""
-    if where is None or (isinstance(where, (int, float, bytes)) and not isinstance(where, bool)):
+    if (
+        where is None
+        or isinstance(where, GradientTransformation)
+        or (isinstance(where, (int, float, bytes)) and not isinstance(where, bool))
+    ):
         raise TypeError(
             f"{transform}: where must be a glob ('encoder/**'), an re.Pattern, a function of (path, leaf) or a tree of "
             f"bools, got {where!r}"

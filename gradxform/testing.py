@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradxform import _backend, _parity
+from gradxform._foreign import as_transformation
 from gradxform._transformation import GradientTransformation
 from gradxform._ulp import ulps
 
@@ -75,6 +76,7 @@ def assert_parity(
     Source:
         SciPy's assertions of its array-API support, which check namespace, dtype and shape besides the values.
     """
+    tx = as_transformation("assert_parity", tx)
     if tx.stateful:
         raise TypeError(f"assert_parity takes a stateless transformation, and {tx!r} keeps a state")
     names = frameworks_or_installed("assert_parity", frameworks)

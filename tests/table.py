@@ -70,7 +70,7 @@ TABLE = (
 
 
 def gradients(dtype: Any, seed: int = 0, matrix: bool = False) -> dict[str, Any]:
-    """A tree of ordinary gradients of one dtype: nested, None among them; 0-d and empty ones unless matrices are asked."""
+    """A tree of ordinary gradients of one dtype: nested, None among them; 0-d and empty ones too, or matrices alone."""
     rng = np.random.default_rng(seed)
 
     def some(*shape: int) -> Any:

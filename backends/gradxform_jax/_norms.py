@@ -23,7 +23,8 @@ def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Pair:
     """The norm of an array, or the norms over some axes, which stay as ones."""
     narrow = leaf.dtype not in (np.float64, np.complex128)
     plain = functools.partial(jnp.sum, axis=axes, keepdims=axes is not None)
-    total = plain if narrow or leaf.size == 0 else functools.partial(_pairwise, axes=axes)
+    whole = not any(jax.typeof(leaf).sharding.spec)  # the pairs of a sharded array may lie on two devices
+    total = functools.partial(_pairwise, axes=axes) if whole and leaf.size and not narrow else plain
     size = _size(leaf)
     if leaf.size == 0 or ord == 1:
         return _pair(total(size))
@@ -49,9 +50,22 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
             weight = top / jnp.sum(top, axis=axes, keepdims=axes is not None)
         else:
             share = size / jnp.where(value > 0, value, 1.0)
-            weight = share if ord == 2 else share ** (ord - 1)
-        change = jnp.sum(jnp.real(weight * sign * _wide(tangent)), axis=axes, keepdims=axes is not None)
+            weight = share if ord == 2 else _power(share, ord - 1)
+        change = jnp.sum(weight * _along(sign, tangent), axis=axes, keepdims=axes is not None)
         return pair, Pair(change, jnp.zeros_like(change))
+
+
+def _power(share: Any, exponent: float) -> Any:
+    """A power of numbers from zero to one; JAX would differentiate ** with 32-bit numbers once it is traced."""
+    positive = share > 0
+    return jnp.where(positive, jnp.exp(exponent * jnp.log(jnp.where(positive, share, 1.0))), 0.0)
+
+
+def _along(sign: Any, tangent: Any) -> Any:
+    """The part of a tangent along the gradient, taken by parts, so that the transpose sees one dtype at a time."""
+    if not jnp.iscomplexobj(tangent):
+        return sign * _wide(tangent)
+    return sign.real * _wide(tangent.real) - sign.imag * _wide(tangent.imag)
 
 
 def _pair(value: Any) -> Pair:

@@ -68,7 +68,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
         >>> optimizer = gx.jax.freeze(optax.adamw(0.1, weight_decay=0.1), "embedding")
         >>> updates, _ = optimizer.update(params, optimizer.init(params), params)
         >>> updates["embedding"], bool(updates["head"] < 0)
-        (Array([0.], dtype=float32), True)
+        (Array([-0.], dtype=float32), True)
 
     Source:
         `optax.partition` with `optax.set_to_zero`.
@@ -87,5 +87,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
             slots[slot] = label
         return jax.tree_util.tree_unflatten(view.source.structure, slots)
 
-    inner = optax.partition({"frozen": optax.set_to_zero(), "free": optimizer}, labels)
+    # Minus zero is what can be added to any number, zero of either sign included, without changing a bit.
+    still = optax.stateless(lambda updates, _: jax.tree.map(lambda g: jax.numpy.full_like(g, -0.0), updates))
+    inner = optax.partition({"frozen": still, "free": optimizer}, labels)
     return optax.GradientTransformationExtraArgs(inner.init, inner.update)

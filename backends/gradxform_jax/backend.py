@@ -111,7 +111,7 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 @jax.jit
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
-    factors = lax.optimization_barrier(factors)  # else XLA makes one float32 constant of the halves of a constant
+    factors = lax.optimization_barrier(factors)  # type: ignore[no-untyped-call] # else XLA makes one float32 constant of the halves of a constant
     return [_times(leaf, factor) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from gradxform import GradientTransformation, _flat
 from gradxform._backend import owner
+from gradxform._foreign import as_transformation
 from gradxform._transformation import Context
 from gradxform_numpy import backend
 
@@ -38,6 +39,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     Source:
         The in-place clipping of PyTorch, `torch.nn.utils.clip_grad_norm_`, for NumPy.
     """
+    tx = as_transformation("numpy.apply_", tx)
     if tx.stateful and state is None:
         raise TypeError(f"{tx!r} keeps a state: call state = tx.init(params) first, then apply_(tx, tree, state)")
     leaves, structure = backend.flatten(tree)
@@ -47,6 +49,8 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
                 f"numpy.apply_ writes into arrays, but the leaf at {backend.paths(tree)[i]!r} is "
                 + ("read-only" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}")
             )
+    once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
+    leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
     view = _flat.from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if view is None:
         return state

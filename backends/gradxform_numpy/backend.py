@@ -15,6 +15,7 @@ from gradxform_numpy import _norms
 name: str = "numpy"
 types: tuple[type, ...] = (np.ndarray, np.generic)
 
+_names: dict[Any, str] = {}
 _TINY = 2.0**-126
 _HUGE = 2.0**127
 
@@ -31,11 +32,11 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 def paths(tree: Any) -> list[str]:
     """One path a leaf."""
-    return ["/".join(map(_key, path)) for path in optree.tree_paths(tree, none_is_leaf=True)]
+    return ["/".join(map(_key, path)) for path in optree.tree_accessors(tree, none_is_leaf=True)]
 
 
 def _key(entry: Any) -> str:
-    return str(entry)
+    return str(entry.field if hasattr(entry, "field") else entry.entry)
 
 
 def adopt(leaf: Any) -> Any:
@@ -45,7 +46,10 @@ def adopt(leaf: Any) -> Any:
 
 def dtype(leaf: Any) -> str:
     """The name of the dtype."""
-    return str(leaf.dtype)
+    known = _names.get(leaf.dtype)
+    if known is None:
+        known = _names[leaf.dtype] = "float0" if leaf.dtype.names == ("float0",) else str(leaf.dtype.name)
+    return known
 
 
 def shape(leaf: Any) -> tuple[int, ...]:
@@ -85,12 +89,12 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    kind = leaf.dtype.name
+    kind = dtype(leaf)
     if leaf.dtype.kind == "c":
         return _as_given(leaf, _by_parts(leaf, lambda part: _times(part, factor, False)), out)
     ordinary = _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
     if kind == "float64" or (kind == "float32" and ordinary):
-        return np.multiply(leaf, leaf.dtype.type(factor), out=out)
+        return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
     wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != "float32" else np.float64)
     return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
 
@@ -109,7 +113,7 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
     if out is not None:
         np.copyto(out, result)
         return out
-    return result if isinstance(leaf, np.ndarray) else result[()]
+    return np.asarray(result) if isinstance(leaf, np.ndarray) else result[()]
 
 
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
@@ -137,9 +141,9 @@ def _between(leaf: Any, dtype_: Any, low: Any, high: Any, inplace: bool) -> Any:
         bounds = [None if b is None else np.asarray(b).astype(dtype_).astype(leaf.dtype) for b in (low, high)]
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "f":
-        return np.clip(leaf, *bounds, out=out)  # type: ignore[type-var]
+        return _as_given(leaf, np.clip(leaf, *bounds, out=out), None)  # type: ignore[type-var]
     for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
-        leaf = leaf if bound is None else nearer(leaf, bound, out=out)
+        leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out), None)
     return leaf
 
 

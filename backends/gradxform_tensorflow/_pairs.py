@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform import GradientTransformation, _flat
+from gradxform._foreign import as_transformation
 from gradxform._transformation import Context
 from gradxform_tensorflow import backend
 
@@ -47,6 +48,7 @@ def apply(
     Source:
         The processing step between ``compute_gradients`` and ``apply_gradients`` in TensorFlow's own documentation.
     """
+    tx = as_transformation("tensorflow.apply", tx)
     if tx.stateful:
         raise TypeError(
             f"tensorflow.apply takes a stateless transformation, and {tx!r} keeps a state: carry it yourself with "

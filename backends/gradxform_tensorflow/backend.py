@@ -164,7 +164,8 @@ def _operand(operand: Any) -> Any:
     if isinstance(operand, Pair):
         return operand
     if tf.is_tensor(operand) or isinstance(operand, tf.Variable):
-        return tf.cast(operand, tf.float64)
+        wide = tf.cast(operand, tf.float64)
+        return wide if wide.shape.rank is not None else tf.ensure_shape(wide, [])  # a TF1 placeholder without a shape
     return tf.constant(operand, tf.float64)
 
 

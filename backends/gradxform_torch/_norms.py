@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform._pairs import Pair, root, rounded
+from gradxform._pairs import Pair, root
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
@@ -24,6 +24,7 @@ _SMALL = 1 << 14
 _HEAVY = 1 / 64
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+_DOUBLE = (torch.float64, torch.complex128)
 _SINGLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -31,8 +32,7 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
     real = [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
-        wide = any(leaf.dtype in (torch.float64, torch.complex128) for leaf in real)
-        return _stacked([reduced(leaf, None, ord) for leaf in real], wide)
+        return _traced(real, ord)
     out = np.zeros(len(leaves), np.longdouble if any(leaf.dtype == torch.float64 for leaf in real) else np.float64)
     with torch.no_grad(), np.errstate(all="ignore"):
         small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
@@ -43,14 +43,18 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     return out
 
 
-def _stacked(found: Sequence[torch.Tensor | Pair], wide: bool) -> torch.Tensor | Pair:
-    """Norms as a vector on the first one's device, or as a pair."""
-    if not wide:
-        plain = [rounded(norm) for norm in found]
-        return torch.stack([norm.to(plain[0].device) for norm in plain])
-    pairs = [norm if isinstance(norm, Pair) else Pair(norm, torch.zeros_like(norm)) for norm in found]
-    high, low = (torch.stack([part.to(pairs[0].high.device) for part in parts]) for parts in zip(*pairs, strict=True))
-    return Pair(high, low)
+def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:
+    """The norms as tensors on the first leaf's device; roots are taken of all sums together."""
+    device = leaves[0].device
+    sums = [_sum(leaf, None, ord) for leaf in leaves]
+    totals = torch.stack([total.to(device) for total, _ in sums])
+    units = torch.stack([unit.to(device).reshape(()) for _, unit in sums])
+    return _rooted(totals, units, ord, any(leaf.dtype in _DOUBLE for leaf in leaves))
+
+
+def norm_over(leaf: torch.Tensor, axes: tuple[int, ...], ord: float) -> torch.Tensor | Pair:
+    """Norms over some axes, in float64, the axes kept as ones."""
+    return _rooted(*_sum(leaf, axes, ord), ord, leaf.dtype in _DOUBLE)
 
 
 def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
@@ -58,42 +62,39 @@ def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
     return torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() and ord == 2 else leaf
 
 
-def reduced(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> torch.Tensor | Pair:
-    """Norms over some axes, or all, of any order and for numbers of any size; differentiable, also at zero."""
+def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of powers whose root is the norm, and its unit: one, or near the largest where powers may overflow."""
     over: Any = tuple(range(leaf.ndim)) if axes is None else axes
     keep = axes is not None
-    wide = leaf.to(torch.complex128) if leaf.is_complex() else leaf.double()
+    size = (leaf.to(torch.complex128) if leaf.is_complex() else leaf.double()).abs()
+    one = torch.ones((), dtype=torch.float64, device=leaf.device)
     if leaf.numel() == 0 or ord == 1:
-        return wide.abs().sum(over, keepdim=keep)
-    if ord == 2 and leaf.dtype in (*_SINGLE, torch.complex64):
-        return _root(
-            (wide * wide.conj()).real.sum(over, keepdim=keep)
-            if leaf.is_complex()
-            else (wide * wide).sum(over, keepdim=keep)
-        )
-    size = wide.abs()
-    largest = size.amax(over, keepdim=keep)
+        return size.sum(over, keepdim=keep), one
     if ord == math.inf:
-        return largest
-    fixed = size.detach().amax(over, keepdim=True)
-    unit = torch.where(torch.isfinite(fixed) & (fixed > 0), fixed, torch.ones_like(fixed))
+        return size.amax(over, keepdim=keep), one
+    if ord == 2 and leaf.dtype not in _DOUBLE:
+        return (size * size).sum(over, keepdim=keep), one
+    largest = size.detach().amax(over, keepdim=True)
+    unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     if ord == 2:
         unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
-        total = ((size / unit) ** 2).sum(over, keepdim=keep)
-        found, unit = root(Vectors(leaf.device), total), unit.reshape(total.shape)
+    return ((size / unit) ** ord).sum(over, keepdim=keep), unit if keep else unit.reshape(())
+
+
+def _rooted(total: torch.Tensor, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
+    """The norms from the sums of powers; as pairs for float64 gradients."""
+    if ord == 2 and wide:
+        found = root(Vectors(total.device), total)
         return Pair(found.high * unit, found.low * unit)
-    total = ((size / unit) ** ord).sum(over, keepdim=keep)
-    return unit.reshape(total.shape) * _safe(total, lambda t: t ** (1 / ord))
+    norms = total if ord in (1, math.inf) else unit * _safe_root(total, ord)
+    return Pair(norms, torch.zeros_like(norms)) if wide else norms
 
 
-def _root(squares: torch.Tensor) -> torch.Tensor:
-    """The square root, with the derivative zero at zero."""
-    return _safe(squares, torch.sqrt)
-
-
-def _safe(total: torch.Tensor, root: Any) -> torch.Tensor:
+def _safe_root(total: torch.Tensor, ord: float) -> torch.Tensor:
+    """A root, with the derivative zero at zero."""
     zero = total == 0
-    return torch.where(zero, torch.zeros_like(total), root(torch.where(zero, torch.ones_like(total), total)))
+    safe = torch.where(zero, torch.ones_like(total), total)
+    return torch.where(zero, torch.zeros_like(total), safe.sqrt() if ord == 2 else safe ** (1 / ord))
 
 
 def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

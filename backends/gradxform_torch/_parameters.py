@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation, _flat
+from gradxform._foreign import as_transformation
 from gradxform._transformation import Context
 from gradxform_torch import backend
 
@@ -41,33 +42,42 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     Source:
         `torch.nn.utils.clip_grad_norm_`.
     """
+    tx = as_transformation("torch.apply_", tx)
     if tx.stateful and state is None:
         raise TypeError(
             f"{tx!r} keeps a state: call state = tx.init(...) first, then state = apply_(tx, parameters, state)"
         )
-    named = list(_unique(_named(named_parameters)))
+    named = list(_named(named_parameters))
+    owners: dict[int, list[torch.Tensor]] = {}
+    for _, parameter in named:
+        owners.setdefault(id(parameter.grad), []).append(parameter)
+    named = [(name, parameter) for name, parameter in named if owners[id(parameter.grad)][0] is parameter]
+    named = list({id(parameter): (name, parameter) for name, parameter in named}.values())
     names = [name.replace(".", "/") for name, _ in named]
     gradients = [parameter.grad for _, parameter in named]
-    view = _flat.from_leaves(backend, gradients, gradients, lambda: names, inplace=True)
+    structure = backend.flatten(gradients)[1]
+    view = _flat.from_leaves(backend, gradients, structure, lambda: names, inplace=True)
     if view is None:
         return state
     with torch.no_grad():
         view, state = tx.rule(view, state, Context([parameter for _, parameter in named], {}))
         skipped = view.skipped()
-        for i, ((_, parameter), new) in enumerate(zip(named, view.results(), strict=True)):
+        for i, (old, new) in enumerate(zip(gradients, view.results(), strict=True)):
             if i in skipped:
-                parameter.grad = None
-            elif new is not parameter.grad:
-                _write(parameter, new)
+                for parameter in owners[id(old)]:
+                    parameter.grad = None
+            elif new is not old:
+                _write(owners[id(old)], new)
     return state
 
 
-def _write(parameter: torch.Tensor, new: torch.Tensor) -> None:
-    """A new gradient into the memory of the old one where that can be written to."""
-    old = parameter.grad
+def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:
+    """A new gradient into the memory of the old one, which these parameters share, where that can be written to."""
+    old = parameters[0].grad
     if old is not None and old.layout == new.layout == torch.strided and backend.is_writable(old):
         old.copy_(new)
-    else:
+        return
+    for parameter in parameters:
         parameter.grad = new
 
 
@@ -98,13 +108,28 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> torc
     Source:
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
+    tx = as_transformation("torch.attach", tx)
     if tx.stateful:
         raise TypeError(
             f"torch.attach takes a stateless transformation, and {tx!r} keeps a state; use torch.apply_ before step()"
         )
 
-    def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def transform(stepped: torch.optim.Optimizer) -> None:
         apply_(tx, [parameter for group in stepped.param_groups for parameter in group["params"]])
+
+    def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            transform(stepped)
+            return None
+
+        def transformed() -> Any:  # the closure computes the gradients, inside of the step
+            with torch.enable_grad():
+                loss = closure()
+            transform(stepped)
+            return loss
+
+        return (args[0],), {**kwargs, "closure": transformed}
 
     return optimizer.register_step_pre_hook(before_step)
 
@@ -125,11 +150,3 @@ def _pair(i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
     raise TypeError(f"torch.apply_: item {i} is neither a parameter nor a (name, parameter) pair: {item!r:.100}")
-
-
-def _unique(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    seen: set[int] = set()
-    for name, parameter in named:
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            yield name, parameter

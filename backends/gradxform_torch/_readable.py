@@ -6,13 +6,25 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def traced() -> bool:
+    """Whether what runs now is recorded, transformed or watched: by torch.compile, torch.func, dual numbers, a mode."""
+    return bool(
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def readable(tensors: Iterable[Any]) -> bool:
     """Whether these are ordinary tensors on the CPU that no gradient is asked of."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if traced():
         return False
     recording = torch.is_grad_enabled()
     return all(type(t) in _PLAIN and t.device.type == "cpu" and not (recording and t.requires_grad) for t in tensors)

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
 from gradxform_torch import _norms
-from gradxform_torch._readable import readable
+from gradxform_torch._readable import readable, traced
 from gradxform_torch._scalars import Vectors
 
 name: str = "torch"
@@ -80,12 +80,12 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     """Norms over some axes, in float64, the axes kept as ones."""
-    return _norms.reduced(leaf, axes, ord)
+    return _norms.norm_over(leaf, axes, ord)
 
 
 def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
     """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
-    if isinstance(factors, torch.Tensor) or torch.compiler.is_compiling():
+    if isinstance(factors, torch.Tensor) or traced():
         each = factors.unbind() if getattr(factors, "ndim", 0) else [factors] * len(leaves)
         return [_traced(leaf, factor) for leaf, factor in zip(leaves, each, strict=True)]
     each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
@@ -96,6 +96,8 @@ def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> lis
             continue
         if leaf.is_complex() or (leaf.dtype != torch.float64 and _extreme(factor)):
             out[i] = _put(leaf, _traced(leaf, factor), inplace)
+        elif leaf.itemsize == 2:  # in place, torch would round the factor to the leaf's dtype
+            out[i] = _put(leaf, leaf * factor, inplace)
         else:
             own, factor_of = fused[inplace and is_writable(leaf)]
             own.append(i)
@@ -160,13 +162,13 @@ def _between(leaf: torch.Tensor, dtype_: torch.dtype, low: Any, high: Any, inpla
     if low is None and high is None:
         return leaf
     bounds = [None if b is None else _bound(b).to(leaf.device, dtype_).to(leaf.dtype) for b in (low, high)]
-    if inplace and is_writable(leaf) and not torch.compiler.is_compiling():
+    if inplace and is_writable(leaf) and not traced():
         return torch.clamp_(leaf, *bounds)
     return torch.clamp(leaf, *bounds)
 
 
 def _bound(bound: Any) -> torch.Tensor:
-    return bound if isinstance(bound, torch.Tensor) else torch.as_tensor(bound, dtype=torch.float64)
+    return bound if isinstance(bound, torch.Tensor) else torch.as_tensor(bound, dtype=torch.float64, device="cpu")
 
 
 def cast(leaf: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -182,7 +184,7 @@ def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula on the host where values may be read, else in float64 tensors."""
     tensors = [part for operand in operands for part in _parts(operand) if isinstance(part, torch.Tensor)]
-    if not torch.compiler.is_compiling() and readable(tensors):
+    if readable(tensors):
         return _host.compute(formula, *map(_on_host, operands), **static)
     device = tensors[0].device if tensors else torch.device("cpu")
     return evaluate(formula, Vectors(device), [_on_device(operand, device) for operand in operands], static)

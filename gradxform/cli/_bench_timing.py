@@ -21,7 +21,6 @@ TOLERANCE_PER_ELEMENT = 2.0**-34
 """Added for each element of the largest leaf: sums in float32 lose digits as they grow. PyTorch's norm of 2.4 million
 elements is off by 1.7e-5, that of 39 million by 9.5e-4 and more; np.linalg.norm's by 1.3e-4."""
 
-_WARM = 2
 _BLOCK = 1 << 20
 
 
@@ -78,7 +77,7 @@ def measure(ours: Side, native: Side, tree: Tree, transforms: int, effort: Effor
     """
     sides = (ours, native)
     firsts, difference = _first_calls(sides, tree, transforms)
-    for side in sides * _WARM:
+    for side in sides:
         _once(side)
     pairs = np.array(_in_turn(sides, effort))
     timings = [
@@ -99,8 +98,7 @@ def floor(tree: Tree, effort: Effort) -> Spread:
         np.multiply(flat, np.float32(-1.0), out=flat)
 
     side = Side(run, leaves=lambda _: [])
-    for _ in range(_WARM):
-        _once(side)
+    _once(side)
     return _spread(np.array(_in_turn((side,), effort))[:, 0])
 
 

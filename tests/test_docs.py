@@ -1,0 +1,73 @@
+"""The examples of README and of the pages run, and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_pages_examples_print_what_they_say() -> None:
+    for framework in ("jax", "optax", "tensorflow", "torch"):
+        pytest.importorskip(framework)
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    assert pages
+    for page in pages:
+        name = str(page.relative_to(ROOT))
+        text = "\n".join(blocks(name, "pycon"))
+        examples = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+        results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples)
+        assert results.failed == 0, name
+
+
+def test_the_readmes_first_example_runs() -> None:
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    tf, torch, keras = (pytest.importorskip(name) for name in ("tensorflow", "torch", "keras"))
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(1, 2) * 9).sum().backward()
+    variable = keras.Variable([1.0, 1.0])
+    names = {
+        "grads": {"w": jax.numpy.array([30.0, 40.0])},
+        "optax": optax,
+        "grads_and_vars": [(tf.constant([30.0, 40.0]), variable)],
+        "model": model,
+        "gx": gx,
+    }
+    first, second = blocks("README.md", "python")
+    code, optimizer = first.partition("optimizer.apply_gradients")[::2]
+    exec(code, names)
+    names["optimizer"] = keras.optimizers.SGD(1.0)
+    exec("optimizer.apply_gradients" + optimizer, names)
+    assert variable.numpy() == pytest.approx([1.06, 1.08], abs=1e-6)
+    assert float(torch.linalg.vector_norm(model.weight.grad)) < 0.1
+    exec(second, {"tx": gx.clip_norm(1.0), "np": np})
+
+
+def test_every_transform_is_in_the_readmes_table() -> None:
+    from gradxform._transformation import factories
+
+    text = (ROOT / "README.md").read_text()
+    for name in factories:
+        assert f"`{name}(" in text or f", `{name}(" in text, name
+
+
+def test_every_public_name_has_a_docstring_with_an_example() -> None:
+    places = [gx, *(getattr(gx, name) for name in ("numpy", "jax", "tensorflow", "torch", "testing"))]
+    for place in places:
+        for name in place.__all__:
+            value = getattr(place, name)
+            if callable(value) and name != "EmptyState":
+                assert "Example:" in (value.__doc__ or ""), f"{place.__name__}.{name}"
+                assert ">>>" in (value.__doc__ or ""), f"{place.__name__}.{name}"
+                assert re.search("References:|Source:", value.__doc__ or ""), f"{place.__name__}.{name}"
