@@ -21,11 +21,11 @@ from gradxform.scaling import scale
 from gradxform.stopping import freeze, stop
 
 if TYPE_CHECKING:
+    import gradxform.testing as testing
     import gradxform_jax as jax
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
-    import gradxform.testing as testing
 
 __version__ = "0.1.0"
 
