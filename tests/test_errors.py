@@ -370,7 +370,7 @@ def test_a_complex_gradient_has_no_order(tx: Any, dtype: Any) -> None:
     ids=["str", "object", "set", "bytes", "bool", "array of str", "array of objects"],
 )
 def test_a_leaf_that_is_no_array(leaf: Any) -> None:
-    with raises(TypeError, type(leaf).__name__ if not isinstance(leaf, np.ndarray) else str(leaf.dtype)):
+    with raises(TypeError, type(leaf).__name__ if not isinstance(leaf, np.ndarray) else leaf.dtype.name):
         gx.clip_norm(1.0)({"w": W, "x": [leaf]})
 
 
