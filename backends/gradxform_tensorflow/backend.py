@@ -130,19 +130,23 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
     if factors is not None:
         wide = [_cast(leaf, _accumulation(leaf.dtype)) for leaf in leaves]
         scaled = multiply(wide, factors, inplace)
-    return [_between(new, old.dtype, low, high) for new, old in zip(scaled, leaves, strict=True)]
+    kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
+    bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
+    return [_between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
 
 
-def _between(leaf: Any, dtype_: Any, low: Any, high: Any) -> Any:
-    low, high = (None if bound is None else _cast(_bound(bound, dtype_), leaf.dtype) for bound in (low, high))
+def _between(leaf: Any, low: Any, high: Any) -> Any:
     if low is not None and high is not None:
         return tf.clip_by_value(leaf, low, high)
     return leaf if low is high else tf.maximum(leaf, low) if high is None else tf.minimum(leaf, high)
 
 
-def _bound(bound: Any, dtype_: Any) -> Any:
+def _bound(bound: Any, of: Any, to: Any) -> Any:
+    """A bound in a leaf's dtype and then in that of its values now."""
+    if bound is None:
+        return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return tf.cast(bound if given else tf.constant(bound, tf.float64), dtype_)
+    return _cast(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
 
 
 def cast(leaf: Any, like: Any) -> Any:

@@ -154,21 +154,22 @@ def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inpl
     scaled = list(leaves)
     if factors is not None:
         scaled = multiply([leaf.float() if leaf.itemsize == 2 else leaf for leaf in leaves], factors, inplace)
-    triples = zip(leaves, scaled, strict=True)
-    return [_between(new, old.dtype, low, high, inplace or new is not old) for old, new in triples]
+    kinds = {(old.dtype, new.dtype, new.device) for old, new in zip(leaves, scaled, strict=True)}
+    bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
+    out = []
+    for old, new in zip(leaves, scaled, strict=True):
+        between = bounds[old.dtype, new.dtype, new.device]
+        own = (inplace or new is not old) and is_writable(new) and not traced()
+        out.append(new if low is high is None else torch.clamp_(new, *between) if own else torch.clamp(new, *between))
+    return out
 
 
-def _between(leaf: torch.Tensor, dtype_: torch.dtype, low: Any, high: Any, inplace: bool) -> torch.Tensor:
-    if low is None and high is None:
-        return leaf
-    bounds = [None if b is None else _bound(b).to(leaf.device, dtype_).to(leaf.dtype) for b in (low, high)]
-    if inplace and is_writable(leaf) and not traced():
-        return torch.clamp_(leaf, *bounds)
-    return torch.clamp(leaf, *bounds)
-
-
-def _bound(bound: Any) -> torch.Tensor:
-    return bound if isinstance(bound, torch.Tensor) else torch.as_tensor(bound, dtype=torch.float64, device="cpu")
+def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:
+    """A bound in a leaf's dtype and then in that of its values now; a number if it is one, which torch is faster with."""
+    if bound is None or isinstance(bound, torch.Tensor):
+        return None if bound is None else bound.to(device, of).to(to)
+    rounded = torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to)
+    return rounded.to(device) if traced() or rounded.ndim else rounded.item()
 
 
 def cast(leaf: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

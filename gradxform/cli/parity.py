@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"parity: --gradients {path} is no file")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         raise ValueError(f"parity: --gradients {path} is not an .npz file of plain arrays ({error})") from error
