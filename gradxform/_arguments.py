@@ -27,9 +27,16 @@ def number(transform: str, name: str, value: Any) -> Scalar:
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
             raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
         return value
-    if math.isnan(value):
+    if isinstance(value, (float, np.floating)) and math.isnan(value):
         raise ValueError(f"{transform}: {name} must not be NaN")
-    return float(value)
+    return _float(transform, name, value)
+
+
+def _float(transform: str, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
 
 
 def limit(transform: str, name: str, value: Any) -> Scalar:
@@ -48,7 +55,7 @@ def order(transform: str, value: Any) -> float:
         raise TypeError(f"{transform}: ord must be a Python number, got {value!r} of type {type(value).__name__}")
     if not value >= 1:
         raise ValueError(f"{transform}: ord must be at least 1 (or float('inf')), got {value!r}")
-    return float(value)
+    return _float(transform, "ord", value)
 
 
 def axes(transform: str, value: Any) -> tuple[int, ...] | None:

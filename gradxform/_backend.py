@@ -86,7 +86,7 @@ class Backend(Protocol):
 
 
 FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
-_ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy", "builtins": "builtins"}
+_ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
 _NUMBERS = (int, float, complex)
 _by_type: dict[type, Backend] = {}
 
@@ -118,16 +118,10 @@ def register(backend: Backend) -> None:
 
 
 def preload() -> None:
-    """Import the backends of the frameworks the user has imported.
+    """Import PyTorch's backend if the user has imported PyTorch, so that `torch.compile` meets no import by name.
 
-    By statements and not by name, since `torch.compile` follows an import statement inside of what it traces only.
+    It follows an import statement inside of what it traces, but not importlib, which serves the other frameworks.
     """
-    if "numpy" in sys.modules:
-        pass
-    if "jax" in sys.modules:
-        pass
-    if "tensorflow" in sys.modules:
-        pass
     if "torch" in sys.modules:
         import gradxform_torch  # noqa: F401
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
 from gradxform._backend import Array, Backend, is_number, lookup, owner
@@ -63,6 +65,8 @@ class Flat:
     source: Source
     leaves: tuple[Array, ...]
     factor: Array | float | None
+    scope: tuple[bool, ...]
+    """The leaves that the transform at work was chosen for, stopped ones among them."""
     active: tuple[bool, ...]
     stopped: tuple[bool, ...]
     owned: tuple[bool, ...]
@@ -97,7 +101,7 @@ class Flat:
         if not active:
             return Norm(0.0, True, self.backend)
         chosen = None if all(self.active) else self.active
-        plain = all(active) and ord in (1, 2, math.inf)
+        plain = all(active) and self.factor is None and ord in (1, 2, math.inf)
         formula = formulas.total_norm if plain else formulas.total_norm_scaled
         return Norm(
             self.backend.compute(formula, norms.value, active=chosen, ord=float(ord)), all(active), self.backend
@@ -114,19 +118,25 @@ class Flat:
             factor = self.backend.compute(formulas.product, self.factor, factor)
         return replace(self, factor=factor)
 
-    def scaled_over(self, axes: tuple[int, ...], factors: Callable[[Array], Array]) -> Flat:
-        """Each slice of the active leaves over some axes times a factor, got from the leaf, pending factor applied."""
+    def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
+        """Each slice of the active leaves over some axes times a factor that is got from its norm."""
         self._check_inexact()
         self._check_axes(axes)
-        view = self.settled()._densified()
-        new = {
-            i: self.backend.multiply_over(view.leaves[i], pairs.rounded(factors(view.leaves[i])), view.owned[i])
-            for i in self.chosen
-        }
-        return view._with(new)
+        view, new = self._densified(), {}
+        compute = self.backend.compute
+        for i in self.chosen:
+            pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
+            norm = self.backend.norm_over(view.leaves[i], axes, ord)
+            norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
+            factor = factor_of(Norm(norm, self.backend.dtype(view.leaves[i]) in _SINGLE, self.backend))
+            factor = factor if pending is None else compute(formulas.product, factor, pending)
+            new[i] = self.backend.multiply_over(view.leaves[i], pairs.rounded(factor), view.owned[i])
+        return view._with(new, applied=True)
 
     def clipped(self, low: Any, high: Any) -> Flat:
         """Each element of the active leaves between two bounds."""
+        if not self.chosen:
+            return self
         for i in self.chosen:
             dtype = self.backend.dtype(self.leaves[i])
             if dtype not in _SINGLE | _DOUBLE or "complex" in dtype:
@@ -151,22 +161,31 @@ class Flat:
         stopped = tuple(was or active for was, active in zip(self.stopped, self.active, strict=True))
         return replace(self, stopped=stopped, active=(False,) * len(self.active))
 
-    def focus(self, active: Sequence[bool]) -> Flat:
-        """The same view with only some of the leaves active; stopped ones stay holes."""
-        kept = tuple(bool(a) and not s for a, s in zip(active, self.stopped, strict=True))
-        return self if kept == self.active else replace(self, active=kept)
+    def focus(self, mask: Sequence[bool]) -> Flat:
+        """The same view with fewer leaves in scope."""
+        return self._scoped(tuple(bool(a) and b for a, b in zip(mask, self.scope, strict=True)))
+
+    def widen(self, outer: Flat) -> Flat:
+        """The same view with the scope of the one it was focused from; stopped leaves stay holes."""
+        return self._scoped(outer.scope)
+
+    def _scoped(self, scope: tuple[bool, ...]) -> Flat:
+        active = tuple(inside and not stopped for inside, stopped in zip(scope, self.stopped, strict=True))
+        return self if scope == self.scope and active == self.active else replace(self, scope=scope, active=active)
 
     def settled(self) -> Flat:
         """The same view with every pending factor applied."""
         if self.factor is None:
             return self
         live = [i for i, stopped in enumerate(self.stopped) if not stopped]
+        if not live:
+            return replace(self, factor=None)
         factors = self.factor
         if len(live) < len(self.leaves):
             factors = self.backend.compute(formulas.take, factors, index=tuple(live))
         leaves = [self.leaves[i] for i in live]
         inplace = all(self.owned[i] for i in live)
-        new = self.backend.multiply(leaves, pairs.rounded(factors), inplace) if live else []
+        new = self.backend.multiply(leaves, pairs.rounded(factors), inplace)
         return replace(self._with(dict(zip(live, new, strict=True))), factor=None)
 
     # --- the way out ---------------------------------------------------------------------------------------------
@@ -188,21 +207,18 @@ class Flat:
         """The tree after the transforms."""
         return self.backend.unflatten(self.source.structure, self.results())
 
-    def active_tree(self) -> Any:
-        """The tree of the active leaves, settled and sparse again, with None for all others."""
-        view, out = self.settled(), [None] * len(self.source.slots)
-        for i in self.chosen:
-            rebuild = self.source.rebuild[i]
-            out[self.source.kept[i]] = view.leaves[i] if rebuild is None else rebuild(view.leaves[i])
+    def scoped_tree(self) -> Any:
+        """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
+        out: list[Any] = [None] * len(self.source.slots)
+        results = self.results()
+        for i, inside in enumerate(self.scope):
+            if inside:
+                out[self.source.kept[i]] = results[self.source.kept[i]]
         return self.backend.unflatten(self.source.structure, out)
 
     def replaced(self, new: dict[int, Array]) -> Flat:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
         return self.settled()._densified()._with(new)
-
-    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Norm:
-        """The norms of one leaf over some axes, which stay as ones."""
-        return Norm(self.backend.norm_over(leaf, axes, ord), self.backend.dtype(leaf) in _SINGLE, self.backend)
 
     def skipped(self) -> set[int]:
         """The slots of the stopped leaves, for adapters that can skip a variable."""
@@ -321,12 +337,17 @@ def from_leaves(
     count = len(kept)
     source = Source(backend, structure, tuple(adopted), kept, tuple(rebuild for _, rebuild in dense), paths)
     owned = tuple(inplace and adopted[slot] is slots[slot] for slot in kept)
-    return Flat(source, tuple(leaf for leaf, _ in dense), None, (True,) * count, (False,) * count, owned, {})
+    everything = (True,) * count
+    return Flat(source, tuple(leaf for leaf, _ in dense), None, everything, everything, (False,) * count, owned, {})
 
 
 def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], list[str]]) -> Array:
     leaf = slots[i]
     found = owner(leaf)
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError(
+            f"the leaf at {paths()[i]!r} is a masked array; its mask would be lost: fill or compress it first"
+        )
     if found is backend:
         return leaf
     if (found is not None and found.name == "numpy") or is_number(leaf):
@@ -351,15 +372,13 @@ def _includes_zero(low: Any, high: Any) -> bool:
 
 
 def _check_broadcast(flat: Flat, i: int, name: str, bound: Any) -> None:
-    bound_shape = getattr(bound, "shape", ())
-    shape = flat.backend.shape(flat.leaves[i]) if len(tuple(bound_shape)) else ()
-    if shape is None or not len(tuple(bound_shape)):
+    given = getattr(bound, "shape", ())
+    bound_shape, shape = () if getattr(given, "rank", 0) is None else tuple(given), flat.backend.shape(flat.leaves[i])
+    if not bound_shape or shape is None:
         return
-    pairs = zip(reversed(tuple(bound_shape)), reversed(shape), strict=False)
-    if len(tuple(bound_shape)) > len(shape) or any(
-        b not in (1, s) and s is not None and b is not None for b, s in pairs
-    ):
+    matched = zip(reversed(bound_shape), reversed(shape), strict=False)
+    if len(bound_shape) > len(shape) or any(b not in (1, s) and s is not None and b is not None for b, s in matched):
         raise ValueError(
-            f"clip_value: {name} of shape {tuple(bound_shape)} would broadcast the gradient at {flat.source.path(i)!r} "
+            f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {flat.source.path(i)!r} "
             f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
         )

@@ -26,15 +26,16 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         view = view.settled()
         params = context.params
-        if params is not None and not all(view.active):
+        if params is not None and not all(view.scope):
             params = _like(view, params)
         extra = context.extra if _takes_extra(tx) else {}
-        tree, state = tx.update(view.active_tree(), state, params, **extra)
+        tree, state = tx.update(view.scoped_tree(), state, params, **extra)
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
-        chosen = view.chosen
-        if len(leaves) != len(chosen):
-            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(chosen)}")
-        return view.replaced(dict(zip(chosen, leaves, strict=True))), state
+        given = [i for i, inside in enumerate(view.scope) if inside]
+        if len(leaves) != len(given):
+            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(given)}")
+        new = {i: leaf for i, leaf in zip(given, leaves, strict=True) if not view.stopped[i]}
+        return view.replaced(new), state
 
     return GradientTransformation(rule, tx.init)
 
@@ -45,6 +46,6 @@ def _takes_extra(tx: Any) -> bool:
 
 
 def _like(view: Flat, params: Any) -> Any:
-    """The parameters of the active gradients, with None for the others."""
+    """The parameters of the gradients in scope, with None for the others."""
     flat = _flat.view(params)
-    return params if flat is None else flat.focus(view.active).active_tree()
+    return params if flat is None else flat.focus(view.scope).scoped_tree()

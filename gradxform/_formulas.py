@@ -20,7 +20,11 @@ def limit_double(xp: Any, norm: Array, max_norm: Array) -> Array:
 
 def limit_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     """The same with norm and limit compared as the float32 numbers they round to."""
-    return _limit(xp, norm, max_norm, xp.round32(norm), xp.round32(max_norm))
+    limit = xp.round32(max_norm)
+    fits = xp.isfinite(limit) & (
+        limit > 0.0
+    )  # else float32 cannot hold the limit, and the float64 numbers are compared
+    return _limit(xp, norm, max_norm, xp.where(fits, xp.round32(norm), norm), xp.where(fits, limit, max_norm))
 
 
 def limit_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:

@@ -6,6 +6,7 @@ For frameworks whose vectors of norms and factors can be read at no cost: NumPy 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -71,7 +72,7 @@ class Floats:
     @staticmethod
     def round32(x: float) -> float:
         """To the nearest float32 number."""
-        return float(np.float32(x))
+        return ctypes.c_float(x).value
 
     @staticmethod
     def round64(x: float) -> float:

@@ -79,8 +79,9 @@ def _value(node: ast.AST, expression: str) -> Any:
 def _pattern(*args: Any) -> re.Pattern[str]:
     try:
         return re.compile(*args)
-    except re.error as error:
-        raise ValueError(f"parse: re.compile({args[0]!r}) is no regular expression: {error}") from error
+    except (re.error, TypeError) as error:
+        shown = ", ".join(map(repr, args))
+        raise ValueError(f"parse: re.compile({shown}) is no regular expression: {error}") from error
 
 
 _WORDS = ("inf", "-inf", "nan")
@@ -91,6 +92,6 @@ def _call(name: str, args: list[ast.expr], keywords: list[ast.keyword], expressi
     if make is None:
         raise ValueError(f"parse: no transform is named {name!r}; the known ones are {', '.join(sorted(factories))}")
     named = {keyword.arg: _value(keyword.value, expression) for keyword in keywords if keyword.arg is not None}
-    if len(named) < len(keywords):
+    if any(keyword.arg is None for keyword in keywords):
         raise ValueError(f"parse: ** is not understood in {expression!r}")
     return make(*(_value(arg, expression) for arg in args), **named)

@@ -82,7 +82,7 @@ def _norm(values: Sequence[Any], ord: float) -> Any:
 
 def _limited(value: Any, norm: Any, max_norm: float, single: bool) -> Any:
     """Times min(1, c / n), with n and c compared in the accumulation dtype."""
-    rounded: Any = np.float32 if single else np.float64
+    rounded: Any = np.float32 if single and 0 < np.float32(max_norm) < math.inf else np.float64
     factor = np.where(np.isfinite(norm), np.longdouble(max_norm) / np.where(norm == 0, 1, norm), np.nan)
     return np.where((rounded(norm) <= rounded(max_norm)) | (max_norm == math.inf), value, _times(value, factor))
 
@@ -110,12 +110,12 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
 
 def _clip_norm(leaves: Sequence[Leaf], max_norm: float, axes: Any = None, ord: float = 2) -> None:
     for leaf in leaves:
-        over = axes if axes is None or isinstance(axes, tuple) else (axes,)
+        over = axes if axes is None else tuple(axes) if isinstance(axes, (list, tuple)) else (axes,)
         size = np.abs(leaf.value)
         if over is None:
             n = _norm([leaf.value], ord)
         elif ord == math.inf:
-            n = size.max(axis=over, keepdims=True)
+            n = size.max(axis=over, keepdims=True, initial=0)
         else:
             n = (size ** np.longdouble(ord)).sum(axis=over, keepdims=True) ** (1 / np.longdouble(ord))
         leaf.value = _limited(leaf.value, n, max_norm, _is_single(leaf))

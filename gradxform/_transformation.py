@@ -156,6 +156,10 @@ class GradientTransformation:
         """Refuses: a transformation is a value."""
         raise AttributeError(f"a GradientTransformation is immutable; build a new one instead of setting {name!r}")
 
+    def __delattr__(self, name: str) -> None:
+        """Refuses as well."""
+        raise AttributeError(f"a GradientTransformation is immutable; {name!r} cannot be deleted")
+
     def __reduce__(self) -> Any:
         """Pickles as the call that builds it."""
         if self.name not in factories:
@@ -194,9 +198,18 @@ def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> l
         elif _is_default(name, value, parameter.default):
             positional = False
         else:
-            value = value.item() if isinstance(value, np.generic) else value
+            value = _plain(value)
             found.append((None if positional and parameter.kind is not parameter.KEYWORD_ONLY else name, value))
     return found
+
+
+def _plain(value: Any) -> Any:
+    """A hyperparameter as a value of its own: NumPy's scalars as Python's, containers copied."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def _is_default(name: str, value: Any, default: Any) -> bool:
@@ -210,6 +223,8 @@ def _rebuild(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradie
 
 def _key(value: Any) -> Any:
     """A hashable stand-in for a hyperparameter: numbers by value, arrays by identity."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0:
+        return ("zero", math.copysign(1.0, value))
     if value is None or isinstance(value, (bool, int, float, str, GradientTransformation, re.Pattern)):
         return value
     if isinstance(value, Mapping):

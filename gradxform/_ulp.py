@@ -11,7 +11,7 @@ _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
 
 def ulps(a: Any, b: Any) -> Any:
     """The distance of each pair of elements, as float64; infinite where only one is NaN or their infinities differ."""
-    a, b = np.asarray(a), np.asarray(b)
+    a, b = _native(np.asarray(a)), _native(np.asarray(b))
     if a.dtype != b.dtype or a.shape != b.shape:
         raise TypeError(
             f"max_ulp: two arrays of one dtype and shape are compared, got {a.dtype} {a.shape} and {b.dtype} {b.shape}"
@@ -25,6 +25,11 @@ def ulps(a: Any, b: Any) -> Any:
     lost = np.isnan(wide_a) != np.isnan(wide_b)
     apart = (np.isinf(wide_a) | np.isinf(wide_b)) & (wide_a != wide_b)
     return np.where(np.isnan(wide_a) & np.isnan(wide_b), 0.0, np.where(lost | apart, np.inf, distance))
+
+
+def _native(x: Any) -> Any:
+    """The same numbers in this machine's byte order."""
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _ordinal(x: Any) -> Any:

@@ -96,7 +96,7 @@ def clip_norm(
         arguments.axes("clip_norm", axes),
     )
     if over is not None:
-        return stateless(lambda g: g.scaled_over(over, lambda leaf: limit(g.norm_over(leaf, over, p), c)))
+        return stateless(lambda g: g.scaled_over(over, p, lambda n: limit(n, c)))
     return stateless(lambda g: g.scaled(limit(g.norms(p), c)))
 
 

@@ -66,7 +66,7 @@ def chain(*txs: Any) -> GradientTransformation:
     parts = tuple(as_transformation("chain", tx) for tx in txs)
 
     def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
-        return _each(parts, [view.active] * len(parts), view, states, context)
+        return _each(parts, [view.scope] * len(parts), view, states, context)
 
     return GradientTransformation(rule, _starts([(tx, None) for tx in parts]))
 
@@ -101,14 +101,19 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
     Source:
         `optax.masked`.
     """
-    inner, where = as_transformation("masked", tx), matching.check("masked", where)
+    return only("masked", tx, where)
+
+
+def only(name: str, tx: Any, where: Where) -> GradientTransformation:
+    """A transform for the chosen gradients, with the name that its errors give."""
+    inner, where = as_transformation(name, tx), matching.check(name, where)
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
-        inside, state = inner.rule(view.focus(matching.chosen("masked", where, view)), state, context)
-        return inside.focus(view.active), state
+        inside, state = inner.rule(view.focus(matching.chosen(name, where, view)), state, context)
+        return inside.widen(view), state
 
     def start(params: Any) -> Any:
-        return inner.init(_only(params, lambda view: matching.chosen("masked", where, view)))
+        return inner.init(_only(params, lambda view: matching.chosen(name, where, view)))
 
     return GradientTransformation(rule, start if inner.stateful else None)
 
@@ -122,7 +127,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
     Norms are taken over the gradients of one rule.
 
     Args:
-        rules: from `where`, as in `masked`, to the transformation for it.
+        rules: from a glob, an `re.Pattern` or a function of path and leaf, as in `masked`, to its transformation.
         default: the transformation for gradients that no rule matches; `identity()` if left out.
 
     Returns:
@@ -170,7 +175,7 @@ def _each(
     parts: Sequence[GradientTransformation], masks: Sequence[Sequence[bool]], view: Flat, states: Any, context: Context
 ) -> tuple[Flat, Any]:
     """Every part in turn, on its own leaves, with its own state; stateless ones leave any state as it is."""
-    active, new = view.active, []
+    outer, new = view, []
     kept = any(tx.stateful for tx in parts)
     if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
         raise TypeError(
@@ -178,7 +183,7 @@ def _each(
         )
     for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
         inside, state = tx.rule(view.focus(mask), states[rank] if kept else None, context)
-        view = inside.focus(active)
+        view = inside.widen(outer)
         new.append(state)
     return view, tuple(new) if kept else states
 
@@ -193,4 +198,4 @@ def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Seque
 def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
     """A tree with None for the leaves outside a mask."""
     view = _flat.view(tree)
-    return tree if view is None else view.focus(mask(view)).active_tree()
+    return tree if view is None else view.focus(mask(view)).scoped_tree()

@@ -20,6 +20,8 @@ _FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, f
 
 def check(transform: str, where: Where) -> Where:
     """Refuse what can be no `where`, when the transform is built."""
+    if isinstance(where, re.Pattern) and not isinstance(where.pattern, str):
+        raise TypeError(f"{transform}: where must be a pattern of str, got {where!r}")
     if (
         where is None
         or isinstance(where, GradientTransformation)
@@ -55,7 +57,7 @@ def glob(pattern: str) -> re.Pattern[str]:
 def _by_pattern(transform: str, shown: str, matches: Callable[[str], Any], view: Flat) -> tuple[bool, ...]:
     paths = view.source.paths
     found = tuple(matches(path) is not None for path in paths)
-    if not any(found):
+    if not any(found) and not any(matches(path) for path in view.source.find_paths()):  # a gradient may be None
         some = ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
         raise ValueError(f"{transform}: the pattern {shown} matches no path; the paths are {some}")
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradxform._transformation import GradientTransformation, factory, stateless
-from gradxform.combining import masked
+from gradxform.combining import only
 from gradxform.matching import Where
 
 
@@ -56,4 +56,4 @@ def freeze(where: Where) -> GradientTransformation:
     Source:
         The ``var_list`` of TensorFlow's optimizers, the other way round.
     """
-    return masked(stop(), where)
+    return only("freeze", stop(), where)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import optree
 
 from gradxform import _backend, _parity
 from gradxform._foreign import as_transformation
@@ -80,6 +81,11 @@ def assert_parity(
     if tx.stateful:
         raise TypeError(f"assert_parity takes a stateless transformation, and {tx!r} keeps a state")
     names = frameworks_or_installed("assert_parity", frameworks)
+    strange = [
+        type(leaf).__name__ for leaf in optree.tree_leaves(grads) if not isinstance(leaf, (np.ndarray, np.generic))
+    ]
+    if strange:
+        raise TypeError(f"assert_parity: grads must be a tree of NumPy arrays, and a leaf is a {strange[0]}")
     results = [result for (result,) in _parity.run(tx, [grads], names)]
     for result in results:
         if result.problem:
@@ -108,6 +114,8 @@ def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> li
     Raises:
         ValueError: a name that is none of a framework, or one that is not installed.
     """
+    if isinstance(frameworks, str) or (frameworks is not None and not frameworks):
+        raise ValueError(f"{caller}: frameworks must be a list of names, got {frameworks!r}")
     here = _backend.installed()
     for name in frameworks or ():
         if name not in _backend.FRAMEWORKS:

@@ -41,8 +41,8 @@ def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure, by jax.tree_util; None is no leaf."""
-    return jax.tree_util.tree_flatten(tree)
+    """Leaves and structure, by jax.tree_util; None is a leaf here, so that it has a path."""
+    return jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
@@ -52,9 +52,12 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 def paths(tree: Any) -> list[str]:
     """One path a leaf."""
-    return [
-        jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree_util.tree_leaves_with_path(tree)
-    ]
+    found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 def adopt(leaf: Any) -> Any:

@@ -18,7 +18,8 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
 
     Args:
         tx: the transformation.
-        tree: a pytree of writable arrays of any shapes, of floating or complex dtype; None stays None.
+        tree: a pytree of writable arrays of any shapes, of floating or complex dtype; None stays None. An array that is
+            in the tree twice is transformed once; two views of one memory are two arrays.
         state: the state of a stateful transformation.
         params: the parameters, for transforms that need them.
 

@@ -136,9 +136,11 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
 
 
 def _between(leaf: Any, low: Any, high: Any) -> Any:
-    if low is not None and high is not None:
+    if low is not None and high is not None and low.shape.rank == 0 == high.shape.rank:
         return tf.clip_by_value(leaf, low, high)
-    return leaf if low is high else tf.maximum(leaf, low) if high is None else tf.minimum(leaf, high)
+    if low is not None:
+        leaf = tf.maximum(leaf, low)
+    return leaf if high is None else tf.minimum(leaf, high)
 
 
 def _bound(bound: Any, of: Any, to: Any) -> Any:
@@ -169,7 +171,8 @@ def _operand(operand: Any) -> Any:
         return operand
     if tf.is_tensor(operand) or isinstance(operand, tf.Variable):
         wide = tf.cast(operand, tf.float64)
-        return wide if wide.shape.rank is not None else tf.ensure_shape(wide, [])  # a TF1 placeholder without a shape
+        # A limit that is a TF1 placeholder without a shape; norms are float64 already.
+        return tf.ensure_shape(wide, []) if wide.shape.rank is None and operand.dtype != tf.float64 else wide
     return tf.constant(operand, tf.float64)
 
 

@@ -51,7 +51,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     owners: dict[int, list[torch.Tensor]] = {}
     for _, parameter in named:
         owners.setdefault(id(parameter.grad), []).append(parameter)
-    named = [(name, parameter) for name, parameter in named if owners[id(parameter.grad)][0] is parameter]
+    named = [(name, p) for name, p in named if p.grad is None or owners[id(p.grad)][0] is p]
     named = list({id(parameter): (name, parameter) for name, parameter in named}.values())
     names = [name.replace(".", "/") for name, _ in named]
     gradients = [parameter.grad for _, parameter in named]
@@ -85,7 +85,8 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> torc
     """Transform the gradients of an optimizer's parameters before each of its steps.
 
     Args:
-        optimizer: any `torch.optim` optimizer; paths are the parameters' numbers in its groups.
+        optimizer: any `torch.optim` optimizer. A path is the parameter's name if the optimizer was built from named
+            parameters, else its number over all groups.
         tx: a stateless transformation.
 
     Returns:
@@ -115,7 +116,11 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> torc
         )
 
     def transform(stepped: torch.optim.Optimizer) -> None:
-        apply_(tx, [parameter for group in stepped.param_groups for parameter in group["params"]])
+        named: list[tuple[str, torch.Tensor]] = []
+        for group in stepped.param_groups:
+            names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
+            named += zip(names, group["params"], strict=True)
+        apply_(tx, named)
 
     def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)

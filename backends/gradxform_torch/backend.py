@@ -156,6 +156,9 @@ def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inpl
         scaled = multiply([leaf.float() if leaf.itemsize == 2 else leaf for leaf in leaves], factors, inplace)
     kinds = {(old.dtype, new.dtype, new.device) for old, new in zip(leaves, scaled, strict=True)}
     bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
+    for (_, to, device), pair in bounds.items():
+        if any(isinstance(bound, torch.Tensor) for bound in pair):  # torch.clamp takes two numbers or two tensors
+            pair[:] = [None if bound is None else torch.as_tensor(bound, dtype=to, device=device) for bound in pair]
     out = []
     for old, new in zip(leaves, scaled, strict=True):
         between = bounds[old.dtype, new.dtype, new.device]
@@ -165,7 +168,7 @@ def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inpl
 
 
 def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:
-    """A bound in a leaf's dtype and then in that of its values now; a number if it is one, which torch is faster with."""
+    """A bound in a leaf's dtype and then in that of its values now; a number stays one, which torch is faster with."""
     if bound is None or isinstance(bound, torch.Tensor):
         return None if bound is None else bound.to(device, of).to(to)
     rounded = torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to)
