@@ -190,8 +190,8 @@ def test_a_pattern_that_matches_nothing_lists_the_paths(make: Callable[[Any], An
 
 
 def test_a_pattern_that_matches_nothing_among_many_paths_lists_some() -> None:
-    with raises(ValueError, "'17'", "'0'", "and 15 more") as caught:
-        gx.freeze("17")([W] * 17 + [None] * 2 + [W] * 3)
+    with raises(ValueError, "'77'", "'0'", "and 15 more") as caught:
+        gx.freeze("77")([W] * 17 + [None] * 2 + [W] * 3)
     assert len(str(caught.value)) < 300
 
 
@@ -498,7 +498,7 @@ def test_an_expression_that_is_no_string(expression: Any) -> None:
         ("clip_norm(True)", TypeError, ("max_norm", "True")),
         ("chain(1.0)", TypeError, ("chain", "1.0")),
         ("masked(stop(), re.compile('('))", ValueError, ("re.compile",)),
-        ("masked(stop(), re.compile(1))", TypeError, ("string",)),
+        ("masked(stop(), re.compile(1))", ValueError, ("re.compile(1)", "string")),
     ],
 )
 def test_arguments_in_an_expression(expression: str, error: type[Exception], words: tuple[str, ...]) -> None:
