@@ -47,7 +47,7 @@ def trees(elements: st.SearchStrategy[float]) -> st.SearchStrategy[Any]:
     )
 
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CHAIN = gx.chain(gx.clip_norm(3.0), gx.clip_global_norm(1.0), gx.scale(-0.5))
 
 
