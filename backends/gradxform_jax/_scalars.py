@@ -24,14 +24,15 @@ class Vectors:
     mask = staticmethod(np.array)
 
     @staticmethod
-    def round32(x: Any) -> Any:
-        """To the nearest float32 number, in float64; a pair of conversions XLA may take out."""
-        return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=23)
+    def rounded(x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype, in float64, by way of float32 as in arithmetic.
 
-    @staticmethod
-    def round64(x: Any) -> Any:
-        """Float64 it is."""
-        return x
+        A pair of conversions would not do: XLA may take it out.
+        """
+        wide = jnp.asarray(x, np.float64)
+        for step in ("float32", dtype) if jnp.finfo(dtype).bits == 16 else (dtype,):
+            wide = lax.reduce_precision(wide, jnp.finfo(step).nexp, jnp.finfo(step).nmant)
+        return wide
 
     @staticmethod
     def head(x: Any) -> Any:
@@ -42,4 +43,4 @@ class Vectors:
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Some numbers of a vector."""
-        return vector[np.array(index)]
+        return vector[index if isinstance(index, int) else np.array(index)]

@@ -25,6 +25,7 @@ from gradxform_jax._scalars import Vectors
 name: str = "jax"
 types: tuple[type, ...] = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
 
+_OPTAX = "optax.clip_by_global_norm"
 _HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
 """Below the first number, a factor is applied in two steps, of which the first is this power of two."""
 
@@ -155,6 +156,46 @@ def _weak_as(leaf: Any, result: Any) -> Any:
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
     return jax.jit(_times)(leaf, factor)
+
+
+@_wide
+def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
+    """Each leaf divided by its divisor, in its own dtype; for optax in eager as XLA does, which takes the inverse."""
+    divisors = list(map(_as_operand, divisors))
+    if function != _OPTAX or any(isinstance(array, jax.core.Tracer) for array in (*leaves, *divisors)):
+        return _divide(list(leaves), divisors)
+    return [
+        _weak_as(leaf, leaf / lax.convert_element_type(divisor, leaf.real.dtype))
+        for leaf, divisor in zip(leaves, divisors, strict=True)
+    ]
+
+
+@jax.jit
+def _divide(leaves: list[Any], divisors: list[Any]) -> list[Any]:
+    return [_quotient(leaf, by) for leaf, by in zip(leaves, divisors, strict=True)]
+
+
+def _quotient(leaf: Any, divisor: Any) -> Any:
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        return lax.complex(_quotient(leaf.real, divisor), _quotient(leaf.imag, divisor))
+    if leaf.dtype == np.float64:
+        divisor = lax.optimization_barrier(jnp.broadcast_to(divisor, leaf.shape))  # type: ignore[no-untyped-call]
+    # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
+    quotient = lax.convert_element_type(leaf, np.float64) / divisor
+    return _weak_as(leaf, lax.convert_element_type(quotient, leaf.dtype))
+
+
+def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
+    """The norm as optax computes it, in the user's own precision."""
+    if function != _OPTAX:
+        return None
+    import optax
+
+    wide = jnp.result_type(float) == np.float64 or any(leaf.dtype in (np.float64, np.complex128) for leaf in leaves)
+    with jax.enable_x64(wide):
+        norm = optax.tree.norm(lax.optimization_barrier(list(leaves)))  # type: ignore[no-untyped-call]  # else XLA fuses it with the right norm
+    with jax.enable_x64(True):
+        return lax.convert_element_type(norm, np.float64)
 
 
 @_wide

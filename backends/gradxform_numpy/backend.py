@@ -125,6 +125,21 @@ def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     return _as_given(leaf, result, leaf if inplace and isinstance(leaf, np.ndarray) else None)
 
 
+def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
+    """Each leaf divided by its divisor, in its own dtype."""
+    with np.errstate(all="ignore"):
+        return [_as_given(leaf, _quotient(leaf, by), None) for leaf, by in zip(leaves, divisors, strict=True)]
+
+
+def _quotient(leaf: Any, divisor: Any) -> Any:
+    return _by_parts(leaf, lambda part: part / np.asarray(divisor).astype(part.dtype))
+
+
+def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> None:
+    """NumPy has no clipping of its own."""
+    return None
+
+
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
     """min(max(factor * leaf, low), high)."""
     if factors is None:

@@ -136,3 +136,17 @@ def _power_of_two(x: Any) -> Any:
     """The largest power of two that is not above a positive float64 number: its exponent's bits."""
     bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
     return tf.bitcast(bits, tf.float64)
+
+
+def own(function: str, leaves: Sequence[Any], axes: tuple[int, ...] | None) -> Any:
+    """The norm as one of TensorFlow's or Keras's functions computes it; None for complex numbers or several dtypes."""
+    if len({leaf.dtype for leaf in leaves}) > 1 or leaves[0].dtype.is_complex:
+        return None
+    if function == "tf.clip_by_global_norm":
+        return tf.cast(tf.linalg.global_norm(leaves), tf.float64)
+    if function in ("tf.clip_by_norm", "keras clipnorm"):
+        return tf.cast(tf.sqrt(tf.reduce_sum(leaves[0] * leaves[0], axes, keepdims=axes is not None)), tf.float64)
+    if function == "keras global_clipnorm":
+        squares = [tf.reduce_sum(tf.square(leaf)) for leaf in leaves]
+        return tf.cast(tf.sqrt(tf.reduce_sum(tf.stack(squares))), tf.float64)
+    return None

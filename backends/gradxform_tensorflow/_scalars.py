@@ -24,14 +24,10 @@ class Vectors:
         return tf.where(condition, _wide(yes), _wide(no))
 
     @staticmethod
-    def round32(x: Any) -> Any:
-        """To the nearest float32 number, in float64; in bits, since a pair of conversions a compiler may take out."""
-        return round32(x)
-
-    @staticmethod
-    def round64(x: Any) -> Any:
-        """Float64 it is."""
-        return x
+    def rounded(x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype, in float64."""
+        wide = _wide(x)
+        return wide if dtype == "float64" else tf.cast(tf.cast(wide, dtype), tf.float64)
 
     @staticmethod
     def head(x: Any) -> Any:
@@ -57,8 +53,3 @@ class Vectors:
 
 def _wide(x: Any) -> Any:
     return x if tf.is_tensor(x) else tf.constant(x, tf.float64)
-
-
-def round32(x: Any) -> Any:
-    """To the nearest float32 number."""
-    return tf.cast(tf.cast(x, tf.float32), tf.float64)

@@ -124,6 +124,22 @@ def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
 
 
+def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
+    """Each leaf divided by its divisor, in its own dtype."""
+    return [_quotient(leaf, by) for leaf, by in zip(leaves, divisors, strict=True)]
+
+
+def _quotient(leaf: Any, divisor: Any) -> Any:
+    if leaf.dtype.is_complex:
+        return tf.complex(*(_quotient(part, divisor) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
+    return leaf / _cast(divisor, leaf.dtype)
+
+
+def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
+    """The norm as TensorFlow's and Keras's own functions compute it."""
+    return _norms.own(function, leaves, axes)
+
+
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
     """min(max(factor * leaf, low), high)."""
     scaled = list(leaves)

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from gradxform._pairs import Pair
+
 
 class Vectors:
     """PyTorch's functions under the names that formulas use, with new tensors on one device."""
@@ -25,27 +27,21 @@ class Vectors:
 
     def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
         """Elementwise choice."""
-        return torch.where(condition, self._wide(yes), self._wide(no))
+        return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
 
     @staticmethod
     def stop_gradient(x: torch.Tensor) -> torch.Tensor:
         """The same value, of which no gradient is asked."""
         return x.detach()
 
-    @staticmethod
-    def round32(x: torch.Tensor) -> torch.Tensor:
-        """To the nearest float32 number, in float64."""
-        return x.float().double()
-
-    @staticmethod
-    def round64(x: Any) -> Any:
-        """Float64 it is."""
-        return x
+    def rounded(self, x: Any, dtype: str) -> torch.Tensor:
+        """To the nearest number of a dtype, in float64."""
+        return self._wide(x).to(getattr(torch, dtype)).double()
 
     @staticmethod
     def head(x: Any) -> Any:
         """The number without the lower half of its bits."""
-        return (x.detach().contiguous().view(torch.int64) & -0x8000000).view(torch.float64)
+        return (materialized(x.detach().contiguous()).view(torch.int64) & -0x8000000).view(torch.float64)
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Some numbers of a vector."""
@@ -58,3 +54,10 @@ class Vectors:
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
         """Bools as a vector."""
         return torch.tensor(active, device=self.device)
+
+
+def materialized(x: Any) -> Any:
+    """The same numbers; under torch.compile in memory of their own, else each of their uses computes them again."""
+    if isinstance(x, Pair):
+        return Pair(materialized(x.high), materialized(x.low))
+    return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x

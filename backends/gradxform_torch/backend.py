@@ -15,7 +15,7 @@ from gradxform import _host
 from gradxform._pairs import Pair, evaluate
 from gradxform_torch import _norms
 from gradxform_torch._readable import readable, traced
-from gradxform_torch._scalars import Vectors
+from gradxform_torch._scalars import Vectors, materialized
 
 name: str = "torch"
 types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -149,6 +149,26 @@ def multiply_over(leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tenso
     return _put(leaf, _traced(leaf, factor), inplace)
 
 
+def divide(function: str, leaves: Sequence[torch.Tensor], divisors: Sequence[Any]) -> list[torch.Tensor]:
+    """Each leaf divided by its divisor, in its own dtype."""
+    return [_quotient(leaf, by) for leaf, by in zip(leaves, divisors, strict=True)]
+
+
+def _quotient(leaf: torch.Tensor, divisor: Any) -> torch.Tensor:
+    if leaf.is_complex():
+        return torch.complex(_quotient(leaf.real, divisor), _quotient(leaf.imag, divisor))
+    return leaf / torch.as_tensor(divisor, dtype=torch.float64, device=leaf.device).to(leaf.dtype)
+
+
+def peer_norm(
+    function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
+) -> torch.Tensor | None:
+    """The norm as torch.nn.utils computes it, for ordinary tensors."""
+    if function != "torch clip_grad_norm_" or not readable(leaves):
+        return None
+    return torch.nn.utils.get_total_norm(list(leaves), ord).double()
+
+
 def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:
     """min(max(factor * leaf, low), high)."""
     scaled = list(leaves)
@@ -191,7 +211,8 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     if readable(tensors):
         return _host.compute(formula, *map(_on_host, operands), **static)
     device = tensors[0].device if tensors else torch.device("cpu")
-    return evaluate(formula, Vectors(device), [_on_device(operand, device) for operand in operands], static)
+    given = [_on_device(operand, device) for operand in operands]
+    return materialized(evaluate(formula, Vectors(device), given, static))
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
