@@ -60,6 +60,20 @@ class Backend(Protocol):
     def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:
         """One leaf times a float64 array that broadcasts against it, under the rules of `multiply`."""
 
+    def divide(self, function: str, leaves: Sequence[Array], divisors: Sequence[Array]) -> list[Array]:
+        """Each leaf divided by a number, or an array that broadcasts, in its dtype; complex ones by their parts.
+
+        Correctly rounded, unless the framework has a function of this name that divides otherwise.
+        """
+
+    def peer_norm(
+        self, function: str, leaves: Sequence[Array], ord: float, axes: tuple[int, ...] | None
+    ) -> Array | None:
+        """The norm of leaves together, or over axes of one, as one of the framework's own functions computes it.
+
+        In float64; None for a function of another framework, and where the function cannot be followed.
+        """
+
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
         """min(max(factor * leaf, low), high), the bounds in the leaf's dtype; NaN stays NaN; None is no bound.
 

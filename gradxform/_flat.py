@@ -120,9 +120,7 @@ class Flat:
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Each slice of the active leaves over some axes times a factor that is got from its norm."""
-        self._check_inexact()
-        self._check_axes(axes)
-        view, new = self._densified(), {}
+        view, new = self.slices(axes), {}
         compute = self.backend.compute
         for i in self.chosen:
             pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
@@ -155,6 +153,27 @@ class Flat:
         inplace = all(view.owned[i] for i in chosen)
         new = view.backend.clip(leaves, low, high, pairs.rounded(factors), inplace)
         return view._with(dict(zip(chosen, new, strict=True)), applied=True)
+
+    def slices(self, axes: tuple[int, ...]) -> Flat:
+        """The same view with its active leaves dense, each of which has the axes."""
+        self._check_inexact()
+        self._check_axes(axes)
+        return self._densified()
+
+    def divided(self, divisors: dict[int, Array], function: str) -> Flat:
+        """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
+        view = self.materialized()
+        new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
+        return view._with(dict(zip(divisors, new, strict=True)))
+
+    def materialized(self) -> Flat:
+        """The same view with its active leaves as they would come out now, rounded to their dtypes."""
+        view, new = self.settled(), {}
+        for i in self.chosen:
+            given = self.source.slots[self.source.kept[i]]
+            if self.backend.dtype(view.leaves[i]) != self.backend.dtype(given):
+                new[i] = self.backend.cast(view.leaves[i], given)
+        return view._with(new)
 
     def stop(self) -> Flat:
         """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""

@@ -15,16 +15,18 @@ _INF = float("inf")
 
 def limit_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """min(1, c / n): 1 up to the limit and for an infinite limit, NaN for a norm that is not finite."""
-    return _limit(xp, norm, max_norm, xp.round64(norm), xp.round64(max_norm))
+    return _limit(xp, norm, max_norm, xp.rounded(norm, "float64"), xp.rounded(max_norm, "float64"))
 
 
 def limit_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     """The same with norm and limit compared as the float32 numbers they round to."""
-    limit = xp.round32(max_norm)
+    limit = xp.rounded(max_norm, "float32")
     fits = xp.isfinite(limit) & (
         limit > 0.0
     )  # else float32 cannot hold the limit, and the float64 numbers are compared
-    return _limit(xp, norm, max_norm, xp.where(fits, xp.round32(norm), norm), xp.where(fits, limit, max_norm))
+    return _limit(
+        xp, norm, max_norm, xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, limit, max_norm)
+    )
 
 
 def limit_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:
@@ -37,6 +39,15 @@ def _limit(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_m
     divisor = xp.where(within, 1.0, norm)
     factor = xp.where(max_norm < 0, 0.0, max_norm) / divisor
     return xp.where(within, 1.0, xp.where(xp.isfinite(divisor), factor, float("nan")))
+
+
+def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
+    """A number rounded to a dtype, or each number of a vector to its own."""
+    first, *others = dict.fromkeys(dtypes)
+    found = xp.rounded(x, first)
+    for dtype in others:
+        found = xp.where(xp.mask(tuple(own == dtype for own in dtypes)), xp.rounded(x, dtype), found)
+    return found
 
 
 def at_least_zero(xp: Any, bound: Array) -> Array:

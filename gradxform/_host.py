@@ -32,14 +32,10 @@ class Vectors:
         return x
 
     @staticmethod
-    def round32(x: Any) -> Any:
-        """To the nearest float32 number, in float64."""
-        return np.asarray(x, np.float32).astype(np.float64)
-
-    @staticmethod
-    def round64(x: Any) -> Any:
-        """To the nearest float64 number."""
-        return np.asarray(x, np.float64)
+    def rounded(x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype, in float64."""
+        wide = np.asarray(x, np.float64)
+        return _bfloat16(wide) if dtype == "bfloat16" else wide.astype(dtype).astype(np.float64)
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
@@ -60,6 +56,11 @@ class Floats:
     abs = staticmethod(abs)
 
     @staticmethod
+    def stop_gradient(x: float) -> float:
+        """A Python float has no gradient."""
+        return x
+
+    @staticmethod
     def where(condition: bool, yes: float, no: float) -> float:
         """One of two numbers."""
         return yes if condition else no
@@ -70,14 +71,15 @@ class Floats:
         return np.array(numbers)
 
     @staticmethod
-    def round32(x: float) -> float:
-        """To the nearest float32 number."""
-        return ctypes.c_float(x).value
+    def rounded(x: float, dtype: str) -> float:
+        """To the nearest number of a dtype; a Python float is of float64."""
+        return x if dtype == "float64" else ctypes.c_float(x).value
 
-    @staticmethod
-    def round64(x: float) -> float:
-        """A Python float is one."""
-        return x
+
+def _bfloat16(wide: Any) -> Any:
+    """To the nearest number of eight significant bits, by way of float32 as in every framework's arithmetic."""
+    mantissa, exponent = np.frexp(wide.astype(np.float32))
+    return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:

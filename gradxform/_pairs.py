@@ -9,6 +9,8 @@ short enough to be exact, so that a compiler that fuses multiplication and addit
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,10 +44,47 @@ def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], stat
     return _plain(formula(exact, *map(exact.number, operands), **static))
 
 
-def root(xp: Any, squares: Array) -> Pair:
-    """The square root of float64 numbers, zero and its derivative where they are zero."""
+def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
+    """The sum of float64 numbers that are not negative, and what is lost when it is rounded.
+
+    `add` sums, and keeps the axes. Numbers are cut at one place, near the last digit of their sum: the upper parts add
+    up without rounding, and the lower parts are too small for theirs to matter.
+    """
+    grid = xp.stop_gradient(4.0 * add(values))
+    grid = xp.where(xp.isfinite(grid), grid, 0.0)
+    upper = xp.stop_gradient((values + grid) - grid)
+    high, low = _two_sum(add(upper), add(values - upper))
+    return Pair(high, low)
+
+
+def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]) -> Pair:
+    """The sum of the squares of float64 numbers, and what is lost when it is rounded.
+
+    The squares that are cut are those of halves of the numbers' digits, which are exact: a compiler that fuses
+    multiplication and addition in one place and not in another changes nothing.
+    """
+    heads = [xp.head(part) for part in parts]
+    upper = functools.reduce(operator.add, (Number(xp, *total(xp, head * head, add)) for head in heads))
+    rests = (add((part - head) * (part + head)) for part, head in zip(parts, heads, strict=True))
+    return Pair(*_two_sum(upper.high, functools.reduce(operator.add, rests, upper.low)))
+
+
+def root(xp: Any, squares: Array | Pair) -> Pair:
+    """The square root of float64 numbers or pairs, zero and its derivative where they are zero."""
     exact = Exact(xp)
     return _plain(exact.root(exact.number(squares)))
+
+
+def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
+    """The absolute values of complex numbers, rounded once, from plain ones that may be a little off.
+
+    The unit is a power of two near each plain value, so that no square is lost; derivatives are those of plain ones.
+    """
+    exact = Exact(xp)
+    real, imag = (exact.number(xp.stop_gradient(part) / unit) for part in parts)
+    sound = xp.isfinite(plain) & (plain > 0.0)
+    better = exact.root(real * real + imag * imag).high * unit
+    return plain + xp.stop_gradient(xp.where(sound, better - plain, 0.0))
 
 
 def _plain(value: Any) -> Any:
@@ -217,13 +256,9 @@ class Exact:
         """The same value, of which no gradient is asked."""
         return Number(self.xp, self.xp.stop_gradient(x.high), x.low)
 
-    def round32(self, x: Number) -> Number:
-        """To the nearest float32 number."""
-        return Number(self.xp, self.xp.round32(x.high))
-
-    def round64(self, x: Number) -> Number:
-        """To the nearest float64 number."""
-        return Number(self.xp, x.high)
+    def rounded(self, x: Any, dtype: str) -> Number:
+        """To the nearest number of a dtype."""
+        return Number(self.xp, self.xp.rounded(self.number(x).high, dtype))
 
     def take(self, x: Number, index: Any) -> Number:
         """Some numbers of a vector."""

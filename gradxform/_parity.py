@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,22 @@ def run(
                 outputs = function(inputs)
                 results.append([_checked(backend, mode, tree, out) for tree, out in zip(trees, outputs, strict=True)])
     return results
+
+
+def modes(framework: str) -> tuple[str, ...]:
+    """The ways in which a framework runs."""
+    return ("eager",) if _backend.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
+
+
+def runner(tx: GradientTransformation, framework: str, mode: str) -> Callable[[Any], Result]:
+    """What runs one framework in one mode, a tree at a time; trees that are alike but for values are compiled once."""
+    backend = _backend.backend(framework)
+
+    def one(given: Any) -> Any:
+        return tx(given)
+
+    function = one if mode == "eager" else backend.compile(one) or one
+    return lambda tree: _checked(backend, mode, tree, function(optree.tree_map(backend.from_numpy, tree)))
 
 
 def _checked(backend: _backend.Backend, mode: str, tree: Any, out: Any) -> Result:

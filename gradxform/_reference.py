@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform import _reference_peers
 from gradxform._transformation import GradientTransformation
 from gradxform.matching import glob
 
@@ -108,7 +109,13 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
                 leaf.value = choose(leaf.value, _extended(np.asarray(bound).astype(leaf.dtype)))
 
 
-def _clip_norm(leaves: Sequence[Leaf], max_norm: float, axes: Any = None, ord: float = 2) -> None:
+def _clip_norm(
+    leaves: Sequence[Leaf], max_norm: float, axes: Any = None, ord: float = 2, like: str | None = None
+) -> None:
+    if like is not None:
+        if axes is not None:
+            raise NotImplementedError("the reference of like takes no axes")
+        return _as_a_peer(_reference_peers.EACH[like], leaves, max_norm, ord)
     for leaf in leaves:
         over = axes if axes is None else tuple(axes) if isinstance(axes, (list, tuple)) else (axes,)
         size = np.abs(leaf.value)
@@ -121,10 +128,19 @@ def _clip_norm(leaves: Sequence[Leaf], max_norm: float, axes: Any = None, ord: f
         leaf.value = _limited(leaf.value, n, max_norm, _is_single(leaf))
 
 
-def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2) -> None:
+def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
+    if like is not None:
+        return _as_a_peer(_reference_peers.TOGETHER[like], leaves, max_norm, ord)
     n = _norm([leaf.value for leaf in leaves], ord)
     for leaf in leaves:
         leaf.value = _limited(leaf.value, n, max_norm, all(map(_is_single, leaves)))
+
+
+def _as_a_peer(clip: _reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
+    """In the arithmetic of the leaves' dtypes."""
+    clipped = clip([_rounded(leaf) for leaf in leaves], max_norm, lambda given: _norm(list(map(_extended, given)), ord))
+    for leaf, new in zip(leaves, clipped, strict=True):
+        leaf.value = _extended(new)
 
 
 def _scale(leaves: Sequence[Leaf], factor: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform import _arguments as arguments
+from gradxform import _peers as peers
 from gradxform._arguments import Scalar
 from gradxform._flat import interval, limit
 from gradxform._transformation import GradientTransformation, factory, stateless
@@ -57,7 +58,11 @@ def clip_value(max_abs: Scalar | None = None, *, low: Any = None, high: Any = No
 
 @factory
 def clip_norm(
-    max_norm: Scalar, *, axes: int | tuple[int, ...] | None = None, ord: float | None = None
+    max_norm: Scalar,
+    *,
+    axes: int | tuple[int, ...] | None = None,
+    ord: float | None = None,
+    like: str | None = None,
 ) -> GradientTransformation:
     r"""Limit the norm of each gradient, by itself, to ``max_norm``.
 
@@ -70,13 +75,17 @@ def clip_norm(
         axes: the axes that the norm is taken over, as in ``tf.clip_by_norm``; each remaining slice is limited by
             itself. By default the norm is taken over the whole gradient.
         ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
+        like: clip as another library does, formula by formula: "tensorflow" (``tf.clip_by_norm``, the only one that
+            takes `axes`), "keras" (``clipnorm``), "torch" (``clip_grad_norm_`` of one gradient, the only one that takes
+            `ord`), "paddle" (``ClipGradByNorm``), "optax" and "mlx" (their clips of a global norm, of one gradient).
 
     Returns:
         A stateless transformation of gradients of any shape and floating or complex dtype.
 
     Raises:
         TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit, an order below 1; on use, axes that a gradient does not have.
+        ValueError: a negative or NaN limit, an order below 1, an unknown library or one whose function has no such
+            order or axes; on use, axes that a gradient does not have.
 
     Example:
         >>> import numpy as np
@@ -95,13 +104,16 @@ def clip_norm(
         arguments.order("clip_norm", ord),
         arguments.axes("clip_norm", axes),
     )
+    if like is not None:
+        peer = arguments.peer("clip_norm", peers.EACH, like, p, over)
+        return stateless(lambda g: peers.clip_norm(g, peer, c, over, p))
     if over is not None:
         return stateless(lambda g: g.scaled_over(over, p, lambda n: limit(n, c)))
     return stateless(lambda g: g.scaled(limit(g.norms(p), c)))
 
 
 @factory
-def clip_global_norm(max_norm: Scalar, *, ord: float | None = None) -> GradientTransformation:
+def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
     r"""Limit the norm of all gradients together to ``max_norm``.
 
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\textstyle\sum_i \lVert g_i \rVert^2}
@@ -111,6 +123,9 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None) -> GradientT
     Args:
         max_norm: the limit c, in the gradients' units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
         ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
+        like: clip as another library does, formula by formula: "tensorflow" (``tf.clip_by_global_norm``), "keras"
+            (``global_clipnorm``), "optax" (``clip_by_global_norm``), "torch" (``clip_grad_norm_``, the only one that
+            takes `ord`), "mlx" (``clip_grad_norm``) or "paddle" (``ClipGradByGlobalNorm``).
 
     Returns:
         A stateless transformation of gradients of any shape and floating or complex dtype, several dtypes together
@@ -118,16 +133,22 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None) -> GradientT
 
     Raises:
         TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit, an order below 1.
+        ValueError: a negative or NaN limit, an order below 1, an unknown library or one whose function has no such
+            order.
 
     Example:
         >>> import numpy as np
         >>> import gradxform as gx
         >>> gx.clip_global_norm(1.0)({"w": np.array([3.0]), "b": np.array([4.0])})
         {'w': array([0.6]), 'b': array([0.8])}
+        >>> gx.clip_global_norm(1.0, like="torch")(np.array([3.0, 4.0]))  # divides by the norm plus 1e-6
+        array([0.59999988, 0.79999984])
 
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
     """
     c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
+    if like is not None:
+        peer = arguments.peer("clip_global_norm", peers.TOGETHER, like, p, None)
+        return stateless(lambda g: peers.clip_global_norm(g, peer, c, p))
     return stateless(lambda g: g.scaled(limit(g.global_norm(p), c)))

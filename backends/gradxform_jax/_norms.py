@@ -11,31 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._pairs import Pair, root
+from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_jax._scalars import Vectors
-
-_ROW = 64
-_FEW = 1 << 14
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Pair:
     """The norm of an array, or the norms over some axes, which stay as ones."""
-    narrow = leaf.dtype not in (np.float64, np.complex128)
-    plain = functools.partial(jnp.sum, axis=axes, keepdims=axes is not None)
-    whole = not any(jax.typeof(leaf).sharding.spec)  # the pairs of a sharded array may lie on two devices
-    total = functools.partial(_pairwise, axes=axes) if whole and leaf.size and not narrow else plain
+    if ord == 2 and leaf.size:
+        return _norm2(leaf, axes)
     size = _size(leaf)
     if leaf.size == 0 or ord == 1:
-        return _pair(total(size))
-    if ord == 2:
-        return _norm2(leaf, total)
+        return _total(size, axes) if _is_wide(leaf) else _pair(_sum(size, axes))
     lost = jnp.any(size != size, axis=axes, keepdims=axes is not None)
     largest = jnp.where(lost, np.nan, jnp.max(size, axis=axes, keepdims=axes is not None))
     if ord == math.inf:
         return _pair(largest)
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    return _pair(unit * total((size / unit) ** ord) ** (1 / ord))
+    return _pair(unit * _sum((size / unit) ** ord, axes) ** (1 / ord))
 
 
 @norm.defjvp
@@ -72,37 +65,47 @@ def _pair(value: Any) -> Pair:
     return Pair(value, jnp.zeros_like(value))
 
 
-def _pairwise(values: Any, axes: tuple[int, ...] | None) -> Any:
-    """The sum of float64 numbers, in pairs, so that the rounding does not grow with their number."""
-    over = tuple(range(values.ndim)) if axes is None else axes
-    rest = [axis for axis in range(values.ndim) if axis not in over]
-    shape = [1 if axis in over else values.shape[axis] for axis in range(values.ndim)] if axes is not None else []
-    rows = values.transpose(*rest, *over).reshape(*(values.shape[axis] for axis in rest), -1)
-    if rows.shape[-1] > _FEW:
-        rows = jnp.pad(rows, [(0, 0)] * len(rest) + [(0, -rows.shape[-1] % _ROW)])
-        rows = jnp.sum(rows.reshape(*rows.shape[:-1], -1, _ROW), axis=-1)
-    while rows.shape[-1] > 1:
-        rows = jnp.pad(rows, [(0, 0)] * len(rest) + [(0, rows.shape[-1] % 2)])
-        half = rows.shape[-1] // 2
-        rows = rows[..., :half] + rows[..., half:]
-    return rows.reshape(shape)
+def _is_wide(leaf: Any) -> bool:
+    return leaf.dtype in (np.float64, np.complex128)
 
 
-def _norm2(leaf: Any, total: Any) -> Pair:
-    plain = total(_squares(leaf))
-    if leaf.dtype not in (np.float64, np.complex128):
-        return _pair(jnp.sqrt(plain))
-    trusted = jnp.all(((plain > leaf.size * 2.0**-960) & jnp.isfinite(plain)) | (plain != plain))
-    return lax.cond(trusted, lambda: root(Vectors, plain), lambda: _scaled(leaf, total))
+def _sum(values: Any, axes: tuple[int, ...] | None) -> Any:
+    return jnp.sum(values, axis=axes, keepdims=axes is not None)
 
 
-def _scaled(leaf: Any, total: Any) -> Pair:
+def _total(values: Any, axes: tuple[int, ...] | None) -> Pair:
+    """The sum of float64 numbers as a pair."""
+    return _shaped(total(Vectors, values, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
+
+
+def _total_squares(parts: Any, axes: tuple[int, ...] | None) -> Pair:
+    """The sum of the squares of float64 numbers as a pair."""
+    return _shaped(total_squares(Vectors, parts, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
+
+
+def _shaped(found: Pair, axes: tuple[int, ...] | None) -> Pair:
+    return found if axes is not None else Pair(found.high.reshape(()), found.low.reshape(()))
+
+
+def _norm2(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
+    if not _is_wide(leaf):
+        return _pair(jnp.sqrt(_sum(_squares(leaf), axes)))
+    squares = _total_squares(_parts(leaf), axes)
+    plain = squares.high
+    trusted = jnp.all(((plain > leaf.size * 2.0**-960) & (plain < 2.0**1000)) | (plain != plain))
+    return lax.cond(trusted, lambda: root(Vectors, squares), lambda: _scaled(leaf, axes))
+
+
+def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     """The 2-norm of float64 numbers in units of a power of two near the largest."""
-    size = _size(leaf)
-    largest = jnp.max(size)
+    largest = jnp.max(_size(leaf))
     exponent = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
-    found = root(Vectors, total(jnp.square(jnp.ldexp(size, -exponent))))
+    found = root(Vectors, _total_squares([jnp.ldexp(part, -exponent) for part in _parts(leaf)], axes))
     return Pair(jnp.ldexp(found.high, exponent), jnp.ldexp(found.low, exponent))
+
+
+def _parts(leaf: Any) -> list[Any]:
+    return [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
 
 
 def _wide(leaf: Any) -> Any:
@@ -112,7 +115,11 @@ def _wide(leaf: Any) -> Any:
 
 
 def _size(leaf: Any) -> Any:
-    return jnp.abs(_wide(leaf))
+    size = jnp.abs(_wide(leaf))
+    if leaf.dtype != np.complex128:
+        return size
+    unit = jnp.ldexp(jnp.ones_like(size), jnp.where((size > 0) & jnp.isfinite(size), jnp.frexp(size)[1], 0))
+    return length(Vectors, size, unit, (leaf.real, leaf.imag))
 
 
 def _squares(leaf: Any) -> Any:

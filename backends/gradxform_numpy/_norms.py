@@ -41,7 +41,7 @@ def _real(leaf: Any, ord: float) -> Any:
     flat = np.asarray(leaf).ravel(order="K")
     if flat.dtype.kind != "c":
         return flat
-    return flat.view(flat.real.dtype) if ord == 2 else np.abs(flat.astype(np.complex128))
+    return flat.view(flat.real.dtype) if ord == 2 else np.abs(flat.astype(np.clongdouble)).astype(np.float64)
 
 
 def _blocks(flat: Any) -> Iterator[Any]:
@@ -104,7 +104,7 @@ def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     array = np.asarray(leaf)
     wide = np.longdouble if array.dtype.name in ("float64", "complex128") else np.float64
     with np.errstate(all="ignore"):
-        size = np.abs(array.astype(np.complex128) if array.dtype.kind == "c" else array).astype(wide)
+        size = np.abs(array.astype(np.clongdouble) if array.dtype.kind == "c" else array).astype(wide)
         if ord == 1:
             return size.sum(axis=axes, keepdims=True)
         largest = size.max(axis=axes, keepdims=True, initial=0.0)

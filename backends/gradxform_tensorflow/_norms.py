@@ -13,13 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform._pairs import Pair, root
+from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_tensorflow import _eager
 from gradxform_tensorflow._scalars import Vectors
 
 _ROW = 128
 _LARGE = 1 << 20
 _HEAVY = 1 / 64
+_WIDE = (tf.float64, tf.complex128)
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
@@ -28,30 +29,44 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms, in float64."""
     if ord == 2:
         return _norms2(leaves)
-    found = tf.stack([reduced(leaf, None, ord) for leaf in leaves])
-    wide = any(leaf.dtype in (tf.float64, tf.complex128) for leaf in leaves)
-    return Pair(found, tf.zeros_like(found)) if wide else found
+    found = [reduced(leaf, None, ord) for leaf in leaves]
+    wide = any(leaf.dtype in _WIDE for leaf in leaves)
+    return _stacked(found) if wide else tf.stack(found)
+
+
+def _stacked(numbers: Sequence[Any]) -> Pair:
+    """Numbers and pairs as a pair of vectors."""
+    pairs = [number if isinstance(number, Pair) else Pair(number, tf.zeros_like(number)) for number in numbers]
+    return Pair(tf.stack([pair.high for pair in pairs]), tf.stack([pair.low for pair in pairs]))
 
 
 def _norms2(leaves: Sequence[Any]) -> Any:
-    parts = [_parts(leaf) for leaf in leaves]
-    halves: list[Any] = [None] * len(leaves)
     large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
+    doubles = [i for i, leaf in enumerate(leaves) if leaf.dtype in _WIDE]
+    squares = {i: _total(_parts(leaves[i]), None, True) for i in doubles}
     if large:
-        for i, total in zip(large, tf.unstack(_row_totals(*(leaves[i] for i in large))), strict=True):
-            halves[i] = total / 2
-    for i, half in enumerate(halves):
-        if half is None:
-            halves[i] = tf.add_n([tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in parts[i]])
-    squares = 2.0 * tf.stack(halves)
-    doubles = [i for i, leaf in enumerate(leaves) if leaf.dtype in (tf.float64, tf.complex128)]
+        squares |= zip(large, tf.unstack(_row_totals(*(leaves[i] for i in large))), strict=True)
+    for i in set(range(len(leaves))).difference(squares):
+        squares[i] = tf.add_n([2.0 * tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in _parts(leaves[i])])
+    ordered = [squares[i] for i in range(len(leaves))]
     if not doubles:
-        return _root(squares)
-    plain = root(Vectors, squares)
-    some = tf.gather(squares, doubles)
+        return _root(tf.stack(ordered))
+    together = _stacked(ordered)
+    plain = root(Vectors, together)
+    some = tf.gather(together.high, doubles)
     sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
-    trusted = tf.reduce_all((tf.math.is_finite(some) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
+    trusted = tf.reduce_all(((some < 2.0**1000) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
     return Pair(*_eager.cond(trusted, lambda: tuple(plain), lambda: tuple(_with_scaled(plain, leaves, doubles))))
+
+
+def _total(parts: Sequence[Any], axes: tuple[int, ...] | None, squared: bool) -> Pair:
+    """The sum of float64 numbers, or of their squares, over some axes, or all, as a pair."""
+
+    def add(x: Any) -> Any:
+        return tf.reduce_sum(x, axis=axes, keepdims=True)
+
+    found = total_squares(Vectors, parts, add) if squared else total(Vectors, parts[0], add)
+    return found if axes is not None else Pair(*(tf.reshape(part, []) for part in found))
 
 
 def _with_scaled(plain: Pair, leaves: Sequence[Any], doubles: Sequence[int]) -> Pair:
@@ -108,11 +123,9 @@ def _exact_totals(leaves: Sequence[Any]) -> Any:
 def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     """Norms over some axes, or all, of any order and for numbers of any size."""
     keep = axes is not None
-    size = tf.abs(tf.cast(leaf, tf.complex128 if leaf.dtype.is_complex else tf.float64))
-    if ord == 1:
-        return tf.reduce_sum(size, axis=axes, keepdims=keep)
-    if leaf.shape.num_elements() == 0:
-        return tf.reduce_sum(size, axis=axes, keepdims=keep)
+    size = _size(leaf)
+    if ord == 1 or leaf.shape.num_elements() == 0:
+        return _total([size], axes, False) if leaf.dtype in _WIDE else tf.reduce_sum(size, axis=axes, keepdims=keep)
     lost = tf.reduce_any(tf.math.is_nan(size), axis=axes, keepdims=keep)
     nan = tf.constant(math.nan, tf.float64)
     largest = tf.where(lost, nan, tf.reduce_max(size, axis=axes, keepdims=keep))
@@ -122,14 +135,23 @@ def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     unit = tf.where(tf.math.is_finite(fixed) & (fixed > 0.0), fixed, tf.ones_like(fixed))
     if ord == 2:
         unit = _power_of_two(unit)
-        total = tf.reduce_sum(tf.square(size / unit), axis=axes, keepdims=keep)
-        if leaf.dtype not in (tf.float64, tf.complex128):
-            return unit * _root(total)
-        found = root(Vectors, total)
+        if leaf.dtype not in _WIDE:
+            return unit * _root(tf.reduce_sum(tf.square(size / unit), axis=axes, keepdims=keep))
+        found = root(Vectors, _total([part / unit for part in _parts(leaf)], axes, True))
         return Pair(found.high * unit, found.low * unit)
-    total = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
-    zero = tf.equal(total, 0.0)
-    return unit * tf.where(zero, total, tf.where(zero, tf.ones_like(total), total) ** (1 / ord))
+    powers = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
+    zero = tf.equal(powers, 0.0)
+    return unit * tf.where(zero, powers, tf.where(zero, tf.ones_like(powers), powers) ** (1 / ord))
+
+
+def _size(leaf: Any) -> Any:
+    """Absolute values in float64."""
+    size = tf.abs(tf.cast(leaf, tf.complex128 if leaf.dtype.is_complex else tf.float64))
+    if leaf.dtype != tf.complex128:
+        return size
+    plain = tf.stop_gradient(size)
+    unit = _power_of_two(tf.where(tf.math.is_finite(plain) & (plain > 0.0), plain, tf.ones_like(plain)))
+    return length(Vectors, size, unit, _parts(leaf))
 
 
 def _power_of_two(x: Any) -> Any:

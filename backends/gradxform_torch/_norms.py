@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform._pairs import Pair, root
+from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
@@ -47,14 +47,14 @@ def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:
     """The norms as tensors on the first leaf's device; roots are taken of all sums together."""
     device = leaves[0].device
     sums = [_sum(leaf, None, ord) for leaf in leaves]
-    totals = torch.stack([total.to(device) for total, _ in sums])
-    units = torch.stack([unit.to(device).reshape(()) for _, unit in sums])
-    return _rooted(totals, units, ord, any(leaf.dtype in _DOUBLE for leaf in leaves))
+    highs, lows, units = (torch.stack([part[i].to(device).reshape(()) for part in sums]) for i in range(3))
+    return _rooted(Pair(highs, lows), units, ord, any(leaf.dtype in _DOUBLE for leaf in leaves))
 
 
 def norm_over(leaf: torch.Tensor, axes: tuple[int, ...], ord: float) -> torch.Tensor | Pair:
     """Norms over some axes, in float64, the axes kept as ones."""
-    return _rooted(*_sum(leaf, axes, ord), ord, leaf.dtype in _DOUBLE)
+    high, low, unit = _sum(leaf, axes, ord)
+    return _rooted(Pair(high, low), unit, ord, leaf.dtype in _DOUBLE)
 
 
 def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
@@ -62,31 +62,54 @@ def _real(leaf: torch.Tensor, ord: float) -> torch.Tensor:
     return torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() and ord == 2 else leaf
 
 
-def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of powers whose root is the norm, and its unit: one, or near the largest where powers may overflow."""
+def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[Any, Any, Any]:
+    """The sum of powers whose root is the norm, in two parts, and its unit: one, or near the largest."""
     over: Any = tuple(range(leaf.ndim)) if axes is None else axes
-    keep = axes is not None
-    size = (leaf.to(torch.complex128) if leaf.is_complex() else leaf.double()).abs()
+    size = _size(leaf)
     one = torch.ones((), dtype=torch.float64, device=leaf.device)
+
+    def add(values: torch.Tensor) -> torch.Tensor:
+        return values.sum(over, keepdim=True)
+
+    def parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if leaf.dtype in _DOUBLE and ord in (1, 2):
+            space = Vectors(leaf.device)
+            high, low = total(space, values, add) if ord == 1 else total_squares(space, [values], add)
+            return high, low
+        return add(values if ord == 1 else values**ord), torch.zeros_like(one)
+
     if leaf.numel() == 0 or ord == 1:
-        return size.sum(over, keepdim=keep), one
+        return *parts(size), one
     if ord == math.inf:
-        return size.amax(over, keepdim=keep), one
+        return size.amax(over, keepdim=True), torch.zeros_like(one), one
     if ord == 2 and leaf.dtype not in _DOUBLE:
-        return (size * size).sum(over, keepdim=keep), one
+        return add(size * size), torch.zeros_like(one), one
     largest = size.detach().amax(over, keepdim=True)
     unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     if ord == 2:
         unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
-    return ((size / unit) ** ord).sum(over, keepdim=keep), unit if keep else unit.reshape(())
+    return *parts(size / unit), unit
 
 
-def _rooted(total: torch.Tensor, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
+def _size(leaf: torch.Tensor) -> torch.Tensor:
+    """Absolute values in float64."""
+    size = (leaf.to(torch.complex128) if leaf.is_complex() else leaf.double()).abs()
+    if leaf.dtype != torch.complex128:
+        return size
+    plain = size.detach()
+    unit = torch.where((plain > 0) & torch.isfinite(plain), plain, torch.ones_like(plain))
+    unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
+    return length(Vectors(leaf.device), size, unit, (leaf.real, leaf.imag))
+
+
+def _rooted(sums: Pair, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
     """The norms from the sums of powers; as pairs for float64 gradients."""
     if ord == 2 and wide:
-        found = root(Vectors(total.device), total)
+        found = root(Vectors(sums.high.device), sums)
         return Pair(found.high * unit, found.low * unit)
-    norms = total if ord in (1, math.inf) else unit * _safe_root(total, ord)
+    if ord == 1 and wide:
+        return sums
+    norms = sums.high if ord in (1, math.inf) else unit * _safe_root(sums.high, ord)
     return Pair(norms, torch.zeros_like(norms)) if wide else norms
 
 
