@@ -64,7 +64,8 @@ def _tensorflow(xp: Any, n: Array, c: Array, r: Any) -> Array:
 @_rounding
 def _keras(xp: Any, n: Array, c: Array, r: Any) -> Array:
     inverse = r(1.0 / xp.rounded(c, "float64"))
-    return xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
+    factor = xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
+    return xp.where(r(c) <= 0.0, 1.0, factor)  # a limit of zero is none
 
 
 @_rounding
@@ -86,7 +87,7 @@ def _paddle(xp: Any, n: Array, c: Array, r: Any) -> Array:
 @_rounding
 def _paddle_each(xp: Any, n: Array, c: Array, r: Any) -> Array:
     epsilon = xp.where(n <= 1e-30, _EPSILON, 0.0)
-    return xp.where(n <= r(c), 1.0, r(r(c) / r(n + epsilon)))
+    return xp.where(n <= r(c), 1.0 + 0.0 * r(c), r(r(c) / r(n + epsilon)))
 
 
 @_rounding
@@ -112,6 +113,16 @@ def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:
 def _inverse(xp: Any, n: Array) -> Array:
     """1 / n, infinite at zero, where its derivative is zero."""
     return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(n == 0.0, math.inf, n))
+
+
+@_rounding
+def _keras_each(xp: Any, n: Array, c: Array, r: Any) -> Array:
+    return xp.where(r(c) <= 0.0, 1.0, r(c))
+
+
+@_rounding
+def _keras_divisor(xp: Any, n: Array, c: Array, r: Any) -> Array:
+    return xp.where(r(c) <= 0.0, 1.0, _most(xp, n, r(c)))
 
 
 def _least(xp: Any, a: Array, b: Array) -> Array:
@@ -152,7 +163,7 @@ TOGETHER = {
 }
 EACH = TOGETHER | {
     "tensorflow": Peer("tf.clip_by_norm", _limit_itself, _larger, any_axes=True),
-    "keras": Peer("keras clipnorm", _limit_itself, _larger),
+    "keras": Peer("keras clipnorm", _keras_each, _keras_divisor),
     "paddle": Peer("paddle ClipGradByNorm", _paddle_each, widens=("float16", "bfloat16")),
 }
 

@@ -50,6 +50,8 @@ def _tensorflow(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> li
 
 def _keras(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
     dtype = _together(leaves)
+    if not c > 0:
+        return list(leaves)
     n = _norm_in(dtype, norm(leaves))
     scale = _as(dtype, c) * np.minimum(_as(dtype, 1) / n, _as(dtype, np.float64(1) / c)) + (n - n)
     return [_times(leaf, _as(_real(leaf), scale)) for leaf in leaves]
@@ -61,6 +63,10 @@ def _tensorflow_each(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) 
         limit = _as(_real(leaf), c)
         clipped.append(_times(leaf, limit) / np.maximum(_norm_in(_real(leaf), norm([leaf])), limit))
     return clipped
+
+
+def _keras_each(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
+    return _tensorflow_each(leaves, c, norm) if c > 0 else list(leaves)
 
 
 def _optax(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
@@ -119,7 +125,7 @@ TOGETHER: dict[str, Clip] = {
 }
 EACH: dict[str, Clip] = {
     "tensorflow": _tensorflow_each,
-    "keras": _tensorflow_each,
+    "keras": _keras_each,
     "optax": _one_by_one(_optax),
     "torch": _one_by_one(_torch),
     "mlx": _one_by_one(_mlx),

@@ -104,3 +104,53 @@ def find(transform: str, like: str, compiled: bool = False) -> Native:
         return _paddle("ClipGradByNorm" if each else "ClipGradByGlobalNorm")
     native = _optax(compiled) if like == "optax" else _torch() if like == "torch" else _mlx()
     return _one_by_one(native) if each else native
+
+
+INF, NAN = float("inf"), float("nan")
+HARD: dict[str, tuple[float, list[Any]]] = {
+    "[3 4], c = 5": (5.0, [np.float32([3, 4])]),
+    "[0.3 0.4], c = 5": (5.0, [np.float32([0.3, 0.4])]),
+    "[NaN 1], [2]": (1.0, [np.float32([NAN, 1]), np.float32([2])]),
+    "[inf 1], [2]": (1.0, [np.float32([INF, 1]), np.float32([2])]),
+    "[1e30], [3]": (1.0, [np.float32([1e30]), np.float32([3])]),
+    "float16 [300], [3]": (1.0, [np.float16([300]), np.float16([3])]),
+    "[3e-30 4e-30], c = 1e-31": (1e-31, [np.float32([3e-30, 4e-30])]),
+    "[3e-8 4e-8], c = 1e-8": (1e-8, [np.float32([3e-8, 4e-8])]),
+    "[3], float16 [4]": (1.0, [np.float32([3]), np.float16([4])]),
+    "complex64 [3j], [4]": (1.0, [np.complex64([3j]), np.complex64([4])]),
+    "[0 0]": (1.0, [np.float32([0, 0])]),
+    "[0 0], c = 0": (0.0, [np.float32([0, 0])]),
+    "[3 4], c = inf": (INF, [np.float32([3, 4])]),
+}
+"""Limits and gradients; the limit is 1 where no other is named."""
+
+
+def shown(clip: Native, case: str) -> str:
+    """What a function makes of a hard case, for the table in the documentation."""
+    limit, leaves = HARD[case]
+    try:
+        with np.errstate(all="ignore"):
+            clipped = clip([leaf.copy() for leaf in leaves], limit)
+    except Exception:  # whatever a library raises for what it does not take
+        return "refused"
+    return ", ".join("[" + " ".join(map(_number, leaf.ravel())) + "]" for leaf in clipped)
+
+
+def _number(value: Any) -> str:
+    text = f"{value.imag:.8g}j" if np.iscomplexobj(value) and value.imag else str(value.real)
+    return text.removesuffix(".0").replace("nan", "NaN")
+
+
+def ours(transform: str) -> Native:
+    """A transform as such a function."""
+    import gradxform as gx
+
+    return lambda leaves, c: list(getattr(gx, transform)(c)(list(leaves)))
+
+
+def table(transform: str, likes: Sequence[str]) -> str:
+    """The hard cases by library, in Markdown."""
+    columns = [("gradxform", ours(transform)), *((like, find(transform, like)) for like in likes)]
+    rows = [["g", *(name for name, _ in columns)], ["---"] * (len(columns) + 1)]
+    rows += [[case, *(shown(clip, case) for _, clip in columns)] for case in HARD]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import peers
 import pytest
 
 import gradxform as gx
@@ -52,6 +53,20 @@ def test_the_readmes_first_example_runs() -> None:
     assert variable.numpy() == pytest.approx([1.06, 1.08], abs=1e-6)
     assert float(torch.linalg.vector_norm(model.weight.grad)) < 0.1
     exec(second, {"tx": gx.clip_norm(1.0), "np": np})
+
+
+@pytest.mark.parametrize("like", ["gradxform", "tensorflow", "keras", "optax", "torch", "mlx", "paddle"])
+def test_the_tables_of_hard_cases_are_what_the_libraries_do(like: str) -> None:
+    if like != "gradxform":
+        pytest.importorskip({"mlx": "mlx.core"}.get(like, like))
+    tables = re.findall(r"^\| g \|.*?(?=^$)", (ROOT / "docs/peers.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(tables) == 2
+    for transform, table in zip(("clip_global_norm", "clip_norm"), tables, strict=True):
+        header, _, *rows = ([cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines())
+        assert [row[0] for row in rows] == list(peers.HARD)
+        clip = peers.ours(transform) if like == "gradxform" else peers.find(transform, like)
+        for row in rows:
+            assert row[header.index(like)] == peers.shown(clip, row[0]), (transform, row[0])
 
 
 def test_every_transform_is_in_the_readmes_table() -> None:
