@@ -50,11 +50,17 @@ def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
     `add` sums, and keeps the axes. Numbers are cut at one place, near the last digit of their sum: the upper parts add
     up without rounding, and the lower parts are too small for theirs to matter.
     """
-    grid = xp.stop_gradient(4.0 * add(values))
-    grid = xp.where(xp.isfinite(grid), grid, 0.0)
+    plain = add(values)
+    grid = xp.stop_gradient(4.0 * plain)
     upper = xp.stop_gradient((values + grid) - grid)
-    high, low = _two_sum(add(upper), add(values - upper))
-    return Pair(high, low)
+    return _finite(xp, plain, add(upper), add(values - upper))
+
+
+def _finite(xp: Any, plain: Array, upper: Array, lower: Array) -> Pair:
+    """The sum of two parts as a pair; the plain sum where a part has left the range of float64."""
+    high, low = _two_sum(upper, lower)
+    sound = xp.isfinite(high)
+    return Pair(xp.where(sound, high, plain), xp.where(sound, low, 0.0))
 
 
 def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]) -> Pair:
@@ -66,7 +72,7 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]
     heads = [xp.head(part) for part in parts]
     upper = functools.reduce(operator.add, (Number(xp, *total(xp, head * head, add)) for head in heads))
     rests = (add((part - head) * (part + head)) for part, head in zip(parts, heads, strict=True))
-    return Pair(*_two_sum(upper.high, functools.reduce(operator.add, rests, upper.low)))
+    return _finite(xp, upper.high, upper.high, functools.reduce(operator.add, rests, upper.low))
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:
