@@ -237,7 +237,8 @@ class Flat:
 
     def replaced(self, new: dict[int, Array]) -> Flat:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
-        return self.settled()._densified()._with(new)
+        view = self.settled()._densified()
+        return replace(view._with(new), owned=view.owned)  # they may be the user's own, or share their memory
 
     def skipped(self) -> set[int]:
         """The slots of the stopped leaves, for adapters that can skip a variable."""
@@ -269,7 +270,7 @@ class Flat:
         return replace(
             self,
             leaves=tuple(new.get(i, leaf) for i, leaf in enumerate(self.leaves)),
-            owned=tuple(owned or i in new for i, owned in enumerate(self.owned)),
+            owned=tuple(owned or (i in new and new[i] is not self.leaves[i]) for i, owned in enumerate(self.owned)),
             factor=factor,
             measured={key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]},
         )

@@ -98,9 +98,10 @@ def _norm2(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
 
 def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     """The 2-norm of float64 numbers in units of a power of two near the largest."""
-    largest = jnp.max(_size(leaf))
+    largest = jnp.max(_size(leaf), axis=axes, keepdims=True)
     exponent = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
     found = root(Vectors, _total_squares([jnp.ldexp(part, -exponent) for part in _parts(leaf)], axes))
+    exponent = exponent.reshape(found.high.shape)
     return Pair(jnp.ldexp(found.high, exponent), jnp.ldexp(found.low, exponent))
 
 

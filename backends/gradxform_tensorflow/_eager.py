@@ -1,4 +1,4 @@
-"""One way to branch: by reading the condition where that is free, else by tf.cond."""
+"""Two ways to branch: by reading the condition where that is free, else in the graph."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
     return tf.cond(condition, yes, no)
+
+
+def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
+    """A tensor, bit by bit, or what is made instead of it."""
+    if tf.executing_eagerly():
+        return yes if bool(condition) else no()
+    return tf.where(condition, yes, no())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,7 +98,13 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
     """Each leaf times its factor in float32 at least, or in float64, rounded once; complex leaves by their parts."""
-    return [_product(leaf, factor, wide) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
+    if factors.shape.rank == 0:
+        return [_product(leaf, factors, wide) for leaf in leaves]
+    each = zip(leaves, tf.unstack(factors, num=len(leaves)), strict=True)
+    return [
+        _eager.select(tf.equal(factor, 1.0), leaf, functools.partial(_product, leaf, factor, wide))
+        for leaf, factor in each
+    ]
 
 
 def _product(leaf: Any, factor: Any, wide: bool) -> Any:
@@ -113,10 +120,6 @@ def _cast(x: Any, dtype_: Any) -> Any:
 
 def _accumulation(dtype_: Any) -> Any:
     return tf.float32 if dtype_ in (tf.float16, tf.bfloat16) else dtype_
-
-
-def _each(factors: Any, count: int) -> list[Any]:
-    return [factors] * count if factors.shape.rank == 0 else tf.unstack(factors, num=count)
 
 
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:

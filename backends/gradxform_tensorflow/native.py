@@ -62,7 +62,7 @@ NATIVES = (
         for mode in ("eager", "tf.function")
     ),
     *(
-        Native(f"keras.optimizers, {option}", "tensorflow", "eager", transform, _optimizer(option))
+        Native(f"keras.optimizers.SGD({option}=c)", "tensorflow", "eager", transform, _optimizer(option))
         for transform, option in _OPTIONS.items()
     ),
 )

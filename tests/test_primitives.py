@@ -1,0 +1,322 @@
+"""The small print of each primitive, in every framework; most of it was found missing by `tests/mutation.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import optree
+import pytest
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform.testing import max_ulp
+
+EVERY = _backend.installed()
+
+
+def f32(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+def run(framework: str, tx: Any, given: Any) -> list[Any]:
+    backend = _backend.backend(framework)
+    out = tx(optree.tree_map(backend.from_numpy, given))
+    return [backend.to_numpy(leaf) for leaf in backend.flatten(out)[0] if leaf is not None]
+
+
+CASES = [
+    ("chain(scale(2.0), identity(), scale(1.5))", [f32(3)], [f32(9)]),
+    ("chain(clip_norm(100.0), freeze('0'), clip_global_norm(1.0))", [f32(30), f32(4)], [f32(0), f32(1)]),
+    ("chain(clip_norm(1.0), masked(clip_value(0.5), '1'))", [f32(10), f32(0.75)], [f32(1), f32(0.5)]),
+    ("chain(clip_norm(100.0), clip_value(1.0), clip_norm(1.0))", [f32(3, 4)], [f32(0.5**0.5, 0.5**0.5)]),
+    ("chain(clip_norm(100.0), clip_norm(1.0, ord=1))", [f32(3, 4)], [f32(3 / 7, 4 / 7)]),
+    ("masked(clip_norm(1.0), re.compile('[01]'))", [f32(3), f32(5), f32(7)], [f32(1), f32(1), f32(7)]),
+    ("chain(scale(-2.0), clip_norm(1.0))", [f32(3, 4)], [f32(-0.6, -0.8)]),
+    ("chain(scale(-2.0), clip_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("chain(scale(-2.0), clip_global_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("chain(scale(-2.0), clip_norm(1.0, axes=0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("clip_norm(1e-20, axes=0)", [f32(3e25, 4e25)], [f32(6e-21, 8e-21)]),
+    ("clip_norm(1.0, axes=-1)", [f32(3, 4, 0, 0).reshape(2, 2)], [f32(0.6, 0.8, 0, 0).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=-1)", [np.float64([[3, 4], [0, 0]])], [np.float64([[0.6, 0.8], [0, 0]])]),
+    ("clip_norm(1.0, axes=-1, ord=3)", [f32(2, 0, 0, 0).reshape(2, 2)], [f32(1, 0, 0, 0).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=(0, 1))", [f32(3, 0, 0, 4).reshape(2, 2)], [f32(0.6, 0, 0, 0.8).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=(0, 2))", [f32(3, 1, 0, 4).reshape(1, 2, 2)],
+     [np.float32([[[3 / 10**0.5, 1 / 10**0.5], [0, 1]]])]),
+    ("clip_norm(1.0, axes=(-1, 0), ord=float('inf'))", [f32(3, 0, 0, 4).reshape(2, 2)],
+     [f32(0.75, 0, 0, 1).reshape(2, 2)]),
+    ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
+    ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
+    ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_cases(number: int, framework: str) -> None:
+    expression, given, wanted = CASES[number]
+    for got, right in zip(run(framework, gx.parse(expression), given), wanted, strict=True):
+        assert max_ulp(got, right) <= 1, expression
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+@pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42])
+def test_extreme_factors_compiled(factor: float, framework: str) -> None:
+    backend = _backend.backend(framework)
+    tx = gx.scale(factor)
+    leaf = f32(1e38 if factor < 1 else 1e-30)
+    out = backend.compile(lambda g: tx(g))(backend.from_numpy(leaf))
+    assert max_ulp(backend.to_numpy(out), np.float32(leaf.astype(np.float64) * factor)) <= 1
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_identity_and_scale_and_integers(framework: str) -> None:
+    (out,) = run(framework, gx.identity(), [np.array([1, 2])])
+    assert out.tolist() == [1, 2]
+
+
+# one unit below one, and what makes the norm a float64 number above one that rounds to one in float32
+BARELY = f32(1 - 2.0**-24, 4.5e-4)
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
+    norm = float(np.sqrt(np.sum(BARELY.astype(np.float64) ** 2)))
+    assert norm > 1
+    assert np.float32(norm) == 1
+    assert (BARELY.astype(np.float64) / norm).astype(np.float32).tobytes() != BARELY.tobytes()
+    for tree in ([BARELY], [BARELY, f32(0, 0)]):
+        assert run(framework, make(1.0), tree)[0].tobytes() == BARELY.tobytes()
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
+    assert run(framework, make(1.0), [np.float64([1 + 1e-9])])[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_mixed_dtypes_are_compared_each_in_its_own(framework: str) -> None:
+    single, double = run(framework, gx.clip_norm(1.0), [BARELY, np.float64([1 + 1e-9])])
+    assert single.tobytes() == BARELY.tobytes()
+    assert double.tolist() == [1.0]
+    _, double = run(framework, gx.clip_global_norm(1.0), [f32(0), np.float64([1 + 1e-9])])
+    assert double.tolist() == [1.0]
+
+
+def test_a_foreign_transformation_sees_the_parameters_of_its_gradients() -> None:
+    seen: list[Any] = []
+
+    class Watch:
+        def init(self, params: Any) -> tuple[()]:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            seen.append(params)
+            return updates, state
+
+    tx, params = gx.masked(Watch(), "a"), {"a": f32(1), "b": f32(2)}
+    tx.update(params, tx.init(params), params)
+    assert seen[0]["b"] is None
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("make", [lambda: gx.clip_norm(100.0), lambda: gx.chain(Same())], ids=["within", "foreign"])
+@pytest.mark.parametrize("then", [gx.clip_value(1.0), gx.scale(3.0), gx.clip_norm(1.0, axes=0)], ids=repr)
+def test_a_pure_call_writes_to_nothing(then: Any, make: Any, framework: str) -> None:
+    backend = _backend.backend(framework)
+    leaf, tx = backend.from_numpy(f32(3, 4)), gx.chain(make(), then)
+    tx.update([leaf], tx.init([leaf]))
+    assert backend.to_numpy(leaf).tolist() == [3.0, 4.0]
+
+
+class Same:
+    def init(self, params: Any) -> int:
+        return 0
+
+    def update(self, updates: Any, state: int, params: Any = None) -> Any:
+        return updates, state
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
+def test_numpy_arrays_beside_tensors_keep_their_dtype(dtype: str, framework: str) -> None:
+    backend = _backend.backend(framework)
+    if framework == "jax" and dtype == "float64":
+        pytest.skip("without 64 bits JAX has no such array")
+    leaf = np.array([3.0], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    if framework == "torch" and dtype == "bfloat16":
+        pytest.skip("torch.as_tensor does not know ml_dtypes")
+    out = gx.scale(0.5)([backend.from_numpy(f32(1)), leaf])
+    assert backend.dtype(out[1]) == dtype
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("tx", [gx.clip_value(1.0), gx.clip_value(low=0.0)], ids=repr)
+def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
+    with pytest.raises(TypeError, match=r"clip_value.*'0'.*complex64"):
+        run(framework, tx, [np.complex64([1j])])
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_bounds_broadcast_along_the_last_axes(framework: str) -> None:
+    backend = _backend.backend(framework)
+    leaf = np.full((2, 3), 5.0, np.float32)
+    (out,) = run(framework, gx.clip_value(high=backend.from_numpy(f32(1, 2, 9))), [leaf])
+    assert out.tolist() == [[1, 2, 5]] * 2
+    with pytest.raises(ValueError, match=r"high of shape \(2,\).*\(2, 3\)"):
+        run(framework, gx.clip_value(high=backend.from_numpy(f32(1, 2))), [leaf])
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_a_nan_bound_gives_nan(framework: str) -> None:
+    backend = _backend.backend(framework)
+    for bounds in ({"max_abs": np.array(np.nan, np.float32)}, {"high": f32(np.nan, 1)}):
+        tx = gx.clip_value(**{name: backend.from_numpy(bound) for name, bound in bounds.items()})
+        assert np.isnan(run(framework, tx, [f32(3, 4)])[0][0])
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_subnormal_gradients_within_the_limit_stay(make: Any, framework: str) -> None:
+    leaf = f32(1e-40, -1e-42)
+    assert run(framework, make(1.0), [leaf])[0].tobytes() == leaf.tobytes()
+    if make is gx.clip_norm:
+        assert run(framework, make(1.0), [f32(3, 4), leaf])[1].tobytes() == leaf.tobytes()
+
+
+def test_unknown_ranks_with_axes_and_bounds() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def clip(gradient: Any) -> Any:
+        return gx.chain(gx.clip_value(high=tf.constant([3.0, 3.0])), gx.clip_norm(1.0, axes=-1))(gradient)
+
+    assert max_ulp(clip(f32(3, 4)).numpy(), f32(0.5**0.5, 0.5**0.5)) <= 2
+
+
+def test_dense_rows_stand_in_their_places() -> None:
+    tf = pytest.importorskip("tensorflow")
+    sparse = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([2, 0]), tf.constant([3, 1]))
+    assert gx.clip_value(low=0.5)([sparse])[0].numpy().tolist() == [[4.0], [0.5], [3.0]]
+    assert gx.tensorflow.backend.to_numpy(sparse).tolist() == [[4.0], [0.0], [3.0]]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_torch_arrays_are_copied_and_read_whole() -> None:
+    torch = pytest.importorskip("torch")
+    backend, array = gx.torch.backend, f32(3, 4)
+    tensor = backend.from_numpy(array)
+    tensor.mul_(2)
+    assert array.tolist() == [3, 4]
+    assert backend.to_numpy(torch.sparse_coo_tensor([[2]], [3.0], (3,))).tolist() == [0, 0, 3]
+    assert backend.to_numpy(torch.tensor([1 + 2j]).conj()).tolist() == [1 - 2j]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("framework", EVERY)
+def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
+    """The nearest number to the exact product, not one of the two nearest."""
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    leaf = (np.random.default_rng(0).normal(size=5000) * 3).astype(kind)
+    wanted = (leaf.astype(np.float64) * 0.3).astype(kind)
+    (got,) = run(framework, gx.scale(0.3), [leaf])
+    assert np.mean(got != wanted) < 0.01
+    if framework == "torch":
+        torch = pytest.importorskip("torch")
+        p = torch.nn.Parameter(torch.zeros(5000, dtype=getattr(torch, dtype)))
+        p.grad = gx.torch.backend.from_numpy(leaf)
+        gx.torch.apply_(gx.scale(0.3), [p])
+        assert np.mean(gx.torch.backend.to_numpy(p.grad) != wanted) < 0.01
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("framework", EVERY)
+def test_axes_are_rounded_once(framework: str, dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    leaf = (np.random.default_rng(0).normal(size=(50, 100)) * 3).astype(kind)
+    wide = leaf.astype(np.float64)
+    wanted = (wide * (0.7 / np.linalg.norm(wide, axis=1, keepdims=True))).astype(kind)
+    (got,) = run(framework, gx.clip_norm(0.7, axes=1), [leaf])
+    assert np.mean(got != wanted) < 0.01 if dtype != "float32" else max_ulp(got, wanted) <= 1
+
+
+N = (1 << 20) + 77
+RNG = np.random.default_rng(0)
+PLAIN = RNG.standard_normal(N, dtype=np.float32)
+LARGE = {
+    "tail": np.concatenate([PLAIN[:-3], f32(3e3, 4e3, 5e3)]),
+    "huge": PLAIN * np.float32(1e30),
+    "tiny": PLAIN * np.float32(1e-30),
+    "huge in one place": np.concatenate([PLAIN[:5000], f32(1e30), PLAIN[5001:]]),
+    "NaN": np.concatenate([PLAIN[:5000], f32(np.nan), PLAIN[5001:]]),
+    "inf": np.concatenate([PLAIN[:5000], f32(np.inf), PLAIN[5001:]]),
+    "plain": PLAIN,
+}  # fmt: skip
+for seed in range(6):
+    LARGE[f"heavy {seed}"] = PLAIN * np.float32(1e-3)
+    LARGE[f"heavy {seed}"][256 * 7 : 256 * 8] = np.random.default_rng(seed).standard_normal(256) * 1e3
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("kind", LARGE)
+def test_norms_of_large_leaves(kind: str, framework: str) -> None:
+    leaf = LARGE[kind]
+    backend = _backend.backend(framework)
+    (norm,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0)).tolist()
+    wide = leaf.astype(np.longdouble)
+    right = float(np.sqrt(np.sum(wide * wide)))
+    if np.isfinite(right):
+        assert abs(norm - right) / right < 3e-9
+    else:
+        assert not np.isfinite(norm)
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_slices_of_very_different_sizes(framework: str) -> None:
+    leaf = np.array([[3e200, 4e200], [3e-200, 4e-200]])
+    (got,) = run(framework, gx.clip_norm(1e-250, axes=1), [leaf])
+    assert max_ulp(got[1], np.array([6e-251, 8e-251])) <= 2
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_slice_is_no_trouble_for_another(bad: float, framework: str) -> None:
+    (got,) = run(framework, gx.clip_norm(1.0, axes=1), [np.array([[bad, 1], [3e200, 4e200]])])
+    assert max_ulp(got[1], np.array([0.6, 0.8])) <= 2
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+@pytest.mark.parametrize("axes", [None, 0])
+def test_a_nan_in_a_large_leaf_is_never_lost(axes: Any, ord: float, framework: str) -> None:
+    """XLA's maximum of 100000 numbers and more loses a NaN."""
+    leaf = np.ones(200_001, np.float32)
+    leaf[5] = np.nan
+    assert np.isnan(run(framework, gx.clip_norm(1.0, axes=axes, ord=ord), [leaf])[0]).all()
+    if axes is None:
+        assert np.isnan(run(framework, gx.clip_global_norm(1.0, ord=ord), [leaf])[0]).all()
+
+
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
+    """TensorFlow's XLA loses a NaN in the maximum of two numbers."""
+    tf = pytest.importorskip("tensorflow")
+    for make in (gx.clip_norm, gx.clip_global_norm):
+        clip = tf.function(make(1.0, ord=ord).__call__, jit_compile=True)
+        assert np.isnan(clip([tf.constant([np.nan, 3.0]), tf.constant([0.5])])[0]).all()
+    clip = tf.function(gx.clip_global_norm(1.0, ord=ord).__call__, jit_compile=True)
+    assert np.isnan(clip([tf.constant([np.nan, 3.0]), tf.constant([0.5])])[1]).all()
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_norms_of_large_float64_leaves(framework: str) -> None:
+    from gradxform._pairs import rounded
+
+    backend = _backend.backend(framework)
+    leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
+    found = rounded(backend.norms([backend.from_numpy(leaf)], 2.0))
+    wide = leaf.astype(np.longdouble)
+    assert max_ulp(np.asarray(found).reshape(()), np.float64(np.sqrt(np.sum(wide * wide)))) <= 1
