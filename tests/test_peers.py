@@ -93,6 +93,8 @@ NOT_THERE: set[tuple[str, ...]] = {
 def test_the_published_formula_in_every_framework(transform: str, like: str, framework: str, mode: str) -> None:
     if _backend.backend(framework).compile(len) is None and mode == "compiled":
         pytest.skip("NumPy has no compiler")
+    if (framework, mode) == ("torch", "compiled") and like not in ("torch", "optax"):
+        pytest.skip("two libraries' formulas are enough for a compiler that takes its time")
     tx = getattr(gx, transform)(0.7, like=like)
     dtypes = ["float32", "float16"] if mode == "compiled" else DTYPES
     trees = {dtype: whole(dtype, 3) for dtype in dtypes}
