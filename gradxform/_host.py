@@ -33,9 +33,10 @@ class Vectors:
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype, in float64."""
+        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
         wide = np.asarray(x, np.float64)
-        return _bfloat16(wide) if dtype == "bfloat16" else wide.astype(dtype).astype(np.float64)
+        near = wide if dtype == "float64" else wide.astype(np.float32)
+        return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
@@ -76,9 +77,9 @@ class Floats:
         return x if dtype == "float64" else ctypes.c_float(x).value
 
 
-def _bfloat16(wide: Any) -> Any:
-    """To the nearest number of eight significant bits, by way of float32 as in every framework's arithmetic."""
-    mantissa, exponent = np.frexp(wide.astype(np.float32))
+def _bfloat16(near: Any) -> Any:
+    """From float32 to the nearest number of eight significant bits."""
+    mantissa, exponent = np.frexp(near)
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
 
 

@@ -70,9 +70,10 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]
     multiplication and addition in one place and not in another changes nothing.
     """
     heads = [xp.head(part) for part in parts]
-    upper = functools.reduce(operator.add, (Number(xp, *total(xp, head * head, add)) for head in heads))
+    totals = [Number(xp, *total(xp, head * head, add)) for head in heads]
+    upper, plain = functools.reduce(operator.add, totals), functools.reduce(operator.add, [t.high for t in totals])
     rests = (add((part - head) * (part + head)) for part, head in zip(parts, heads, strict=True))
-    return _finite(xp, upper.high, upper.high, functools.reduce(operator.add, rests, upper.low))
+    return _finite(xp, plain, upper.high, functools.reduce(operator.add, rests, upper.low))
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:

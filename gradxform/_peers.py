@@ -50,7 +50,7 @@ def _rounding(formula: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(formula)
     def computed(xp: Any, n: Array, c: Array, *, dtypes: tuple[str, ...]) -> Array:
         r = _Rounding(xp, dtypes)
-        return formula(xp, r(n), c, r)
+        return formula(xp, r(n), xp.where(c < 0.0, 0.0, c), r)
 
     return computed
 
@@ -65,7 +65,7 @@ def _tensorflow(xp: Any, n: Array, c: Array, r: Any) -> Array:
 def _keras(xp: Any, n: Array, c: Array, r: Any) -> Array:
     inverse = r(1.0 / xp.rounded(c, "float64"))
     factor = xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
-    return xp.where(r(c) <= 0.0, 1.0, factor)  # a limit of zero is none
+    return xp.where(r(c) == 0.0, 1.0, factor)  # a limit of zero is none
 
 
 @_rounding
@@ -102,12 +102,12 @@ def _optax_divisor(xp: Any, n: Array, c: Array, r: Any) -> Array:
 
 @_rounding
 def _limit_itself(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return xp.where(r(c) < 0.0, 0.0, r(c))
+    return r(c)
 
 
 @_rounding
 def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return _most(xp, n, xp.where(r(c) < 0.0, 0.0, r(c)))
+    return _most(xp, n, r(c))
 
 
 def _inverse(xp: Any, n: Array) -> Array:
@@ -117,12 +117,12 @@ def _inverse(xp: Any, n: Array) -> Array:
 
 @_rounding
 def _keras_each(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return xp.where(r(c) <= 0.0, 1.0, r(c))
+    return xp.where(r(c) == 0.0, 1.0, r(c))
 
 
 @_rounding
 def _keras_divisor(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return xp.where(r(c) <= 0.0, 1.0, _most(xp, n, r(c)))
+    return xp.where(r(c) == 0.0, 1.0, _most(xp, n, r(c)))
 
 
 def _least(xp: Any, a: Array, b: Array) -> Array:
@@ -149,6 +149,8 @@ class Peer(NamedTuple):
     """Whether the factor is rounded to a gradient's own dtype before it multiplies."""
     adds_norms: bool = False
     """Whether the total is that of the gradients' rounded norms, not of their sums of squares."""
+    wide_norms: bool = False
+    """Whether norms are computed in float32 at least, and then rounded."""
     any_order: bool = False
     any_axes: bool = False
 
@@ -157,7 +159,9 @@ TOGETHER = {
     "tensorflow": Peer("tf.clip_by_global_norm", _tensorflow),
     "keras": Peer("keras global_clipnorm", _keras),
     "optax": Peer("optax.clip_by_global_norm", _optax, _optax_divisor, divides_first=True),
-    "torch": Peer("torch clip_grad_norm_", _torch, adds_norms=True, any_order=True),
+    "torch": Peer(
+        "torch clip_grad_norm_", _torch, factor_in_dtype=False, adds_norms=True, wide_norms=True, any_order=True
+    ),
     "mlx": Peer("mlx clip_grad_norm", _mlx, widens=("float16",), factor_in_dtype=False),
     "paddle": Peer("paddle ClipGradByGlobalNorm", _paddle, widens=("float16", "bfloat16")),
 }
@@ -176,12 +180,12 @@ def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
     kind = _kind(peer, [view.backend.dtype(view.leaves[i]) for i in view.chosen])
     norm: Any
     if peer.adds_norms:
-        each = _rounded(view, view.norms(ord).value, _kinds(view, peer))
+        each = _right(view, peer, view.norms(ord).value, ord, _kinds(view, peer))
         norm = view.backend.compute(formulas.total_norm_scaled, each, active=view.active, ord=ord)
     else:
         norm = view.global_norm(ord).value
     own = view.backend.peer_norm(peer.function, [view.leaves[i] for i in view.chosen], ord, None)
-    return _limited(view, peer, _norm(view, norm, own, (kind,)), max_norm, (kind,))
+    return _limited(view, peer, _norm(view, peer, norm, own, ord, (kind,)), max_norm, (kind,))
 
 
 def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Flat:
@@ -197,7 +201,7 @@ def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
         for leaf, active in zip(view.leaves, view.active, strict=True)
     ]
     vector = None if any(norm is None for norm in own) else view.backend.compute(formulas.stack, *own)
-    return _limited(view, peer, _norm(view, view.norms(ord).value, vector, kinds), max_norm, kinds)
+    return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, kinds), max_norm, kinds)
 
 
 def _limited(view: Flat, peer: Peer, norm: Array, max_norm: Any, kinds: tuple[str, ...]) -> Flat:
@@ -219,7 +223,7 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
     for i in view.chosen:
         right = view.backend.norm_over(view.leaves[i], axes, 2.0)
         own = view.backend.peer_norm(peer.function, [view.leaves[i]], 2.0, axes)
-        norm = _norm(view, right, own, (kinds[i],))
+        norm = _norm(view, peer, right, own, 2.0, (kinds[i],))
         divisors[i] = _computed(view, peer.divisor, norm, max_norm, dtypes=(kinds[i],))
     factor = _computed(view, peer.factor, 1.0, max_norm, dtypes=kinds)
     return view.scaled(factor).divided(divisors, peer.function)
@@ -228,19 +232,27 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
 # --- the norm --------------------------------------------------------------------------------------------------------
 
 
-def _norm(view: Flat, right: Array, own: Array | None, kinds: tuple[str, ...]) -> Array:
+def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, kinds: tuple[str, ...]) -> Array:
     """The norm that a library's formula is given, in float64."""
-    found = pairs.rounded(view.backend.compute(_rounded_norm, right, dtypes=kinds))
+    found = _right(view, peer, right, ord, kinds)
     return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
 
 
-def _rounded_norm(xp: Any, n: Array, *, dtypes: tuple[str, ...]) -> Array:
+def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: tuple[str, ...]) -> Array:
+    """The right norm, rounded where the library rounds."""
+    if ord != 2:
+        return _rounded(view, norm, kinds)
+    return pairs.rounded(view.backend.compute(_root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms))
+
+
+def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) -> Array:
     """The root of the sum of squares, each rounded; the norm rounded where its square is out of range."""
     r = _Rounding(xp, dtypes)
-    squares = r(n * n)
+    inner = r.wide if wide else r
+    squares = inner(n * n)
     least = min(_LEAST.get(dtype, 2.0**-126) for dtype in dtypes)
     sound = xp.isfinite(squares) & (squares > least)
-    return xp.where(sound, r(xp.sqrt(xp.where(sound, squares, 1.0))), r(n))
+    return r(xp.where(sound, inner(xp.sqrt(xp.where(sound, squares, 1.0))), n))
 
 
 def _own_unless_wrong(xp: Any, right: Array, own: Array) -> Array:

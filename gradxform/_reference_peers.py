@@ -80,11 +80,11 @@ def _optax(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[An
 def _torch(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:
     dtype = _together(leaves)
     number = np.float64 if dtype == np.float64 else np.float32
-    each = [_as(_real(leaf), norm([leaf])) for leaf in leaves]
-    n = _as(dtype, norm(each)).astype(number) + number(1e-6)
+    each = [_as(_real(leaf), _norm_in(np.dtype(number), norm([leaf]))) for leaf in leaves]
+    n = number(_as(dtype, _norm_in(np.dtype(number), norm(each)))) + number(1e-6)
     inverse = _as(dtype, number(1) / number(_as(dtype, n)))
     factor = np.minimum(_as(dtype, number(inverse) * number(c)), _as(dtype, 1))
-    return [_times(leaf, _as(_real(leaf), factor)) for leaf in leaves]
+    return [_times(leaf, factor) for leaf in leaves]
 
 
 def _mlx(leaves: Sequence[Any], c: float, norm: Callable[..., Any]) -> list[Any]:

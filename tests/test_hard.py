@@ -67,6 +67,28 @@ CASES = [
 ]  # fmt: skip
 
 
+HUGE = [
+    (1.0, [np.complex128([3e160 + 4e160j])]),
+    (1.0, [np.complex128([3e160]), np.complex128([4e160j])]),
+    (1.0, [np.complex128([3e300j]), np.float64([4e300])]),
+    (1.0, [np.complex128([1e200 + 1e200j]), np.float64([1.0])]),
+    (1e300, [np.complex128([1e200 + 1e200j])]),
+    (1e-210, [np.complex128([3e-200 + 4e-200j])]),
+]
+
+
+@pytest.mark.parametrize("framework", _backend.installed())
+@pytest.mark.parametrize(("limit", "tree"), HUGE)
+def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str) -> None:
+    backend = _backend.backend(framework)
+    for tx in (gx.clip_norm(limit), gx.clip_global_norm(limit), gx.clip_norm(limit, axes=0)):
+        out = tx([backend.from_numpy(leaf) for leaf in tree])
+        for got, leaf in zip(out, tree, strict=True):
+            size = np.abs(leaf) if "global" not in repr(tx) else np.hypot.reduce([np.abs(one) for one in tree])
+            right = leaf * (limit / size) if np.all(size > limit) else leaf
+            assert backend.to_numpy(got) == pytest.approx(right, rel=1e-14, abs=0), tx
+
+
 def clipped(make: Any, framework: str, mode: str, limits: list[Any], trees: list[list[Any]]) -> list[list[Any]]:
     """Each tree clipped to its limit, all of them in one function."""
     backend = _backend.backend(framework)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import ml_dtypes
@@ -107,6 +108,15 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
         assert worst is None or worst.ulp <= allowed, f"{dtype}: {worst}"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("like", LIKE)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_the_formulas_roundings_in_numpy(transform: str, like: str, dtype: str) -> None:
+    for seed, c in enumerate((0.01, 0.1, 0.3, 0.7, 1.0, 3.0)):
+        tx, leaves = getattr(gx, transform)(c, like=like), ordinary(dtype, seed)
+        assert distance(ours(tx, "numpy", leaves), list(_parity.expected(tx, leaves).values())) == 0
+
+
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_elsewhere_as_near_as_the_librarys_norm_is(transform: str, like: str) -> None:
@@ -180,6 +190,33 @@ def test_torchs_orders(ord: float) -> None:
     assert distance(ours(tx, "numpy", leaves), list(_parity.expected(tx, leaves).values())) == 0
 
 
+def test_a_negative_limit_that_is_an_array_is_zero() -> None:
+    for transform in TRANSFORMS:
+        for like in ("torch", "optax", "mlx", "paddle", "tensorflow"):
+            out = getattr(gx, transform)(np.asarray(-1.0), like=like)(np.float32([3, 4]))
+            assert out.tolist() == [0, 0], like
+
+
+def test_an_empty_gradient_has_no_infinity_norm_in_torch() -> None:
+    pytest.importorskip("torch")
+    for transform in TRANSFORMS:
+        tx = getattr(gx, transform)(1.0, ord=float("inf"), like="torch")
+        got = ours(tx, "torch", [np.float32([3, 4]), np.zeros((0, 2), np.float32)])
+        assert max_ulp(got[0], np.float32([0.75, 1])) <= 9
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_dtypes_together_bit_by_bit_in_eager(dtype: str) -> None:
+    for like in ("optax", "torch"):
+        pytest.importorskip(NEEDS.get(like, like))
+        native = peers.find("clip_global_norm", like)
+        for seed in range(6):
+            leaves = [leaf.astype((dtype, "float32")[i % 2]) for i, leaf in enumerate(ordinary("float32", seed))]
+            for c in (0.01, 0.7):
+                tx = gx.clip_global_norm(c, like=like)
+                assert distance(ours(tx, HOME[like], leaves), native(leaves, c)) == 0, (like, seed)
+
+
 def test_several_dtypes_together() -> None:
     leaves = [np.float32([3, 4]), np.float16([30])]
     for like in ("optax", "torch"):
@@ -219,6 +256,16 @@ def test_a_scope_and_holes() -> None:
         assert out["b"].tolist() == [0, 0]
         assert out["a"] == pytest.approx(np.float32([0.6, 0.8]))
         assert gx.chain(gx.stop(), tx)(tree)["a"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("like", HOME)
+def test_the_librarys_own_norm_is_over_the_scope(like: str) -> None:
+    pytest.importorskip(NEEDS.get(like, HOME[like]))
+    leaves = ordinary("float32", 1)
+    alone = ours(gx.clip_global_norm(1.0, like=like), HOME[like], leaves[1:])
+    masked = ours(gx.masked(gx.clip_global_norm(1.0, like=like), re.compile("[1-9]")), HOME[like], leaves)
+    assert distance(masked[1:], alone) == 0
+    assert masked[0].tobytes() == leaves[0].tobytes()
 
 
 def test_in_place_in_torch() -> None:

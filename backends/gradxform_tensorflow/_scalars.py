@@ -25,9 +25,9 @@ class Vectors:
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype, in float64."""
+        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
         wide = _wide(x)
-        return wide if dtype == "float64" else tf.cast(tf.cast(wide, dtype), tf.float64)
+        return wide if dtype == "float64" else tf.cast(tf.cast(tf.cast(wide, tf.float32), dtype), tf.float64)
 
     @staticmethod
     def head(x: Any) -> Any:

@@ -35,8 +35,9 @@ class Vectors:
         return x.detach()
 
     def rounded(self, x: Any, dtype: str) -> torch.Tensor:
-        """To the nearest number of a dtype, in float64."""
-        return self._wide(x).to(getattr(torch, dtype)).double()
+        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+        wide = self._wide(x)
+        return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).double()
 
     @staticmethod
     def head(x: Any) -> Any:

@@ -164,9 +164,10 @@ def peer_norm(
     function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
 ) -> torch.Tensor | None:
     """The norm as torch.nn.utils computes it, for ordinary tensors."""
-    if function != "torch clip_grad_norm_" or not readable(leaves):
+    there = [leaf for leaf in leaves if leaf.numel()]  # of no elements, PyTorch has no infinity norm
+    if function != "torch clip_grad_norm_" or not there or not readable(leaves):
         return None
-    return torch.nn.utils.get_total_norm(list(leaves), ord).double()
+    return torch.nn.utils.get_total_norm(there, ord).double()
 
 
 def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:

@@ -68,8 +68,20 @@ def parity_command(
         Path | None, typer.Option("--gradients", help="An .npz file with one array a gradient.")
     ] = None,
     frameworks: Frameworks = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every transform and the frameworks' own functions; writes a page of tables.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="The page that --full writes. [default: parity.md]")] = None,
 ) -> int:
     """Run a chain on the same gradients everywhere, eager and compiled, and hold the results against a reference."""
+    if full and (gradients is not None or chain != DEFAULT_CHAIN):
+        raise ValueError("parity: --full measures transforms and gradients of its own; leave out --chain, --gradients")
+    if full:
+        from gradxform.cli import full as everything
+
+        return everything.run(_names(frameworks), out or Path("parity.md"), Console())
+    if out is not None:
+        raise ValueError("parity: --out is the page that --full writes; give both or none")
     from gradxform.cli import parity
 
     return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console())

@@ -1,0 +1,185 @@
+"""The measurements of `gradxform parity --full`: ours and the frameworks' own functions, against one reference."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform import _backend, _parity
+from gradxform.cli._full_cases import ROWS, Group, Row, Sizes, groups, size
+from gradxform.cli._full_judge import Tally, judge
+from gradxform.cli._full_native import Native
+from gradxform.cli._quiet import quiet
+
+
+class Where(NamedTuple):
+    """A framework in one of its modes."""
+
+    framework: str
+    mode: str
+
+
+class Key(NamedTuple):
+    """What a tally is of."""
+
+    row: Row
+    column: str
+    """The dtype, or "mixed"."""
+    where: Where
+
+
+class NativeKey(NamedTuple):
+    """What a tally of a native function is of."""
+
+    native: Native
+    row: Row
+    column: str
+
+
+@dataclass
+class Numbers:
+    """All that was measured."""
+
+    ours: dict[Key, Tally] = field(default_factory=dict)
+    theirs: dict[NativeKey, Tally] = field(default_factory=dict)
+
+    @property
+    def over(self) -> list[str]:
+        """Our results that are over their budgets, or wrong, in words."""
+        found = []
+        for (row, column, where), tally in self.ours.items():
+            name = f"{row.expression}, {column}, {where.framework} {where.mode}"
+            for wrong, cases in tally.wrong.items():
+                trees = f"all {tally.cases} trees" if len(cases) == tally.cases else ", ".join(cases)
+                found.append(f"{name}: {wrong} in {trees}{tally.why}")
+            if tally.ulp > row.ulp or tally.narrow > row.narrow:
+                budget = f"the budget is {row.ulp:g} ULP, {row.narrow:g} in 16 bits"
+                found.append(f"{name}: {tally.case}, {tally.worst}; {budget}")
+        return found
+
+
+class Step(NamedTuple):
+    """One piece of the work, small enough to be shown as progress."""
+
+    words: str
+    run: Callable[[], None]
+
+
+def modes(frameworks: Sequence[str]) -> list[Where]:
+    """Every framework in all of its modes."""
+    return [Where(name, mode) for name in frameworks for mode in _parity.modes(name)]
+
+
+def rounds(
+    frameworks: Sequence[str], natives: Sequence[Native], sizes: Sizes, numbers: Numbers
+) -> Iterator[list[Step]]:
+    """The work, a transform at a time."""
+    for row in ROWS:
+        peers = [native for native in natives if _same(native, row)]
+        yield [
+            step for group in groups(row, sizes) for step in _Trees(row, group, numbers).steps(modes(frameworks), peers)
+        ]
+
+
+def _same(native: Native, row: Row) -> bool:
+    """Whether a native function does what a transform of a single limit does."""
+    arguments = row.tx.arguments
+    return native.transform == row.tx.name and len(arguments) == 1 and arguments[0][0] is None
+
+
+class _Trees:
+    """A transform on trees that are alike, whose reference is computed when it is first asked for."""
+
+    def __init__(self, row: Row, group: Group, numbers: Numbers) -> None:
+        self.row, self.group, self.numbers = row, group, numbers
+        self.wanted: dict[str, _parity.Leaves] = {}
+
+    def steps(self, places: Sequence[Where], natives: Sequence[Native]) -> Iterator[Step]:
+        words = f"{self.row.expression}, {self.group.column} {self.group.words}"
+        yield Step(f"{words}, the reference", self.refer)
+        for where in places:
+            yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.ours, where))
+        for native in natives:
+            if self.group.column in native.columns:
+                yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.theirs, native))
+        yield Step(words, self.wanted.clear)
+
+    def refer(self) -> None:
+        self.wanted |= {case: _parity.expected(self.row.tx, tree) for case, tree in self.group.trees.items()}
+
+    def ours(self, where: Where) -> None:
+        """Our results in one framework and mode; after an error no more of these trees is tried."""
+        run = _parity.runner(self.row.tx, *where)
+        tally = self.numbers.ours.setdefault(Key(self.row, self.group.column, where), Tally())
+        problem = ""
+        for case, tree in self.group.trees.items():
+            try:
+                with _silence():
+                    result = None if problem else run(tree)
+            except Exception as error:
+                result, problem = None, f"{type(error).__name__}: {_short(error)}"
+            if result is None or result.problem:
+                tally.refuse(case, size(tree), problem if result is None else result.problem)
+            else:
+                self._hold(case, result, tally)
+
+    def _hold(self, case: str, result: _parity.Result, tally: Tally) -> None:
+        wanted = self.wanted[case]
+        verdict = judge(result.leaves, wanted, result.framework)
+        if self._is_untouched(case):
+            tally.within += 1
+            if not _equal(result.leaves, wanted):
+                verdict = verdict._replace(wrong="changed within its limit")
+        tally.add(case, size(self.group.trees[case]), verdict)
+
+    def theirs(self, native: Native) -> None:
+        call = native.make(self.row.tx.arguments[0][1])
+        tally = self.numbers.theirs.setdefault(NativeKey(native, self.row, self.group.column), Tally())
+        for case, tree in self.group.trees.items():
+            given = leaves_of(tree)
+            try:
+                with _silence():
+                    got = dict(zip(given, map(_like, call(list(given.values())), given.values()), strict=True))
+            except Exception as error:
+                tally.refuse(case, size(tree), _short(error))
+                continue
+            tally.add(case, size(tree), judge(got, self.wanted[case], native.framework))
+
+    def _is_untouched(self, case: str) -> bool:
+        """Whether this is a clip of gradients that are within its limit."""
+        clip = case.startswith("within") and self.row.tx.name.startswith("clip")
+        return clip and _equal(leaves_of(self.group.trees[case]), self.wanted[case])
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with quiet(), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def leaves_of(tree: Any) -> _parity.Leaves:
+    """The leaves of a tree of NumPy arrays by path, None left out."""
+    return _parity.named_leaves(tree, _backend.backend("numpy"))
+
+
+def _like(got: Any, given: Any) -> Any:
+    """A native result in the dtype of what was given."""
+    return np.asarray(got).astype(given.dtype)
+
+
+def _short(error: Exception) -> str:
+    """The beginning of an error's text, without paths."""
+    words = str(error).replace("`", "'").split()
+    return " ".join(word for word in words if "/" not in word)[:120]
+
+
+def _equal(got: _parity.Leaves, wanted: _parity.Leaves) -> bool:
+    """Whether two results have the same bits."""
+    return all(got[path].tobytes() == leaf.tobytes() for path, leaf in wanted.items())
