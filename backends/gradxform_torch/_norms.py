@@ -87,7 +87,7 @@ def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[
     largest = size.detach().amax(over, keepdim=True)
     unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
     if ord == 2:
-        unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
+        unit = _power_of_two(unit)
     return *parts(size / unit), unit
 
 
@@ -98,8 +98,16 @@ def _size(leaf: torch.Tensor) -> torch.Tensor:
         return size
     plain = size.detach()
     unit = torch.where((plain > 0) & torch.isfinite(plain), plain, torch.ones_like(plain))
-    unit = torch.ldexp(torch.ones_like(unit), torch.frexp(unit).exponent)
-    return length(Vectors(leaf.device), size, unit, (leaf.real, leaf.imag))
+    return length(Vectors(leaf.device), size, _power_of_two(unit), (leaf.real, leaf.imag))
+
+
+def _power_of_two(x: torch.Tensor) -> torch.Tensor:
+    """The largest power of two that is not above a positive float64 number: its exponent's bits.
+
+    Inductor cannot compile frexp and ldexp of vectors.
+    """
+    bits = x.clamp(min=2.0**-1022).contiguous().view(torch.int64) & 0x7FF0000000000000
+    return bits.view(torch.float64)
 
 
 def _rooted(sums: Pair, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
