@@ -435,12 +435,12 @@ ARITHMETIC = (
     Mutant(
         "pairs", "a quotient is one of float64 numbers", PAIRS,
         "return self._sum(quotient, rest.high / other.high)", "return Number(self.xp, quotient)",
-        table("tensorflow-eager", CLIP_NORM, "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
+        of("primitives", "test_float64_factors_are_rounded_once"),
     ),
     Mutant(
         "pairs", "a product has the low halves of neither factor", PAIRS,
         "cross = self.high * other.low + self.low * other.high", "cross = 0.0 * self.high",
-        table("tensorflow-eager", CLIP_NORM, "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
+        of("primitives", "test_float64_factors_are_rounded_once"),
     ),
     Mutant(
         "pairs", "a sum over an odd number of gradients leaves one out", PAIRS,
@@ -467,7 +467,8 @@ ARITHMETIC = (
     ),
     Mutant(
         "pairs", "a square root is one of float64 numbers", PAIRS,
-        "return x._sum(near, rest.high / (2.0 * near))", "return root", table("tensorflow-eager", CLIP_NORM),
+        "return x._sum(near, rest.high / (2.0 * near))", "return root",
+        of("primitives", "test_float64_factors_are_rounded_once"),
     ),
     Mutant(
         "host", "limits and factors are rounded to float32", HOST,
@@ -542,7 +543,8 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.norms", "float64 squares are summed in one run", _NORMS,
-        "return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])", "return _dot64(flat)", NUMPY,
+        "return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])", "return _dot64(flat)",
+        of("primitives", "test_a_float64_sum_does_not_drift[numpy]"),
     ),
     Mutant(
         "numpy.norms", "the norm of zeros of another order is NaN", _NORMS,
@@ -1168,7 +1170,7 @@ ON_TORCH = (
         "torch.compute", "the host reads the high half of a pair alone", _BACKEND,
         "operand.high.numpy().astype(np.longdouble) + operand.low.numpy()",
         "operand.high.numpy().astype(np.longdouble)",
-        TORCH,
+        of("primitives", "test_torch_reads_both_halves_of_a_pair"),
     ),
     Mutant(
         "torch.from_numpy", "the tensor shares the array's memory", _BACKEND,
@@ -1232,7 +1234,8 @@ LIKE = (
         "return _least(xp, r(r(c) / r(n + r(_EPSILON))), r(1.0))", "return r(r(c) / r(n + r(_EPSILON)))",
         FORMULAS_NUMPY,
     ),
-    Mutant("like", "MLX's factor is rounded to float16", OTHERS, ", factor_in_dtype=False", "", FORMULAS_NUMPY),
+    Mutant("like", "MLX's factor is rounded to float16", OTHERS, '_mlx, widens=("float16",), factor_in_dtype=False',
+        '_mlx, widens=("float16",)', FORMULAS_NUMPY),
     Mutant(
         "like", "TensorFlow's infinite norm gives zeros", OTHERS,
         "return xp.where(xp.isfinite(n), r(c * _least(xp, r(_inverse(xp, n)), r(1.0 / c))), math.nan)",
@@ -1244,11 +1247,11 @@ LIKE = (
     ),
     Mutant(
         "like", "Keras takes a limit of zero as one", OTHERS,
-        "return xp.where(r(c) <= 0.0, 1.0, factor)", "return factor", FORMULAS_NUMPY,
+        "return xp.where(r(c) == 0.0, 1.0, factor)", "return factor", FORMULAS_NUMPY,
     ),
     Mutant(
         "like", "Keras takes a limit of zero as one for each gradient", OTHERS,
-        "    return xp.where(r(c) <= 0.0, 1.0, r(c))\n", "    return r(c)\n", FORMULAS_NUMPY,
+        "    return xp.where(r(c) == 0.0, 1.0, r(c))\n", "    return r(c)\n", FORMULAS_NUMPY,
     ),
     Mutant(
         "like", "optax is not told to leave gradients within the limit", OTHERS,
@@ -1266,7 +1269,8 @@ LIKE = (
     ),
     Mutant(
         "like", "the divisor of tf.clip_by_norm is the norm", OTHERS,
-        "return _most(xp, n, xp.where(r(c) < 0.0, 0.0, r(c)))", "return n", FORMULAS_NUMPY,
+        "def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:\n    return _most(xp, n, r(c))",
+        "def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:\n    return n", FORMULAS_NUMPY,
     ),
     Mutant(
         "like", "a norm that the library lost is used", OTHERS,
@@ -1346,7 +1350,7 @@ LIKE = (
     ),
     Mutant(
         "torch.peer_norm", "the order is ignored", "backends/gradxform_torch/backend.py",
-        "get_total_norm(list(leaves), ord)", "get_total_norm(list(leaves))", home("torch"),
+        "get_total_norm(there, ord)", "get_total_norm(there)", home("torch"),
     ),
 )  # fmt: skip
 
