@@ -68,7 +68,8 @@ def clip_norm(
 
     .. math:: g_i \leftarrow g_i \min(1, c / \lVert g_i \rVert)
 
-    A gradient within the limit comes back bit by bit. One with a NaN or an infinite element becomes NaN.
+    A gradient within the limit comes back bit by bit. One with a NaN or an infinite element becomes NaN. With `like`, a
+    library's own formula holds instead, its faults included.
 
     Args:
         max_norm: the limit c, in the gradient's units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
@@ -118,7 +119,8 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
 
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\textstyle\sum_i \lVert g_i \rVert^2}
 
-    Gradients within the limit come back bit by bit. A NaN or an infinite element anywhere makes all of them NaN.
+    Gradients within the limit come back bit by bit. A NaN or an infinite element anywhere makes all of them NaN. With
+    `like`, a library's own formula holds instead, its faults included.
 
     Args:
         max_norm: the limit c, in the gradients' units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
