@@ -56,7 +56,7 @@ def test_bit_by_bit_in_its_own_framework(transform: str, like: str, dtype: str, 
     if (like, mode) == ("torch", "compiled"):
         pytest.skip("no value is read and no native norm taken under torch.compile")
     native = peers.find(transform, like, mode == "compiled")
-    for seed, c in enumerate(LIMITS):
+    for seed, c in enumerate(LIMITS if mode == "eager" else LIMITS[:2]):
         leaves = ordinary(dtype, seed)
         tx = getattr(gx, transform)(c, like=like)
         assert distance(ours(tx, HOME[like], leaves, mode == "compiled"), native(leaves, c)) == 0, c
