@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 Array = Any
 """An array of some framework, traced or concrete."""
 
@@ -42,8 +44,10 @@ class Backend(Protocol):
     def shape(self, leaf: Array) -> tuple[int | None, ...] | None:
         """The static shape; None for a dimension, or for all of it, that is unknown until run time."""
 
-    def dense(self, leaf: Array) -> tuple[Array, Callable[[Array], Array] | None]:
-        """A leaf's values, duplicates summed, and how to put new values back; `(leaf, None)` if dense."""
+    def dense(
+        self, leaves: Sequence[Array]
+    ) -> tuple[Sequence[Array], Sequence[Callable[[Array], Array] | None] | None]:
+        """The leaves' values, duplicates summed, and how to put new values back; None for a dense leaf, or for all."""
 
     def densify(self, leaf: Array) -> Array:
         """A sparse leaf, whole, as a dense one."""
@@ -140,6 +144,11 @@ def preload() -> None:
         import gradxform_torch  # noqa: F401
 
 
+def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
+    """Whether all leaves but None are arrays of a backend, of types that have been seen before."""
+    return all(kind is type(None) or _by_type.get(kind) is backend for kind in {type(leaf) for leaf in leaves})
+
+
 def owner(leaf: Any) -> Backend | None:
     """The backend that owns an array, found by its type; None for a Python number and for what is no array."""
     kind = type(leaf)
@@ -154,7 +163,8 @@ def _search(kind: type) -> Backend | None:
         if name in sys.modules and importlib.util.find_spec(f"gradxform_{name}") is not None:
             found = backend(name)
             if issubclass(kind, found.types):
-                _by_type[kind] = found
+                if not issubclass(kind, np.ma.MaskedArray):  # which each tree is searched for
+                    _by_type[kind] = found
                 return found
     return None
 
@@ -170,13 +180,23 @@ def lookup(tree: Any) -> Backend | None:
     Raises:
         TypeError: a leaf that no framework here knows.
     """
+    return opened(tree)[0]
+
+
+def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
+    """The backend that owns a tree, with the leaves and the structure that it finds; None if there are no leaves."""
     first = _first_leaf(tree)
-    if first is None:
-        return _by_engine(tree)
-    found = owner(first)
-    if found is not None and found.name != "numpy":
-        return found
-    return _by_engine(tree) if found is None and not is_number(first) else _beside_numpy(tree)
+    found = None if first is None else owner(first)
+    if found is None or found.name == "numpy":
+        if first is None or (found is None and not is_number(first)):
+            found = _by_engine(tree)
+        else:
+            numpy = backend("numpy")
+            flat = numpy.flatten(tree)
+            if belong(numpy, flat[0]):
+                return numpy, flat
+            found = _beside_numpy(tree, numpy, flat[0])
+    return found, ([], None) if found is None else found.flatten(tree)
 
 
 def _first_leaf(tree: Any) -> Any:
@@ -192,10 +212,9 @@ def _first_leaf(tree: Any) -> Any:
     return None
 
 
-def _beside_numpy(tree: Any) -> Backend:
+def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
     """NumPy's backend, or the one of a framework whose arrays stand beside NumPy's in the tree."""
-    numpy = backend("numpy")
-    for leaf in numpy.flatten(tree)[0]:
+    for leaf in leaves:
         found = owner(leaf)
         if found is not None and found is not numpy:
             return found

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
-from gradxform._backend import Array, Backend, is_number, lookup, owner
-
-_SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
-_DOUBLE = frozenset({"float64", "complex128"})
-_VOID = "float0"
+from gradxform._backend import Array, Backend, opened
+from gradxform._source import DOUBLE, NARROW, REAL, SINGLE, Mask, Source, read
 
 
 class Norm(NamedTuple):
@@ -29,33 +24,7 @@ class Norm(NamedTuple):
     backend: Backend
 
 
-@dataclass(frozen=True)
-class Source:
-    """The tree that a flat view was made from, and how to make it again."""
-
-    backend: Backend
-    structure: Any
-    slots: tuple[Any, ...]
-    """The original leaves, None and float0 among them."""
-    kept: tuple[int, ...]
-    """The slots of the view's leaves."""
-    rebuild: tuple[Callable[[Array], Array] | None, ...]
-    """For each leaf: how its values become a sparse array again; None for a dense leaf."""
-    find_paths: Callable[[], list[str]]
-
-    @property
-    def paths(self) -> list[str]:
-        """One path a leaf of the view."""
-        paths = self.find_paths()
-        return [paths[slot] for slot in self.kept]
-
-    def path(self, leaf: int) -> str:
-        """The path of one leaf, for an error message."""
-        return self.paths[leaf] or "(the only leaf)"
-
-
-@dataclass(frozen=True)
-class Flat:
+class Flat(NamedTuple):
     """The leaves of one tree of gradients, each with a factor that is still to be applied.
 
     Rescaling multiplies the pending factors; a leaf is read once for its norm, and read and written once at the
@@ -65,11 +34,11 @@ class Flat:
     source: Source
     leaves: tuple[Array, ...]
     factor: Array | float | None
-    scope: tuple[bool, ...]
+    scope: Mask
     """The leaves that the transform at work was chosen for, stopped ones among them."""
-    active: tuple[bool, ...]
-    stopped: tuple[bool, ...]
-    owned: tuple[bool, ...]
+    active: Mask
+    stopped: Mask
+    owned: Mask
     """Leaves that may be written in place: all for an in-place run, else those a transform made."""
     measured: dict[tuple[float, int], Array]
     """Norms of the leaves without their pending factors, as 0-d numbers by order and leaf or as a whole vector."""
@@ -82,77 +51,66 @@ class Flat:
         return self.source.backend
 
     @property
-    def chosen(self) -> list[int]:
+    def chosen(self) -> Sequence[int]:
         """The active leaves' positions."""
-        return [i for i, active in enumerate(self.active) if active]
+        return self._places(self.active)
 
     def norms(self, ord: float = 2) -> Norm:
         """The norm of each active leaf, its pending factor included; a vector."""
         self._check_inexact()
-        single = tuple(self.backend.dtype(leaf) in _SINGLE for leaf in self.leaves)
         raw = self._raw_norms(ord)
         value = raw if self.factor is None else self.backend.compute(formulas.scaled_norm, raw, self.factor)
-        return Norm(value, single[0] if len(set(single)) == 1 else single, self.backend)
+        single = tuple(dtype in SINGLE for dtype in self.source.dtypes) if len(self.source.kinds) > 1 else ()
+        return Norm(value, single if len(set(single)) == 2 else self._is_single(), self.backend)
 
     def global_norm(self, ord: float = 2) -> Norm:
         """The norm over all active leaves together; a 0-d number."""
         norms = self.norms(ord)
-        active = [self.backend.dtype(self.leaves[i]) in _SINGLE for i in self.chosen]
-        if not active:
+        if self.active is self.source.nothing:
             return Norm(0.0, True, self.backend)
-        chosen = None if all(self.active) else self.active
-        plain = all(active) and self.factor is None and ord in (1, 2, math.inf)
+        single = self._is_single()
+        plain = single and self.factor is None and ord in (1, 2, math.inf)
         formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        return Norm(
-            self.backend.compute(formula, norms.value, active=chosen, ord=float(ord)), all(active), self.backend
-        )
+        active = None if self.active is self.source.everything else self.active
+        return Norm(self.backend.compute(formula, norms.value, active=active, ord=float(ord)), single, self.backend)
 
     def scaled(self, factor: Array | float) -> Flat:
         """Each active leaf times a factor: a number for all, or a vector with one a leaf."""
         self._check_inexact()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
-        if not all(self.active):
+        if self.active is not self.source.everything:
             factor = self.backend.compute(formulas.where_active, factor, active=self.active)
         if self.factor is not None:
             factor = self.backend.compute(formulas.product, self.factor, factor)
-        return replace(self, factor=factor)
+        return self._replace(factor=factor)
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Each slice of the active leaves over some axes times a factor that is got from its norm."""
-        view, new = self.slices(axes), {}
+        view, new = self.slices(axes), []
         compute = self.backend.compute
         for i in self.chosen:
             pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
             norm = self.backend.norm_over(view.leaves[i], axes, ord)
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
-            factor = factor_of(Norm(norm, self.backend.dtype(view.leaves[i]) in _SINGLE, self.backend))
+            factor = factor_of(Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
             factor = factor if pending is None else compute(formulas.product, factor, pending)
-            new[i] = self.backend.multiply_over(view.leaves[i], pairs.rounded(factor), view.owned[i])
-        return view._with(new, applied=True)
+            new.append(self.backend.multiply_over(view.leaves[i], pairs.rounded(factor), view.owned[i]))
+        return view._with(self.chosen, new, applied=True)
 
     def clipped(self, low: Any, high: Any) -> Flat:
         """Each element of the active leaves between two bounds."""
-        if not self.chosen:
-            return self
-        for i in self.chosen:
-            dtype = self.backend.dtype(self.leaves[i])
-            if dtype not in _SINGLE | _DOUBLE or "complex" in dtype:
-                raise TypeError(
-                    f"clip_value: the gradient at {self.source.path(i)!r} has dtype {dtype}; "
-                    "only real floating-point values can be put in order. Use clip_norm, or masked(...) to leave it out"
-                )
-            for name, bound in (("low", low), ("high", high)):
-                _check_broadcast(self, i, name, bound)
-        view = self if _includes_zero(low, high) else self._densified()
         chosen = self.chosen
-        factors = view.factor
-        if factors is not None and len(chosen) < len(self.leaves):
-            factors = view.backend.compute(formulas.take, factors, index=tuple(chosen))
+        if not chosen:
+            return self
+        self._check_ordered()
+        for name, bound in (("low", low), ("high", high)):
+            _check_broadcast(self, name, bound)
+        view = self if _includes_zero(low, high) else self._densified()
+        factors = view._at(view.factor, chosen)
         leaves = [view.leaves[i] for i in chosen]
-        inplace = all(view.owned[i] for i in chosen)
-        new = view.backend.clip(leaves, low, high, pairs.rounded(factors), inplace)
-        return view._with(dict(zip(chosen, new, strict=True)), applied=True)
+        new = view.backend.clip(leaves, low, high, pairs.rounded(factors), view._is_owned(chosen))
+        return view._with(chosen, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
         """The same view with its active leaves dense, each of which has the axes."""
@@ -164,62 +122,64 @@ class Flat:
         """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
         view = self.materialized()
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
-        return view._with(dict(zip(divisors, new, strict=True)))
+        return view._with(list(divisors), new)
 
     def materialized(self) -> Flat:
         """The same view with its active leaves as they would come out now, rounded to their dtypes."""
-        view, new = self.settled(), {}
-        for i in self.chosen:
-            given = self.source.slots[self.source.kept[i]]
-            if self.backend.dtype(view.leaves[i]) != self.backend.dtype(given):
-                new[i] = self.backend.cast(view.leaves[i], given)
-        return view._with(new)
+        view = self.settled()
+        if not self.source.kinds & NARROW:
+            return view
+        return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
 
     def stop(self) -> Flat:
         """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
-        stopped = tuple(was or active for was, active in zip(self.stopped, self.active, strict=True))
-        return replace(self, stopped=stopped, active=(False,) * len(self.active))
+        stopped = self.source.mask(map(operator.or_, self.stopped, self.active))
+        return self._replace(stopped=stopped, active=self.source.nothing)
 
     def focus(self, mask: Sequence[bool]) -> Flat:
         """The same view with fewer leaves in scope."""
-        return self._scoped(tuple(bool(a) and b for a, b in zip(mask, self.scope, strict=True)))
+        return self._scoped(self.source.mask(map(operator.and_, mask, self.scope)))
 
     def widen(self, outer: Flat) -> Flat:
         """The same view with the scope of the one it was focused from; stopped leaves stay holes."""
         return self._scoped(outer.scope)
 
-    def _scoped(self, scope: tuple[bool, ...]) -> Flat:
-        active = tuple(inside and not stopped for inside, stopped in zip(scope, self.stopped, strict=True))
-        return self if scope == self.scope and active == self.active else replace(self, scope=scope, active=active)
+    def _scoped(self, scope: Mask) -> Flat:
+        active = scope
+        if self.stopped is not self.source.nothing:
+            active = self.source.mask(map(operator.gt, scope, self.stopped))
+        return self if scope == self.scope and active == self.active else self._replace(scope=scope, active=active)
 
     def settled(self) -> Flat:
         """The same view with every pending factor applied."""
         if self.factor is None:
             return self
-        live = [i for i, stopped in enumerate(self.stopped) if not stopped]
-        if not live:
-            return replace(self, factor=None)
-        factors = self.factor
-        if len(live) < len(self.leaves):
-            factors = self.backend.compute(formulas.take, factors, index=tuple(live))
-        leaves = [self.leaves[i] for i in live]
-        inplace = all(self.owned[i] for i in live)
-        new = self.backend.multiply(leaves, pairs.rounded(factors), inplace)
-        return replace(self._with(dict(zip(live, new, strict=True))), factor=None)
+        live = self._live()
+        return self._with(live, self._multiplied(live))._replace(factor=None)
 
     # --- the way out ---------------------------------------------------------------------------------------------
 
     def results(self) -> list[Any]:
         """The leaves of the original tree after the transforms, None and float0 where they were."""
-        view = self.settled()
-        backend, out = self.backend, list(self.source.slots)
-        halted = [i for i, stopped in enumerate(self.stopped) if stopped]
-        fresh = dict(zip(halted, backend.zeros([view.leaves[i] for i in halted]), strict=True)) if halted else {}
-        for i, slot in enumerate(self.source.kept):
-            leaf, rebuild = fresh.get(i, view.leaves[i]), view.source.rebuild[i]
-            if backend.dtype(leaf) != backend.dtype(out[slot]):
-                leaf = backend.cast(leaf, out[slot])
-            out[slot] = leaf if rebuild is None else rebuild(leaf)
+        source, leaves = self.source, list(self.leaves)
+        if self.factor is not None:
+            live = self._live()
+            for i, leaf in zip(live, self._multiplied(live), strict=True):
+                leaves[i] = leaf
+        if source.kinds & NARROW:
+            leaves = [self._rounded(i, leaf) for i, leaf in enumerate(leaves)]
+        if self.stopped is not source.nothing:
+            halted = self._places(self.stopped)
+            for i, zero in zip(halted, self.backend.zeros([leaves[i] for i in halted]), strict=True):
+                leaves[i] = zero
+        if source.rebuild is not None:
+            rebuilds = zip(leaves, source.rebuild, strict=True)
+            leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
+        if len(leaves) == len(source.slots):
+            return leaves
+        out = list(source.slots)
+        for slot, leaf in zip(source.kept, leaves, strict=True):
+            out[slot] = leaf
         return out
 
     def tree(self) -> Any:
@@ -230,19 +190,43 @@ class Flat:
         """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
         out: list[Any] = [None] * len(self.source.slots)
         results = self.results()
-        for i, inside in enumerate(self.scope):
-            if inside:
-                out[self.source.kept[i]] = results[self.source.kept[i]]
+        for i in self._places(self.scope):
+            out[self.source.kept[i]] = results[self.source.kept[i]]
         return self.backend.unflatten(self.source.structure, out)
 
     def replaced(self, new: dict[int, Array]) -> Flat:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
         view = self.settled()._densified()
-        return replace(view._with(new), owned=view.owned)  # they may be the user's own, or share their memory
+        # The arrays may be the user's own, or share their memory.
+        return view._with(list(new), list(new.values()))._replace(owned=view.owned)
 
     def skipped(self) -> set[int]:
         """The slots of the stopped leaves, for adapters that can skip a variable."""
-        return {slot for slot, stopped in zip(self.source.kept, self.stopped, strict=True) if stopped}
+        return {self.source.kept[i] for i in self._places(self.stopped)}
+
+    # --- checks --------------------------------------------------------------------------------------------------
+
+    def _check_inexact(self) -> None:
+        if self.source.kinds <= SINGLE | DOUBLE:
+            return
+        for i in self.chosen:
+            dtype = self.source.dtypes[i]
+            if dtype not in SINGLE | DOUBLE:
+                raise TypeError(
+                    f"the gradient at {self.source.path(i)!r} has dtype {dtype}; a gradient has a floating-point or "
+                    "complex dtype. Cast it, or leave it out with masked(...) or None"
+                )
+
+    def _check_ordered(self) -> None:
+        if self.source.kinds <= REAL:
+            return
+        for i in self.chosen:
+            dtype = self.source.dtypes[i]
+            if dtype not in REAL:
+                raise TypeError(
+                    f"clip_value: the gradient at {self.source.path(i)!r} has dtype {dtype}; "
+                    "only real floating-point values can be put in order. Use clip_norm, or masked(...) to leave it out"
+                )
 
     def _check_axes(self, axes: tuple[int, ...]) -> None:
         """Refuse axes that an active leaf does not have."""
@@ -259,28 +243,67 @@ class Flat:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _with(self, new: dict[int, Array], applied: bool = False) -> Flat:
+    def _places(self, mask: Mask) -> Sequence[int]:
+        """The positions where a mask is true."""
+        if mask is self.source.everything:
+            return range(len(self.leaves))
+        return () if mask is self.source.nothing else [i for i, there in enumerate(mask) if there]
+
+    def _is_single(self) -> bool:
+        """Whether all active leaves are of dtypes whose norms count in float32."""
+        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
+
+    def _is_owned(self, places: Sequence[int]) -> bool:
+        """Whether some leaves may be written in place."""
+        return self.owned is self.source.everything or all(self.owned[i] for i in places)
+
+    def _at(self, factor: Any, places: Sequence[int]) -> Any:
+        """The pending factors of some leaves."""
+        if factor is None or len(places) == len(self.leaves):
+            return factor
+        return self.backend.compute(formulas.take, factor, index=tuple(places))
+
+    def _live(self) -> Sequence[int]:
+        """The positions of the leaves that are not stopped."""
+        every = range(len(self.leaves))
+        return every if self.stopped is self.source.nothing else [i for i in every if not self.stopped[i]]
+
+    def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
+        """Some leaves times their pending factors."""
+        if not places:
+            return ()
+        factors = pairs.rounded(self._at(self.factor, places))
+        return self.backend.multiply([self.leaves[i] for i in places], factors, self._is_owned(places))
+
+    def _rounded(self, i: int, leaf: Array) -> Array:
+        """A leaf's new values in the dtype that it came in."""
+        given = self.source.slots[self.source.kept[i]]
+        return leaf if leaf.dtype == given.dtype else self.backend.cast(leaf, given)
+
+    def _with(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Flat:
         """The view with some leaves replaced; `applied` says that their pending factors went into them."""
-        if not new:
+        if not places:
             return self
-        keep = tuple(i not in new for i in range(len(self.leaves)))
+        if len(places) == len(self.leaves):
+            made = map(operator.is_not, new, self.leaves)
+            owned = self.owned if self.owned is self.source.everything else map(operator.or_, self.owned, made)
+            factor = None if applied else self.factor
+            return self._replace(leaves=tuple(new), owned=self.source.mask(owned), factor=factor, measured={})
+        leaves, mine, keep = list(self.leaves), list(self.owned), [True] * len(self.leaves)
+        for i, leaf in zip(places, new, strict=True):
+            mine[i], leaves[i], keep[i] = mine[i] or leaf is not leaves[i], leaf, False
         factor = self.factor
         if applied and factor is not None:
-            factor = None if not any(keep) else self.backend.compute(formulas.where_active, factor, active=keep)
-        return replace(
-            self,
-            leaves=tuple(new.get(i, leaf) for i, leaf in enumerate(self.leaves)),
-            owned=tuple(owned or (i in new and new[i] is not self.leaves[i]) for i, owned in enumerate(self.owned)),
-            factor=factor,
-            measured={key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]},
-        )
+            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep))
+        measured = {key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}
+        return self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), factor=factor, measured=measured)
 
     def _raw_norms(self, ord: float) -> Array:
         """The vector of the leaves' own norms, each measured once; zero for a leaf that no one has asked for."""
         whole = self.measured.get((ord, -1))
         if whole is not None:
             return whole
-        missing = [i for i in self.chosen if (ord, i) not in self.measured]
+        missing = [i for i in self.chosen if (ord, i) not in self.measured] if self.measured else self.chosen
         new = self.backend.norms([self.leaves[i] for i in missing], ord) if missing else None
         if len(missing) == len(self.leaves):
             self.measured[ord, -1] = new
@@ -292,29 +315,14 @@ class Flat:
 
     def _densified(self) -> Flat:
         """The view with its active sparse leaves made dense."""
-        sparse = [i for i in self.chosen if self.source.rebuild[i] is not None]
-        if not sparse:
+        if self.source.rebuild is None:
             return self
-        new = {}
-        for i in sparse:
-            rebuild = self.source.rebuild[i]
-            assert rebuild is not None
-            new[i] = self.backend.densify(rebuild(self.leaves[i]))
-        rebuilds = tuple(None if i in new else rebuild for i, rebuild in enumerate(self.source.rebuild))
-        return replace(
-            self,
-            source=replace(self.source, rebuild=rebuilds),
-            leaves=tuple(new.get(i, leaf) for i, leaf in enumerate(self.leaves)),
-        )
-
-    def _check_inexact(self) -> None:
+        rebuild, leaves = list(self.source.rebuild), list(self.leaves)
         for i in self.chosen:
-            dtype = self.backend.dtype(self.leaves[i])
-            if dtype not in _SINGLE and dtype not in _DOUBLE:
-                raise TypeError(
-                    f"the gradient at {self.source.path(i)!r} has dtype {dtype}; a gradient has a floating-point or "
-                    "complex dtype. Cast it, or leave it out with masked(...) or None"
-                )
+            back = rebuild[i]
+            if back is not None:
+                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
 
 
 def limit(norm: Norm, max_norm: Any) -> Array:
@@ -338,10 +346,9 @@ def view(tree: Any, *, inplace: bool = False) -> Flat | None:
     Raises:
         TypeError: arrays of two frameworks, or a leaf that is no array; names the paths.
     """
-    backend = lookup(tree)
+    backend, (leaves, structure) = opened(tree)
     if backend is None:
         return None
-    leaves, structure = backend.flatten(tree)
     return from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=inplace)
 
 
@@ -349,40 +356,14 @@ def from_leaves(
     backend: Backend, slots: Sequence[Any], structure: Any, paths: Callable[[], list[str]], *, inplace: bool = False
 ) -> Flat | None:
     """The flat view of leaves that an adapter has found itself; None if all of them are holes."""
-    adopted = [slot if slot is None else _adopt(backend, slots, i, paths) for i, slot in enumerate(slots)]
-    kept = tuple(i for i, leaf in enumerate(adopted) if leaf is not None and backend.dtype(leaf) != _VOID)
-    if not kept:
-        return None
-    dense = [backend.dense(adopted[i]) for i in kept]
-    count = len(kept)
-    source = Source(backend, structure, tuple(adopted), kept, tuple(rebuild for _, rebuild in dense), paths)
-    owned = tuple(inplace and adopted[slot] is slots[slot] for slot in kept)
-    everything = (True,) * count
-    return Flat(source, tuple(leaf for leaf, _ in dense), None, everything, everything, (False,) * count, owned, {})
-
-
-def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], list[str]]) -> Array:
-    leaf = slots[i]
-    found = owner(leaf)
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise TypeError(
-            f"the leaf at {paths()[i]!r} is a masked array; its mask would be lost: fill or compress it first"
-        )
-    if found is backend:
-        return leaf
-    if (found is not None and found.name == "numpy") or is_number(leaf):
-        return backend.adopt(leaf)
-    path = paths()[i]
+    found = read(backend, slots, structure, paths)
     if found is None:
-        raise TypeError(f"the leaf at {path!r} is a {type(leaf).__name__}, not an array: {leaf!r:.80}")
-    other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
-    if other is None:
-        kind = type(leaf).__name__
-        raise TypeError(f"the leaf at {path!r} is {found.name}'s ({kind}), and an array of {backend.name} is wanted")
-    raise TypeError(
-        f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({type(leaf).__name__}), "
-        f"{paths()[other]!r} is {backend.name}'s; convert one of them"
-    )
+        return None
+    source, leaves = found
+    owned = source.nothing
+    if inplace:
+        owned = source.mask([source.slots[slot] is slots[slot] for slot in source.kept])
+    return Flat(source, leaves, None, source.everything, source.everything, source.nothing, owned, {})
 
 
 def _includes_zero(low: Any, high: Any) -> bool:
@@ -391,14 +372,21 @@ def _includes_zero(low: Any, high: Any) -> bool:
     return numbers and (low is None or low <= 0) and (high is None or high >= 0)
 
 
-def _check_broadcast(flat: Flat, i: int, name: str, bound: Any) -> None:
+def _check_broadcast(flat: Flat, name: str, bound: Any) -> None:
     given = getattr(bound, "shape", ())
-    bound_shape, shape = () if getattr(given, "rank", 0) is None else tuple(given), flat.backend.shape(flat.leaves[i])
-    if not bound_shape or shape is None:
+    bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
+    if not bound_shape:
         return
-    matched = zip(reversed(bound_shape), reversed(shape), strict=False)
-    if len(bound_shape) > len(shape) or any(b not in (1, s) and s is not None and b is not None for b, s in matched):
-        raise ValueError(
-            f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {flat.source.path(i)!r} "
-            f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
-        )
+    for i in flat.chosen:
+        shape = flat.backend.shape(flat.leaves[i])
+        if shape is not None and not _broadcasts(bound_shape, shape):
+            raise ValueError(
+                f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {flat.source.path(i)!r} "
+                f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
+            )
+
+
+def _broadcasts(given: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+    """Whether an array broadcasts to a shape, as far as both are known."""
+    matched = zip(reversed(given), reversed(shape), strict=False)
+    return len(given) <= len(shape) and all(b in (1, s) or s is None or b is None for b, s in matched)

@@ -17,14 +17,18 @@ import numpy as np
 class Vectors:
     """NumPy's functions under the names that formulas use."""
 
-    where = staticmethod(np.where)
     isfinite = staticmethod(np.isfinite)
     sqrt = staticmethod(np.sqrt)
     abs = staticmethod(np.abs)
-    sum = staticmethod(np.sum)
-    max = staticmethod(np.max)
+    sum = staticmethod(np.add.reduce)
+    max = staticmethod(np.maximum.reduce)
     any = staticmethod(np.any)
     mask = staticmethod(np.array)
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Elementwise choice; of a single condition without an array."""
+        return (yes if condition else no) if isinstance(condition, np.bool_) else np.where(condition, yes, no)
 
     @staticmethod
     def stop_gradient(x: Any) -> Any:

@@ -1,39 +1,112 @@
-"""Norms that are right to the last bit of float32 at any size, in one read of the memory.
+"""Norms of NumPy arrays that are right to the last bit of float32 at any size, in one read of the memory.
 
-A float32 array is seen as rows of 256: NumPy sums each row's squares in float32, where the rounding is small, and the
-rows are added in float64. The few rows that hold much of the sum are summed again in float64, so that one heavy row
-does not put its rounding into the result. If the sum left the range of float32, the array is summed again in float64.
+Small arrays are put together in float64, and their squares summed by one call: a call costs more than the few numbers
+in them. A larger float32 array is seen as rows of 256: NumPy sums each row's squares in float32, where the rounding is
+small, and the rows are added in float64. The few rows that hold much of the sum are summed again in float64, so that
+one heavy row does not put its rounding into the result. If the sum left the range of float32, the array is summed again
+in float64.
+
+For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without a copy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+SMALL = 1 << 13
+"""Arrays of no more elements are read together."""
 _ROW = 256
 _SHORT_ROW = 16
 _BLOCK = 1 << 16
-_SMALL = 1 << 13
-_HEAVY = 1 / 64
+"""So many elements in float64 fit the cache."""
+_HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+_WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
+_ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
-def leaf_norm(leaf: Any, ord: float) -> Any:
-    """The norm of one array: a float64 number, or longdouble for a float64 array."""
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them."""
+    kinds = {leaf.dtype for leaf in leaves}
+    found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
+    sizes = [leaf.size for leaf in leaves]
+    small: Sequence[int] = ()
+    large: Sequence[int] = ()
+    if ord == 2:
+        small = [i for i, size in enumerate(sizes) if size <= SMALL and leaves[i].dtype not in _ALONE]
+        large = [i for i, size in enumerate(sizes) if size > SMALL and leaves[i].dtype == np.float32]
+    for run in runs(sizes, small):
+        flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
+        found[run] = norms_together(flat, [sizes[i] for i in run])
+    for i in large:
+        found[i] = norm_by_rows(leaves[i].ravel(order="K"))
+    if len(small) + len(large) < len(leaves):
+        for i in set(range(len(leaves))).difference(small, large):
+            found[i] = _leaf_norm(leaves[i], ord)
+    return found
+
+
+def runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Places of arrays one after the other, cut where a run of arrays would not fit the cache."""
+    first = total = 0
+    for end, place in enumerate(places):
+        total += sizes[place]
+        if total > _BLOCK:
+            yield places[first : end + 1]
+            first, total = end + 1, 0
+    if first < len(places):
+        yield places[first:]
+
+
+def norms_together(flat: Any, sizes: Sequence[int]) -> Any:
+    """The 2-norms of parts of a float64 array, which is written over; its numbers are those of a narrower dtype."""
+    np.square(flat, out=flat)
+    lengths = np.array(sizes)
+    found, some = np.zeros(len(lengths)), lengths > 0
+    if len(flat):
+        found[some] = np.add.reduceat(flat, (np.cumsum(lengths) - lengths)[some])  # it has no sum of nothing
+    return np.sqrt(found)
+
+
+def norm_by_rows(flat: Any, sum_rows: Callable[[Any], Any] | None = None) -> float:
+    """The 2-norm of a large float32 vector; `sum_rows` gives the sums of the squares of a matrix's rows."""
+    cut = flat.size // _ROW * _ROW
+    rows = flat[:cut].reshape(-1, _ROW)
+    sums = np.vecdot(rows, rows) if sum_rows is None else sum_rows(rows)
+    total = float(np.add.reduce(sums, dtype=np.float64))
+    if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
+        total = _again(rows, sums.astype(np.float64), total)
+    return math.sqrt(total if cut == flat.size else total + _dot64(flat[cut:].astype(np.float64)))
+
+
+def _again(rows: Any, sums: Any, total: float) -> float:
+    """The sum of the squares of rows whose own sums, or one of them, are not right enough."""
+    if math.isnan(total):
+        return total
+    if not rows.size * _ONLY_ROUNDING_LOST < total < math.inf:
+        return sum(_dot64(block) for block in _blocks(rows.reshape(-1)))
+    heavy = np.flatnonzero(sums >= total * _HEAVY)
+    exact = rows[heavy].astype(np.float64)
+    return total + float((np.vecdot(exact, exact) - sums[heavy]).sum())
+
+
+def _leaf_norm(leaf: Any, ord: float) -> Any:
+    """The norm of one array by itself: a float64 number, or longdouble for a float64 array."""
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
-    if ord == 2:
-        if flat.dtype == np.float64:
-            return _norm64(flat)
-        if flat.dtype == np.float32 and flat.size > _SMALL:
-            return math.sqrt(_squares32(flat))
-        return math.sqrt(sum(_dot64(block) for block in _blocks(flat)))
-    return _other_norm(flat, ord)
+    if ord != 2:
+        return _other_norm(flat, ord)
+    if flat.dtype == np.float64:
+        return norm64(flat)
+    if flat.dtype == np.float32 and flat.size > SMALL:
+        return norm_by_rows(flat)
+    return math.sqrt(sum(_dot64(block) for block in _blocks(flat)))
 
 
 def _real(leaf: Any, ord: float) -> Any:
@@ -54,26 +127,10 @@ def _dot64(block: Any) -> float:
     return float(np.dot(block, block))
 
 
-def _squares32(flat: Any) -> float:
-    cut = flat.size // _ROW * _ROW
-    rows = flat[:cut].reshape(-1, _ROW)
-    sums = np.vecdot(rows, rows).astype(np.float64)
-    total = float(sums.sum())
-    if math.isnan(total):
-        return total
-    if not flat.size * _ONLY_ROUNDING_LOST < total < math.inf:
-        return sum(_dot64(block) for block in _blocks(flat))
-    heavy = np.flatnonzero(sums > total * _HEAVY)
-    if heavy.size:
-        exact = rows[heavy].astype(np.float64)
-        total += float((np.vecdot(exact, exact) - sums[heavy]).sum())
-    return total + _dot64(flat[cut:].astype(np.float64))
-
-
-def _norm64(flat: Any) -> Any:
+def norm64(flat: Any) -> Any:
     """The 2-norm of float64 numbers, in longdouble."""
     total = _squares64(flat)
-    if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
+    if not flat.size or flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
         return np.sqrt(total)
     largest = float(np.max(np.abs(flat)))
     if not 0 < largest < math.inf:
@@ -83,7 +140,7 @@ def _norm64(flat: Any) -> Any:
 
 
 def _squares64(flat: Any) -> Any:
-    width = _ROW if flat.size > _SMALL else _SHORT_ROW
+    width = _ROW if flat.size > SMALL else _SHORT_ROW
     cut = flat.size // width * width
     rows = flat[:cut].reshape(-1, width)
     return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])

@@ -1,9 +1,15 @@
-"""Norms in float64, which XLA converts to while it reads: no overflow, no underflow, no rounding to speak of."""
+"""Norms in float64, which XLA converts to while it reads: no overflow, no underflow, no rounding to speak of.
+
+On the CPU that is slower than the memory, so there the squares of large float32 leaves are summed in float32 in short
+rows, and the rows added in float64; where one row holds much of the sum, or the sum left the range of float32, all are
+summed again. Small leaves of one size are put together, since XLA takes its time to compile a sum for each of them.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,6 +19,92 @@ from jax import lax
 
 from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_jax._scalars import Vectors
+
+_SMALL = 1 << 13
+_LARGE = 1 << 16
+_ROWS = 1 << 10
+"""Large leaves are seen as at least so many rows."""
+_WIDTHS = (512, 256, 128, 64, 32)
+"""Of rows of other lengths, XLA adds up what is left of whole vectors with more rounding."""
+_HEAVY = 1 / 64
+_ONLY_ROUNDING_LOST = 2.0**-100
+"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+
+
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The vector of the leaves' norms; a pair of vectors if a float64 leaf is among them."""
+    if ord == 2 and not any(map(_is_wide, leaves)):
+        return _norms2(tuple(leaves))
+    pairs = [norm(leaf, None, ord) for leaf in leaves]
+    highs = jnp.stack([pair.high for pair in pairs])
+    return Pair(highs, jnp.stack([pair.low for pair in pairs])) if any(map(_is_wide, leaves)) else highs
+
+
+@jax.custom_jvp
+def _norms2(leaves: tuple[Any, ...]) -> Any:
+    """The 2-norms of leaves of which none is of 64 bits."""
+    large = [i for i, leaf in enumerate(leaves) if leaf.dtype == np.float32 and leaf.size >= _LARGE and _width(leaf)]
+    others = sorted(set(range(len(leaves))).difference(large))
+    found = list(_together(leaves, others))
+    if large:
+        rows = [leaves[i].reshape(-1, _width(leaves[i])) for i in large]
+        found.append((large, lax.platform_dependent(*rows, cpu=_in_rows, default=_exactly)))
+    order = [i for places, _ in found for i in places]
+    squares = jnp.concatenate([sums for _, sums in found])
+    if order != sorted(order):
+        squares = squares[np.argsort(order)]
+    return jnp.sqrt(squares)
+
+
+@_norms2.defjvp
+def _norms2_jvp(primals: Any, tangents: Any) -> Any:
+    with jax.enable_x64(True):
+        (leaves,), (changes,) = primals, tangents
+        value = _norms2(leaves)
+        along = (_change(leaf, change, value[i]) for i, (leaf, change) in enumerate(zip(leaves, changes, strict=True)))
+        return value, jnp.stack(list(along))
+
+
+def _change(leaf: Any, tangent: Any, norm: Any) -> Any:
+    return jnp.sum(jnp.abs(_wide(leaf)) / jnp.where(norm > 0, norm, 1.0) * _along(_sign(leaf), tangent))
+
+
+def _together(leaves: Sequence[Any], places: Sequence[int]) -> Any:
+    """Places of leaves and the sums of their squares: of small leaves of one size and dtype together, else alone."""
+    groups: dict[Any, list[int]] = {}
+    for i in places:
+        leaf = leaves[i]
+        groups.setdefault((leaf.size, leaf.dtype) if leaf.size <= _SMALL else i, []).append(i)
+    for group in groups.values():
+        flat = [leaves[i].reshape(-1) if leaves[i].ndim != 1 else leaves[i] for i in group]
+        whole = flat[0] if len(flat) == 1 else lax.optimization_barrier(lax.concatenate(flat, 0))  # type: ignore[no-untyped-call]
+        yield group, jnp.sum(_squares(whole).reshape(len(group), -1), axis=1)
+
+
+def _width(leaf: Any) -> int:
+    """The length of the rows that a large leaf is seen in, a power of two; 0 if none is fit."""
+    return next((width for width in _WIDTHS if leaf.size % width == 0 and leaf.size >= width * _ROWS), 0)
+
+
+def _in_rows(*leaves: Any) -> Any:
+    """The sums of the squares of matrices by their rows."""
+    # XLA sums squares fast where nothing but the square stands before the sum; the barrier keeps the reshape out.
+    sums = [jnp.sum(jnp.square(lax.optimization_barrier(rows)), axis=1) for rows in leaves]  # type: ignore[no-untyped-call]
+    totals = jnp.stack([jnp.sum(lax.convert_element_type(rows, np.float64)) for rows in sums])
+    heaviest = lax.convert_element_type(jnp.stack([jnp.max(rows) for rows in sums]), np.float64)
+    least = np.array([rows.size * _ONLY_ROUNDING_LOST for rows in leaves])
+    sound = jnp.isfinite(totals) & (totals > least) & (heaviest < totals * _HEAVY)
+    return lax.cond(jnp.all(sound | (totals != totals)), lambda: totals, lambda: _exactly(*leaves))
+
+
+def _exactly(*leaves: Any) -> Any:
+    """The sums of the squares of matrices in float64, a block at a time."""
+    return jnp.stack([_sum_in_blocks(rows) for rows in leaves])
+
+
+def _sum_in_blocks(rows: Any) -> Any:
+    blocks = rows.reshape(rows.shape[1], -1)
+    return lax.fori_loop(0, len(blocks), lambda i, total: total + jnp.sum(_squares(blocks[i])), jnp.zeros(()))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
@@ -37,7 +129,7 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
     with jax.enable_x64(True):
         (leaf,), (tangent,) = primals, tangents
         pair = norm(leaf, axes, ord)
-        value, size, sign = pair.high, _size(leaf), jnp.conj(jnp.sign(_wide(leaf)))
+        value, size, sign = pair.high, _size(leaf), _sign(leaf)
         if ord == math.inf:
             top = lax.convert_element_type(size == value, np.float64)
             weight = top / jnp.sum(top, axis=axes, keepdims=axes is not None)
@@ -52,6 +144,10 @@ def _power(share: Any, exponent: float) -> Any:
     """A power of numbers from zero to one; JAX would differentiate ** with 32-bit numbers once it is traced."""
     positive = share > 0
     return jnp.where(positive, jnp.exp(exponent * jnp.log(jnp.where(positive, share, 1.0))), 0.0)
+
+
+def _sign(leaf: Any) -> Any:
+    return jnp.conj(jnp.sign(_wide(leaf)))
 
 
 def _along(sign: Any, tangent: Any) -> Any:

@@ -20,6 +20,7 @@ from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform._pairs import Pair, evaluate
 from gradxform_jax._norms import norm
+from gradxform_jax._norms import norms as _norms_of
 from gradxform_jax._scalars import Vectors
 
 name: str = "jax"
@@ -76,9 +77,9 @@ def shape(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def dense(leaf: Any) -> tuple[Any, None]:
+def dense(leaves: Sequence[Any]) -> tuple[Sequence[Any], None]:
     """JAX's gradients are dense."""
-    return leaf, None
+    return leaves, None
 
 
 def densify(leaf: Any) -> Any:
@@ -94,10 +95,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
 @functools.partial(jax.jit, static_argnames="ord")
 def _norms(leaves: list[Any], ord: float) -> Any:
-    if any(leaf.dtype in (np.float64, np.complex128) for leaf in leaves):
-        pairs = [norm(leaf, None, ord) for leaf in leaves]
-        return Pair(jnp.stack([pair.high for pair in pairs]), jnp.stack([pair.low for pair in pairs]))
-    return jnp.stack([norm(leaf, None, ord).high for leaf in leaves])
+    return _norms_of(leaves, ord)
 
 
 @_wide
@@ -115,33 +113,36 @@ def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
 
 @jax.jit
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
-    factors = lax.optimization_barrier(factors)  # type: ignore[no-untyped-call] # else XLA makes one float32 constant of the halves of a constant
-    return [_times(leaf, factor) for leaf, factor in zip(leaves, _each(factors, len(leaves)), strict=True)]
+    # Behind the barrier, XLA makes these numbers once and not in every leaf's loop, nor one constant of a pair's two.
+    halves = lax.optimization_barrier(_halves(factors))  # type: ignore[no-untyped-call]
+    untouched = lax.optimization_barrier(factors == 1)  # type: ignore[no-untyped-call]
+    each = zip(leaves, *(_each(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
+    return [_times(leaf, *numbers) for leaf, *numbers in each]
 
 
-def _each(factors: Any, count: int) -> list[Any]:
-    return [factors] * count if factors.ndim == 0 else [factors[i] for i in range(count)]
+def _each(numbers: Any, count: int) -> list[Any]:
+    return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
 
 
-def _times(leaf: Any, factor: Any) -> Any:
-    """A leaf times float64 factors, by its real and imaginary parts; where a factor is one, the leaf's own bits."""
-    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-        product = lax.complex(_scaled(leaf.real, factor), _scaled(leaf.imag, factor))
-    else:
-        product = _scaled(leaf, factor)
-    return _weak_as(leaf, jnp.where(factor == 1, leaf, product))
-
-
-def _scaled(leaf: Any, factor: Any) -> Any:
-    if leaf.dtype == np.float64:
-        return leaf * factor
+def _halves(factor: Any) -> tuple[Any, Any]:
+    """Two float32 numbers whose product is a factor that float32 may not hold."""
     coarse = jnp.asarray(1.0)
     for below, power in reversed(_HALVES):
         coarse = jnp.where(jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse))
-    wide = lax.convert_element_type(leaf, np.float32)
-    for half in (coarse, factor / coarse):
-        wide = wide * lax.convert_element_type(half, np.float32)
-    return lax.convert_element_type(wide, leaf.dtype)
+    return lax.convert_element_type(coarse, np.float32), lax.convert_element_type(factor / coarse, np.float32)
+
+
+def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> Any:
+    """A leaf times float64 factors, by its real and imaginary parts; where a factor is one, the leaf's own bits."""
+
+    def scaled(part: Any) -> Any:
+        if part.dtype == np.float64:
+            return part * factor
+        return lax.convert_element_type(lax.convert_element_type(part, np.float32) * coarse * fine, part.dtype)
+
+    is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+    product = lax.complex(scaled(leaf.real), scaled(leaf.imag)) if is_complex else scaled(leaf)
+    return _weak_as(leaf, jnp.where(untouched, leaf, product))
 
 
 def _weak_as(leaf: Any, result: Any) -> Any:
@@ -155,7 +156,11 @@ def _weak_as(leaf: Any, result: Any) -> Any:
 @_wide
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
-    return jax.jit(_times)(leaf, factor)
+    return jax.jit(_times_over)(leaf, factor)
+
+
+def _times_over(leaf: Any, factor: Any) -> Any:
+    return _times(leaf, factor, *_halves(factor), factor == 1)
 
 
 @_wide

@@ -45,13 +45,14 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
         raise TypeError(f"{tx!r} keeps a state: call state = tx.init(params) first, then apply_(tx, tree, state)")
     leaves, structure = backend.flatten(tree)
     for i, leaf in enumerate(leaves):
-        if leaf is not None and not (isinstance(leaf, np.ndarray) and owner(leaf) is backend and leaf.flags.writeable):
+        if leaf is not None and not (_is_array(leaf) and leaf.flags.writeable):
             raise TypeError(
                 f"numpy.apply_ writes into arrays, but the leaf at {backend.paths(tree)[i]!r} is "
                 + ("read-only" if isinstance(leaf, np.ndarray) else f"a {type(leaf).__name__}")
             )
-    once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
-    leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
+    if len(set(map(id, leaves))) < len(leaves):
+        once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
+        leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
     view = _flat.from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if view is None:
         return state
@@ -60,3 +61,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
         if old is not None and new is not old:
             np.copyto(old, new)
     return state
+
+
+def _is_array(leaf: Any) -> bool:
+    return type(leaf) is np.ndarray or (isinstance(leaf, np.ndarray) and owner(leaf) is backend)

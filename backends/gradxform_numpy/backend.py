@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform import _host
-from gradxform_numpy import _norms
+from gradxform import _host, _host_norms
 
 name: str = "numpy"
 types: tuple[type, ...] = (np.ndarray, np.generic)
 
 _names: dict[Any, str] = {}
+_FLOAT32 = np.dtype(np.float32)
 _TINY = 2.0**-126
 _HUGE = 2.0**127
 
@@ -57,9 +57,9 @@ def shape(leaf: Any) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def dense(leaf: Any) -> tuple[Any, None]:
+def dense(leaves: Sequence[Any]) -> tuple[Sequence[Any], None]:
     """NumPy has no sparse arrays."""
-    return leaf, None
+    return leaves, None
 
 
 def densify(leaf: Any) -> Any:
@@ -70,21 +70,32 @@ def densify(leaf: Any) -> Any:
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms."""
     with np.errstate(all="ignore"):
-        found = [_norms.leaf_norm(leaf, ord) for leaf in leaves]
-        wide = any(leaf.dtype.name in ("float64", "complex128") for leaf in leaves)
-        return np.array(found, np.longdouble if wide else np.float64)
+        return _host_norms.norms(leaves, ord)
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     """Norms over some axes, in float64, the axes kept as ones."""
-    return _norms.norm_over(leaf, axes, ord)
+    return _host_norms.norm_over(leaf, axes, ord)
 
 
 def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
     """Each leaf times its factor; one that has the factor one comes back as it is."""
-    each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+    each = np.asarray(factors, np.float64).tolist()
     with np.errstate(all="ignore"):
+        if isinstance(each, float):
+            return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
         return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+
+
+def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
+    """Each leaf times one factor; NumPy is called with what it need not convert."""
+    kinds = {(type(leaf), leaf.dtype) for leaf in leaves}
+    if kinds != {(np.ndarray, _FLOAT32)} or not _is_ordinary(factor):
+        return [_times(leaf, factor, inplace) for leaf in leaves]
+    number = np.array(factor, np.float32)
+    if inplace:
+        return [np.multiply(leaf, number, leaf) for leaf in leaves]
+    return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
 
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
@@ -92,11 +103,16 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     kind = dtype(leaf)
     if leaf.dtype.kind == "c":
         return _as_given(leaf, _by_parts(leaf, lambda part: _times(part, factor, False)), out)
-    ordinary = _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
+    ordinary = _is_ordinary(factor)
     if kind == "float64" or (kind == "float32" and ordinary):
         return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
     wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != "float32" else np.float64)
     return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
+
+
+def _is_ordinary(factor: float) -> bool:
+    """Whether float32 holds a factor to its last bit."""
+    return _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
 
 
 def _by_parts(leaf: Any, function: Callable[[Any], Any]) -> Any:

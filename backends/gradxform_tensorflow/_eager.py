@@ -1,11 +1,34 @@
-"""Two ways to branch: by reading the condition where that is free, else in the graph."""
+"""What can be done where operations run at once: read values where that is free, and branch by them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import record
+
+
+def readable(tensors: Iterable[Any]) -> bool:
+    """Whether these are tensors on the CPU with values, which no tape may be watching."""
+    if not tf.executing_eagerly() or record.could_possibly_record():
+        return False
+    given = list(tensors)
+    if not all(hasattr(kind, "numpy") for kind in {type(tensor) for tensor in given}):
+        return False
+    return _has_only_cpus() or all("CPU:" in tensor.device for tensor in given)
+
+
+@functools.cache
+def _has_only_cpus() -> bool:
+    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+
+def view(tensor: Any) -> Any:
+    """A tensor's memory as a NumPy array that cannot be written to."""
+    return np.asarray(tensor) if tensor.dtype == tf.bfloat16 else np.asarray(memoryview(tensor))
 
 
 def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -1,32 +1,42 @@
 """Norms that are right to the last bit of float32 at any size.
 
-Up to a million elements an array is converted to float64 in the cache, which costs nothing. A larger one is seen as
-rows of 128 whose norms are taken in float32 and added in float64, in one read of the memory; if the result left the
-range of float32, or one row holds much of it, the array is read again in float64.
+Where values may be read, NumPy reads the tensors' memory. Else, small tensors of one size are put together. Up to a
+million elements a tensor is converted to float64 in the cache, which costs nothing. A larger one is seen as rows of 128
+whose norms are taken in float32 and added in float64, in one read of the memory; if the result left the range of
+float32, or one row holds much of it, the tensor is read again in float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from gradxform import _host_norms as host
 from gradxform._pairs import Pair, length, root, total, total_squares
-from gradxform_tensorflow import _eager
+from gradxform_tensorflow import _eager, _packing
 from gradxform_tensorflow._scalars import Vectors
 
 _ROW = 128
 _LARGE = 1 << 20
 _HEAVY = 1 / 64
 _WIDE = (tf.float64, tf.complex128)
+_NARROW = (tf.float32, tf.float16, tf.bfloat16)
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
 
 def norms(leaves: Sequence[Any], ord: float) -> Any:
-    """The vector of the leaves' norms, in float64."""
+    """The vector of the leaves' norms, in float64; a NumPy vector where values may be read.
+
+    Not of float64 leaves, whose sums NumPy rounds more often.
+    """
+    if _eager.readable(leaves) and not any(leaf.dtype in _WIDE for leaf in leaves):
+        with np.errstate(all="ignore"):
+            return host.norms([_eager.view(leaf) for leaf in leaves], ord)
     if ord == 2:
         return _norms2(leaves)
     found = [reduced(leaf, None, ord) for leaf in leaves]
@@ -41,22 +51,47 @@ def _stacked(numbers: Sequence[Any]) -> Pair:
 
 
 def _norms2(leaves: Sequence[Any]) -> Any:
-    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
     doubles = [i for i, leaf in enumerate(leaves) if leaf.dtype in _WIDE]
-    squares = {i: _total(_parts(leaves[i]), None, True) for i in doubles}
-    if large:
-        squares |= zip(large, tf.unstack(_row_totals(*(leaves[i] for i in large))), strict=True)
-    for i in set(range(len(leaves))).difference(squares):
-        squares[i] = tf.add_n([2.0 * tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in _parts(leaves[i])])
-    ordered = [squares[i] for i in range(len(leaves))]
+    others = [i for i, leaf in enumerate(leaves) if leaf.dtype not in _WIDE]
     if not doubles:
-        return _root(tf.stack(ordered))
-    together = _stacked(ordered)
+        return _root(_squares(leaves, others))
+    squares = {i: _total(_parts(leaves[i]), None, True) for i in doubles}
+    if others:
+        squares |= zip(others, tf.unstack(_squares(leaves, others), num=len(others)), strict=True)
+    together = _stacked([squares[i] for i in range(len(leaves))])
     plain = root(Vectors, together)
     some = tf.gather(together.high, doubles)
     sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
     trusted = tf.reduce_all(((some < 2.0**1000) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
     return Pair(*_eager.cond(trusted, lambda: tuple(plain), lambda: tuple(_with_scaled(plain, leaves, doubles))))
+
+
+def _squares(leaves: Sequence[Any], places: Sequence[int]) -> Any:
+    """The sums of the squares of some leaves, none of them of 64 bits, as a vector."""
+    found: list[tuple[Sequence[int], Any]] = []
+    large = [i for i in places if _is_large(leaves[i])]
+    if large:
+        found.append((large, _row_totals(*(leaves[i] for i in large))))
+    narrow = [i for i in places if leaves[i].dtype in _NARROW]
+    found += (part for group in _packing.small(leaves, narrow).values() for part in _sums_together(leaves, group))
+    taken = {i for group, _ in found for i in group}
+    alone = [i for i in places if i not in taken]
+    if alone:
+        sums = [tf.add_n([2.0 * tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in _parts(leaves[i])]) for i in alone]
+        found.append((alone, tf.stack(sums)))
+    order = [i for group, _ in found for i in group]
+    whole = tf.concat([sums for _, sums in found], 0) if len(found) > 1 else found[0][1]
+    return whole if order == sorted(order) else tf.gather(whole, np.argsort(order))
+
+
+def _sums_together(leaves: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
+    """The sums of the squares of small leaves: of those of one size by one operation."""
+    sizes: dict[int, list[int]] = {}
+    for i in places:
+        sizes.setdefault(leaves[i].shape.num_elements(), []).append(i)
+    for size, group in sizes.items():
+        whole = tf.reshape(tf.cast(_packing.pack([leaves[i] for i in group]), tf.float64), [len(group), size])
+        yield group, tf.reduce_sum(tf.square(whole), axis=1)
 
 
 def _total(parts: Sequence[Any], axes: tuple[int, ...] | None, squared: bool) -> Pair:

@@ -7,26 +7,37 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from gradxform import _host
 from gradxform._pairs import Pair, evaluate
-from gradxform_tensorflow import _eager, _norms
+from gradxform_tensorflow import _eager, _norms, _packing
 from gradxform_tensorflow._scalars import Vectors
 
 name: str = "tensorflow"
 types: tuple[type, ...] = (tf.Tensor, tf.IndexedSlices, tf.Variable)
 
+Back = Callable[[Any], Any]
+
+_LEAVES = (*types, type(None))
+_LIST = object()
+"""The structure of a list of leaves."""
 _LEAST = 2.0**-126
 _MOST = 2.0**127
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves and structure, by tf.nest, which knows TensorFlow's own containers; None is a leaf."""
+    if type(tree) is list and all(issubclass(kind, _LEAVES) for kind in {type(leaf) for leaf in tree}):
+        return list(tree), _LIST
     return tf.nest.flatten(tree), tree
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """The tree again."""
+    if structure is _LIST:
+        return list(leaves)
     return tf.nest.pack_sequence_as(structure, list(leaves))
 
 
@@ -50,8 +61,15 @@ def shape(leaf: Any) -> tuple[int | None, ...] | None:
     return None if leaf.shape.rank is None else tuple(leaf.shape.as_list())
 
 
-def dense(leaf: Any) -> tuple[Any, Callable[[Any], Any] | None]:
+def dense(leaves: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Back | None] | None]:
     """The values of IndexedSlices, those of one index summed, and how to put values back."""
+    if not any(isinstance(leaf, (tf.IndexedSlices, tf.Variable)) for leaf in leaves):
+        return leaves, None
+    values, backs = zip(*map(_dense, leaves), strict=True)
+    return values, backs
+
+
+def _dense(leaf: Any) -> tuple[Any, Back | None]:
     if isinstance(leaf, tf.Variable):
         return tf.convert_to_tensor(leaf), None
     if not isinstance(leaf, tf.IndexedSlices):
@@ -81,7 +99,39 @@ def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
 
 def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
     """Each leaf times its factor; if all factors are one, the leaves as they are."""
-    leaves, factors = list(leaves), _operand(factors)
+    if _is_read(factors):
+        return _multiplied(leaves, np.asarray(factors, np.float64))
+    out, factors = list(leaves), _operand(factors)
+    rest = set(range(len(out)))
+    if not tf.executing_eagerly():
+        for places in _packing.small(out, range(len(out))).values():
+            some = [out[i] for i in places]
+            new = _packed(_packing.pack(some), _repeated(factors, some, places))
+            for i, leaf in zip(places, _packing.unpack(new, some), strict=True):
+                out[i] = leaf
+            rest.difference_update(places)
+    if rest:
+        large = sorted(rest)
+        of_large = factors if factors.shape.rank == 0 or len(large) == len(out) else tf.gather(factors, large)
+        for i, leaf in zip(large, _switched([out[i] for i in large], of_large), strict=True):
+            out[i] = leaf
+    return out
+
+
+def _repeated(factors: Any, leaves: Sequence[Any], places: Sequence[int]) -> Any:
+    """The factor of each element of leaves that are packed."""
+    if factors.shape.rank == 0:
+        return factors
+    return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))
+
+
+def _packed(whole: Any, factors: Any) -> Any:
+    """Few numbers times factors, in float64: branches would cost more."""
+    return tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))
+
+
+def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
+    """Each leaf times its factor, in float64 if one of the factors needs it; nothing is done if all are one."""
     size = tf.abs(factors)
     untouched = tf.reduce_all(tf.equal(factors, 1.0))
     ordinary = tf.reduce_all(~((size < _LEAST) & (size > 0.0)) & ~(size > _MOST))
@@ -107,6 +157,46 @@ def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
     ]
 
 
+def _is_read(value: Any) -> bool:
+    """Whether a number or a vector is on the host already."""
+    return isinstance(value, (int, float, np.ndarray, np.generic))
+
+
+def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
+    """Each leaf times its factor, which is known; those with the factor one as they are."""
+    out, each = list(leaves), np.broadcast_to(factors, (len(leaves),)).tolist()
+    alike: dict[float, list[int]] = {}
+    for i, factor in enumerate(each):
+        alike.setdefault(factor, []).append(i)
+    alike.pop(1.0, None)
+    for factor, places in alike.items():
+        numbers: dict[Any, Any] = {}
+        rest = set(places)
+        for group in _packing.small(leaves, places).values():
+            some = [leaves[i] for i in group]
+            new = _packing.unpack(_known(_packing.pack(some), factor, numbers), some)
+            for i, leaf in zip(group, new, strict=True):
+                out[i] = leaf
+            rest.difference_update(group)
+        for i in rest:
+            out[i] = _known(leaves[i], factor, numbers)
+    return out
+
+
+def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
+    """A leaf times a number, of which there is a tensor for each dtype."""
+    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not _is_extreme(factor))
+    kind = leaf.dtype if plain else None
+    if kind not in numbers:
+        numbers[kind] = tf.constant(factor, kind or tf.float64)
+    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], _is_extreme(factor))
+
+
+def _is_extreme(factor: float) -> bool:
+    """Whether float32 does not hold a factor."""
+    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
+
+
 def _product(leaf: Any, factor: Any, wide: bool) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
@@ -124,6 +214,7 @@ def _accumulation(dtype_: Any) -> Any:
 
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
+    factor = tf.convert_to_tensor(factor, tf.float64)
     return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
 
 
@@ -135,7 +226,7 @@ def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> lis
 def _quotient(leaf: Any, divisor: Any) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_quotient(part, divisor) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
-    return leaf / _cast(divisor, leaf.dtype)
+    return leaf / _cast(tf.convert_to_tensor(divisor), leaf.dtype)
 
 
 def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
@@ -151,12 +242,17 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
         scaled = multiply(wide, factors, inplace)
     kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
     bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
-    return [_between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+    numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))
+    between = _between_numbers if numbers else _between
+    return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+
+
+def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
+    """In one pass, which makes no NaN of a bound that is one."""
+    return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
 
 
 def _between(leaf: Any, low: Any, high: Any) -> Any:
-    if low is not None and high is not None and low.shape.rank == 0 == high.shape.rank:
-        return tf.clip_by_value(leaf, low, high)
     if low is not None:
         leaf = tf.maximum(leaf, low)
     return leaf if high is None else tf.minimum(leaf, high)
@@ -181,8 +277,21 @@ def zeros(leaves: Sequence[Any]) -> list[Any]:
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-    """A formula in float64 tensors."""
+    """A formula on the host where values may be read, else in float64 tensors."""
+    tensors = [part for operand in operands for part in _parts(operand) if not _is_read(part)]
+    if _eager.readable(tensors):
+        return _host.compute(formula, *map(_on_host, operands), **static)
     return evaluate(formula, Vectors, [_operand(operand) for operand in operands], static)
+
+
+def _parts(operand: Any) -> tuple[Any, ...]:
+    return tuple(operand) if isinstance(operand, Pair) else (operand,)
+
+
+def _on_host(operand: Any) -> Any:
+    if isinstance(operand, Pair):
+        return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
+    return operand if _is_read(operand) else operand.numpy().astype(np.float64)
 
 
 def _operand(operand: Any) -> Any:

@@ -1,46 +1,72 @@
 """Norms that are right to the last bit of float32 at any size.
 
 Traced, a leaf is converted to float64 where it is read, and the compiler makes one pass of it. Eager on the CPU, small
-leaves are read in float64 by one fused call; a large one is seen as rows of 256 whose norms are taken in float32 and
-added in float64; the few rows that hold much of the sum, and an array that left the range of float32, are read again
-in float64.
+leaves are put together in float64, and their squares summed by one call. A larger one is seen as rows of 256 whose
+norms are taken in float32 and added in float64; the few rows that hold much of the sum, and an array that left the
+range of float32, are read again in float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from gradxform import _host_norms as host
 from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
 _ROW = 256
-_SMALL = 1 << 14
+_LARGE = 1 << 17
+"""Up to here, one thread is faster than two."""
 _HEAVY = 1 / 64
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
-_DOUBLE = (torch.float64, torch.complex128)
-_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+_DOUBLE = {torch.float64, torch.complex128}
+_SINGLE = {torch.float32, torch.float16, torch.bfloat16}
+_REAL = _SINGLE | {torch.float64}
 
 
 def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
-    real = [_real(leaf, ord) for leaf in leaves]
+    kinds = {leaf.dtype for leaf in leaves}
+    real = leaves if kinds <= _REAL else [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
         return _traced(real, ord)
-    out = np.zeros(len(leaves), np.longdouble if any(leaf.dtype == torch.float64 for leaf in real) else np.float64)
+    out = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_DOUBLE) else np.longdouble)
     with torch.no_grad(), np.errstate(all="ignore"):
-        small = [i for i, leaf in enumerate(real) if leaf.numel() <= _SMALL and leaf.dtype in _SINGLE]
-        if small:
-            out[small] = torch.stack(torch._foreach_norm([real[i] for i in small], 2, dtype=torch.float64)).numpy()
-        for i in set(range(len(leaves))).difference(small):
-            out[i] = _norm64(real[i]) if real[i].dtype == torch.float64 else math.sqrt(_squares32(real[i]))
+        rest = set(range(len(leaves)))
+        for run, sizes in _small(real):
+            flat = torch._utils._flatten_dense_tensors([real[i] for i in run])  # type: ignore[no-untyped-call]
+            out[run] = host.norms_together(flat.double().numpy(), sizes)
+            rest.difference_update(run)
+        for i in rest:
+            flat = real[i].reshape(-1)
+            if flat.dtype == torch.float32:
+                out[i] = host.norm_by_rows(flat.numpy(), _sum_rows)
+            else:
+                out[i] = host.norm64(flat.numpy()) if flat.dtype == torch.float64 else math.sqrt(_squares16(flat))
     return out
+
+
+def _sum_rows(rows: Any) -> Any:
+    """The sums of the squares of a matrix's rows, on all threads if that pays."""
+    if rows.size <= _LARGE:
+        return np.vecdot(rows, rows)
+    return np.square(torch.linalg.vector_norm(torch.from_numpy(rows), dim=1).numpy(), dtype=np.float64)
+
+
+def _small(leaves: Sequence[torch.Tensor]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Small leaves of one dtype after those of another, in runs, with their sizes."""
+    sizes = [leaf.numel() for leaf in leaves]
+    for dtype in {leaf.dtype for leaf in leaves} & _SINGLE:
+        places = [i for i, size in enumerate(sizes) if size <= host.SMALL and leaves[i].dtype == dtype]
+        for run in host.runs(sizes, places):
+            yield run, [sizes[i] for i in run]
 
 
 def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:
@@ -128,16 +154,11 @@ def _safe_root(total: torch.Tensor, ord: float) -> torch.Tensor:
     return torch.where(zero, torch.zeros_like(total), safe.sqrt() if ord == 2 else safe ** (1 / ord))
 
 
-def _rows(flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows, the squares of their norms in float64, and the rest."""
+def _squares16(flat: torch.Tensor) -> float:
+    """The sum of the squares of many numbers of 16 bits, on all threads."""
     cut = flat.numel() // _ROW * _ROW
-    rows = flat[:cut].view(-1, _ROW)
-    return rows, torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double().square_(), flat[cut:].double()
-
-
-def _squares32(leaf: torch.Tensor) -> float:
-    flat = leaf.reshape(-1)
-    rows, squares, rest = _rows(flat)
+    rows, rest = flat[:cut].view(-1, _ROW), flat[cut:].double()
+    squares = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double().square_()
     total = float(squares.sum())
     if math.isnan(total):
         return total
@@ -148,24 +169,3 @@ def _squares32(leaf: torch.Tensor) -> float:
     if heavy.numel():
         total += float((rows[heavy].double().square_().sum(1) - squares[heavy]).sum())
     return total + float(torch.dot(rest, rest))
-
-
-def _norm64(leaf: torch.Tensor) -> Any:
-    """The 2-norm of float64 numbers, in NumPy's longdouble."""
-    flat = leaf.reshape(-1)
-    total = _squares64(flat)
-    if not flat.numel() or flat.numel() * 2.0**-960 < total < math.inf or math.isnan(total):
-        return np.sqrt(total)
-    largest = float(flat.abs().max())
-    if not 0 < largest < math.inf:
-        return largest
-    exponent = math.frexp(largest)[1]
-    return np.ldexp(np.sqrt(_squares64(torch.ldexp(flat, torch.tensor(-exponent)))), exponent)
-
-
-def _squares64(flat: torch.Tensor) -> Any:
-    array = flat.numpy()
-    width = _ROW if array.size > _SMALL else 16
-    cut = array.size // width * width
-    rows, rest = array[:cut].reshape(-1, width), array[cut:]
-    return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + np.dot(rest, rest)

@@ -48,15 +48,17 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
             f"{tx!r} keeps a state: call state = tx.init(...) first, then state = apply_(tx, parameters, state)"
         )
     named = list(_named(named_parameters))
+    gradients: list[torch.Tensor | None] = []
     owners: dict[int, list[torch.Tensor]] = {}
     for _, parameter in named:
-        owners.setdefault(id(parameter.grad), []).append(parameter)
-    named = [(name, p) for name, p in named if p.grad is None or owners[id(p.grad)][0] is p]
-    named = list({id(parameter): (name, parameter) for name, parameter in named}.values())
-    names = [name.replace(".", "/") for name, _ in named]
-    gradients = [parameter.grad for _, parameter in named]
+        gradient = parameter.grad
+        sharing = owners.setdefault(id(gradient), [])
+        gradients.append(None if sharing else gradient)  # one that parameters share is transformed once
+        sharing.append(parameter)
     structure = backend.flatten(gradients)[1]
-    view = _flat.from_leaves(backend, gradients, structure, lambda: names, inplace=True)
+    view = _flat.from_leaves(
+        backend, gradients, structure, lambda: [name.replace(".", "/") for name, _ in named], inplace=True
+    )
     if view is None:
         return state
     with torch.no_grad():

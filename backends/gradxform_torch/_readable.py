@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def traced() -> bool:
@@ -26,5 +26,7 @@ def readable(tensors: Iterable[Any]) -> bool:
     """Whether these are ordinary tensors on the CPU that no gradient is asked of."""
     if traced():
         return False
-    recording = torch.is_grad_enabled()
-    return all(type(t) in _PLAIN and t.device.type == "cpu" and not (recording and t.requires_grad) for t in tensors)
+    given = list(tensors)
+    if not (_PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
+        return False
+    return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))

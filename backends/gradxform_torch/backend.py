@@ -20,17 +20,28 @@ from gradxform_torch._scalars import Vectors, materialized
 name: str = "torch"
 types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
 
+Back = Callable[[torch.Tensor], torch.Tensor]
+
+_LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
 _LEAST = 2.0**-126
 _MOST = 2.0**127
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
-    """Leaves and structure, by torch.utils._pytree; None is a leaf."""
+    """Leaves and structure, by torch.utils._pytree but for a list or a dict of tensors; None is a leaf."""
+    if type(tree) is list and _LEAVES.issuperset({type(leaf) for leaf in tree}):
+        return list(tree), None
+    if type(tree) is dict and _LEAVES.issuperset({type(leaf) for leaf in tree.values()}):
+        return list(tree.values()), list(tree)
     return pytree.tree_flatten(tree)
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """The tree again."""
+    if structure is None:
+        return list(leaves)
+    if type(structure) is list:
+        return dict(zip(structure, leaves, strict=True))
     return pytree.tree_unflatten(list(leaves), structure)
 
 
@@ -58,9 +69,16 @@ def shape(leaf: torch.Tensor) -> tuple[int, ...]:
     return tuple(leaf.shape)
 
 
-def dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor] | None]:
-    """The values of a sparse COO tensor, those of one index summed, and how to put values back."""
-    if leaf.layout != torch.sparse_coo:
+def dense(leaves: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
+    """The values of sparse COO tensors, those of one index summed, and how to put values back."""
+    if not any(leaf.is_sparse for leaf in leaves):
+        return leaves, None
+    values, backs = zip(*map(_dense, leaves), strict=True)
+    return values, backs
+
+
+def _dense(leaf: torch.Tensor) -> tuple[torch.Tensor, Back | None]:
+    if not leaf.is_sparse:
         return leaf, None
     whole = leaf.coalesce()
     return whole.values(), lambda new: torch.sparse_coo_tensor(
@@ -88,6 +106,8 @@ def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> lis
     if isinstance(factors, torch.Tensor) or traced():
         each = factors.unbind() if getattr(factors, "ndim", 0) else [factors] * len(leaves)
         return [_traced(leaf, factor) for leaf, factor in zip(leaves, each, strict=True)]
+    if np.ndim(factors) == 0 and _is_plain(leaves, factors):
+        return _times_one(leaves, float(factors), inplace)
     each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
     out = list(leaves)
     fused: dict[bool, tuple[list[int], list[float]]] = {True: ([], []), False: ([], [])}
@@ -112,6 +132,25 @@ def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> lis
     return out
 
 
+def _is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
+    """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
+    kinds = {leaf.dtype for leaf in leaves}
+    right = kinds == {torch.float64} or (kinds == {torch.float32} and not _extreme(factor))
+    return right and all([leaf.is_contiguous() for leaf in leaves])
+
+
+def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> list[torch.Tensor]:
+    """Each leaf times one factor, by one fused call."""
+    if factor == 1:
+        return list(leaves)
+    # Of a Python number, torch would make a tensor for each leaf.
+    number = torch.tensor(factor, dtype=leaves[0].dtype, device=leaves[0].device)
+    if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
+        return list(torch._foreach_mul(list(leaves), number))
+    torch._foreach_mul_(list(leaves), number)
+    return list(leaves)
+
+
 def _extreme(factor: float) -> bool:
     """Whether a factor is outside of float32's range."""
     return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
@@ -119,7 +158,9 @@ def _extreme(factor: float) -> bool:
 
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own and no gradient is asked of it."""
-    own = all(stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True))
+    own = leaf.is_contiguous() or all(
+        stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
+    )
     return own and not (torch.is_grad_enabled() and leaf.requires_grad)
 
 
