@@ -362,7 +362,8 @@ def from_leaves(
     source, leaves = found
     owned = source.nothing
     if inplace:
-        owned = source.mask([source.slots[slot] is slots[slot] for slot in source.kept])
+        same = source.slots is slots
+        owned = source.everything if same else source.mask([source.slots[slot] is slots[slot] for slot in source.kept])
     return Flat(source, leaves, None, source.everything, source.everything, source.nothing, owned, {})
 
 

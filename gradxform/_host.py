@@ -5,7 +5,6 @@ For frameworks whose vectors of norms and factors can be read at no cost: NumPy 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import math
 from collections.abc import Callable, Sequence
@@ -90,16 +89,22 @@ def _bfloat16(near: Any) -> Any:
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula of numbers and vectors; a Python float if the result has no axes."""
     given = [_operand(operand) for operand in operands]
-    if not static and len(given) == 2 and all(isinstance(operand, float) for operand in given):
-        with contextlib.suppress(OverflowError, ZeroDivisionError):
+    if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
+        try:
             return formula(Floats, *given)
+        except (OverflowError, ZeroDivisionError):
+            pass
     with np.errstate(all="ignore"):
         result = formula(Vectors, *given, **static)
-    return float(result) if np.ndim(result) == 0 and np.asarray(result).dtype != np.longdouble else result
+    if np.ndim(result) or isinstance(result, np.longdouble):
+        return result
+    return float(result)
 
 
 def _operand(operand: Any) -> Any:
     """Vectors as they are (longdouble where the precision of float64 is not enough), numbers as Python floats."""
+    if type(operand) is float:
+        return operand
     if isinstance(operand, np.longdouble) or (isinstance(operand, np.ndarray) and operand.dtype == np.longdouble):
         return operand
     if isinstance(operand, np.ndarray) and operand.ndim:

@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 1 << 13
+_SMALL = 1 << 13
 """Arrays of no more elements are read together."""
+_MANY = 12
+"""Fewer of them are faster read one by one."""
 _ROW = 256
 _SHORT_ROW = 16
 _BLOCK = 1 << 16
@@ -30,28 +32,34 @@ _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
-def norms(leaves: Sequence[Any], ord: float) -> Any:
-    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them."""
+def _sum_rows(rows: Any) -> Any:
+    return np.vecdot(rows, rows)
+
+
+def norms(leaves: Sequence[Any], ord: float, sum_rows: Callable[[Any], Any] = _sum_rows) -> Any:
+    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them.
+
+    `sum_rows` gives the sums of the squares of the rows of a float32 matrix.
+    """
     kinds = {leaf.dtype for leaf in leaves}
     found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
+    if ord != 2 or not kinds.isdisjoint(_ALONE):
+        found[:] = [_norm(leaf, ord, sum_rows) for leaf in leaves]
+        return found
     sizes = [leaf.size for leaf in leaves]
-    small: Sequence[int] = ()
-    large: Sequence[int] = ()
-    if ord == 2:
-        small = [i for i, size in enumerate(sizes) if size <= SMALL and leaves[i].dtype not in _ALONE]
-        large = [i for i, size in enumerate(sizes) if size > SMALL and leaves[i].dtype == np.float32]
-    for run in runs(sizes, small):
+    small = [i for i, size in enumerate(sizes) if size <= _SMALL]
+    if len(small) < _MANY:
+        found[:] = [_norm(leaf, ord, sum_rows) for leaf in leaves]
+        return found
+    for run in _runs(sizes, small):
         flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
-        found[run] = norms_together(flat, [sizes[i] for i in run])
-    for i in large:
-        found[i] = norm_by_rows(leaves[i].ravel(order="K"))
-    if len(small) + len(large) < len(leaves):
-        for i in set(range(len(leaves))).difference(small, large):
-            found[i] = _leaf_norm(leaves[i], ord)
+        found[run] = _norms_together(flat, [sizes[i] for i in run])
+    for i in set(range(len(leaves))).difference(small) if len(small) < len(leaves) else ():
+        found[i] = _norm(leaves[i], ord, sum_rows)
     return found
 
 
-def runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
+def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
     """Places of arrays one after the other, cut where a run of arrays would not fit the cache."""
     first = total = 0
     for end, place in enumerate(places):
@@ -63,7 +71,7 @@ def runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]
         yield places[first:]
 
 
-def norms_together(flat: Any, sizes: Sequence[int]) -> Any:
+def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
     """The 2-norms of parts of a float64 array, which is written over; its numbers are those of a narrower dtype."""
     np.square(flat, out=flat)
     lengths = np.array(sizes)
@@ -73,11 +81,24 @@ def norms_together(flat: Any, sizes: Sequence[int]) -> Any:
     return np.sqrt(found)
 
 
-def norm_by_rows(flat: Any, sum_rows: Callable[[Any], Any] | None = None) -> float:
-    """The 2-norm of a large float32 vector; `sum_rows` gives the sums of the squares of a matrix's rows."""
+def _norm(leaf: Any, ord: float, sum_rows: Callable[[Any], Any]) -> Any:
+    """The norm of one array: a float64 number, or longdouble for a float64 array."""
+    flat = _real(leaf, ord)
+    if flat.size == 0:
+        return 0.0
+    if ord != 2:
+        return _other_norm(flat, ord)
+    if flat.dtype == np.float64:
+        return _norm64(flat)
+    if flat.size <= _SMALL:
+        return math.sqrt(_dot64(flat.astype(np.float64)))
+    return _norm_by_rows(flat, sum_rows) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+
+
+def _norm_by_rows(flat: Any, sum_rows: Callable[[Any], Any]) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
-    sums = np.vecdot(rows, rows) if sum_rows is None else sum_rows(rows)
+    sums = sum_rows(rows)
     total = float(np.add.reduce(sums, dtype=np.float64))
     if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
         total = _again(rows, sums.astype(np.float64), total)
@@ -89,24 +110,10 @@ def _again(rows: Any, sums: Any, total: float) -> float:
     if math.isnan(total):
         return total
     if not rows.size * _ONLY_ROUNDING_LOST < total < math.inf:
-        return sum(_dot64(block) for block in _blocks(rows.reshape(-1)))
+        return sum(map(_dot64, _blocks(rows.reshape(-1))))
     heavy = np.flatnonzero(sums >= total * _HEAVY)
     exact = rows[heavy].astype(np.float64)
     return total + float((np.vecdot(exact, exact) - sums[heavy]).sum())
-
-
-def _leaf_norm(leaf: Any, ord: float) -> Any:
-    """The norm of one array by itself: a float64 number, or longdouble for a float64 array."""
-    flat = _real(leaf, ord)
-    if flat.size == 0:
-        return 0.0
-    if ord != 2:
-        return _other_norm(flat, ord)
-    if flat.dtype == np.float64:
-        return norm64(flat)
-    if flat.dtype == np.float32 and flat.size > SMALL:
-        return norm_by_rows(flat)
-    return math.sqrt(sum(_dot64(block) for block in _blocks(flat)))
 
 
 def _real(leaf: Any, ord: float) -> Any:
@@ -127,7 +134,7 @@ def _dot64(block: Any) -> float:
     return float(np.dot(block, block))
 
 
-def norm64(flat: Any) -> Any:
+def _norm64(flat: Any) -> Any:
     """The 2-norm of float64 numbers, in longdouble."""
     total = _squares64(flat)
     if not flat.size or flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
@@ -140,7 +147,7 @@ def norm64(flat: Any) -> Any:
 
 
 def _squares64(flat: Any) -> Any:
-    width = _ROW if flat.size > SMALL else _SHORT_ROW
+    width = _ROW if flat.size > _SMALL else _SHORT_ROW
     cut = flat.size // width * width
     rows = flat[:cut].reshape(-1, width)
     return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])

@@ -1,9 +1,8 @@
 """Norms that are right to the last bit of float32 at any size.
 
-Where values may be read, NumPy reads the tensors' memory. Else, small tensors of one size are put together. Up to a
-million elements a tensor is converted to float64 in the cache, which costs nothing. A larger one is seen as rows of 128
-whose norms are taken in float32 and added in float64, in one read of the memory; if the result left the range of
-float32, or one row holds much of it, the tensor is read again in float64.
+Where values may be read, NumPy reads the tensors' memory. Else, small tensors of one size are put together in float64.
+A larger float32 one is seen as rows of 128 whose norms are taken in float32 and added in float64, in one read of the
+memory; if the result left the range of float32, or one row holds much of it, the tensors are read again in float64.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from gradxform_tensorflow import _eager, _packing
 from gradxform_tensorflow._scalars import Vectors
 
 _ROW = 128
-_LARGE = 1 << 20
-_HEAVY = 1 / 64
+_LARGE = 1 << 14
+_HEAVY = 1 / 16
 _WIDE = (tf.float64, tf.complex128)
 _NARROW = (tf.float32, tf.float16, tf.bfloat16)
 _ONLY_ROUNDING_LOST = 2.0**-100

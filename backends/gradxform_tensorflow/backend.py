@@ -133,15 +133,14 @@ def _packed(whole: Any, factors: Any) -> Any:
 def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
     """Each leaf times its factor, in float64 if one of the factors needs it; nothing is done if all are one."""
     size = tf.abs(factors)
-    untouched = tf.reduce_all(tf.equal(factors, 1.0))
-    ordinary = tf.reduce_all(~((size < _LEAST) & (size > 0.0)) & ~(size > _MOST))
+    untouched, extreme = tf.equal(factors, 1.0), ((size < _LEAST) & (size > 0.0)) | (size > _MOST)
+    if factors.shape.rank != 0:
+        untouched, extreme = tf.reduce_all(untouched), tf.reduce_any(extreme)
     return list(
         _eager.cond(
             untouched,
             lambda: leaves,
-            lambda: _eager.cond(
-                ordinary, lambda: _times(leaves, factors, False), lambda: _times(leaves, factors, True)
-            ),
+            lambda: _eager.cond(extreme, lambda: _times(leaves, factors, True), lambda: _times(leaves, factors, False)),
         )
     )
 

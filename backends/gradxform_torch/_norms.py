@@ -1,15 +1,13 @@
 """Norms that are right to the last bit of float32 at any size.
 
-Traced, a leaf is converted to float64 where it is read, and the compiler makes one pass of it. Eager on the CPU, small
-leaves are put together in float64, and their squares summed by one call. A larger one is seen as rows of 256 whose
-norms are taken in float32 and added in float64; the few rows that hold much of the sum, and an array that left the
-range of float32, are read again in float64.
+Traced, a leaf is converted to float64 where it is read, and the compiler makes one pass of it. Eager on the CPU, NumPy
+reads the tensors' memory; the rows of large ones are summed on all of PyTorch's threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,11 @@ from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
-_ROW = 256
 _LARGE = 1 << 17
 """Up to here, one thread is faster than two."""
-_HEAVY = 1 / 64
-_ONLY_ROUNDING_LOST = 2.0**-100
-"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 _DOUBLE = {torch.float64, torch.complex128}
-_SINGLE = {torch.float32, torch.float16, torch.bfloat16}
-_REAL = _SINGLE | {torch.float64}
+_NARROW = {torch.float16, torch.bfloat16}
+_REAL = _NARROW | {torch.float32, torch.float64}
 
 
 def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
@@ -37,20 +31,11 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     real = leaves if kinds <= _REAL else [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
         return _traced(real, ord)
-    out = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_DOUBLE) else np.longdouble)
-    with torch.no_grad(), np.errstate(all="ignore"):
-        rest = set(range(len(leaves)))
-        for run, sizes in _small(real):
-            flat = torch._utils._flatten_dense_tensors([real[i] for i in run])  # type: ignore[no-untyped-call]
-            out[run] = host.norms_together(flat.double().numpy(), sizes)
-            rest.difference_update(run)
-        for i in rest:
-            flat = real[i].reshape(-1)
-            if flat.dtype == torch.float32:
-                out[i] = host.norm_by_rows(flat.numpy(), _sum_rows)
-            else:
-                out[i] = host.norm64(flat.numpy()) if flat.dtype == torch.float64 else math.sqrt(_squares16(flat))
-    return out
+    with np.errstate(all="ignore"):
+        wide = real if kinds.isdisjoint(_NARROW) else [leaf.float() if leaf.itemsize == 2 else leaf for leaf in real]
+        if any([leaf.requires_grad for leaf in wide]):
+            wide = [leaf.detach() for leaf in wide]
+        return host.norms([leaf.numpy() for leaf in wide], ord, _sum_rows)
 
 
 def _sum_rows(rows: Any) -> Any:
@@ -58,15 +43,6 @@ def _sum_rows(rows: Any) -> Any:
     if rows.size <= _LARGE:
         return np.vecdot(rows, rows)
     return np.square(torch.linalg.vector_norm(torch.from_numpy(rows), dim=1).numpy(), dtype=np.float64)
-
-
-def _small(leaves: Sequence[torch.Tensor]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Small leaves of one dtype after those of another, in runs, with their sizes."""
-    sizes = [leaf.numel() for leaf in leaves]
-    for dtype in {leaf.dtype for leaf in leaves} & _SINGLE:
-        places = [i for i, size in enumerate(sizes) if size <= host.SMALL and leaves[i].dtype == dtype]
-        for run in host.runs(sizes, places):
-            yield run, [sizes[i] for i in run]
 
 
 def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:
@@ -152,20 +128,3 @@ def _safe_root(total: torch.Tensor, ord: float) -> torch.Tensor:
     zero = total == 0
     safe = torch.where(zero, torch.ones_like(total), total)
     return torch.where(zero, torch.zeros_like(total), safe.sqrt() if ord == 2 else safe ** (1 / ord))
-
-
-def _squares16(flat: torch.Tensor) -> float:
-    """The sum of the squares of many numbers of 16 bits, on all threads."""
-    cut = flat.numel() // _ROW * _ROW
-    rows, rest = flat[:cut].view(-1, _ROW), flat[cut:].double()
-    squares = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float32).double().square_()
-    total = float(squares.sum())
-    if math.isnan(total):
-        return total
-    if not flat.numel() * _ONLY_ROUNDING_LOST < total < math.inf:
-        wide = flat.double()
-        return float(torch.dot(wide, wide))
-    heavy = (squares > total * _HEAVY).nonzero()[:, 0]
-    if heavy.numel():
-        total += float((rows[heavy].double().square_().sum(1) - squares[heavy]).sum())
-    return total + float(torch.dot(rest, rest))
