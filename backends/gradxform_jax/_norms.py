@@ -22,11 +22,12 @@ from gradxform_jax._scalars import Vectors
 
 _SMALL = 1 << 13
 _LARGE = 1 << 16
-_ROWS = 1 << 10
-"""Large leaves are seen as at least so many rows."""
 _WIDTHS = (512, 256, 128, 64, 32)
-"""Of rows of other lengths, XLA adds up what is left of whole vectors with more rounding."""
-_HEAVY = 1 / 64
+"""The lengths of rows. Of others, XLA adds up what is left of whole vectors with more rounding."""
+_BLOCKS = 1 << 11
+_LEAST = 512
+"""Into so many blocks, of at least so many elements, a leaf is cut when it is summed again."""
+_HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
@@ -83,7 +84,7 @@ def _together(leaves: Sequence[Any], places: Sequence[int]) -> Any:
 
 def _width(leaf: Any) -> int:
     """The length of the rows that a large leaf is seen in, a power of two; 0 if none is fit."""
-    return next((width for width in _WIDTHS if leaf.size % width == 0 and leaf.size >= width * _ROWS), 0)
+    return next((width for width in _WIDTHS if leaf.size % width == 0), 0)
 
 
 def _in_rows(*leaves: Any) -> Any:
@@ -103,8 +104,11 @@ def _exactly(*leaves: Any) -> Any:
 
 
 def _sum_in_blocks(rows: Any) -> Any:
-    blocks = rows.reshape(rows.shape[1], -1)
-    return lax.fori_loop(0, len(blocks), lambda i, total: total + jnp.sum(_squares(blocks[i])), jnp.zeros(()))
+    count = 1
+    while count < _BLOCKS and rows.size % (2 * count) == 0 and rows.size > count * _LEAST:
+        count *= 2
+    blocks = rows.reshape(count, -1)
+    return lax.fori_loop(0, count, lambda i, total: total + jnp.sum(_squares(blocks[i])), jnp.zeros(()))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))

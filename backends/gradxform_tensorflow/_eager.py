@@ -27,8 +27,8 @@ def _has_only_cpus() -> bool:
 
 
 def view(tensor: Any) -> Any:
-    """A tensor's memory as a NumPy array that cannot be written to."""
-    return np.asarray(tensor) if tensor.dtype == tf.bfloat16 else np.asarray(memoryview(tensor))
+    """A tensor's memory as a NumPy array that cannot be written to; bfloat16 is copied to float32."""
+    return np.asarray(memoryview(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor))
 
 
 def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -225,7 +225,7 @@ def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> lis
 def _quotient(leaf: Any, divisor: Any) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_quotient(part, divisor) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
-    return leaf / _cast(tf.convert_to_tensor(divisor), leaf.dtype)
+    return leaf / _cast(_operand(divisor), leaf.dtype)
 
 
 def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:

@@ -1,0 +1,298 @@
+"""What makes a chain fast, shown without a clock: passes over the leaves, bytes, traces, values that are not read."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform.cli import app
+from gradxform.cli._bench_task import CHAINS, TREES, Step, gradients, transformation
+
+EVERY = _backend.installed()
+TRACED = [name for name in EVERY if name != "numpy"]
+
+
+def tree(sizes: tuple[int, ...] = (3, 40, 20_000, 3, 70_000)) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {str(i): rng.standard_normal(size, dtype=np.float32) for i, size in enumerate(sizes)}
+
+
+def given(framework: str, leaves: dict[str, Any] | None = None) -> dict[str, Any]:
+    backend = _backend.backend(framework)
+    return {path: backend.from_numpy(leaf.copy()) for path, leaf in (leaves or tree()).items()}
+
+
+# --- one read, one read and write ------------------------------------------------------------------------------------
+
+READING, WRITING = ("norms", "norm_over"), ("multiply", "multiply_over", "clip", "divide", "cast", "zeros", "densify")
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Counter[str]]:
+    """Counts how many leaves each primitive of a backend is given; what a primitive itself calls is its own matter."""
+
+    def count(framework: str) -> Counter[str]:
+        counted: Counter[str] = Counter()
+        at_work: list[str] = []
+        backend = _backend.backend(framework)
+
+        def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def inside(leaves: Any, *args: Any, **kwargs: Any) -> Any:
+                if not at_work:
+                    counted[name] += len(leaves) if isinstance(leaves, (list, tuple)) else 1
+                at_work.append(name)
+                try:
+                    return function(leaves, *args, **kwargs)
+                finally:
+                    at_work.pop()
+
+            return inside
+
+        for name in (*READING, *WRITING):
+            monkeypatch.setattr(backend, name, counting(name, getattr(backend, name)))
+        return counted
+
+    return count
+
+
+RESCALING = """chain(clip_norm(90.0), scale(2.0), clip_global_norm(80.0), clip_norm(10.0), scale(3.0),
+    clip_global_norm(20.0), masked(clip_norm(0.1), '0'), scale(-0.1))"""
+PASSES = [
+    (transformation(CHAINS[1]), {"norms": 1, "multiply": 1}),
+    (transformation(CHAINS[3]), {"clip": 1, "norms": 1, "multiply": 1}),
+    (transformation(CHAINS[8]), {"clip": 2, "norms": 2, "multiply": 1}),
+    (gx.parse(RESCALING), {"norms": 1, "multiply": 1}),
+    (gx.chain(gx.scale(0.5), gx.clip_value(0.5)), {"clip": 1}),
+    (gx.chain(*[gx.scale(0.9)] * 8), {"multiply": 1}),
+]
+
+
+@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize(("tx", "wanted"), PASSES, ids=[f"{len(tx.arguments)} {wanted}" for tx, wanted in PASSES])
+def test_passes_over_each_leaf(
+    tx: Any, wanted: dict[str, int], framework: str, passes: Callable[[str], Counter[str]]
+) -> None:
+    grads = given(framework)
+    counted = passes(framework)
+    tx(grads)
+    assert {name: number / len(grads) for name, number in counted.items()} == wanted
+
+
+# --- when nothing is due ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", [name for name in EVERY if name != "jax"])
+@pytest.mark.parametrize("expression", ["clip_global_norm(1e9)", "chain(clip_norm(1e9), clip_global_norm(1e9))"])
+def test_gradients_within_their_limits_come_back_themselves(expression: str, framework: str) -> None:
+    grads = given(framework)
+    out = gx.parse(expression)(grads)
+    assert all(out[path] is leaf for path, leaf in grads.items())
+
+
+@pytest.mark.parametrize("expression", ["clip_global_norm(1e9)", "chain(clip_norm(1e9), clip_global_norm(1e9))"])
+def test_gradients_within_their_limits_are_not_written_in_place(
+    expression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Any] = []
+    monkeypatch.setattr(np, "multiply", lambda *args, **kwargs: written.append(args))
+    monkeypatch.setattr(np, "copyto", lambda *args, **kwargs: written.append(args))
+    gx.numpy.apply_(gx.parse(expression), tree())
+    assert not written
+
+
+# --- what XLA counts -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compiled() -> Callable[[tuple[Step, ...], str], Any]:
+    """A chain of the benchmark on large leaves, compiled by XLA: ours and optax's."""
+    jax = pytest.importorskip("jax")
+    optax = pytest.importorskip("optax")
+    native = importlib.import_module("gradxform_jax.bench")._NATIVE
+    grads = given("jax", tree((64, 64, 1000, 1 << 18, 3 << 18, 1 << 20, 1 << 21)))
+
+    def made(steps: tuple[Step, ...], whose: str) -> Any:
+        parts = [native[step.name](step.value) for step in steps]
+        tx = transformation(steps) if whose == "ours" else optax.chain(*parts)
+        state = tx.init(grads)
+        return jax.jit(lambda updates: tx.update(updates, state)[0]).lower(grads).compile()
+
+    return made
+
+
+@pytest.mark.parametrize(("length", "most"), [(1, 1.02), (3, 1.01), (8, 0.9)])
+def test_bytes_accessed_beside_optax(length: int, most: float, compiled: Callable[..., Any]) -> None:
+    """Sums of rows and a branch that is taken for extreme numbers alone are a hundredth of what XLA counts."""
+
+    def accessed(whose: str) -> float:
+        found = compiled(CHAINS[length], whose).cost_analysis()
+        return float((found[0] if isinstance(found, list) else found)["bytes accessed"])
+
+    assert accessed("ours") <= most * accessed("optax")
+
+
+def test_many_small_leaves_are_one_sum() -> None:
+    jax = pytest.importorskip("jax")
+    grads = given("jax", tree((256,) * 100))
+    text = jax.jit(gx.clip_global_norm(1.0)).lower(grads).as_text()
+    assert text.count("stablehlo.reduce(") <= 3
+
+
+# --- no retrace ------------------------------------------------------------------------------------------------------
+
+
+def counter(work: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], list[int]]:
+    """A function that notes each of its traces."""
+    traces: list[int] = []
+
+    def noted(limit: Any, grads: Any) -> Any:
+        traces.append(1)
+        return work(limit, grads)
+
+    return noted, traces
+
+
+CHAIN_OF_A_LIMIT = (
+    lambda limit: gx.clip_norm(limit),
+    lambda limit: gx.clip_value(limit),
+    lambda limit: gx.chain(gx.clip_value(0.5), gx.clip_global_norm(limit), gx.scale(-0.1)),
+)
+
+
+@pytest.mark.parametrize("make", CHAIN_OF_A_LIMIT, ids=["clip_norm", "clip_value", "chain"])
+@pytest.mark.parametrize("framework", [name for name in TRACED if name != "torch"])
+def test_a_scheduled_limit_traces_once(framework: str, make: Callable[[Any], Any]) -> None:
+    backend = _backend.backend(framework)
+    grads = given(framework)
+    noted, traces = counter(lambda limit, grads: make(limit)(grads))
+    step = backend.compile(noted)
+    assert step is not None
+    outs = [step(backend.from_numpy(np.float32(limit)), grads) for limit in (0.1, 0.2, 5.0, 1e9)]
+    assert len(traces) == 1
+    assert not np.array_equal(backend.to_numpy(outs[0]["4"]), backend.to_numpy(outs[1]["4"]))
+
+
+@pytest.mark.parametrize("make", CHAIN_OF_A_LIMIT, ids=["clip_norm", "clip_value", "chain"])
+def test_a_scheduled_limit_compiles_once_in_torch(make: Callable[[Any], Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from torch._dynamo.testing import CompileCounter
+
+    counts = CompileCounter()
+    grads = given("torch", tree((3, 40)))
+
+    @torch.compile(backend=counts, fullgraph=True)
+    def step(limit: Any, grads: Any) -> Any:
+        return make(limit)(grads)
+
+    for limit in (0.1, 0.2, 5.0, 1e9):
+        step(torch.tensor(limit), grads)
+    assert counts.frame_count == 1
+
+
+# --- no value is read ------------------------------------------------------------------------------------------------
+
+CHAIN = gx.chain(gx.clip_value(0.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+
+
+class Read(AssertionError):
+    """A value was read on the host."""
+
+
+def refuse(*args: Any, **kwargs: Any) -> Any:
+    raise Read
+
+
+@pytest.fixture
+def torch_refuses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    torch = pytest.importorskip("torch")
+    for name in ("item", "numpy", "tolist", "__bool__", "__float__", "__int__", "__index__", "__array__"):
+        monkeypatch.setattr(torch.Tensor, name, refuse)
+    with pytest.raises(Read):
+        bool(torch.ones(1) > 0)
+    yield torch
+
+
+LIMITED = gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+
+
+def test_torch_reads_nothing_where_gradients_flow(torch_refuses: Any) -> None:
+    grads = {path: torch_refuses.ones(3, requires_grad=True) for path in "ab"}
+    assert LIMITED(grads)["a"].requires_grad
+
+
+def test_torch_reads_nothing_under_a_transform(torch_refuses: Any) -> None:
+    grads = {path: torch_refuses.ones(2, 3) for path in "ab"}
+    assert torch_refuses.func.vmap(LIMITED)(grads)["a"].shape == (2, 3)
+
+
+def test_torch_reads_nothing_off_the_cpu(torch_refuses: Any) -> None:
+    grads = {path: torch_refuses.ones(3, device="meta") for path in "ab"}
+    assert LIMITED(grads)["a"].device.type == "meta"
+
+
+def test_tensorflow_reads_nothing_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    tf = pytest.importorskip("tensorflow")
+    grads = given("tensorflow")
+    step = tf.function(lambda grads: CHAIN(grads))
+    kind = type(tf.constant(0.0))
+    for name in ("numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"):
+        monkeypatch.setattr(kind, name, refuse)
+    with pytest.raises(Read):
+        bool(tf.constant(1.0) > 0.0)
+    graph = step.get_concrete_function({path: tf.TensorSpec(leaf.shape, leaf.dtype) for path, leaf in grads.items()})
+    assert "EagerPyFunc" not in {operation.type for operation in graph.graph.get_operations()}
+    graph(grads)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
+def test_jax_reads_nothing(jit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    grads = given("jax")
+    kind = type(grads["0"])
+    for name in ("__bool__", "__float__", "__int__", "__index__", "__array__", "item", "tolist"):
+        monkeypatch.setattr(kind, name, refuse)
+    with pytest.raises(Read):
+        bool(jax.numpy.ones(()) > 0)
+    jax.block_until_ready((jax.jit(CHAIN) if jit else CHAIN)(grads))
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------------------
+
+
+def test_the_trees_are_those_of_the_models() -> None:
+    count = {name: sum(int(np.prod(shape)) for shape in make().values()) for name, make in TREES.items()}
+    assert count == {"mlp": 109_386, "many": 512_000, "resnet50": 25_557_032, "gpt2": 124_439_808}
+    assert {name: len(make()) for name, make in TREES.items()} == {"mlp": 6, "many": 2000, "resnet50": 161, "gpt2": 148}
+    assert abs(gradients(TREES["mlp"]())["dense0/kernel"].std() - 1) < 0.01
+
+
+def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert {(line["mode"], line["chain"]) for line in found["lines"]} == {
+        (mode, chain) for mode in ("pure", "in place") for chain in (1, 3)
+    }
+    for line in found["lines"]:
+        assert 0 < line["ratio"]["low"] <= line["ratio"]["median"] <= line["ratio"]["high"]
+        assert line["repetitions"] >= 5
+    assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_sides_that_do_not_agree_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = _backend.backend("numpy")
+    monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * np.float32(2) for leaf in leaves])
+    done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "do not agree" in done.output + str(done.exception)
+    assert not (tmp_path / "bench.json").exists()
