@@ -138,6 +138,8 @@ class Flat(NamedTuple):
 
     def focus(self, mask: Sequence[bool]) -> Flat:
         """The same view with fewer leaves in scope."""
+        if mask is self.scope:
+            return self
         return self._scoped(self.source.mask(map(operator.and_, mask, self.scope)))
 
     def widen(self, outer: Flat) -> Flat:
@@ -145,6 +147,8 @@ class Flat(NamedTuple):
         return self._scoped(outer.scope)
 
     def _scoped(self, scope: Mask) -> Flat:
+        if scope is self.scope and self.stopped is self.source.nothing:
+            return self
         active = scope
         if self.stopped is not self.source.nothing:
             active = self.source.mask(map(operator.gt, scope, self.stopped))

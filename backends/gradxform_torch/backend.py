@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types as python_types
 from collections.abc import Callable, Sequence
@@ -221,11 +222,13 @@ def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inpl
     for (_, to, device), pair in bounds.items():
         if any(isinstance(bound, torch.Tensor) for bound in pair):  # torch.clamp takes two numbers or two tensors
             pair[:] = [None if bound is None else torch.as_tensor(bound, dtype=to, device=device) for bound in pair]
-    out = []
+    if low is high is None:
+        return scaled
+    eager, out = not traced(), []
     for old, new in zip(leaves, scaled, strict=True):
         between = bounds[old.dtype, new.dtype, new.device]
-        own = (inplace or new is not old) and is_writable(new) and not traced()
-        out.append(new if low is high is None else torch.clamp_(new, *between) if own else torch.clamp(new, *between))
+        own = eager and (inplace or new is not old) and is_writable(new)
+        out.append(torch.clamp_(new, *between) if own else torch.clamp(new, *between))
     return out
 
 
@@ -233,8 +236,14 @@ def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -
     """A bound in a leaf's dtype and then in that of its values now; a number stays one, which torch is faster with."""
     if bound is None or isinstance(bound, torch.Tensor):
         return None if bound is None else bound.to(device, of).to(to)
-    rounded = torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to)
-    return rounded.to(device) if traced() or rounded.ndim else rounded.item()
+    if isinstance(bound, (int, float)) and not traced():
+        return float(bound) if bound == 0 else _number(bound, of, to)  # zeros of two signs are one key
+    return torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).to(device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _number(bound: float, of: torch.dtype, to: torch.dtype) -> float:
+    return float(torch.tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).item())
 
 
 def cast(leaf: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -93,7 +93,7 @@ def bench_command(
     quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or all of it.")] = True,
     frameworks: Frameworks = None,
     trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder for bench.json and bench.png.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
 ) -> int:
     """Time chains beside the frameworks' own functions, paired in one run."""
     from gradxform.cli import bench

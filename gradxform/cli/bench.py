@@ -40,16 +40,16 @@ class Plan(NamedTuple):
     trees: Sequence[str]
     chains: Sequence[int]
     effort: Effort
-    most_compiled: int
-    """Compiled modes are left out for a tree with more leaves than this."""
+    longest_compiled: int
+    """Of trees with more than 500 leaves, compiled modes are measured with chains up to this length."""
 
-    def has(self, mode: Mode, leaves: int) -> bool:
-        """Whether a mode is measured on a tree; XLA takes half a minute for a chain on 2000 leaves, ours or optax's."""
-        return not mode.compiled or leaves <= self.most_compiled
+    def has(self, mode: Mode, leaves: int, chain: int) -> bool:
+        """Whether a mode is measured on a tree; for norms of each of 2000 leaves, XLA takes minutes to compile."""
+        return not mode.compiled or leaves <= 500 or chain <= self.longest_compiled
 
 
-QUICK = Plan(("mlp", "many", "resnet50"), (1, 3), Effort(seconds=0.4, least=5, most=300), most_compiled=500)
-FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=4.0, least=15, most=1000), most_compiled=10_000)
+QUICK = Plan(("mlp", "many", "resnet50"), (1, 3), Effort(seconds=0.4, least=5, most=300), longest_compiled=0)
+FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=4.0, least=15, most=1000), longest_compiled=3)
 
 _MEMORY_FROM = 1 << 24
 """Trees of fewer bytes are lost in what allocators keep; their memory is not reported."""
@@ -93,7 +93,7 @@ class Measurements:
 
 
 def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, out: Path, console: Console) -> int:
-    """Measure, show a table for each tree, and write `bench.json` and `bench.png`.
+    """Measure, show a table for each tree, and write `bench.json`, `bench.md` and `bench.png`.
 
     Args:
         quick: three trees and chains of one and three transforms, a few repetitions; else all of it.
@@ -125,8 +125,9 @@ def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | No
     results = _measure_all(plan, programs, console)
     console.print(f"\n{_explanation(plan, programs)}\n\n{_verdict(results)}", markup=False, highlight=False)
     (out / "bench.json").write_text(json.dumps(about | _as_json(plan, results), indent=1) + "\n")
+    (out / "bench.md").write_text(_page(about, plan, programs, results))
     _bench_picture.write(list(_points(results)), _foot(about), out / "bench.png")
-    files = f"{out / 'bench.json'}, {out / 'bench.png'}"
+    files = f"{out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}"
     console.print(f"written: {files}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -200,8 +201,7 @@ def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tu
     """Framework, mode and chain of all that is measured on a tree."""
     for framework, program in programs.items():
         for mode in program.MODES:
-            if plan.has(mode, leaves):
-                yield from ((framework, mode, chain) for chain in plan.chains)
+            yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
 
 
 def _memory_is_known(program: Program, count: int) -> bool:
@@ -245,20 +245,25 @@ def _table(result: Measurements) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     last = ""
     for line in result.lines:
-        m, label = line.measured, line.label
-        table.add_row(
-            label if label != last else "",
-            str(line.chain),
-            _number(m.ours.seconds.median * 1e3),
-            _number(m.native.seconds.median * 1e3),
-            f"[{_colour(m.ratio)}]{_ratio(m.ratio.median)}[/]",
-            f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
-            _number(m.ours.seconds.median / result.floor.median),
-            f"{m.ours.first:.1f}/{m.native.first:.1f}",
-            _megabytes(m),
-        )
+        label, cells = line.label, _cells(line, result)
+        cells[2] = f"[{_colour(line.measured.ratio)}]{cells[2]}[/]"
+        table.add_row(label if label != last else "", str(line.chain), *cells)
         last = label
     return table
+
+
+def _cells(line: Line, result: Measurements) -> list[str]:
+    """The numbers of a line, in the order of the headers."""
+    m = line.measured
+    return [
+        _number(m.ours.seconds.median * 1e3),
+        _number(m.native.seconds.median * 1e3),
+        _ratio(m.ratio.median),
+        f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
+        _number(m.ours.seconds.median / result.floor.median),
+        f"{m.ours.first:.1f}/{m.native.first:.1f}",
+        _megabytes(m),
+    ]
 
 
 def _colour(ratio: Spread) -> str:
@@ -283,8 +288,10 @@ def _megabytes(measured: Measured) -> str:
 def _explanation(plan: Plan, programs: dict[str, Program]) -> str:
     chains = (f"chain of {chain}: {transformation(CHAINS[chain])!r}" for chain in plan.chains)
     modes = [mode for program in programs.values() for mode in program.MODES]
-    limited = any(not plan.has(mode, len(TREES[name]())) for name in plan.trees for mode in modes)
-    without = f"left out: compiled modes on trees of more than {plan.most_compiled} leaves, see --full"
+    pairs = [(mode, chain) for mode in modes for chain in plan.chains]
+    limited = any(not plan.has(mode, len(TREES[name]()), chain) for name in plan.trees for mode, chain in pairs)
+    longer = f"chains of more than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
+    without = f"left out: compiled modes on trees of more than 500 leaves, {longer}"
     return "\n".join(
         (
             *chains,
@@ -366,6 +373,23 @@ def _named(value: Any) -> Any:
     if isinstance(value, Spread):
         return value._asdict()
     return {key: _named(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], results: Sequence[Measurements]) -> str:
+    """The tables in Markdown, with what one must know to read them."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
+    lines = [f"Written by `gradxform bench --{about['form']}` on {about['date'][:10]}: {machine}; {versions}.", ""]
+    lines += [f"- {text}" for text in _explanation(plan, programs).splitlines()] + ["", _verdict(results) + ".", ""]
+    names = ["mode", "chain", *(" ".join(header.split()) for header in _HEADERS)]
+    for result in results:
+        lines += [f"**{result.title}**", "", "| " + " | ".join(names) + " |"]
+        lines.append("| --- |" + " ---: |" * (len(names) - 1))
+        lines += [
+            "| " + " | ".join((line.label, str(line.chain), *_cells(line, result))) + " |" for line in result.lines
+        ]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _points(results: Iterable[Measurements]) -> Iterator[_bench_picture.Point]:
