@@ -365,3 +365,57 @@ def test_double_precision_compiled_by_inductor() -> None:
     for tx, given, got in zip((over, ones), (leaf.real, leaf), results, strict=True):
         (right,) = _parity.expected(tx, given).values()
         assert max_ulp(backend.to_numpy(got), right) <= 2
+
+
+# --- many leaves, which are worked on together -----------------------------------------------------------------------
+
+MANY = [
+    "clip_norm(1.0)",
+    "clip_global_norm(1.0)",
+    "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
+    "chain(clip_value(0.5), clip_norm(2.0), scale(2.0), clip_value(0.3), clip_global_norm(9.0), clip_norm(1.0))",
+    "chain(masked(clip_norm(1.0), '**/w'), clip_norm(3.0), masked(clip_global_norm(2.0), '**/v'), scale(0.3))",
+    "chain(freeze('3/w'), clip_norm(1.0), scale(1e-30), scale(1e10))",
+]
+
+
+def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
+    """Leaves of sizes that return, in ever another order, empty and 0-d ones among them, and large ones."""
+    rng = np.random.default_rng(3)
+    shapes = [(7,), (3, 4), (), (0, 3), (7,), (12,), (1,), (2, 3, 2), (301,), (9000,), (64, 1100)]
+    order = rng.integers(0, len(shapes), 60)
+    return {
+        str(i): {key: (3 * rng.standard_normal(shapes[order[2 * i + j]])).astype(dtypes[i % len(dtypes)])
+                 for j, key in enumerate("vw")}
+        for i in range(30)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtypes", [(np.float32,), (np.float32, ml_dtypes.bfloat16, np.float16)], ids=["one", "mixed"])
+@pytest.mark.parametrize("expression", MANY)
+@pytest.mark.parametrize(
+    ("framework", "mode"), [(f, m) for f in EVERY for m in _parity.modes(f) if f != "torch" or m == "eager"]
+)
+def test_many_leaves(expression: str, dtypes: tuple[Any, ...], framework: str, mode: str) -> None:
+    tx, tree = gx.parse(expression), many(dtypes)
+    right = _parity.expected(tx, tree)
+    result = _parity.runner(tx, framework, mode)(tree)
+    assert not result.problem
+    for path, wanted in right.items():
+        budget = 1 if wanted.dtype.itemsize == 2 else 2
+        assert max_ulp(result.leaves[path], wanted) <= budget, path
+
+
+def test_derivatives_of_many_leaves() -> None:
+    jax = pytest.importorskip("jax")
+    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.5))
+    tree = {path: {k: jax.numpy.asarray(v) for k, v in pair.items()} for path, pair in many((np.float32,)).items()}
+
+    def total(tree: Any) -> Any:
+        return sum(jax.numpy.sum(jax.numpy.sin(leaf)) for leaf in jax.tree.leaves(tx(tree)))
+
+    together = jax.jit(jax.grad(total))(tree)
+    for path, pair in tree.items():
+        alone = jax.grad(total)(pair)
+        for key, leaf in alone.items():
+            np.testing.assert_allclose(together[path][key], leaf, rtol=2e-5, atol=1e-6, err_msg=f"{path}/{key}")

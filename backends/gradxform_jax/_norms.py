@@ -66,6 +66,30 @@ def _norms2_jvp(primals: Any, tangents: Any) -> Any:
         return value, jnp.stack(list(along))
 
 
+@jax.custom_jvp
+def norms_alone(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The 2-norms of leaves of which none is of 64 bits, as separate numbers; those of small leaves each by itself."""
+    found: dict[int, Any] = {}
+    large = [i for i, leaf in enumerate(leaves) if leaf.size > _SMALL]
+    if large:
+        squares = _norms2(tuple(leaves[i] for i in large))
+        found |= {i: squares[place] for place, i in enumerate(large)}
+    return tuple(found[i] if i in found else _norm_alone(leaf) for i, leaf in enumerate(leaves))
+
+
+@jax.jit
+def _norm_alone(leaf: Any) -> Any:
+    return jnp.sqrt(jnp.sum(_squares(leaf)))
+
+
+@norms_alone.defjvp
+def _norms_alone_jvp(primals: Any, tangents: Any) -> Any:
+    with jax.enable_x64(True):
+        (leaves,), (changes,) = primals, tangents
+        values = norms_alone(leaves)
+        return values, tuple(map(_change, leaves, changes, values))
+
+
 def _change(leaf: Any, tangent: Any, norm: Any) -> Any:
     return jnp.sum(jnp.abs(_wide(leaf)) / jnp.where(norm > 0, norm, 1.0) * _along(_sign(leaf), tangent))
 

@@ -19,6 +19,8 @@ from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform._pairs import Pair, evaluate
+from gradxform_jax import _each
+from gradxform_jax._each import Each, Norms
 from gradxform_jax._norms import norm
 from gradxform_jax._norms import norms as _norms_of
 from gradxform_jax._scalars import Vectors
@@ -90,6 +92,8 @@ def densify(leaf: Any) -> Any:
 @_wide
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms."""
+    if ord == 2 and len(leaves) >= _each.MANY and not any(leaf.dtype in (np.float64, np.complex128) for leaf in leaves):
+        return Norms(leaves)
     return _norms(list(leaves), ord=ord)
 
 
@@ -108,19 +112,35 @@ def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
 @_wide
 def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
     """Each leaf times its factor."""
-    return _multiply(list(leaves), _as_operand(factors))
+    return _multiplied(list(leaves), _as_factors(factors))
+
+
+def _as_factors(factors: Any) -> Any:
+    """A number, a vector or a tuple of numbers in float64."""
+    return tuple(map(_as_operand, factors.numbers)) if isinstance(factors, Each) else _as_operand(factors)
 
 
 @jax.jit
+def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
+    if isinstance(factors, tuple):
+        return [_multiply_one(leaf, factor) for leaf, factor in zip(leaves, factors, strict=True)]
+    return _multiply(leaves, factors)
+
+
+@jax.jit
+def _multiply_one(leaf: Any, factor: Any) -> Any:
+    return _multiply([leaf], factor)[0]
+
+
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
     # Behind the barrier, XLA makes these numbers once and not in every leaf's loop, nor one constant of a pair's two.
     halves = lax.optimization_barrier(_halves(factors))  # type: ignore[no-untyped-call]
     untouched = lax.optimization_barrier(factors == 1)  # type: ignore[no-untyped-call]
-    each = zip(leaves, *(_each(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
+    each = zip(leaves, *(_places(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
     return [_times(leaf, *numbers) for leaf, *numbers in each]
 
 
-def _each(numbers: Any, count: int) -> list[Any]:
+def _places(numbers: Any, count: int) -> list[Any]:
     return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
 
 
@@ -207,12 +227,12 @@ def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int,
 def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
     """min(max(factor * leaf, low), high)."""
     bounds = (None if bound is None else _as_operand(bound) for bound in (low, high))
-    return _clip(list(leaves), *bounds, None if factors is None else _as_operand(factors))
+    return _clip(list(leaves), *bounds, None if factors is None else _as_factors(factors))
 
 
 @jax.jit
 def _clip(leaves: list[Any], low: Any, high: Any, factors: Any) -> list[Any]:
-    scaled = leaves if factors is None else _multiply([_widened(leaf) for leaf in leaves], factors)
+    scaled = leaves if factors is None else _multiplied([_widened(leaf) for leaf in leaves], factors)
     return [_between(new, old.dtype, low, high) for new, old in zip(scaled, leaves, strict=True)]
 
 
@@ -242,6 +262,11 @@ def zeros(leaves: Sequence[Any]) -> list[Any]:
 @_wide
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula, as one jitted function of its operands."""
+    if any(isinstance(operand, Each) for operand in operands):
+        found = _each.compute(formula, operands, static)
+        if found is not None:
+            return found
+        operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
     return _compiled(formula, **static)(*map(_as_operand, operands))
 
 

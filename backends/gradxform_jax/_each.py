@@ -1,0 +1,96 @@
+"""Many norms and factors as separate numbers.
+
+XLA compiles an access to each place of a vector by itself, 25 ms each; of numbers that are computed alike, it compiles
+one. So the norms of many leaves are computed when it is known what for: as a vector for a total, else one by one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gradxform import _formulas as formulas
+from gradxform_jax import _norms
+from gradxform_jax._scalars import Vectors
+
+MANY = 32
+"""From so many leaves on."""
+_ALIKE = (formulas.limit_single, formulas.limit_double, formulas.scaled_norm, formulas.product)
+"""Formulas of which each number of the result is one of that place's numbers."""
+
+
+class Each:
+    """One float64 number a leaf."""
+
+    def __init__(self, numbers: Sequence[Any]) -> None:
+        self.numbers = tuple(numbers)
+
+    @functools.cached_property
+    def vector(self) -> Any:
+        """The numbers as a vector."""
+        return _stacked(self.numbers)
+
+
+class Norms(Each):
+    """The 2-norms of leaves of which none is of 64 bits."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self.leaves = tuple(leaves)
+
+    @functools.cached_property
+    def numbers(self) -> Any:  # type: ignore[override]
+        """The norms as separate numbers."""
+        return _alone(self.leaves)
+
+    @functools.cached_property
+    def vector(self) -> Any:
+        """The norms as a vector."""
+        return _together(self.leaves)
+
+
+@jax.jit
+def _stacked(numbers: tuple[Any, ...]) -> Any:
+    return jnp.stack(numbers)
+
+
+@jax.jit
+def _together(leaves: tuple[Any, ...]) -> Any:
+    return _norms.norms(leaves, 2.0)
+
+
+@jax.jit
+def _alone(leaves: tuple[Any, ...]) -> Any:
+    return _norms.norms_alone(leaves)
+
+
+def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
+    """A formula on separate numbers; None if it is one of vectors."""
+    if formula is formulas.take:
+        numbers, index = operands[0].numbers, static["index"]
+        return numbers[index] if isinstance(index, int) else Each([numbers[i] for i in index])
+    if formula is formulas.where_active:
+        return Each([n if active else 1.0 for n, active in zip(operands[0].numbers, static["active"], strict=True)])
+    if formula not in _ALIKE or static:
+        return None
+    count = next(len(operand.numbers) for operand in operands if isinstance(operand, Each))
+    rows = zip(*(_spread(operand, count) for operand in operands), strict=True)
+    return Each(_one_by_one(formula)(tuple(rows)))
+
+
+def _spread(operand: Any, count: int) -> Sequence[Any]:
+    if isinstance(operand, Each):
+        return [lax.convert_element_type(number, np.float64) for number in operand.numbers]
+    wide = lax.convert_element_type(operand, np.float64)
+    return [wide] * count if wide.ndim == 0 else [wide[i] for i in range(count)]
+
+
+@functools.cache
+def _one_by_one(formula: Callable[..., Any]) -> Callable[..., Any]:
+    one = jax.jit(lambda *numbers: formula(Vectors, *numbers))
+    return jax.jit(lambda rows: tuple(one(*row) for row in rows))
