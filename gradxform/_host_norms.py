@@ -11,11 +11,14 @@ For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from gradxform import _threads as threads
 
 _SMALL = 1 << 13
 """Arrays of no more elements are read together."""
@@ -32,31 +35,32 @@ _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
-def _sum_rows(rows: Any) -> Any:
-    return np.vecdot(rows, rows)
-
-
-def norms(leaves: Sequence[Any], ord: float, sum_rows: Callable[[Any], Any] = _sum_rows) -> Any:
+def norms(leaves: Sequence[Any], ord: float, sum_rows: Callable[[Any], Any] | None = None) -> Any:
     """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them.
 
-    `sum_rows` gives the sums of the squares of the rows of a float32 matrix.
+    `sum_rows` gives the sums of the squares of a float32 matrix's rows, by a framework with threads of its own.
     """
     kinds = {leaf.dtype for leaf in leaves}
     found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
-    if ord != 2 or not kinds.isdisjoint(_ALONE):
-        found[:] = [_norm(leaf, ord, sum_rows) for leaf in leaves]
-        return found
     sizes = [leaf.size for leaf in leaves]
-    small = [i for i, size in enumerate(sizes) if size <= _SMALL]
+    small: Sequence[int] = ()
+    if ord == 2 and kinds.isdisjoint(_ALONE):
+        small = [i for i, size in enumerate(sizes) if size <= _SMALL]
     if len(small) < _MANY:
-        found[:] = [_norm(leaf, ord, sum_rows) for leaf in leaves]
-        return found
+        small = ()
     for run in _runs(sizes, small):
         flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
         found[run] = _norms_together(flat, [sizes[i] for i in run])
-    for i in set(range(len(leaves))).difference(small) if len(small) < len(leaves) else ():
-        found[i] = _norm(leaves[i], ord, sum_rows)
+    if len(small) < len(leaves):
+        alone = sorted(set(range(len(leaves))).difference(small)) if small else range(len(leaves))
+        work = functools.partial(_norm, ord=ord, sum_rows=sum_rows or _sum_rows)
+        share = threads.spread if sum_rows is None else threads.one_by_one
+        found[alone] = share(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
     return found
+
+
+def _sum_rows(rows: Any) -> Any:
+    return np.vecdot(rows, rows)
 
 
 def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:

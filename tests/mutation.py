@@ -92,6 +92,15 @@ CLIP_1, AXIS, AXES = "clip_norm(1.0, ord=1)", "clip_norm(0.7, axes=-1)", "clip_n
 SCALED_AND_CLIPPED = "chain(scale(3.0), clip_value(0.5), clip_norm(0.7))"
 JAX_NORM = table("jax-eager", CLIP_NORM)
 JAX_VALUE = table("jax-eager", "clip_value(0.5)", SCALED_AND_CLIPPED)
+JAX_SMALL = ("tests/test_hard.py", "tests/test_primitives.py", "-k", "jax-eager or test_cases and jax")
+THREADED = ("tests/test_threads.py",)
+JAX_EACH = ("tests/test_primitives.py", "-k", "jax and many_leaves")
+JAX_LARGE = ("tests/test_accuracy.py", "tests/test_primitives.py", "-k", "jax and (large_leaves or million and eager)")
+TF_GRAPH = (
+    *table("tensorflow-compiled", CLIP_NORM), "tests/test_hard.py", "tests/test_primitives.py",
+    "-k", "tensorflow and compiled",
+)  # fmt: skip
+TF_LARGE = ("tests/test_accuracy.py", "tests/test_primitives.py", "-k", "tensorflow-compiled and (million or large)")
 TRACED = "test_a_traced_limit_is_clamped_at_zero_and_nan_gives_nan"
 
 
@@ -105,7 +114,8 @@ def large(framework: str) -> Tests:
 
 CLIPPING, SCALING, STOPPING = "gradxform/clipping.py", "gradxform/scaling.py", "gradxform/stopping.py"
 COMBINING, FOREIGN, MATCHING = "gradxform/combining.py", "gradxform/_foreign.py", "gradxform/matching.py"
-FLAT, FORMULAS, PAIRS, HOST = (f"gradxform/{name}.py" for name in ("_flat", "_formulas", "_pairs", "_host"))
+FLAT, SOURCE, FORMULAS, PAIRS = (f"gradxform/{name}.py" for name in ("_flat", "_source", "_formulas", "_pairs"))
+HOST, HOST_NORMS, _THREADS = (f"gradxform/{name}.py" for name in ("_host", "_host_norms", "_threads"))
 
 TRANSFORMS = (
     Mutant("clip_value", "the upper bound is ignored", CLIPPING, "g.clipped(low, high)", "g.clipped(low, None)", NUMPY),
@@ -120,7 +130,7 @@ TRANSFORMS = (
     ),
     Mutant(
         "clip_value", "a complex gradient is let in", FLAT,
-        'if dtype not in _SINGLE | _DOUBLE or "complex" in dtype:', "if dtype not in _SINGLE | _DOUBLE:",
+        "if self.source.kinds <= REAL:", "if self.source.kinds <= REAL | SINGLE | DOUBLE:",
         of("errors", "test_a_complex_gradient_has_no_order"),
     ),
     Mutant(
@@ -245,11 +255,11 @@ THE_FLAT_VIEW = (
     ),
     Mutant(
         "flat", "the global norm counts what was measured of stopped gradients", FLAT,
-        "chosen = None if all(self.active) else self.active", "chosen = None", NUMPY,
+        "active = None if self.active is self.source.everything else self.active", "active = None", NUMPY,
     ),
     Mutant(
         "flat", "stopped gradients are active again for what follows", FLAT,
-        "active = tuple(inside and not stopped for inside", "active = tuple(inside for inside", NUMPY,
+        "active = self.source.mask(map(operator.gt, scope, self.stopped))", "active = scope", NUMPY,
     ),
     Mutant(
         "flat", "a factor takes the place of the one before it", FLAT,
@@ -270,32 +280,31 @@ THE_FLAT_VIEW = (
     ),
     Mutant(
         "flat", "a clip over axes leaves its factors pending, to be applied again", FLAT,
-        "return view._with(new, applied=True)", "return view._with(new)", NUMPY,
+        "return view._with(self.chosen, new, applied=True)", "return view._with(self.chosen, new)", NUMPY,
     ),
     Mutant(
         "flat", "a value clip forgets the pending factor", FLAT,
-        "low, high, pairs.rounded(factors), inplace)", "low, high, None, inplace)", NUMPY,
+        "low, high, pairs.rounded(factors), view", "low, high, None, view", NUMPY,
     ),
     Mutant(
         "flat", "a value clip leaves its factors pending, to be applied again", FLAT,
-        "return view._with(dict(zip(chosen, new, strict=True)), applied=True)",
-        "return view._with(dict(zip(chosen, new, strict=True)))", NUMPY,
+        "return view._with(chosen, new, applied=True)", "return view._with(chosen, new)", NUMPY,
     ),
     Mutant(
         "flat", "a masked value clip takes the factors of other gradients", FLAT,
-        "index=tuple(chosen))", "index=tuple(range(len(chosen))))", NUMPY,
+        "view._at(view.factor, chosen)", "view._at(view.factor, range(len(chosen)))", NUMPY,
     ),
     Mutant(
         "flat", "beside stopped gradients, the others are given their factors", FLAT,
-        "index=tuple(live))", "index=tuple(range(len(live))))", NUMPY,
+        "self._at(self.factor, places)", "self._at(self.factor, range(len(places)))", NUMPY,
     ),
     Mutant(
         "flat", "a pure call multiplies the user's arrays in place", FLAT,
-        "inplace = all(self.owned[i] for i in live)", "inplace = True", NUMPY,
+        "factors, self._is_owned(places))", "factors, True)", NUMPY,
     ),
     Mutant(
         "flat", "a pure call clips the user's arrays in place", FLAT,
-        "inplace = all(view.owned[i] for i in chosen)", "inplace = True", NUMPY,
+        "pairs.rounded(factors), view._is_owned(chosen))", "pairs.rounded(factors), True)", NUMPY,
     ),
     Mutant(
         "flat", "a pure call over axes multiplies the user's arrays in place", FLAT,
@@ -303,28 +312,30 @@ THE_FLAT_VIEW = (
     ),
     Mutant(
         "flat", "what a foreign transformation gave is written in place", FLAT,
-        "return replace(view._with(new), owned=view.owned)",
-        "return replace(view._with(new), owned=(True,) * len(new))",
+        "._replace(owned=view.owned)", "._replace(owned=view.source.everything)",
         of("primitives", "test_a_pure_call_writes_to_nothing"),
     ),
     Mutant(
         "flat", "factors that were applied stay pending", FLAT,
-        "return replace(self._with(dict(zip(live, new, strict=True))), factor=None)",
-        "return self._with(dict(zip(live, new, strict=True)))", NUMPY,
+        "self._with(live, self._multiplied(live))._replace(factor=None)",
+        "self._with(live, self._multiplied(live))", NUMPY,
     ),
     Mutant(
         "flat", "a stopped gradient comes back as it was", FLAT,
-        "leaf, rebuild = fresh.get(i, view.leaves[i]),", "leaf, rebuild = view.leaves[i],", NUMPY,
+        "leaves[i] = zero\n", "leaves[i] = self.leaves[i]\n", NUMPY,
     ),
     Mutant(
         "flat", "a sparse gradient comes back as its values alone", FLAT,
-        "out[slot] = leaf if rebuild is None else rebuild(leaf)", "out[slot] = leaf",
+        "[leaf if rebuild is None else rebuild(leaf) for", "[leaf for",
         of("torch", "test_sparse_gives_what_dense_gives_and_stays_sparse"),
     ),
     Mutant(
         "flat", "norms measured before a value clip are used after it", FLAT,
-        "measured={key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}",
-        "measured=self.measured", NUMPY,
+        "factor=factor, measured={})", "factor=factor, measured=self.measured)", NUMPY,
+    ),
+    Mutant(
+        "flat", "norms measured before a value clip of some gradients are used after it", FLAT,
+        "{key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}", "self.measured", NUMPY,
     ),
     Mutant(
         "flat", "norms measured in order 2 are used for every order", FLAT,
@@ -346,25 +357,69 @@ THE_FLAT_VIEW = (
     ),
     Mutant(
         "flat", "one float32 gradient makes the comparison of the global norm one in float32", FLAT,
-        "ord=float(ord)), all(active), self.backend", "ord=float(ord)), any(active), self.backend", NUMPY,
+        "or all(self.source.dtypes[i] in SINGLE for", "or any(self.source.dtypes[i] in SINGLE for", NUMPY,
     ),
     Mutant(
         "flat", "powers of norms are summed at any size", FLAT,
-        "plain = all(active) and self.factor is None and ord in (1, 2, math.inf)", "plain = True", NUMPY,
+        "plain = single and self.factor is None and ord in (1, 2, math.inf)", "plain = True", NUMPY,
     ),
     Mutant(
         "flat", "a mask inside of a mask chooses what the outer one left out", FLAT,
-        "tuple(bool(a) and b for a, b in zip(mask, self.scope, strict=True))", "tuple(map(bool, mask))", NUMPY,
+        "self.source.mask(map(operator.and_, mask, self.scope))", "self.source.mask(mask)", NUMPY,
     ),
     Mutant(
-        "flat", "paths after a None are those of the gradients before them", FLAT,
+        "flat", "paths after a None are those of the gradients before them", SOURCE,
         "return [paths[slot] for slot in self.kept]", "return paths[: len(self.kept)]", NUMPY,
     ),
     Mutant(
         "flat", "an adapter is told of no stopped gradient", FLAT,
-        "zip(self.source.kept, self.stopped, strict=True) if stopped}",
-        "zip(self.source.kept, self.stopped, strict=True) if stopped and slot < 0}",
+        "{self.source.kept[i] for i in self._places(self.stopped)}",
+        "{self.source.kept[i] for i in self._places(self.stopped) if i < 0}",
         of("torch", "test_frozen_parameters_stay_bit_by_bit"),
+    ),
+    Mutant(
+        "flat", "gradients come out in a wider dtype than they came in", FLAT,
+        "return leaf if leaf.dtype == given.dtype else self.backend.cast(leaf, given)", "return leaf", NUMPY,
+    ),
+    Mutant(
+        "flat", "one array of a transform's own makes all be written in place", FLAT,
+        "self.source.everything or all(self.owned[i] for i in places)",
+        "self.source.everything or any(self.owned[i] for i in places)", NUMPY,
+    ),
+    Mutant(
+        "flat", "what a transform gave back as it was is its own", FLAT,
+        "made = map(operator.is_not, new, self.leaves)", "made = self.source.everything", NUMPY,
+    ),
+    Mutant(
+        "flat", "what a transform of some gradients gave back as it was is its own", FLAT,
+        "mine[i] or leaf is not leaves[i], leaf, False", "True, leaf, False", NUMPY,
+    ),
+    Mutant(
+        "flat", "a mask of some gradients is one of none", SOURCE,
+        "found if any(found) else self.nothing", "self.nothing", NUMPY,
+    ),
+    Mutant(
+        "flat", "gradients after a None stand in its place", SOURCE,
+        "kept = [i for i, slot in enumerate(slots) if slot is not None]\n        leaves = [slots[i] for i in kept]",
+        "leaves = [slot for slot in slots if slot is not None]\n        kept = range(len(leaves))", NUMPY,
+    ),
+    Mutant(
+        "flat", "float0 is taken for a gradient", SOURCE,
+        "if _VOID in dtypes:", "if None in dtypes:", of("jax", "test_float0_passes_through"),
+    ),
+    Mutant(
+        "flat", "gradients after a float0 stand in its place", SOURCE,
+        "kept, leaves, dtypes = [kept[i] for i in held],", "kept, leaves, dtypes = kept[: len(held)],",
+        of("jax", "test_float0_passes_through"),
+    ),
+    Mutant(
+        "flat", "beside a float0, gradients after a None stand in its place", SOURCE,
+        "kept, leaves, dtypes = [kept[i] for i in held],", "kept, leaves, dtypes = held,",
+        ("tests/test_jax.py", "-k", "float0 or holes"),
+    ),
+    Mutant(
+        "flat", "gradients of several dtypes are all of the first one's", SOURCE,
+        "[names[kind] for kind in kinds]", "[names[kinds[0]] for kind in kinds]", NUMPY,
     ),
 )  # fmt: skip
 
@@ -445,12 +500,12 @@ ARITHMETIC = (
     Mutant(
         "pairs", "a sum over an odd number of gradients leaves one out", PAIRS,
         "return total if odd is None else total + odd", "return total",
-        table("tensorflow-eager", "clip_global_norm(1.0)"),
+        table("jax-eager", "clip_global_norm(1.0)"),
     ),
     Mutant(
         "pairs", "a negative factor makes a norm negative", PAIRS,
         "return self.where(x.high < 0, Number(self.xp, -x.high, -x.low), x)", "return x",
-        of("primitives", "test_cases[7-tensorflow]"),
+        of("primitives", "test_cases[7-jax]"),
     ),
     Mutant(
         "pairs", "float64 numbers are added with the rounding of each addition", PAIRS,
@@ -484,7 +539,7 @@ ARITHMETIC = (
     ),
 )  # fmt: skip
 
-_BACKEND, _NORMS = "backends/gradxform_numpy/backend.py", "backends/gradxform_numpy/_norms.py"
+_BACKEND, _NORMS = "backends/gradxform_numpy/backend.py", HOST_NORMS
 ON_NUMPY = (
     Mutant(
         "numpy.flatten", "None is no leaf", _BACKEND,
@@ -508,6 +563,26 @@ ON_NUMPY = (
         of("primitives", "test_bounds_broadcast_along_the_last_axes[numpy]"),
     ),
     Mutant(
+        "numpy.norms", "threads give their results in the order of their shares", _THREADS,
+        "out[i] = function(items[i])", "out[out.index(None)] = function(items[i])", THREADED,
+    ),
+    Mutant(
+        "numpy.norms", "what the other threads were given is not waited for", _THREADS,
+        "other.result()", "other.cancel()", THREADED,
+    ),
+    Mutant(
+        "numpy.norms", "after a fork, the threads of the parent are waited for", _THREADS,
+        "    _pool = None\n\n\nif", "    _pool = _pool\n\n\nif", THREADED,
+    ),
+    Mutant(
+        "numpy.norms", "warnings of other threads get through", _THREADS,
+        "contextvars.copy_context().run, work, share", "work, share", THREADED,
+    ),
+    Mutant(
+        "numpy.multiply", "arrays that share memory are multiplied at once", _BACKEND,
+        "own = all([leaf.base is None for leaf in leaves])", "own = True", THREADED,
+    ),
+    Mutant(
         "numpy.norms", "a complex number counts by its real part", _NORMS,
         "return flat.view(flat.real.dtype) if ord == 2 else", "return flat.real if ord == 2 else", NUMPY,
     ),
@@ -520,26 +595,52 @@ ON_NUMPY = (
         "yield flat[start : start + _BLOCK].astype(np.float64)", "yield flat[start : start + _BLOCK]", NUMPY,
     ),
     Mutant(
-        "numpy.norms", "rows are summed in float32", _NORMS,
-        "sums = np.vecdot(rows, rows).astype(np.float64)", "sums = np.vecdot(rows, rows)",
-        large("numpy"),
+        "numpy.norms", "rows are added in float32", _NORMS,
+        "np.add.reduce(sums, dtype=np.float64)", "np.add.reduce(sums)", large("numpy"),
     ),
     Mutant(
         "numpy.norms", "the elements after the last whole row are left out", _NORMS,
-        "return total + _dot64(flat[cut:].astype(np.float64))", "return total", large("numpy"),
+        "else total + _dot64(flat[cut:].astype(np.float64))", "else total", large("numpy"),
     ),
     Mutant(
         "numpy.norms", "heavy rows are not summed again", _NORMS,
-        "if heavy.size:", "if heavy.size < 0:", large("numpy"),
+        " and np.maximum.reduce(sums) < total * _HEAVY)", ")", large("numpy"),
     ),
     Mutant(
         "numpy.norms", "a float32 sum that left its range is not summed again", _NORMS,
-        "if not flat.size * _ONLY_ROUNDING_LOST < total < math.inf:", "if total < 0:", large("numpy"),
+        "if not rows.size * _ONLY_ROUNDING_LOST < total < math.inf:", "if total < 0:", large("numpy"),
     ),
     Mutant(
         "numpy.norms", "a float64 sum that left its range is not summed again", _NORMS,
-        "if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):", "if total >= 0 or math.isnan(total):",
-        NUMPY,
+        "flat.size * 2.0**-960 < total < math.inf or math.isnan(total):", "total >= 0 or math.isnan(total):", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "the squares of a small gradient are summed in its dtype", _NORMS,
+        "math.sqrt(_dot64(flat.astype(np.float64)))", "math.sqrt(_dot64(flat))", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "the gradient at which a run of small ones is cut is left out", _NORMS,
+        "yield places[first : end + 1]", "yield places[first:end]", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "the run of small gradients after the last cut is left out", _NORMS,
+        "if first < len(places):", "if first == 0:", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "small gradients read together have one another's sizes", _NORMS,
+        "[sizes[i] for i in run]", "[sizes[i - 1] for i in run]", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "an empty gradient among small ones has the norm of the next one", _NORMS,
+        "np.zeros(len(lengths)), lengths > 0", "np.zeros(len(lengths)), lengths >= 0", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "beside many small gradients, a large one is left out", _NORMS,
+        "if len(small) < len(leaves):", "if not small:", NUMPY,
+    ),
+    Mutant(
+        "numpy.norms", "small gradients are read together in float32", _NORMS,
+        'axis=None, dtype=np.float64, casting="unsafe")', 'axis=None, dtype=np.float32, casting="unsafe")', NUMPY,
     ),
     Mutant(
         "numpy.norms", "float64 squares are summed in one run", _NORMS,
@@ -579,7 +680,15 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.multiply", "extreme factors are rounded to float32", _BACKEND,
-        "ordinary = _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor", "ordinary = True", NUMPY,
+        "ordinary = _is_ordinary(factor)", "ordinary = True", NUMPY,
+    ),
+    Mutant(
+        "numpy.multiply", "an extreme factor for all gradients is rounded to float32", _BACKEND,
+        " or not _is_ordinary(factor):", ":", NUMPY,
+    ),
+    Mutant(
+        "numpy.multiply", "one factor for all is written into the user's arrays", _BACKEND,
+        "if inplace:\n", "if True:\n", NUMPY,
     ),
     Mutant(
         "numpy.multiply", "gradients within their limit are written", _BACKEND,
@@ -613,20 +722,19 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.clip", "a NaN becomes zero", _BACKEND,
-        "np.clip(leaf, *bounds, out=out)", "np.clip(np.where(np.isnan(leaf), 0, leaf), *bounds, out=out)", NUMPY,
+        "found = leaf.clip(*bounds, out)", "found = np.where(np.isnan(leaf), 0, leaf).clip(*bounds, out)", NUMPY,
     ),
     Mutant(
         "numpy.clip", "the factor is forgotten", _BACKEND,
-        "scaled = multiply(wide, factors, inplace)", "scaled = wide", NUMPY,
+        "for leaf in leaves], factors, inplace)", "for leaf in leaves], 1.0, inplace)", NUMPY,
     ),
     Mutant(
         "numpy.clip", "a pure call writes into the user's arrays", _BACKEND,
-        "[_between(leaf, leaf.dtype, low, high, inplace) for", "[_between(leaf, leaf.dtype, low, high, True) for",
-        NUMPY,
+        "inplace or new is not old)", "True)", NUMPY,
     ),
     Mutant(
         "numpy.clip", "a pure call writes into those of the user's arrays whose factor was one", _BACKEND,
-        "fresh = [inplace or new is not old for", "fresh = [True for", NUMPY,
+        "inplace or new is not old)", "inplace or factors is not None)", NUMPY,
     ),
     Mutant("numpy.cast", "nothing is rounded", _BACKEND, "return leaf.astype(like.dtype)", "return leaf", NUMPY),
     Mutant("numpy.zeros", "zero times the gradient", _BACKEND, "np.zeros_like(leaf) if", "leaf * 0 if", NUMPY),
@@ -654,6 +762,7 @@ ON_NUMPY = (
 )  # fmt: skip
 
 _BACKEND, _NORMS = "backends/gradxform_jax/backend.py", "backends/gradxform_jax/_norms.py"
+_EACH = "backends/gradxform_jax/_each.py"
 ON_JAX = (
     Mutant(
         "jax.flatten", "None is no leaf", _BACKEND,
@@ -694,6 +803,62 @@ ON_JAX = (
     Mutant(
         "jax.norms", "squares are summed in the gradient's dtype", _NORMS,
         "wide = _wide(leaf)\n    return jnp.square", "wide = leaf\n    return jnp.square", JAX_NORM,
+    ),
+    Mutant(
+        "jax.norms", "small gradients of one size change places with others", _NORMS,
+        "if order != sorted(order):", "if len(order) < 0:", JAX_SMALL,
+    ),
+    Mutant(
+        "jax.norms", "small gradients of one size have a norm in common", _NORMS,
+        ".reshape(len(group), -1), axis=1)", ".reshape(len(group), -1)) * jnp.ones(len(group))", JAX_SMALL,
+    ),
+    Mutant(
+        "jax.norms", "large gradients with one heavy row are not summed again", _NORMS,
+        "& (heaviest < totals * _HEAVY)", "& (heaviest < totals * 2.0)", JAX_LARGE,
+    ),
+    Mutant(
+        "jax.norms", "large gradients that left float32's range are not summed again", _NORMS,
+        "sound = jnp.isfinite(totals) &", "sound = (totals == 0.0) | jnp.isinf(totals) |", JAX_LARGE,
+    ),
+    Mutant(
+        "jax.norms", "large gradients whose squares are lost are not summed again", _NORMS,
+        "sound = jnp.isfinite(totals) & (totals > least)", "sound = jnp.isfinite(totals)", JAX_LARGE,
+    ),
+    Mutant(
+        "jax.norms", "rows are added in float32", _NORMS,
+        "jnp.sum(lax.convert_element_type(rows, np.float64)) for rows in sums",
+        "lax.convert_element_type(jnp.cumsum(rows)[-1], np.float64) for rows in sums", JAX_LARGE,
+    ),
+    Mutant(
+        "jax.norms", "where a large gradient is summed again, its first block is left out", _NORMS,
+        "lax.fori_loop(0, ", "lax.fori_loop(1, ", JAX_LARGE,
+    ),
+    Mutant(
+        "jax.norms", "the derivative of the 2-norm is not divided by it", _NORMS,
+        " / jnp.where(norm > 0, norm, 1.0) * _along(", " * _along(",
+        of("jax", "test_derivatives_without_64_bits_are_those_of_the_formula_with_them"),
+    ),
+    Mutant(
+        "jax.norms", "large gradients among many have the norm of the first", _NORMS,
+        "i: squares[place] for place, i", "i: squares[0] for place, i", JAX_EACH,
+    ),
+    Mutant(
+        "jax.norms", "the derivatives of many norms are those of the first", _NORMS,
+        "return values, tuple(map(_change, leaves, changes, values))",
+        "return values, tuple(map(_change, leaves, changes, values[:1] * len(leaves)))",
+        of("primitives", "test_derivatives_of_many_leaves"),
+    ),
+    Mutant(
+        "jax.compute", "of many numbers, other places are taken", _EACH,
+        "Each([numbers[i] for i in index])", "Each(numbers[: len(index)])", JAX_EACH,
+    ),
+    Mutant(
+        "jax.compute", "gradients out of scope are given factors among many", _EACH,
+        "Each([n if active else 1.0 for", "Each([n for", JAX_EACH,
+    ),
+    Mutant(
+        "jax.compute", "a vector beside many numbers counts by its first", _EACH,
+        "else [wide[i] for i in range(count)]", "else [wide[0] for i in range(count)]", JAX_EACH,
     ),
     Mutant(
         "jax.norms", "a float64 sum that left its range is not summed again", _NORMS,
@@ -737,27 +902,32 @@ ON_JAX = (
     ),
     Mutant(
         "jax.multiply", "extreme factors are rounded to float32", _BACKEND,
-        "for half in (coarse, factor / coarse):", "for half in (jnp.ones_like(coarse), factor):", JAX_NORM,
+        "coarse = jnp.where(jnp.abs(factor) < below, power,", "coarse = jnp.where(jnp.abs(factor) < below, 1.0,",
+        JAX_NORM,
     ),
     Mutant(
         "jax.multiply", "XLA makes one float32 constant of the two halves of a factor", _BACKEND,
-        "factors = lax.optimization_barrier(factors)", "factors = factors",
+        "lax.optimization_barrier(_halves(factors))", "_halves(factors)",
         of("primitives", "test_extreme_factors_compiled[1e-44-jax]"),
     ),
     Mutant(
         "jax.multiply", "only the real part is multiplied", _BACKEND,
-        "lax.complex(_scaled(leaf.real, factor), _scaled(leaf.imag, factor))",
-        "lax.complex(_scaled(leaf.real, factor), leaf.imag)", table("jax-eager", "scale(0.3)"),
+        "lax.complex(scaled(leaf.real), scaled(leaf.imag))", "lax.complex(scaled(leaf.real), leaf.imag)",
+        table("jax-eager", "scale(0.3)"),
     ),
     Mutant(
         "jax.multiply", "gradients within their limit are multiplied", _BACKEND,
-        "jnp.where(factor == 1, leaf, product)", "product",
+        "jnp.where(untouched, leaf, product)", "product",
         of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_norm-jax]"),
     ),
     Mutant(
+        "jax.multiply", "each gradient has the factor of the first", _BACKEND,
+        "[numbers[i] for i in range(count)]", "[numbers[0] for i in range(count)]", JAX_NORM,
+    ),
+    Mutant(
         "jax.multiply_over", "the factor is rounded to float32", _BACKEND,
-        "return jax.jit(_times)(leaf, factor)",
-        "return jax.jit(_times)(leaf, factor.astype(np.float32).astype(np.float64))", table("jax-eager", AXIS),
+        "return jax.jit(_times_over)(leaf, factor)",
+        "return jax.jit(_times_over)(leaf, factor.astype(np.float32).astype(np.float64))", table("jax-eager", AXIS),
     ),
     Mutant(
         "jax.clip", "a NaN becomes the lower bound", _BACKEND,
@@ -824,7 +994,7 @@ ON_JAX = (
 )  # fmt: skip
 
 _BACKEND, _NORMS = "backends/gradxform_tensorflow/backend.py", "backends/gradxform_tensorflow/_norms.py"
-_PAIRS = "backends/gradxform_tensorflow/_pairs.py"
+_PAIRS, _PACKING, _EAGER = (f"backends/gradxform_tensorflow/{name}.py" for name in ("_pairs", "_packing", "_eager"))
 ON_TENSORFLOW = (
     Mutant(
         "tensorflow.flatten", "None is no leaf", _BACKEND,
@@ -876,7 +1046,7 @@ ON_TENSORFLOW = (
     Mutant(
         "tensorflow.norms", "squares are summed in the gradient's dtype", _NORMS,
         "tf.nn.l2_loss(tf.cast(part, tf.float64)) for", "tf.cast(tf.nn.l2_loss(part), tf.float64) for",
-        table("tensorflow-eager", CLIP_NORM),
+        table("tensorflow-compiled", CLIP_NORM),
     ),
     Mutant(
         "tensorflow.norms", "a float64 sum that left its range is not summed again", _NORMS,
@@ -884,23 +1054,48 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.norms", "large gradients with one heavy row are not summed again", _NORMS,
-        "& (heavy < total * _HEAVY)", "& (heavy < total * 2.0)", large("tensorflow"),
+        "& (heavy < total * _HEAVY)", "& (heavy < total * 2.0)", TF_LARGE,
     ),
     Mutant(
         "tensorflow.norms", "large gradients that left float32's range are not summed again", _NORMS,
         "_eager.cond(tf.reduce_all(sound | tf.math.is_nan(total)),", "_eager.cond(tf.constant(True),",
-        large("tensorflow"),
+        TF_LARGE,
     ),
     Mutant(
         "tensorflow.norms", "the elements after the last whole row are left out", _NORMS,
         "totals.append(2.0 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64))))",
-        "totals.append(2.0 * tf.nn.l2_loss(rows))", large("tensorflow"),
+        "totals.append(2.0 * tf.nn.l2_loss(rows))", TF_LARGE,
     ),
     Mutant(
         "tensorflow.norms", "rows are added in float32", _NORMS,
         "2.0 * (tf.nn.l2_loss(rows) +",
         "2.0 * (tf.cast(tf.nn.l2_loss(tf.cast(rows, tf.float32)), tf.float64) +",
-        large("tensorflow"),
+        TF_LARGE,
+    ),
+    Mutant(
+        "tensorflow.norms", "small gradients of one size change places with others", _NORMS,
+        "tf.gather(whole, np.argsort(order))", "whole", TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.norms", "small gradients of other sizes are put together", _NORMS,
+        "sizes.setdefault(leaves[i].shape", "sizes.setdefault(leaves[places[0]].shape",
+        table("tensorflow-compiled", CLIP_NORM),
+    ),
+    Mutant(
+        "tensorflow.norms", "small gradients of one size have a norm in common", _NORMS,
+        "tf.reduce_sum(tf.square(whole), axis=1)", "tf.reduce_sum(tf.square(whole)) * tf.ones(len(group), tf.float64)",
+        TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.norms", "small gradients are put together in their dtype", _NORMS,
+        "yield group, tf.reduce_sum(tf.square(whole), axis=1)",
+        "yield group, tf.cast(tf.reduce_sum(tf.square(tf.cast(whole, leaves[group[0]].dtype)), axis=1), tf.float64)",
+        TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.norms", "values are read where a derivative is recorded", _EAGER,
+        "if not tf.executing_eagerly() or record.could_possibly_record():", "if not tf.executing_eagerly():",
+        of("tensorflow", "test_derivatives_against_finite_differences"),
     ),
     Mutant(
         "tensorflow.norms", "the largest is left to TensorFlow's max, which may lose a NaN", _NORMS,
@@ -925,18 +1120,66 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.multiply", "extreme factors are rounded to float32", _BACKEND,
-        "ordinary = tf.reduce_all(~((size < _LEAST) & (size > 0.0)) & ~(size > _MOST))", "ordinary = tf.constant(True)",
-        table("tensorflow-eager", CLIP_NORM),
+        "((size < _LEAST) & (size > 0.0)) | (size > _MOST)", "tf.zeros_like(size, tf.bool)",
+        table("tensorflow-compiled", CLIP_NORM),
     ),
     Mutant(
         "tensorflow.multiply", "gradients within their limit are multiplied", _BACKEND,
-        "untouched = tf.reduce_all(tf.equal(factors, 1.0))", "untouched = tf.constant(False)",
-        of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_global_norm-tensorflow]"),
+        "untouched, extreme = tf.equal(factors, 1.0),", "untouched, extreme = tf.zeros_like(factors, tf.bool),",
+        TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.multiply", "on the host, gradients within their limit are multiplied", _BACKEND,
+        "alike.pop(1.0, None)", "alike.pop(-1.0, None)",
+        of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_norm-tensorflow]"),
+    ),
+    Mutant(
+        "tensorflow.multiply", "on the host, extreme factors are rounded to float32", _BACKEND,
+        "return 0 < abs(factor) < _LEAST or abs(factor) > _MOST", "return False",
+        table("tensorflow-eager", CLIP_NORM),
+    ),
+    Mutant(
+        "tensorflow.multiply", "on the host, float16 is multiplied by a float16 number", _BACKEND,
+        "plain = leaf.dtype == tf.float64 or (", "plain = leaf.dtype in (tf.float64, tf.float16) or (",
+        of("primitives", "test_half_precision_is_rounded_once[tensorflow-float16]"),
+    ),
+    Mutant(
+        "tensorflow.multiply", "small gradients that are put together come back in another order", _BACKEND,
+        "zip(places, _packing.unpack(new, some), strict=True)",
+        "zip(places, _packing.unpack(new, some)[::-1], strict=True)",
+        table("tensorflow-compiled", CLIP_NORM),
+    ),
+    Mutant(
+        "tensorflow.multiply", "vectors that are put together come back in another order", _PACKING,
+        "zip(parts, leaves, strict=True)", "zip(parts[::-1], leaves, strict=True)",
+        TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.multiply", "small gradients that are put together come back as vectors", _PACKING,
+        "part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape)", "part",
+        table("tensorflow-compiled", "scale(0.3)"),
+    ),
+    Mutant(
+        "tensorflow.multiply", "small gradients that are put together have the factor of the first", _BACKEND,
+        "return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))",
+        "return tf.gather(factors, places[0])", table("tensorflow-compiled", CLIP_NORM),
+    ),
+    Mutant(
+        "tensorflow.multiply", "large gradients beside small ones have the factors of the first", _BACKEND,
+        "else tf.gather(factors, large)", "else factors[: len(large)]", TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.multiply", "put together, gradients within their limit are multiplied", _BACKEND,
+        "tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))", "_product(whole, factors, True)",
+        TF_GRAPH,
+    ),
+    Mutant(
+        "tensorflow.multiply", "put together, the factors are rounded to float32", _BACKEND,
+        "whole, _product(whole, factors, True))", "whole, _product(whole, factors, False))", TF_GRAPH,
     ),
     Mutant(
         "tensorflow.multiply", "beside others, gradients within their limit are multiplied", _BACKEND,
-        "_eager.select(tf.equal(factor, 1.0), leaf,", "_eager.select(tf.constant(False), leaf,",
-        of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_norm-tensorflow]"),
+        "_eager.select(tf.equal(factor, 1.0), leaf,", "_eager.select(tf.constant(False), leaf,", TF_GRAPH,
     ),
     Mutant(
         "tensorflow.multiply", "the factor is rounded to float16 and bfloat16", _BACKEND,
@@ -956,8 +1199,7 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.clip", "a NaN becomes the lower bound", _BACKEND,
-        "return tf.clip_by_value(leaf, low, high)",
-        "return tf.where(leaf >= low, tf.clip_by_value(leaf, low, high), low)",
+        "return tf.raw_ops.ClipByValue(t=leaf,", "return tf.raw_ops.ClipByValue(t=tf.where(leaf == leaf, leaf, low),",
         table("tensorflow-eager", "clip_value(0.5)"),
     ),
     Mutant(
@@ -986,7 +1228,7 @@ ON_TENSORFLOW = (
     Mutant(
         "tensorflow.compute", "limits and factors are rounded to float32", _BACKEND,
         "return tf.constant(operand, tf.float64)\n", "return tf.cast(tf.constant(operand, tf.float32), tf.float64)\n",
-        table("tensorflow-eager", "scale(0.3)"),
+        table("tensorflow-compiled", "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
     ),
     Mutant(
         "tensorflow.from_numpy", "imaginary parts are lost", _BACKEND,
@@ -1058,7 +1300,8 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.norms", "squares are summed in float32", _NORMS,
-        "2, dtype=torch.float64)", "2, dtype=torch.float32)", table("torch-eager", CLIP_NORM),
+        "return add(size * size),", "return add((size * size).float()).double(),",
+        of("hard", "test_the_whole_range_under_torchs_vmap"),
     ),
     Mutant(
         "torch.norms", "sums of powers are in float32", _NORMS,
@@ -1066,24 +1309,23 @@ ON_TORCH = (
         table("torch-eager", CLIP_3),
     ),
     Mutant(
-        "torch.norms", "heavy rows are not summed again", _NORMS,
-        "if heavy.numel():", "if heavy.numel() < 0:", large("torch"),
+        "torch.norms", "columns are summed, not rows", _NORMS,
+        "torch.from_numpy(rows), dim=1)", "torch.from_numpy(rows), dim=0)", large("torch"),
     ),
     Mutant(
-        "torch.norms", "a float32 sum that left its range is not summed again", _NORMS,
-        "if not flat.numel() * _ONLY_ROUNDING_LOST < total < math.inf:", "if total < 0:", large("torch"),
-    ),
-    Mutant(
-        "torch.norms", "the elements after the last whole row are left out", _NORMS,
-        "return total + float(torch.dot(rest, rest))", "return total", large("torch"),
-    ),
-    Mutant(
-        "torch.norms", "rows are added in float32", _NORMS,
-        "dtype=torch.float32).double().square_()", "dtype=torch.float32).square_()", large("torch"),
+        "torch.norms", "float16 and bfloat16 are read as float16", _NORMS,
+        "[leaf.float() if leaf.itemsize == 2 else leaf for", "[leaf.half() if leaf.itemsize == 2 else leaf for",
+        table("torch-eager", CLIP_NORM),
     ),
     Mutant(
         "torch.norms", "a float64 sum that left its range is not summed again", _NORMS,
-        "flat.numel() * 2.0**-960 < total < math.inf or", "total >= 0 or", table("torch-eager", CLIP_NORM),
+        "return *parts(size / unit), unit", "return *parts(size), one",
+        ("tests/test_hard.py", "-k", "huge_and_tiny and torch"),
+    ),
+    Mutant(
+        "torch.norms", "values are read where gradients flow", "backends/gradxform_torch/_readable.py",
+        "return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))", "return True",
+        of("hard", "test_the_derivative_is_one_at_zero_and_the_tangent_beyond[clip_norm-torch-eager]"),
     ),
     Mutant(
         "torch.norms", "the norm of zeros of another order is NaN", _NORMS,
@@ -1101,7 +1343,27 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.multiply", "gradients within their limit are written", _BACKEND,
-        "if factor == 1:\n", "if factor is None:\n", TORCH,
+        "if factor == 1:\n            continue", "if factor is None:\n            continue",
+        of("torch", "test_nothing_is_written_when_no_clip_is_due"),
+    ),
+    Mutant(
+        "torch.multiply", "gradients whose factors cancel are written", _BACKEND,
+        "if factor == 1:\n        return", "if factor is None:\n        return",
+        of("torch", "test_nothing_is_written_when_no_clip_is_due"),
+    ),
+    Mutant(
+        "torch.multiply", "in a pure call, one factor for all is written into the user's tensors", _BACKEND,
+        "if not inplace or (torch", "if (torch", of("torch", "test_a_pure_call_writes_to_nothing"),
+    ),
+    Mutant(
+        "torch.multiply", "an extreme factor for all gradients is rounded to float32", _BACKEND,
+        "(kinds == {torch.float32} and not _extreme(factor))", "kinds == {torch.float32}",
+        of("primitives", "test_cases[17-torch]", "test_cases[18-torch]", "test_cases[19-torch]"),
+    ),
+    Mutant(
+        "torch.multiply", "one factor for all is written into elements that share memory", _BACKEND,
+        "return right and all([leaf.is_contiguous() for leaf in leaves])", "return right",
+        of("torch", "test_an_expanded_gradient"),
     ),
     Mutant(
         "torch.multiply", "the factor is rounded to float16 and bfloat16", _BACKEND,
@@ -1136,12 +1398,13 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.clip", "a pure call writes into the user's tensors", _BACKEND,
-        "own = (inplace or new is not old) and is_writable(new)", "own = is_writable(new)", TORCH,
+        "(inplace or new is not old) and is_writable(new)", "is_writable(new)",
+        of("torch", "test_a_pure_call_writes_to_nothing"),
     ),
     Mutant(
         "torch.clip", "a pure call writes into those of the user's tensors whose factor was one", _BACKEND,
-        "own = (inplace or new is not old) and is_writable(new)",
-        "own = (inplace or factors is not None) and is_writable(new)", TORCH,
+        "(inplace or new is not old) and is_writable(new)", "(inplace or factors is not None) and is_writable(new)",
+        of("primitives", "test_a_pure_call_writes_to_nothing"),
     ),
     Mutant(
         "torch.clip", "a NaN becomes zero", _BACKEND,
@@ -1195,7 +1458,8 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.apply_", "a gradient of two parameters is scaled twice", _PARAMETERS,
-        "if p.grad is None or owners[id(p.grad)][0] is p]", "if p.grad is None or p is not None]", TORCH,
+        "gradients.append(None if sharing else gradient)", "gradients.append(gradient)",
+        of("torch", "test_one_gradient_of_two_parameters_is_scaled_once"),
     ),
     Mutant(
         "torch.attach", "gradients that a closure makes are not transformed", _PARAMETERS,
@@ -1331,7 +1595,8 @@ LIKE = (
     ),
     Mutant(
         "tensorflow.divide", "the divisor is rounded to float16", "backends/gradxform_tensorflow/backend.py",
-        "return leaf / _cast(divisor, leaf.dtype)", "return leaf / _cast(tf.cast(divisor, tf.float16), leaf.dtype)",
+        "return leaf / _cast(_operand(divisor), leaf.dtype)",
+        "return leaf / _cast(tf.cast(_operand(divisor), tf.float16), leaf.dtype)",
         home("tensorflow"),
     ),
     Mutant(

@@ -645,3 +645,12 @@ def test_pmean_before_the_clip_under_vmap_axis() -> None:
     batch = jnp.array([[6.0, 0.0], [0.0, 8.0]])
     clipped = jax.vmap(lambda g: CLIP(jax.lax.pmean(g, "batch")), axis_name="batch")(batch)
     assert_ulp(clipped, np.float32([[0.6, 0.8], [0.6, 0.8]]))
+
+
+def test_a_float0_beside_none() -> None:
+    hole = np.zeros(2, jax.dtypes.float0)
+    out = gx.clip_norm(1.0)([None, hole, jnp.array([3.0, 4.0]), None, hole, jnp.array([0.5])])
+    assert out[0] is out[3] is None
+    assert out[1] is out[4] is hole
+    assert max_ulp(np.asarray(out[2]), np.float32([0.6, 0.8])) <= 1
+    assert out[5].tolist() == [0.5]

@@ -330,7 +330,15 @@ def test_in_place_keeps_the_same_tensor_and_gives_what_a_pure_call_gives(tx: Any
 
 
 @pytest.mark.parametrize(
-    "tx", [gx.clip_norm(9.0), gx.clip_global_norm(9.0), gx.clip_norm(5.0), gx.identity()], ids=repr
+    "tx",
+    [
+        gx.clip_norm(9.0),
+        gx.clip_global_norm(9.0),
+        gx.clip_norm(5.0),
+        gx.identity(),
+        gx.chain(gx.scale(2.0), gx.scale(0.5)),
+    ],
+    ids=repr,
 )
 def test_nothing_is_written_when_no_clip_is_due(tx: Any) -> None:
     p, q = parameter(W), parameter([0.0, 0.0])

@@ -10,6 +10,7 @@ import numpy as np
 import optree
 
 from gradxform import _host, _host_norms
+from gradxform import _threads as threads
 
 name: str = "numpy"
 types: tuple[type, ...] = (np.ndarray, np.generic)
@@ -94,7 +95,9 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
     if inplace:
-        return [np.multiply(leaf, number, leaf) for leaf in leaves]
+        own = all([leaf.base is None for leaf in leaves])  # else two may share memory
+        share = threads.spread if own else threads.one_by_one
+        return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
     return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
 
 

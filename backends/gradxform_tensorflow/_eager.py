@@ -10,6 +10,9 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+_LARGE = 1 << 15
+"""For a tensor of more elements, a branch costs less than one more pass."""
+
 
 def readable(tensors: Iterable[Any]) -> bool:
     """Whether these are tensors on the CPU with values, which no tape may be watching."""
@@ -42,4 +45,6 @@ def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
     """A tensor, bit by bit, or what is made instead of it."""
     if tf.executing_eagerly():
         return yes if bool(condition) else no()
+    if (yes.shape.num_elements() or 0) > _LARGE:
+        return tf.cond(condition, lambda: yes, no)
     return tf.where(condition, yes, no())

@@ -18,7 +18,7 @@ from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
-_LARGE = 1 << 17
+_LARGE = 1 << 16
 """Up to here, one thread is faster than two."""
 _DOUBLE = {torch.float64, torch.complex128}
 _NARROW = {torch.float16, torch.bfloat16}

@@ -49,7 +49,7 @@ class Plan(NamedTuple):
 
 
 QUICK = Plan(("mlp", "many", "resnet50"), (1, 3), Effort(seconds=0.4, least=5, most=300), longest_compiled=0)
-FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=4.0, least=15, most=1000), longest_compiled=3)
+FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=2.0, least=15, most=1000), longest_compiled=3)
 
 _MEMORY_FROM = 1 << 24
 """Trees of fewer bytes are lost in what allocators keep; their memory is not reported."""
