@@ -9,6 +9,6 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 myst_enable_extensions = ["dollarmath"]
 html_theme = "furo"
 html_title = "gradxform"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "bench.md"]  # speed.md includes it
 autodoc_typehints = "none"
 napoleon_custom_sections = [("Source", "References")]

@@ -13,8 +13,6 @@ import importlib
 import json
 import os
 import platform
-import shlex
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -120,7 +118,7 @@ def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | No
         console.print(f"left out: {NAMES[name]}, {reason}", markup=False, highlight=False)
     if not programs:
         raise ValueError(f"bench: none of {', '.join(left_out)} is installed; there is nothing to measure")
-    about = _about(quick, programs, left_out)
+    about = _about(_command(quick, frameworks, trees), quick, programs, left_out)
     _warn_if_busy(about["machine"], console)
     results = _measure_all(plan, programs, console)
     console.print(f"\n{_explanation(plan, programs)}\n\n{_verdict(results)}", markup=False, highlight=False)
@@ -319,14 +317,20 @@ def _verdict(results: Sequence[Measurements]) -> str:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _about(quick: bool, programs: dict[str, Program], left_out: dict[str, str]) -> dict[str, Any]:
+def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None) -> str:
+    """What measures the same again; where the files go does not matter."""
+    chosen = [("--frameworks", name) for name in frameworks or ()] + [("--trees", name) for name in trees or ()]
+    return " ".join(["gradxform bench", "--quick" if quick else "--full", *(word for pair in chosen for word in pair)])
+
+
+def _about(command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str]) -> dict[str, Any]:
     """What a reader of the numbers must know: when, where, with which versions, and how to run it again."""
     versions = {"python": platform.python_version(), "gradxform": gradxform.__version__}
     for program in programs.values():
         versions |= program.versions()
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv),
+        "command": command,
         "form": "quick" if quick else "full",
         "versions": versions,
         "machine": _machine(),
@@ -379,7 +383,7 @@ def _page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], resul
     """The tables in Markdown, with what one must know to read them."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
-    lines = [f"Written by `gradxform bench --{about['form']}` on {about['date'][:10]}: {machine}; {versions}.", ""]
+    lines = [f"Written by `{about['command']}` on {about['date'][:10]}: {machine}; {versions}.", ""]
     lines += [f"- {text}" for text in _explanation(plan, programs).splitlines()] + ["", _verdict(results) + ".", ""]
     names = ["mode", "chain", *(" ".join(header.split()) for header in _HEADERS)]
     for result in results:
