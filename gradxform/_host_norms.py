@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,11 @@ _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
-def norms(leaves: Sequence[Any], ord: float, sum_rows: Callable[[Any], Any] | None = None) -> Any:
-    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them.
-
-    `sum_rows` gives the sums of the squares of a float32 matrix's rows, by a framework with threads of its own.
-    """
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them."""
     kinds = {leaf.dtype for leaf in leaves}
+    if not all([kind.isnative for kind in kinds]):
+        return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
     sizes = [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
@@ -53,14 +52,9 @@ def norms(leaves: Sequence[Any], ord: float, sum_rows: Callable[[Any], Any] | No
         found[run] = _norms_together(flat, [sizes[i] for i in run])
     if len(small) < len(leaves):
         alone = sorted(set(range(len(leaves))).difference(small)) if small else range(len(leaves))
-        work = functools.partial(_norm, ord=ord, sum_rows=sum_rows or _sum_rows)
-        share = threads.spread if sum_rows is None else threads.one_by_one
-        found[alone] = share(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
+        work = functools.partial(_norm, ord=ord)
+        found[alone] = threads.spread(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
     return found
-
-
-def _sum_rows(rows: Any) -> Any:
-    return np.vecdot(rows, rows)
 
 
 def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -85,7 +79,7 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
     return np.sqrt(found)
 
 
-def _norm(leaf: Any, ord: float, sum_rows: Callable[[Any], Any]) -> Any:
+def _norm(leaf: Any, ord: float) -> Any:
     """The norm of one array: a float64 number, or longdouble for a float64 array."""
     flat = _real(leaf, ord)
     if flat.size == 0:
@@ -96,13 +90,13 @@ def _norm(leaf: Any, ord: float, sum_rows: Callable[[Any], Any]) -> Any:
         return _norm64(flat)
     if flat.size <= _SMALL:
         return math.sqrt(_dot64(flat.astype(np.float64)))
-    return _norm_by_rows(flat, sum_rows) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+    return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
 
 
-def _norm_by_rows(flat: Any, sum_rows: Callable[[Any], Any]) -> float:
+def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
-    sums = sum_rows(rows)
+    sums = np.vecdot(rows, rows)
     total = float(np.add.reduce(sums, dtype=np.float64))
     if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
         total = _again(rows, sums.astype(np.float64), total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 _WORTH = 1 << 20
@@ -26,14 +26,25 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
         for i in share:
             out[i] = function(items[i])
 
-    # In a copy of the context, which holds NumPy's error state.
-    others = [_threads().submit(contextvars.copy_context().run, work, share) for share in shares[1:]]
+    others = [_started(work, share) for share in shares[1:]]
     try:
         work(shares[0])
     finally:
-        for other in others:
+        wait([other for other in others if other is not None])
+    for other, share in zip(others, shares[1:], strict=True):
+        if other is None:
+            work(share)
+        else:
             other.result()
     return out
+
+
+def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
+    """A share at work on another thread; None if the interpreter starts none any more, at its end."""
+    try:  # in a copy of the context, which holds NumPy's error state
+        return _threads().submit(contextvars.copy_context().run, work, share)
+    except RuntimeError:
+        return None
 
 
 def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -1063,13 +1063,13 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.norms", "the elements after the last whole row are left out", _NORMS,
-        "totals.append(2.0 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64))))",
-        "totals.append(2.0 * tf.nn.l2_loss(rows))", TF_LARGE,
+        "totals.append(tf.reduce_sum(rows) + 2.0 * tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64)))",
+        "totals.append(tf.reduce_sum(rows))", TF_LARGE,
     ),
     Mutant(
         "tensorflow.norms", "rows are added in float32", _NORMS,
-        "2.0 * (tf.nn.l2_loss(rows) +",
-        "2.0 * (tf.cast(tf.nn.l2_loss(tf.cast(rows, tf.float32)), tf.float64) +",
+        "totals.append(tf.reduce_sum(rows) +",
+        "totals.append(tf.cast(2.0 * tf.nn.l2_loss(tf.sqrt(tf.cast(rows, tf.float32))), tf.float64) +",
         TF_LARGE,
     ),
     Mutant(
@@ -1130,7 +1130,7 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.multiply", "on the host, gradients within their limit are multiplied", _BACKEND,
-        "alike.pop(1.0, None)", "alike.pop(-1.0, None)",
+        "if factor != 1:\n            alike", "if factor != -1:\n            alike",
         of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_norm-tensorflow]"),
     ),
     Mutant(
@@ -1309,8 +1309,28 @@ ON_TORCH = (
         table("torch-eager", CLIP_3),
     ),
     Mutant(
-        "torch.norms", "columns are summed, not rows", _NORMS,
-        "torch.from_numpy(rows), dim=1)", "torch.from_numpy(rows), dim=0)", large("torch"),
+        "torch.norms", "a tensor that negates what it sees is read as what it sees", _NORMS,
+        "leaf.detach().resolve_neg().numpy()", "torch._neg_view(leaf.detach()).numpy()",
+        of("primitives", "test_a_tensor_that_negates_what_it_sees"),
+    ),
+    Mutant(
+        "torch.multiply", "tensors of several devices are multiplied by one number", _BACKEND,
+        "alike = right and len({leaf.device for leaf in leaves}) == 1", "alike = right",
+        of("primitives", "test_tensors_of_two_devices"),
+    ),
+    Mutant(
+        "tensorflow.multiply", "zeros of two signs are one factor", "backends/gradxform_tensorflow/backend.py",
+        "math.copysign(1.0, factor))", "1.0)",
+        of("primitives", "test_zeros_of_two_signs_in_eager_tensorflow"),
+    ),
+    Mutant(
+        "numpy.norms", "numbers in the other byte order are taken for others", HOST_NORMS,
+        "if not all([kind.isnative for kind in kinds]):", "if False:",
+        of("primitives", "test_numbers_in_the_other_byte_order"),
+    ),
+    Mutant(
+        "numpy.norms", "where no thread can be started, its share is left out", _THREADS,
+        "        if other is None:\n            work(share)", "        if other is None:\n            pass", THREADED,
     ),
     Mutant(
         "torch.norms", "float16 and bfloat16 are read as float16", _NORMS,
@@ -1362,7 +1382,7 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.multiply", "one factor for all is written into elements that share memory", _BACKEND,
-        "return right and all([leaf.is_contiguous() for leaf in leaves])", "return right",
+        "return alike and all([leaf.is_contiguous() for leaf in leaves])", "return alike",
         of("torch", "test_an_expanded_gradient"),
     ),
     Mutant(

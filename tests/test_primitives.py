@@ -516,3 +516,81 @@ def test_empty_leaves_among_many_small_ones(framework: str) -> None:
     backend = _backend.backend(framework)
     leaves = [backend.from_numpy(leaf) for leaf in (f32(), f32(3, 4)) * 8]
     assert np.asarray(backend.norms(leaves, 2.0)).tolist() == [0.0, 5.0] * 8
+
+
+# --- found by a review -----------------------------------------------------------------------------------------------
+
+
+def alike(seed: int) -> Any:
+    """Rows with the same rounding in each: equal numbers, or a pattern that returns."""
+    rng = np.random.default_rng(seed)
+    row = np.full(128, rng.uniform(1, 2)) if seed % 2 else rng.uniform(1, 1.01, 128)
+    return np.tile(row.astype(np.float32), (160, 600)[seed % 3 == 0])
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_rows_that_are_alike(framework: str, mode: str) -> None:
+    run = _parity.runner(gx.clip_global_norm(1.0), framework, mode)
+    for seed in (0, 1, 3, 166, *range(10, 30 if mode == "eager" else 14)):
+        tree = {"w": alike(seed)}
+        wanted = _parity.expected(gx.clip_global_norm(1.0), tree)
+        assert max_ulp(run(tree).leaves["w"], wanted["w"]) <= 2, seed
+
+
+@pytest.mark.parametrize("size", [20_000, 300_001])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_large_leaves_under_tensorflows_xla(make: Any, size: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaf = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    out = tf.function(lambda grads: make(1.0)(grads), jit_compile=True)([tf.constant(leaf)])
+    assert max_ulp(out[0].numpy(), _parity.expected(make(1.0), [leaf])["0"]) <= 2
+
+
+@pytest.mark.parametrize("size", [1e20, 1.0, 1e-15])
+def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float) -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaf = np.tile(np.float32([1.0, 0.5]), 10_000) * np.float32(size)
+
+    @tf.function
+    def derivative(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(gx.clip_norm(np.float32(1e-20))([x])[0])
+        return tape.gradient(total, x)
+
+    wide = leaf.astype(np.longdouble)
+    norm = np.sqrt(np.sum(wide * wide))
+    right = 1e-20 * (1 / norm - wide * np.sum(wide) / norm**3)
+    if np.abs(right).min() > 1e-37:  # else TensorFlow gives zeros
+        np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), right.astype(np.float64), rtol=1e-4)
+
+
+def test_tensors_of_two_devices() -> None:
+    torch = pytest.importorskip("torch")
+    out = gx.scale(0.5)([torch.ones(3, device="meta"), torch.ones(3)])
+    assert (out[0].device.type, out[1].tolist()) == ("meta", [0.5, 0.5, 0.5])
+
+
+def test_a_tensor_that_negates_what_it_sees() -> None:
+    torch = pytest.importorskip("torch")
+    seen = torch.complex(torch.zeros(2), torch.tensor([3.0, 4.0])).conj().imag
+    assert seen.is_neg()
+    assert max_ulp(gx.clip_norm(1.0)([seen])[0].resolve_neg().numpy(), np.float32([-0.6, -0.8])) <= 1
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("dtype", [">f8", ">f4"])
+def test_numbers_in_the_other_byte_order(dtype: str, count: int) -> None:
+    scale = 1e200 if dtype == ">f8" else 1e30
+    out = gx.clip_norm(1.0)([np.array([3.0, 4.0], dtype) * dtype_of(dtype, scale)] * count)
+    assert all(np.allclose(leaf.astype(np.float64), [0.6, 0.8], rtol=1e-7) for leaf in out)
+
+
+def dtype_of(dtype: str, value: float) -> Any:
+    return np.array(value, dtype)
+
+
+def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
+    assert [np.signbit(leaf.numpy()).tolist() for leaf in out] == [[True, True], [False, False]]

@@ -96,3 +96,26 @@ def test_the_users_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _threads._count() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "none")
     assert 1 <= _threads._count() <= 4
+
+
+def test_work_goes_on_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        def submit(self, *_: Any) -> Any:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(_threads, "_threads", Ended)
+    assert _threads.spread(lambda item: item + 1, range(9), [1 << 20] * 9) == list(range(1, 10))
+
+
+def test_what_was_started_has_ended_when_an_error_comes_through() -> None:
+    ended = []
+
+    def work(item: int) -> None:
+        if item == 0:
+            raise ValueError(item)
+        time.sleep(0.05)
+        ended.append(item)
+
+    with pytest.raises(ValueError, match="0"):
+        _threads.spread(work, range(3), [1 << 20] * 3)
+    assert len(ended) == 2

@@ -1,8 +1,8 @@
 """Norms that are right to the last bit of float32 at any size.
 
 Where values may be read, NumPy reads the tensors' memory. Else, small tensors of one size are put together in float64.
-A larger float32 one is seen as rows of 128 whose norms are taken in float32 and added in float64, in one read of the
-memory; if the result left the range of float32, or one row holds much of it, the tensors are read again in float64.
+A larger float32 one is seen as rows of 64 whose squares are summed in float32, and the rows are added in float64; if
+the result left the range of float32, or one row holds much of it, the tensors are read again in float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_tensorflow import _eager, _packing
 from gradxform_tensorflow._scalars import Vectors
 
-_ROW = 128
+_ROW = 64
 _LARGE = 1 << 14
 _HEAVY = 1 / 16
 _WIDE = (tf.float64, tf.complex128)
@@ -134,10 +134,9 @@ def _row_totals(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     for leaf in leaves:
         flat = tf.reshape(leaf, [-1])
         cut = leaf.shape.num_elements() // _ROW * _ROW
-        rows = tf.raw_ops.EuclideanNorm(input=tf.reshape(flat[:cut], [-1, _ROW]), axis=1)
-        rows = tf.cast(rows, tf.float64)
-        totals.append(2.0 * (tf.nn.l2_loss(rows) + tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64))))
-        heaviest.append(tf.square(tf.reduce_max(rows)))
+        rows = tf.cast(tf.reduce_sum(tf.square(tf.reshape(flat[:cut], [-1, _ROW])), axis=1), tf.float64)
+        totals.append(tf.reduce_sum(rows) + 2.0 * tf.nn.l2_loss(tf.cast(flat[cut:], tf.float64)))
+        heaviest.append(tf.reduce_max(rows))
     total, heavy = tf.stack(totals), tf.stack(heaviest)
     least = tf.constant([leaf.shape.num_elements() * _ONLY_ROUNDING_LOST for leaf in leaves], tf.float64)
     sound = tf.math.is_finite(total) & (total > least) & (heavy < total * _HEAVY)
@@ -145,7 +144,10 @@ def _row_totals(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
 
     def gradient(upstream: Any) -> list[Any]:
         factors = tf.unstack(2.0 * upstream, num=len(leaves))
-        return [leaf * tf.cast(factor, leaf.dtype) for leaf, factor in zip(leaves, factors, strict=True)]
+        return [
+            tf.cast(tf.cast(leaf, tf.float64) * factor, leaf.dtype)
+            for leaf, factor in zip(leaves, factors, strict=True)
+        ]
 
     return sums, gradient
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -164,11 +165,11 @@ def _is_read(value: Any) -> bool:
 def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor, which is known; those with the factor one as they are."""
     out, each = list(leaves), np.broadcast_to(factors, (len(leaves),)).tolist()
-    alike: dict[float, list[int]] = {}
+    alike: dict[tuple[float, float], list[int]] = {}
     for i, factor in enumerate(each):
-        alike.setdefault(factor, []).append(i)
-    alike.pop(1.0, None)
-    for factor, places in alike.items():
+        if factor != 1:
+            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # there are zeros of two signs
+    for (factor, _), places in alike.items():
         numbers: dict[Any, Any] = {}
         rest = set(places)
         for group in _packing.small(leaves, places).values():
@@ -187,7 +188,8 @@ def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
     plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not _is_extreme(factor))
     kind = leaf.dtype if plain else None
     if kind not in numbers:
-        numbers[kind] = tf.constant(factor, kind or tf.float64)
+        # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
+        numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
     return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], _is_extreme(factor))
 
 

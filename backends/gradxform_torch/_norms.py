@@ -1,7 +1,7 @@
 """Norms that are right to the last bit of float32 at any size.
 
 Traced, a leaf is converted to float64 where it is read, and the compiler makes one pass of it. Eager on the CPU, NumPy
-reads the tensors' memory; the rows of large ones are summed on all of PyTorch's threads.
+reads the tensors' memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from gradxform._pairs import Pair, length, root, total, total_squares
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
-_LARGE = 1 << 16
-"""Up to here, one thread is faster than two."""
 _DOUBLE = {torch.float64, torch.complex128}
 _NARROW = {torch.float16, torch.bfloat16}
 _REAL = _NARROW | {torch.float32, torch.float64}
@@ -31,18 +29,17 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     real = leaves if kinds <= _REAL else [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
         return _traced(real, ord)
+    wide = real if kinds.isdisjoint(_NARROW) else [leaf.float() if leaf.itemsize == 2 else leaf for leaf in real]
     with np.errstate(all="ignore"):
-        wide = real if kinds.isdisjoint(_NARROW) else [leaf.float() if leaf.itemsize == 2 else leaf for leaf in real]
-        if any([leaf.requires_grad for leaf in wide]):
-            wide = [leaf.detach() for leaf in wide]
-        return host.norms([leaf.numpy() for leaf in wide], ord, _sum_rows)
+        return host.norms(_views(wide), ord)
 
 
-def _sum_rows(rows: Any) -> Any:
-    """The sums of the squares of a matrix's rows, on all threads if that pays."""
-    if rows.size <= _LARGE:
-        return np.vecdot(rows, rows)
-    return np.square(torch.linalg.vector_norm(torch.from_numpy(rows), dim=1).numpy(), dtype=np.float64)
+def _views(leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """The tensors' memory as NumPy arrays; of views that negate what they see, copies."""
+    try:
+        return [leaf.numpy() for leaf in leaves]
+    except RuntimeError:  # one asks for a gradient, or negates
+        return [leaf.detach().resolve_neg().numpy() for leaf in leaves]
 
 
 def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:

@@ -137,7 +137,8 @@ def _is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
     """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
     kinds = {leaf.dtype for leaf in leaves}
     right = kinds == {torch.float64} or (kinds == {torch.float32} and not _extreme(factor))
-    return right and all([leaf.is_contiguous() for leaf in leaves])
+    alike = right and len({leaf.device for leaf in leaves}) == 1
+    return alike and all([leaf.is_contiguous() for leaf in leaves])
 
 
 def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> list[torch.Tensor]:
