@@ -289,7 +289,7 @@ def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
     assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
     page = (tmp_path / "bench.md").read_text()
     assert page.count("| NumPy ") == len(found["lines"])
-    assert "gradxform bench --quick" in page
+    assert "`gradxform bench --quick --frameworks numpy --trees mlp`" in page
 
 
 def test_sides_that_do_not_agree_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -319,8 +319,11 @@ def _verdict(results: Sequence[Measurements]) -> str:
 
 def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None) -> str:
     """What measures the same again; where the files go does not matter."""
-    chosen = [("--frameworks", name) for name in frameworks or ()] + [("--trees", name) for name in trees or ()]
-    return " ".join(["gradxform bench", "--quick" if quick else "--full", *(word for pair in chosen for word in pair)])
+    words = ["gradxform bench", "--quick" if quick else "--full"]
+    words += [
+        f"{option} {','.join(names)}" for option, names in (("--frameworks", frameworks), ("--trees", trees)) if names
+    ]
+    return " ".join(words)
 
 
 def _about(command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str]) -> dict[str, Any]:
