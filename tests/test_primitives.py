@@ -377,6 +377,7 @@ MANY = [
     "chain(clip_value(0.5), clip_norm(2.0), scale(2.0), clip_value(0.3), clip_global_norm(9.0), clip_norm(1.0))",
     "chain(masked(clip_norm(1.0), '**/w'), clip_norm(3.0), masked(clip_global_norm(2.0), '**/v'), scale(0.3))",
     "chain(freeze('3/w'), clip_norm(1.0), scale(1e-30), scale(1e10))",
+    "chain(clip_norm(1.0), freeze('3/w'))",
 ]
 
 
