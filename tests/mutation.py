@@ -994,6 +994,7 @@ ON_JAX = (
 )  # fmt: skip
 
 _BACKEND, _NORMS = "backends/gradxform_tensorflow/backend.py", "backends/gradxform_tensorflow/_norms.py"
+_MULTIPLY, _CASTING = "backends/gradxform_tensorflow/_multiply.py", "backends/gradxform_tensorflow/_casting.py"
 _PAIRS, _PACKING, _EAGER = (f"backends/gradxform_tensorflow/{name}.py" for name in ("_pairs", "_packing", "_eager"))
 ON_TENSORFLOW = (
     Mutant(
@@ -1119,32 +1120,32 @@ ON_TENSORFLOW = (
         of("primitives", "test_cases[15-tensorflow]"),
     ),
     Mutant(
-        "tensorflow.multiply", "extreme factors are rounded to float32", _BACKEND,
+        "tensorflow.multiply", "extreme factors are rounded to float32", _MULTIPLY,
         "((size < _LEAST) & (size > 0.0)) | (size > _MOST)", "tf.zeros_like(size, tf.bool)",
         table("tensorflow-compiled", CLIP_NORM),
     ),
     Mutant(
-        "tensorflow.multiply", "gradients within their limit are multiplied", _BACKEND,
+        "tensorflow.multiply", "gradients within their limit are multiplied", _MULTIPLY,
         "untouched, extreme = tf.equal(factors, 1.0),", "untouched, extreme = tf.zeros_like(factors, tf.bool),",
         TF_GRAPH,
     ),
     Mutant(
-        "tensorflow.multiply", "on the host, gradients within their limit are multiplied", _BACKEND,
+        "tensorflow.multiply", "on the host, gradients within their limit are multiplied", _MULTIPLY,
         "if factor != 1:\n            alike", "if factor != -1:\n            alike",
         of("primitives", "test_subnormal_gradients_within_the_limit_stay[clip_norm-tensorflow]"),
     ),
     Mutant(
-        "tensorflow.multiply", "on the host, extreme factors are rounded to float32", _BACKEND,
+        "tensorflow.multiply", "on the host, extreme factors are rounded to float32", _MULTIPLY,
         "return 0 < abs(factor) < _LEAST or abs(factor) > _MOST", "return False",
         table("tensorflow-eager", CLIP_NORM),
     ),
     Mutant(
-        "tensorflow.multiply", "on the host, float16 is multiplied by a float16 number", _BACKEND,
+        "tensorflow.multiply", "on the host, float16 is multiplied by a float16 number", _MULTIPLY,
         "plain = leaf.dtype == tf.float64 or (", "plain = leaf.dtype in (tf.float64, tf.float16) or (",
         of("primitives", "test_half_precision_is_rounded_once[tensorflow-float16]"),
     ),
     Mutant(
-        "tensorflow.multiply", "small gradients that are put together come back in another order", _BACKEND,
+        "tensorflow.multiply", "small gradients that are put together come back in another order", _MULTIPLY,
         "zip(places, _packing.unpack(new, some), strict=True)",
         "zip(places, _packing.unpack(new, some)[::-1], strict=True)",
         table("tensorflow-compiled", CLIP_NORM),
@@ -1160,40 +1161,40 @@ ON_TENSORFLOW = (
         table("tensorflow-compiled", "scale(0.3)"),
     ),
     Mutant(
-        "tensorflow.multiply", "small gradients that are put together have the factor of the first", _BACKEND,
+        "tensorflow.multiply", "small gradients that are put together have the factor of the first", _MULTIPLY,
         "return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))",
         "return tf.gather(factors, places[0])", table("tensorflow-compiled", CLIP_NORM),
     ),
     Mutant(
-        "tensorflow.multiply", "large gradients beside small ones have the factors of the first", _BACKEND,
+        "tensorflow.multiply", "large gradients beside small ones have the factors of the first", _MULTIPLY,
         "else tf.gather(factors, large)", "else factors[: len(large)]", TF_GRAPH,
     ),
     Mutant(
-        "tensorflow.multiply", "put together, gradients within their limit are multiplied", _BACKEND,
+        "tensorflow.multiply", "put together, gradients within their limit are multiplied", _MULTIPLY,
         "tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))", "_product(whole, factors, True)",
         TF_GRAPH,
     ),
     Mutant(
-        "tensorflow.multiply", "put together, the factors are rounded to float32", _BACKEND,
+        "tensorflow.multiply", "put together, the factors are rounded to float32", _MULTIPLY,
         "whole, _product(whole, factors, True))", "whole, _product(whole, factors, False))", TF_GRAPH,
     ),
     Mutant(
-        "tensorflow.multiply", "beside others, gradients within their limit are multiplied", _BACKEND,
+        "tensorflow.multiply", "beside others, gradients within their limit are multiplied", _MULTIPLY,
         "_eager.select(tf.equal(factor, 1.0), leaf,", "_eager.select(tf.constant(False), leaf,", TF_GRAPH,
     ),
     Mutant(
-        "tensorflow.multiply", "the factor is rounded to float16 and bfloat16", _BACKEND,
+        "tensorflow.multiply", "the factor is rounded to float16 and bfloat16", _CASTING,
         "return tf.float32 if dtype_ in (tf.float16, tf.bfloat16) else dtype_", "return dtype_",
         of("primitives", "test_half_precision_is_rounded_once[tensorflow-float16]"),
     ),
     Mutant(
-        "tensorflow.multiply", "only the real part is multiplied", _BACKEND,
+        "tensorflow.multiply", "only the real part is multiplied", _MULTIPLY,
         "tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))",
         "tf.complex(_product(tf.math.real(leaf), factor, wide), tf.math.imag(leaf))",
         table("tensorflow-eager", "scale(0.3)"),
     ),
     Mutant(
-        "tensorflow.multiply_over", "extreme factors are rounded to float32", _BACKEND,
+        "tensorflow.multiply_over", "extreme factors are rounded to float32", _MULTIPLY,
         "_product(leaf, factor, True))", "_product(leaf, factor, False))",
         of("primitives", "test_cases[10-tensorflow]"),
     ),
@@ -1226,7 +1227,7 @@ ON_TENSORFLOW = (
         table("tensorflow-eager", "stop()"),
     ),
     Mutant(
-        "tensorflow.compute", "limits and factors are rounded to float32", _BACKEND,
+        "tensorflow.compute", "limits and factors are rounded to float32", _CASTING,
         "return tf.constant(operand, tf.float64)\n", "return tf.cast(tf.constant(operand, tf.float32), tf.float64)\n",
         table("tensorflow-compiled", "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
     ),
@@ -1319,7 +1320,7 @@ ON_TORCH = (
         of("primitives", "test_tensors_of_two_devices"),
     ),
     Mutant(
-        "tensorflow.multiply", "zeros of two signs are one factor", "backends/gradxform_tensorflow/backend.py",
+        "tensorflow.multiply", "zeros of two signs are one factor", _MULTIPLY,
         "math.copysign(1.0, factor))", "1.0)",
         of("primitives", "test_zeros_of_two_signs_in_eager_tensorflow"),
     ),
@@ -1615,8 +1616,8 @@ LIKE = (
     ),
     Mutant(
         "tensorflow.divide", "the divisor is rounded to float16", "backends/gradxform_tensorflow/backend.py",
-        "return leaf / _cast(_operand(divisor), leaf.dtype)",
-        "return leaf / _cast(tf.cast(_operand(divisor), tf.float16), leaf.dtype)",
+        "return leaf / casting.to(casting.wide(divisor), leaf.dtype)",
+        "return leaf / casting.to(tf.cast(casting.wide(divisor), tf.float16), leaf.dtype)",
         home("tensorflow"),
     ),
     Mutant(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +11,8 @@ import tensorflow as tf
 
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
-from gradxform_tensorflow import _eager, _norms, _packing
+from gradxform_tensorflow import _casting as casting
+from gradxform_tensorflow import _eager, _multiply, _norms
 from gradxform_tensorflow._scalars import Vectors
 
 name: str = "tensorflow"
@@ -24,8 +23,6 @@ Back = Callable[[Any], Any]
 _LEAVES = (*types, type(None))
 _LIST = object()
 """The structure of a list of leaves."""
-_LEAST = 2.0**-126
-_MOST = 2.0**127
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
@@ -100,123 +97,12 @@ def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
 
 def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
     """Each leaf times its factor; if all factors are one, the leaves as they are."""
-    if _is_read(factors):
-        return _multiplied(leaves, np.asarray(factors, np.float64))
-    out, factors = list(leaves), _operand(factors)
-    rest = set(range(len(out)))
-    if not tf.executing_eagerly():
-        for places in _packing.small(out, range(len(out))).values():
-            some = [out[i] for i in places]
-            new = _packed(_packing.pack(some), _repeated(factors, some, places))
-            for i, leaf in zip(places, _packing.unpack(new, some), strict=True):
-                out[i] = leaf
-            rest.difference_update(places)
-    if rest:
-        large = sorted(rest)
-        of_large = factors if factors.shape.rank == 0 or len(large) == len(out) else tf.gather(factors, large)
-        for i, leaf in zip(large, _switched([out[i] for i in large], of_large), strict=True):
-            out[i] = leaf
-    return out
-
-
-def _repeated(factors: Any, leaves: Sequence[Any], places: Sequence[int]) -> Any:
-    """The factor of each element of leaves that are packed."""
-    if factors.shape.rank == 0:
-        return factors
-    return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))
-
-
-def _packed(whole: Any, factors: Any) -> Any:
-    """Few numbers times factors, in float64: branches would cost more."""
-    return tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))
-
-
-def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
-    """Each leaf times its factor, in float64 if one of the factors needs it; nothing is done if all are one."""
-    size = tf.abs(factors)
-    untouched, extreme = tf.equal(factors, 1.0), ((size < _LEAST) & (size > 0.0)) | (size > _MOST)
-    if factors.shape.rank != 0:
-        untouched, extreme = tf.reduce_all(untouched), tf.reduce_any(extreme)
-    return list(
-        _eager.cond(
-            untouched,
-            lambda: leaves,
-            lambda: _eager.cond(extreme, lambda: _times(leaves, factors, True), lambda: _times(leaves, factors, False)),
-        )
-    )
-
-
-def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
-    """Each leaf times its factor in float32 at least, or in float64, rounded once; complex leaves by their parts."""
-    if factors.shape.rank == 0:
-        return [_product(leaf, factors, wide) for leaf in leaves]
-    each = zip(leaves, tf.unstack(factors, num=len(leaves)), strict=True)
-    return [
-        _eager.select(tf.equal(factor, 1.0), leaf, functools.partial(_product, leaf, factor, wide))
-        for leaf, factor in each
-    ]
-
-
-def _is_read(value: Any) -> bool:
-    """Whether a number or a vector is on the host already."""
-    return isinstance(value, (int, float, np.ndarray, np.generic))
-
-
-def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
-    """Each leaf times its factor, which is known; those with the factor one as they are."""
-    out, each = list(leaves), np.broadcast_to(factors, (len(leaves),)).tolist()
-    alike: dict[tuple[float, float], list[int]] = {}
-    for i, factor in enumerate(each):
-        if factor != 1:
-            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # there are zeros of two signs
-    for (factor, _), places in alike.items():
-        numbers: dict[Any, Any] = {}
-        rest = set(places)
-        for group in _packing.small(leaves, places).values():
-            some = [leaves[i] for i in group]
-            new = _packing.unpack(_known(_packing.pack(some), factor, numbers), some)
-            for i, leaf in zip(group, new, strict=True):
-                out[i] = leaf
-            rest.difference_update(group)
-        for i in rest:
-            out[i] = _known(leaves[i], factor, numbers)
-    return out
-
-
-def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
-    """A leaf times a number, of which there is a tensor for each dtype."""
-    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not _is_extreme(factor))
-    kind = leaf.dtype if plain else None
-    if kind not in numbers:
-        # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
-        numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
-    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], _is_extreme(factor))
-
-
-def _is_extreme(factor: float) -> bool:
-    """Whether float32 does not hold a factor."""
-    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
-
-
-def _product(leaf: Any, factor: Any, wide: bool) -> Any:
-    if leaf.dtype.is_complex:
-        return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
-    dtype_ = tf.float64 if wide else _accumulation(leaf.dtype)
-    return _cast(_cast(leaf, dtype_) * _cast(factor, dtype_), leaf.dtype)
-
-
-def _cast(x: Any, dtype_: Any) -> Any:
-    return x if x.dtype == dtype_ else tf.cast(x, dtype_)
-
-
-def _accumulation(dtype_: Any) -> Any:
-    return tf.float32 if dtype_ in (tf.float16, tf.bfloat16) else dtype_
+    return _multiply.multiply(leaves, factors)
 
 
 def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
-    factor = tf.convert_to_tensor(factor, tf.float64)
-    return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
+    return _multiply.multiply_over(leaf, factor)
 
 
 def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
@@ -227,7 +113,7 @@ def divide(function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> lis
 def _quotient(leaf: Any, divisor: Any) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_quotient(part, divisor) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
-    return leaf / _cast(_operand(divisor), leaf.dtype)
+    return leaf / casting.to(casting.wide(divisor), leaf.dtype)
 
 
 def peer_norm(function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
@@ -239,7 +125,7 @@ def clip(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool
     """min(max(factor * leaf, low), high)."""
     scaled = list(leaves)
     if factors is not None:
-        wide = [_cast(leaf, _accumulation(leaf.dtype)) for leaf in leaves]
+        wide = [casting.to(leaf, casting.accumulation(leaf.dtype)) for leaf in leaves]
         scaled = multiply(wide, factors, inplace)
     kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
     bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
@@ -264,7 +150,7 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
     if bound is None:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return _cast(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+    return casting.to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
 
 
 def cast(leaf: Any, like: Any) -> Any:
@@ -279,10 +165,10 @@ def zeros(leaves: Sequence[Any]) -> list[Any]:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula on the host where values may be read, else in float64 tensors."""
-    tensors = [part for operand in operands for part in _parts(operand) if not _is_read(part)]
+    tensors = [part for operand in operands for part in _parts(operand) if not casting.is_read(part)]
     if _eager.readable(tensors):
         return _host.compute(formula, *map(_on_host, operands), **static)
-    return evaluate(formula, Vectors, [_operand(operand) for operand in operands], static)
+    return evaluate(formula, Vectors, [casting.wide(operand) for operand in operands], static)
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
@@ -292,17 +178,7 @@ def _parts(operand: Any) -> tuple[Any, ...]:
 def _on_host(operand: Any) -> Any:
     if isinstance(operand, Pair):
         return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
-    return operand if _is_read(operand) else operand.numpy().astype(np.float64)
-
-
-def _operand(operand: Any) -> Any:
-    if isinstance(operand, Pair):
-        return operand
-    if tf.is_tensor(operand) or isinstance(operand, tf.Variable):
-        wide = tf.cast(operand, tf.float64)
-        # A limit that is a TF1 placeholder without a shape; norms are float64 already.
-        return tf.ensure_shape(wide, []) if wide.shape.rank is None and operand.dtype != tf.float64 else wide
-    return tf.constant(operand, tf.float64)
+    return operand if casting.is_read(operand) else operand.numpy().astype(np.float64)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:
