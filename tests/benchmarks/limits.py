@@ -1,0 +1,190 @@
+"""The figures of docs/speed.md that `gradxform bench` does not print: what lies behind the goals that are not reached.
+
+    python tests/benchmarks/limits.py [small] [bytes] [rows] [compile] [--slow]
+
+Each name is a table; without names, all are printed but `compile`, which takes minutes and comes with `--slow`.
+Times in one table are measured in turn, in one process, those of `compile` once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import math
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from gradxform.cli import _bench_timing as timing
+from gradxform.cli._bench_task import CHAINS, TREES, Array, Side, Tree, elements, gradients
+from gradxform.cli._quiet import quiet
+
+Table = list[list[str]]
+"""Rows of cells, the headers first."""
+
+EFFORT = timing.Effort(seconds=4.0, least=15, most=5000)
+
+
+def _imported(module: str) -> Any:
+    """A module that brings a framework with it, without the framework's messages."""
+    with quiet():
+        return importlib.import_module(module)
+
+
+def _times(sides: Sequence[Side]) -> Array:
+    """Seconds of sides measured in turn, a row for each repetition; their first calls do not count."""
+    for side in sides:
+        timing._once(side)
+    return np.array(timing._in_turn(sides, EFFORT))
+
+
+def _ulps(norm: float, exact: float) -> float:
+    """How far a norm is off, in units in the last place of float32."""
+    return abs(norm - exact) / float(np.spacing(np.float32(exact)))
+
+
+# --- small: what a call costs in NumPy -------------------------------------------------------------------------------
+
+
+def small() -> Table:
+    """One clip of six small leaves (mlp), NumPy in place: the native way, the right norm by hand, and ours."""
+    bench = _imported("gradxform_numpy.bench")
+    tree = gradients(TREES["mlp"]())
+    in_place = next(mode for mode in bench.MODES if mode.name == "in place")
+    ours, native = in_place.sides(CHAINS[1], tree)
+    by_hand = bench._writing(functools.partial(_clip_by_hand, limit=CHAINS[1][0].value), tree)
+    times = _times((native, by_hand, ours))
+    ratios = np.median(times / times[:, :1], axis=0)
+    exact = math.sqrt(sum(float(np.sum(leaf.astype(np.float64) ** 2)) for leaf in tree.values()))
+    norms = (math.sqrt(sum(map(squares, tree.values()))) for squares in (bench._squares, _squares_by_hand))
+    errors = [*(f"{_ulps(norm, exact):.2f}" for norm in norms), "-"]
+    ways = (in_place.native, "np.dot in float64, np.vecdot of rows; no checks", "gx.numpy.apply_")
+    table = [["way", "microseconds", "times native", "norm off by, ULP"]]
+    for way, seconds, ratio, error in zip(ways, np.median(times, axis=0), ratios, errors, strict=True):
+        table.append([way, f"{seconds * 1e6:.0f}", f"{ratio:.2f}", error])
+    return table
+
+
+def _clip_by_hand(grads: Tree, limit: float) -> None:
+    norm = math.sqrt(sum(map(_squares_by_hand, grads.values())))
+    factor = limit / max(norm, limit)
+    for g in grads.values():
+        np.multiply(g, factor, out=g)
+
+
+def _squares_by_hand(g: Array) -> float:
+    """The sum of squares in as few calls as give it right to float32's last bit; large leaves are whole rows of 256."""
+    if g.size <= 8192:
+        flat = g.ravel().astype(np.float64)
+        return float(np.dot(flat, flat))
+    rows = g.reshape(-1, 256)
+    return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
+
+
+# --- bytes, compile: what XLA makes of a chain -----------------------------------------------------------------------
+
+
+def bytes_() -> Table:
+    """Bytes that XLA's cost analysis counts for chains on resnet50, in times the bytes of the tree."""
+    shapes = TREES["resnet50"]()
+    tree = gradients(shapes)
+    table = [["transforms", "ours", "optax"]]
+    for length, steps in CHAINS.items():
+        sides = _imported("gradxform_jax.bench")._sides(steps, tree, _counted)
+        table.append([str(length), *(f"{side.run() / (4 * elements(shapes)):.3f}" for side in sides)])
+    return table
+
+
+def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
+    """What counts the bytes of an update where it would be run."""
+    jit = _imported("jax").jit
+    return lambda grads: jit(update).lower(grads).compile().cost_analysis()["bytes accessed"]
+
+
+def compile_() -> Table:
+    """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, which traces and compiles."""
+    jitted = next(mode for mode in _imported("gradxform_jax.bench").MODES if mode.name == "jit")
+    sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()))
+    return [["ours", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
+
+
+# --- rows: the norm of a leaf in TensorFlow's graph ------------------------------------------------------------------
+
+SIZE = 1 << 22
+ROW = 64
+
+
+def rows_() -> Table:
+    """The norm of 4 million numbers, a row of 64 repeated, in TensorFlow's graph: the largest error in ULP, time."""
+    tf = _imported("tensorflow")
+
+    def by_rows(squares: Callable[[Any], Any], row: int) -> Any:
+        return lambda x: tf.sqrt(tf.reduce_sum(squares(tf.reshape(x, [-1, row]))))
+
+    def euclidean(x: Any) -> Any:
+        return tf.square(tf.cast(tf.raw_ops.EuclideanNorm(input=x, axis=1), tf.float64))
+
+    def summed(x: Any) -> Any:
+        return tf.cast(tf.reduce_sum(tf.square(x), axis=1), tf.float64)
+
+    ways = {"tf.norm of the leaf": tf.norm}
+    for row in (ROW, 4 * ROW):
+        ways[f"EuclideanNorm of rows of {row}"] = by_rows(euclidean, row)
+        ways[f"reduce_sum(square) of rows of {row}"] = by_rows(summed, row)
+    graphs = [tf.function(way, autograph=False) for way in ways.values()]
+    cases = _repeated_rows()
+    leaf = tf.constant(np.tile(cases["100 normal"][0], SIZE // ROW))
+    times = np.median(_times([Side(functools.partial(graph, leaf), list) for graph in graphs]), axis=0)
+    table = [["way", *cases, "ms"]]
+    for name, graph, seconds in zip(ways, graphs, times, strict=True):
+        errors = [max(_error(graph, tf.constant(row)) for row in rows) for rows in cases.values()]
+        table.append([name, *(f"{error:.2f}" for error in errors), f"{seconds * 1e3:.2f}"])
+    return table
+
+
+def _repeated_rows() -> dict[str, Array]:
+    """Rows by what is in them: one number, whose norm is itself times a power of two, or several."""
+    rng = np.random.default_rng(0)
+    constants = np.repeat(np.linspace(0.1, 1.0, 100)[:, None], ROW, axis=1)
+    cases = {f"all {value}": np.full((1, ROW), value) for value in (0.1, 0.3, 0.7)}
+    cases |= {"100 constants": constants, "100 normal": rng.standard_normal((100, ROW))}
+    cases["100 with heavy tails"] = rng.exponential(size=(100, ROW)) ** 2
+    return {name: rows.astype(np.float32) for name, rows in cases.items()}
+
+
+def _error(graph: Callable[[Any], Any], row: Any) -> float:
+    """How far the norm of a row repeated is off, in ULP."""
+    exact = math.sqrt(SIZE // ROW * float(np.sum(row.numpy().astype(np.float64) ** 2)))
+    return _ulps(float(graph(_imported("tensorflow").tile(row, [SIZE // ROW]))), exact)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+TABLES = {table.__name__.rstrip("_"): table for table in (small, bytes_, rows_, compile_)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure what is asked for, and print it as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="the tables; without, all the quick ones")
+    parser.add_argument("--slow", action="store_true", help="of all tables, the slow one too")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.names).difference(TABLES):
+        parser.error(f"no table is named {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
+    versions = (f"{name} {metadata.version(name)}" for name in ("numpy", "jax", "optax", "tensorflow"))
+    print(f"python {platform.python_version()}, {', '.join(versions)}")
+    for name in options.names or [name for name in TABLES if options.slow or name != "compile"]:
+        measure = TABLES[name]
+        header, *rows = measure()
+        lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+        print(f"\n**{name}**: {measure.__doc__}\n")
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
