@@ -13,12 +13,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradxform._backend import adapter, preload
+from gradxform._order import OrderWarning
 from gradxform._parse import parse
 from gradxform._transformation import EmptyState, GradientTransformation
-from gradxform.clipping import clip_global_norm, clip_norm, clip_value
+from gradxform.accumulating import accumulate
+from gradxform.adaptive import clip_adaptive, clip_percentile, clip_zscore
+from gradxform.adding import add_decayed_weights, add_noise
+from gradxform.averaging import ema, trace
+from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.combining import chain, identity, masked, partition
-from gradxform.scaling import scale
+from gradxform.custom import elementwise, transform, xp
+from gradxform.normalizing import centralize, normalize_global_norm, normalize_norm, sign
+from gradxform.per_example import per_example_clip_global_norm, per_example_clip_norm
+from gradxform.scaling import scale, scale_by_schedule
+from gradxform.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
 from gradxform.stopping import freeze, stop
+from gradxform.tasks import mean, pcgrad
 
 if TYPE_CHECKING:
     import gradxform.testing as testing
@@ -32,22 +42,49 @@ __version__ = "0.1.0"
 __all__ = [
     "EmptyState",
     "GradientTransformation",
+    "OrderWarning",
+    "accumulate",
+    "add_decayed_weights",
+    "add_noise",
+    "centralize",
     "chain",
+    "clip_adaptive",
+    "clip_average_norm",
     "clip_global_norm",
     "clip_norm",
+    "clip_percentile",
+    "clip_rms",
     "clip_value",
+    "clip_zscore",
+    "elementwise",
+    "ema",
     "freeze",
+    "has_updated",
     "identity",
     "jax",
     "masked",
+    "mean",
+    "normalize_global_norm",
+    "normalize_norm",
     "numpy",
     "parse",
     "partition",
+    "pcgrad",
+    "per_example_clip_global_norm",
+    "per_example_clip_norm",
     "scale",
+    "scale_by_schedule",
+    "sign",
+    "skip_large",
+    "skip_nonfinite",
     "stop",
     "tensorflow",
     "testing",
     "torch",
+    "trace",
+    "transform",
+    "xp",
+    "zero_nonfinite",
 ]
 
 

@@ -48,6 +48,32 @@ def limit(transform: str, name: str, value: Any) -> Scalar:
     return checked
 
 
+def share(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter between 0 and 1."""
+    checked = number(transform, name, value)
+    if static(value) and not 0 <= checked <= 1:
+        raise ValueError(f"{transform}: {name} must be between 0 and 1, got {value!r}")
+    return checked
+
+
+def whole(transform: str, name: str, value: Any, least: int) -> int:
+    """A hyperparameter that is an int, at least so large."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{transform}: {name} must be an int, got {value!r} of type {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{transform}: {name} must be at least {least}, got {value!r}")
+    return int(value)
+
+
+def seed(transform: str, value: Any) -> tuple[int, int]:
+    """A seed as two words of 32 bits."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{transform}: seed must be an int, got {value!r} of type {type(value).__name__}")
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{transform}: seed must have at most 64 bits, got {value!r}")
+    return (int(value) >> 32) & 0xFFFFFFFF, int(value) & 0xFFFFFFFF
+
+
 def order(transform: str, value: Any) -> float:
     """The order of a norm; None is 2."""
     if value is None:

@@ -84,6 +84,45 @@ class Backend(Protocol):
         With factors, float16 and bfloat16 leaves may come back in float32, not rounded yet: see `cast`.
         """
 
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """`formula(xp, *elements, *numbers, **static)` for each leaf of the first column, beside those of the others.
+
+        With factors, the formula is given the leaf's elements times its factor.
+
+        Computed in float64, with twice that precision for float64 leaves, and rounded once to the dtype that sums of
+        the leaf are kept in: float32, or float64 for float64 leaves; complex leaves by their parts. The others are
+        arrays that broadcast to the leaf. Numbers are rounded to that dtype first: then their products with elements
+        are exact in float64, and a compiler that fuses multiplication and addition changes nothing. A formula may
+        return a tuple.
+        """
+
+    def each(
+        self, formula: Callable[..., Array], columns: Sequence[Sequence[Array]], numbers: Sequence[Any]
+    ) -> list[Array]:
+        """The same in the leaves' own dtypes, for formulas that choose and do not round."""
+
+    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array:
+        """The sums of a real leaf, times weights that broadcast, over some axes: float64, the axes kept as ones."""
+
+    def count(self, leaf: Array, axes: tuple[int, ...] | None) -> Any:
+        """The number of elements over some axes, or of all: a Python float if it is known."""
+
+    def copied(self, leaves: Sequence[Array]) -> list[Array]:
+        """The leaves in memory of their own, if they could be written to."""
+
+    def stored(self, value: Any, dtype: str, beside: Array) -> Array:
+        """A number, or a NumPy array or a vector of them, as an array of a dtype on the device of another."""
+
+    def namespace(self) -> ModuleType:
+        """The framework's functions under NumPy's names, as far as it has them."""
+
     def cast(self, leaf: Array, like: Array) -> Array:
         """A leaf rounded to the dtype of another."""
 

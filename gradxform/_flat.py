@@ -57,7 +57,7 @@ class Flat(NamedTuple):
 
     def norms(self, ord: float = 2) -> Norm:
         """The norm of each active leaf, its pending factor included; a vector."""
-        self._check_inexact()
+        self.check_inexact()
         raw = self._raw_norms(ord)
         value = raw if self.factor is None else self.backend.compute(formulas.scaled_norm, raw, self.factor)
         single = tuple(dtype in SINGLE for dtype in self.source.dtypes) if len(self.source.kinds) > 1 else ()
@@ -76,7 +76,7 @@ class Flat(NamedTuple):
 
     def scaled(self, factor: Array | float) -> Flat:
         """Each active leaf times a factor: a number for all, or a vector with one a leaf."""
-        self._check_inexact()
+        self.check_inexact()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
         if self.active is not self.source.everything:
@@ -87,13 +87,19 @@ class Flat(NamedTuple):
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Each slice of the active leaves over some axes times a factor that is got from its norm."""
-        view, new = self.slices(axes), []
+        self._check_axes(axes)
+        return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
+
+    def scaled_by(self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[int, Norm], Array]) -> Flat:
+        """The same with axes for each active leaf; the factor is got from its place among them and its norms."""
+        self.check_inexact()
+        view, new = self._densified(), []
         compute = self.backend.compute
-        for i in self.chosen:
+        for place, i in enumerate(self.chosen):
             pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
-            norm = self.backend.norm_over(view.leaves[i], axes, ord)
+            norm = self.backend.norm_over(view.leaves[i], axes[place], ord)
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
-            factor = factor_of(Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
+            factor = factor_of(place, Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
             factor = factor if pending is None else compute(formulas.product, factor, pending)
             new.append(self.backend.multiply_over(view.leaves[i], pairs.rounded(factor), view.owned[i]))
         return view._with(self.chosen, new, applied=True)
@@ -114,7 +120,7 @@ class Flat(NamedTuple):
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
         """The same view with its active leaves dense, each of which has the axes."""
-        self._check_inexact()
+        self.check_inexact()
         self._check_axes(axes)
         return self._densified()
 
@@ -130,6 +136,27 @@ class Flat(NamedTuple):
         if not self.source.kinds & NARROW:
             return view
         return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
+
+    def dense(self) -> Flat:
+        """The same view with its active leaves dense."""
+        self.check_inexact()
+        return self._densified()
+
+    def given(self, new: Sequence[Array], applied: bool = True) -> Flat:
+        """A dense view with new arrays, made for it and held by no state, for its active leaves.
+
+        `applied` says that their pending factors went into them.
+        """
+        return self._with(self.chosen, new, applied=applied)
+
+    def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
+        """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
+        return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
+
+    def counts(self) -> tuple[Any, ...]:
+        """The number of elements of each leaf: floats, or numbers of the framework where they are not known yet."""
+        counts = (self.backend.count(leaf, None) for leaf in self._densified().leaves)
+        return tuple(1.0 if isinstance(count, float) and count == 0 else count for count in counts)
 
     def stop(self) -> Flat:
         """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
@@ -210,7 +237,7 @@ class Flat(NamedTuple):
 
     # --- checks --------------------------------------------------------------------------------------------------
 
-    def _check_inexact(self) -> None:
+    def check_inexact(self) -> None:
         if self.source.kinds <= SINGLE | DOUBLE:
             return
         for i in self.chosen:

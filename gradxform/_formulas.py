@@ -103,3 +103,28 @@ def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
 def stack(xp: Any, *numbers: Array) -> Array:
     """A vector of 0-d numbers."""
     return xp.stack(numbers)
+
+
+def inverse(xp: Any, norm: Array) -> Array:
+    """1 / n; 1 for a norm of zero, NaN for one that is not finite."""
+    return xp.where(xp.isfinite(norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
+
+
+def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
+    """Norms as root mean squares, from the numbers of elements."""
+    return norms / xp.sqrt(xp.stack(counts))
+
+
+def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
+    """Norms as average norms, from the numbers of elements."""
+    return norms / xp.stack(counts)
+
+
+def quotient(xp: Any, dividend: Array, divisor: Array) -> Array:
+    """A quotient."""
+    return dividend / divisor
+
+
+def is_finite(xp: Any, x: Array) -> Array:
+    """Whether a number is neither NaN nor infinite."""
+    return xp.isfinite(x)

@@ -23,6 +23,32 @@ class Vectors:
     max = staticmethod(np.maximum.reduce)
     any = staticmethod(np.any)
     mask = staticmethod(np.array)
+    expm1 = staticmethod(np.expm1)
+    log = staticmethod(np.log)
+    cos = staticmethod(np.cos)
+    sin = staticmethod(np.sin)
+    floor = staticmethod(np.floor)
+    sort = staticmethod(np.sort)
+    reshape = staticmethod(np.reshape)
+    zeros_like = staticmethod(np.zeros_like)
+    ones_like = staticmethod(np.ones_like)
+    shift_left = staticmethod(np.left_shift)
+    shift_right = staticmethod(np.right_shift)
+
+    @staticmethod
+    def arange(count: int) -> Any:
+        """The numbers from zero."""
+        return np.arange(count, dtype=np.float64)
+
+    @staticmethod
+    def int32(x: Any) -> Any:
+        """Whole numbers with the lower 32 bits alone."""
+        return np.asarray(x).astype(np.int64).astype(np.int32)
+
+    @staticmethod
+    def float64(x: Any) -> Any:
+        """Whole numbers in float64."""
+        return np.asarray(x).astype(np.float64)
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
@@ -42,6 +68,16 @@ class Vectors:
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
+    def fixed(x: Any) -> Any:
+        """The number: sums are computed as they are written."""
+        return x
+
+    @staticmethod
+    def head(x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        return (np.asarray(x).view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)
+
+    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Some numbers of a vector."""
         return vector[list(index) if isinstance(index, tuple) else index]
@@ -58,6 +94,8 @@ class Floats:
     isfinite = staticmethod(math.isfinite)
     sqrt = staticmethod(math.sqrt)
     abs = staticmethod(abs)
+    expm1 = staticmethod(math.expm1)
+    log = staticmethod(math.log)
 
     @staticmethod
     def stop_gradient(x: float) -> float:
@@ -92,7 +130,7 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
         try:
             return formula(Floats, *given)
-        except (OverflowError, ZeroDivisionError):
+        except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or what floats have not
             pass
     with np.errstate(all="ignore"):
         result = formula(Vectors, *given, **static)

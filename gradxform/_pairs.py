@@ -29,6 +29,14 @@ class Pair(NamedTuple):
     low: Array
 
 
+def pair(value: Any) -> Any:
+    """A number or an array of NumPy's longdouble as a pair; others as they are."""
+    if getattr(value, "dtype", None) != np.longdouble or value.dtype == np.float64:
+        return value
+    high = value.astype(np.float64)
+    return Pair(high, (value - high).astype(np.float64))
+
+
 def rounded(value: Any) -> Any:
     """A vector or a number in float64: of a pair, and of NumPy's longdouble."""
     if isinstance(value, Pair):
@@ -41,7 +49,42 @@ def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], stat
     if not any(isinstance(operand, Pair) for operand in operands):
         return formula(xp, *operands, **static)
     exact = Exact(xp)
-    return _plain(formula(exact, *map(exact.number, operands), **static))
+    found = formula(exact, *map(exact.number, operands), **static)
+    return tuple(map(_plain, found)) if isinstance(found, tuple) else _plain(found)
+
+
+def elementwise(
+    formula: Callable[..., Any],
+    xp: Any,
+    elements: Sequence[Any],
+    numbers: Sequence[Any],
+    factor: Any,
+    double: bool,
+    static: dict[str, Any],
+) -> Any:
+    """A formula of float64 elements, the first of them times a factor.
+
+    If double, in pairs, rounded once; in float64 where it leaves the range of pairs.
+    """
+
+    def whole(xp: Any, *given: Any) -> Any:
+        if factor is not None:
+            given = (given[0] * given[-1], *given[1:-1])
+        return formula(xp, *given, **static)
+
+    given = [*elements, *numbers, *(() if factor is None else (factor,))]
+    plain = whole(xp, *map(rounded, given))
+    if not double:
+        return plain
+    exact = Exact(xp)
+    found = whole(exact, *map(exact.number, given))
+    if isinstance(found, tuple):
+        return tuple(_sound(xp, *parts) for parts in zip(found, plain, strict=True))
+    return _sound(xp, found, plain)
+
+
+def _sound(xp: Any, found: Any, plain: Any) -> Any:
+    return xp.where(xp.isfinite(found.high), found.high, plain) if isinstance(found, Number) else found
 
 
 def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
@@ -51,7 +94,23 @@ def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
     up without rounding, and the lower parts are too small for theirs to matter.
     """
     plain = add(values)
-    grid = xp.stop_gradient(4.0 * plain)
+    return _cut(xp, values, plain, plain, add)
+
+
+def total_signed(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
+    """The same for numbers of both signs, which are cut near the last digit of the sum of their sizes."""
+    return _cut(xp, values, add(values), add(xp.abs(values)), add)
+
+
+def total_products(xp: Any, first: Array, second: Array, add: Callable[[Array], Array]) -> Pair:
+    """The sum of products of float64 numbers, of which those of the upper halves of their digits are exact."""
+    a, b = xp.head(first), xp.head(second)
+    upper = total_signed(xp, a * b, add)
+    return _finite(xp, add(first * second), upper.high, upper.low + add((first - a) * b + first * (second - b)))
+
+
+def _cut(xp: Any, values: Array, plain: Array, size: Array, add: Callable[[Array], Array]) -> Pair:
+    grid = xp.stop_gradient(4.0 * size)
     upper = xp.stop_gradient((values + grid) - grid)
     return _finite(xp, plain, add(upper), add(values - upper))
 
@@ -119,6 +178,7 @@ class Number:
 
     def _sum(self, high: Array, low: Array) -> Number:
         """High and a much smaller low; infinity becomes NaN, which a limit makes of it as well."""
+        low = self.xp.fixed(low)
         total = high + low
         return Number(self.xp, total, low - (total - high))
 
@@ -132,6 +192,22 @@ class Number:
         """The difference."""
         other = self._of(other)
         return self + Number(self.xp, -other.high, -other.low)
+
+    def __neg__(self) -> Number:
+        """The negative."""
+        return Number(self.xp, -self.high, -self.low)
+
+    def __radd__(self, other: Any) -> Number:
+        """The sum."""
+        return self + other
+
+    def __rsub__(self, other: Any) -> Number:
+        """The difference from a number."""
+        return self._of(other) - self
+
+    def __rtruediv__(self, other: Any) -> Number:
+        """The quotient of a number."""
+        return self._of(other) / self
 
     def __mul__(self, other: Any) -> Number:
         """The product."""
@@ -273,6 +349,8 @@ class Exact:
 
     def stack(self, numbers: Sequence[Any]) -> Number:
         """Numbers as a vector."""
+        if all(isinstance(number, float) for number in numbers):
+            return Number(self.xp, self.xp.stack(numbers))
         pairs = [self.number(number) for number in numbers]
         return Number(self.xp, self.xp.stack([p.high for p in pairs]), self.xp.stack([p.rest for p in pairs]))
 

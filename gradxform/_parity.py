@@ -10,7 +10,7 @@ import numpy as np
 import optree
 
 from gradxform import _backend
-from gradxform._reference import reference
+from gradxform._reference import reference, references
 from gradxform._transformation import GradientTransformation
 from gradxform._ulp import ulps
 
@@ -80,6 +80,25 @@ def run(
     return results
 
 
+def run_steps(
+    tx: GradientTransformation, steps: Sequence[Any], params: Any, framework: str, mode: str
+) -> tuple[list[Result], Any]:
+    """The results of one step after the other, on trees of NumPy arrays that are alike, and the last state."""
+    backend = _backend.backend(framework)
+    given = [optree.tree_map(backend.from_numpy, tree) for tree in steps]
+    own = optree.tree_map(backend.from_numpy, params)
+
+    def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return tx.update(updates, state, params)
+
+    function = one if mode == "eager" else backend.compile(one) or one
+    state, results = tx.init(own), []
+    for tree, updates in zip(steps, given, strict=True):
+        out, state = function(updates, state, own)
+        results.append(_checked(backend, mode, tree, out))
+    return results, state
+
+
 def modes(framework: str) -> tuple[str, ...]:
     """The ways in which a framework runs."""
     return ("eager",) if _backend.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
@@ -116,6 +135,14 @@ def expected(tx: GradientTransformation, tree: Any) -> Leaves:
     """The reference's result for a tree of NumPy arrays."""
     leaves = named_leaves(tree, _backend.backend("numpy"))
     return dict(zip(leaves, reference(tx, list(leaves.items())), strict=True))
+
+
+def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:
+    """The reference's results of one step after the other."""
+    named = [named_leaves(tree, _backend.backend("numpy")) for tree in steps]
+    own = list(named_leaves(params, _backend.backend("numpy")).values())
+    results = references(tx, [list(leaves.items()) for leaves in named], own)
+    return [dict(zip(leaves, result, strict=True)) for leaves, result in zip(named, results, strict=True)]
 
 
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:

@@ -6,99 +6,70 @@ more), so that float64 results can be judged as well; they are rounded to a leaf
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gradxform import _reference_peers
-from gradxform._transformation import GradientTransformation
+from gradxform import _reference_catalogue, _reference_peers, _reference_state
+from gradxform._reference_leaf import Leaf, extended, is_single, limited, norm_of, rounded, times
+from gradxform._reference_state import Memory
+from gradxform._transformation import GradientTransformation, factories
 from gradxform.matching import glob
 
-_SINGLE = ("float16", "bfloat16", "float32", "complex64")
+Leaves = Sequence[tuple[str, Any]]
 
 
-@dataclass
-class Leaf:
-    """One gradient on its way through a chain."""
-
-    path: str
-    dtype: Any
-    value: Any
-    stopped: bool = False
-
-
-def reference(tx: GradientTransformation, leaves: Sequence[tuple[str, Any]]) -> list[Any]:
-    """What a stateless transformation gives for leaves with paths, as NumPy arrays of the leaves' dtypes.
+def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] | None = None) -> list[Any]:
+    """What a transformation gives for leaves with paths, at its first step, as NumPy arrays of the leaves' dtypes.
 
     Raises:
         NotImplementedError: a transform without a reference.
     """
-    work = [Leaf(path, np.asarray(leaf).dtype, _extended(leaf)) for path, leaf in leaves]
+    return references(tx, [leaves], params)[0]
+
+
+def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Any]:
+    """What a transformation gives at each of some steps."""
+    memory: Memory = {}
+    results = []
     with np.errstate(all="ignore"):
-        _apply(tx, work)
-        return [_rounded(leaf) for leaf in work]
+        for leaves in steps:
+            given = [None] * len(leaves) if params is None else [extended(param) for param in params]
+            work = [
+                Leaf(path, np.asarray(leaf).dtype, extended(leaf), param=param)
+                for (path, leaf), param in zip(leaves, given, strict=True)
+            ]
+            _apply(tx, work, memory)
+            results.append([rounded(leaf) for leaf in work])
+    return results
 
 
 def norm(leaves: Sequence[Any], ord: float = 2) -> float:
     """The norm of arrays together, in extended precision."""
     with np.errstate(all="ignore"):
-        return float(_norm([_extended(leaf) for leaf in leaves], ord))
+        return float(norm_of([extended(leaf) for leaf in leaves], ord))
 
 
-def _extended(leaf: Any) -> Any:
-    array = np.asarray(leaf)
-    if array.dtype.kind in "iub":
-        return array
-    if array.dtype.kind == "c":
-        return array.astype(np.clongdouble)
-    return (array.astype(np.float32) if array.dtype.name == "bfloat16" else array).astype(np.longdouble)
-
-
-def _rounded(leaf: Leaf) -> Any:
-    narrow = leaf.value.astype(np.float64) if leaf.dtype.name == "bfloat16" else leaf.value
-    return np.asarray(narrow).astype(leaf.dtype)
-
-
-def _apply(tx: GradientTransformation, leaves: Sequence[Leaf]) -> None:
-    rule = _RULES.get(tx.name)
+def _apply(tx: GradientTransformation, leaves: Sequence[Leaf], memory: Memory) -> None:
+    rule: Any = _WITH_STATE.get(tx.name)
+    kept = {"memory": memory}
+    if rule is None:
+        rule, kept = _RULES.get(tx.name), {}
     if rule is None:
         raise NotImplementedError(f"{tx!r} has no reference")
-    positional = [value for name, value in tx.arguments if name is None]
-    rule([leaf for leaf in leaves if not leaf.stopped], *positional, **{k: v for k, v in tx.arguments if k is not None})
-
-
-def _norm(values: Sequence[Any], ord: float) -> Any:
-    sizes = np.concatenate([np.abs(np.asarray(value)).ravel() for value in values] or [np.zeros(0, np.longdouble)])
-    if sizes.size == 0:
-        return np.longdouble(0)
-    largest = sizes.max()
-    if not 0 < largest < np.inf or ord == math.inf:
-        return largest
-    return largest * ((sizes / largest) ** np.longdouble(ord)).sum() ** (1 / np.longdouble(ord))
-
-
-def _limited(value: Any, norm: Any, max_norm: float, single: bool) -> Any:
-    """Times min(1, c / n), with n and c compared in the accumulation dtype."""
-    rounded: Any = np.float32 if single and 0 < np.float32(max_norm) < math.inf else np.float64
-    factor = np.where(np.isfinite(norm), np.longdouble(max_norm) / np.where(norm == 0, 1, norm), np.nan)
-    return np.where((rounded(norm) <= rounded(max_norm)) | (max_norm == math.inf), value, _times(value, factor))
-
-
-def _times(value: Any, factor: Any) -> Any:
-    """A value times a real factor; a complex one by its parts, so that infinity times zero does not come up."""
-    if value.dtype.kind != "c":
-        return value * factor
-    result = np.empty_like(value)
-    result.real, result.imag = value.real * factor, value.imag * factor
-    return result
-
-
-def _is_single(leaf: Leaf) -> bool:
-    return leaf.dtype.name in _SINGLE
+    bound = inspect.signature(factories[tx.name]).bind(
+        *(value for name, value in tx.arguments if name is None),
+        **{name: value for name, value in tx.arguments if name is not None},
+    )
+    for name, parameter in bound.signature.parameters.items():
+        if "Scalar" in str(parameter.annotation) and callable(bound.arguments.get(name)):
+            bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
+    memory["step"] = memory.get("step", 0) + 1
+    rule([leaf for leaf in leaves if not leaf.stopped], *bound.args, **bound.kwargs, **kept)
 
 
 def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, high: Any = None) -> None:
@@ -106,7 +77,7 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
     for leaf in leaves:
         for bound, choose in ((low, np.maximum), (high, np.minimum)):
             if bound is not None:
-                leaf.value = choose(leaf.value, _extended(np.asarray(bound).astype(leaf.dtype)))
+                leaf.value = choose(leaf.value, extended(np.asarray(bound).astype(leaf.dtype)))
 
 
 def _clip_norm(
@@ -120,32 +91,32 @@ def _clip_norm(
         over = axes if axes is None else tuple(axes) if isinstance(axes, (list, tuple)) else (axes,)
         size = np.abs(leaf.value)
         if over is None:
-            n = _norm([leaf.value], ord)
+            n = norm_of([leaf.value], ord)
         elif ord == math.inf:
             n = size.max(axis=over, keepdims=True, initial=0)
         else:
             n = (size ** np.longdouble(ord)).sum(axis=over, keepdims=True) ** (1 / np.longdouble(ord))
-        leaf.value = _limited(leaf.value, n, max_norm, _is_single(leaf))
+        leaf.value = limited(leaf.value, n, max_norm, is_single(leaf))
 
 
 def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
     if like is not None:
         return _as_a_peer(_reference_peers.TOGETHER[like], leaves, max_norm, ord)
-    n = _norm([leaf.value for leaf in leaves], ord)
+    n = norm_of([leaf.value for leaf in leaves], ord)
     for leaf in leaves:
-        leaf.value = _limited(leaf.value, n, max_norm, all(map(_is_single, leaves)))
+        leaf.value = limited(leaf.value, n, max_norm, all(map(is_single, leaves)))
 
 
 def _as_a_peer(clip: _reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
     """In the arithmetic of the leaves' dtypes."""
-    clipped = clip([_rounded(leaf) for leaf in leaves], max_norm, lambda given: _norm(list(map(_extended, given)), ord))
+    clipped = clip([rounded(leaf) for leaf in leaves], max_norm, lambda given: norm_of(list(map(extended, given)), ord))
     for leaf, new in zip(leaves, clipped, strict=True):
-        leaf.value = _extended(new)
+        leaf.value = extended(new)
 
 
 def _scale(leaves: Sequence[Leaf], factor: float) -> None:
     for leaf in leaves:
-        leaf.value = _times(leaf.value, np.longdouble(factor))
+        leaf.value = times(leaf.value, np.longdouble(factor))
 
 
 def _stop(leaves: Sequence[Leaf]) -> None:
@@ -153,22 +124,58 @@ def _stop(leaves: Sequence[Leaf]) -> None:
         leaf.value, leaf.stopped = np.zeros_like(leaf.value), True
 
 
-def _chain(leaves: Sequence[Leaf], *txs: GradientTransformation) -> None:
-    for tx in txs:
-        _apply(tx, leaves)
+def _inner(memory: Memory, part: Any) -> Memory:
+    """The memory of one of several inner transforms."""
+    return memory.setdefault(part, {})
 
 
-def _masked(leaves: Sequence[Leaf], tx: GradientTransformation, where: Any) -> None:
-    _apply(tx, [leaf for leaf in leaves if _matches(where, leaf)])
+def _chain(leaves: Sequence[Leaf], *txs: GradientTransformation, memory: Memory) -> None:
+    for rank, tx in enumerate(txs):
+        _apply(tx, leaves, _inner(memory, rank))
 
 
-def _partition(leaves: Sequence[Leaf], rules: Any, default: Any = None) -> None:
+def _masked(leaves: Sequence[Leaf], tx: GradientTransformation, where: Any, memory: Memory) -> None:
+    _apply(tx, [leaf for leaf in leaves if _matches(where, leaf)], _inner(memory, 0))
+
+
+def _partition(leaves: Sequence[Leaf], rules: Any, default: Any = None, *, memory: Memory) -> None:
     rest = list(leaves)
-    for where, tx in rules.items():
-        _apply(tx, [leaf for leaf in rest if _matches(where, leaf)])
+    for rank, (where, tx) in enumerate(rules.items()):
+        _apply(tx, [leaf for leaf in rest if _matches(where, leaf)], _inner(memory, rank))
         rest = [leaf for leaf in rest if not _matches(where, leaf)]
     if default is not None:
-        _apply(default, rest)
+        _apply(default, rest, _inner(memory, -1))
+
+
+def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None = None, *, memory: Memory) -> None:
+    finite = all(np.isfinite(leaf.value).all() for leaf in leaves)
+    memory["bad"] = 0 if finite else memory.get("bad", 0) + 1
+    most = math.inf if max_consecutive is None else max_consecutive
+    _apply_if(finite or memory["bad"] > most, leaves, tx, memory)
+
+
+def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory) -> None:
+    kind: Any = np.float32 if all(map(is_single, leaves)) else np.float64
+    n = norm_of([leaf.value for leaf in leaves], 2)
+    _apply_if(bool(kind(n) <= kind(max_norm)) or max_norm == math.inf, leaves, tx, memory)
+
+
+def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:
+    sums = memory.setdefault("sums", {})
+    for leaf in leaves:
+        sums[leaf.path] = sums.get(leaf.path, 0) + leaf.value
+        leaf.value = sums[leaf.path] / np.longdouble(every)
+    due = memory["step"] % every == 0
+    if due:
+        memory["sums"] = {}
+    _apply_if(due, leaves, tx, memory)
+
+
+def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, memory: Memory) -> None:
+    if due:
+        return _apply(tx, leaves, _inner(memory, "inner"))
+    for leaf in leaves:
+        leaf.value = np.zeros_like(leaf.value)
 
 
 def _matches(where: Any, leaf: Leaf) -> bool:
@@ -182,14 +189,22 @@ def _matches(where: Any, leaf: Leaf) -> bool:
 
 
 _RULES: dict[str, Callable[..., None]] = {
-    "chain": _chain,
     "clip_global_norm": _clip_global_norm,
     "clip_norm": _clip_norm,
     "clip_value": _clip_value,
     "freeze": lambda leaves, where: _stop([leaf for leaf in leaves if _matches(where, leaf)]),
     "identity": lambda leaves: None,
+    "scale": _scale,
+    "scale_by_schedule": _scale,
+    "stop": _stop,
+    **_reference_catalogue.RULES,
+}
+_WITH_STATE: dict[str, Callable[..., None]] = {
+    "accumulate": _accumulate,
+    "chain": _chain,
     "masked": _masked,
     "partition": _partition,
-    "scale": _scale,
-    "stop": _stop,
+    "skip_large": _skip_large,
+    "skip_nonfinite": _skip_nonfinite,
+    **_reference_state.RULES,
 }

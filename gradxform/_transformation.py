@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, ParamSpec
-
-import numpy as np
 
 from gradxform import _flat
 from gradxform._backend import adapter, preload
@@ -180,50 +176,6 @@ class GradientTransformation:
 def stateless(function: Callable[[Flat], Flat]) -> GradientTransformation:
     """A transformation from a function of the flat view."""
     return GradientTransformation(lambda view, state, _: (function(view), state))
-
-
-def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
-    """Give what a function makes its name and arguments, and `parse` the function."""
-    signature = inspect.signature(make)
-
-    @functools.wraps(make)
-    def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
-        made = make(*args, **kwargs)
-        bound = signature.bind(*args, **kwargs)
-        return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound))
-
-    factories[make.__name__] = named
-    return named
-
-
-def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:
-    """The arguments in one canonical form: positional where the signature allows, no defaults."""
-    found: list[tuple[str | None, Any]] = []
-    positional = True
-    for name, parameter in signature.parameters.items():
-        value = bound.arguments.get(name, parameter.default)
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            found += [(None, item) for item in bound.arguments.get(name, ())]
-        elif _is_default(name, value, parameter.default):
-            positional = False
-        else:
-            value = _plain(value)
-            found.append((None if positional and parameter.kind is not parameter.KEYWORD_ONLY else name, value))
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """A hyperparameter as a value of its own: NumPy's scalars as Python's, containers copied."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) is dict:
-        return {key: _plain(item) for key, item in value.items()}
-    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
-
-
-def _is_default(name: str, value: Any, default: Any) -> bool:
-    same = isinstance(value, GradientTransformation) and value == default
-    return value is default or same or (name == "ord" and value == 2)
 
 
 def _rebuild(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GradientTransformation:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform import _arguments as arguments
+from gradxform import _formulas as formulas
 from gradxform import _peers as peers
 from gradxform._arguments import Scalar
-from gradxform._flat import interval, limit
-from gradxform._transformation import GradientTransformation, factory, stateless
+from gradxform._factory import factory
+from gradxform._flat import Flat, Norm, interval, limit
+from gradxform._transformation import GradientTransformation, stateless
 
 
 @factory
-def clip_value(max_abs: Scalar | None = None, *, low: Any = None, high: Any = None) -> GradientTransformation:
+def clip_value(
+    max_abs: Scalar | None = None, *, low: Scalar | Any = None, high: Scalar | Any = None
+) -> GradientTransformation:
     r"""Limit each element of each gradient to ``[-max_abs, max_abs]``, or to ``[low, high]``.
 
     .. math:: g_i \leftarrow \min(\max(g_i, \text{low}), \text{high})
@@ -154,3 +158,73 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
         peer = arguments.peer("clip_global_norm", peers.TOGETHER, like, p, None)
         return stateless(lambda g: peers.clip_global_norm(g, peer, c, p))
     return stateless(lambda g: g.scaled(limit(g.global_norm(p), c)))
+
+
+@factory
+def clip_rms(max_rms: Scalar) -> GradientTransformation:
+    r"""Limit the root mean square of each gradient, by itself, to ``max_rms``.
+
+    .. math:: g_i \leftarrow g_i \min(1, c / r_i), \quad r_i = \lVert g_i \rVert / \sqrt{d_i}
+
+    with the number of elements d. A gradient within the limit comes back bit by bit; one with a NaN or an infinite
+    element becomes NaN.
+
+    Args:
+        max_rms: the limit c, in the gradient's units; a number, a 0-d array or a schedule.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype.
+
+    Raises:
+        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
+        ValueError: a negative or NaN limit.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.clip_rms(1.0)([np.array([3.0, 4.0, 0.0, 0.0]), np.array([0.1])])
+        [array([1.2, 1.6, 0. , 0. ]), array([0.1])]
+
+    References:
+        Shazeer and Stern, Adafactor: adaptive learning rates with sublinear memory cost, 2018;
+        ``optax.clip_by_block_rms``.
+    """
+    c = arguments.limit("clip_rms", "max_rms", max_rms)
+    return stateless(lambda g: g.scaled(limit(per(g, formulas.per_root), c)))
+
+
+@factory
+def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
+    r"""Limit the average norm of each gradient, which is its norm over its number of elements, to ``max_norm``.
+
+    .. math:: g_i \leftarrow g_i \min(1, c / a_i), \quad a_i = \lVert g_i \rVert / d_i
+
+    A gradient within the limit comes back bit by bit; one with a NaN or an infinite element becomes NaN.
+
+    Args:
+        max_norm: the limit c, in the gradient's units; a number, a 0-d array or a schedule.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype.
+
+    Raises:
+        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
+        ValueError: a negative or NaN limit.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.clip_average_norm(1.0)([np.array([3.0, 4.0]), np.array([0.1])])
+        [array([1.2, 1.6]), array([0.1])]
+
+    Source:
+        ``tf.compat.v1.clip_by_average_norm``.
+    """
+    c = arguments.limit("clip_average_norm", "max_norm", max_norm)
+    return stateless(lambda g: g.scaled(limit(per(g, formulas.per_count), c)))
+
+
+def per(g: Flat, formula: Any) -> Norm:
+    """The norms of gradients in relation to their numbers of elements."""
+    norms = g.norms()
+    return norms._replace(value=g.backend.compute(formula, norms.value, counts=g.counts()))

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradxform import _flat, matching
+from gradxform import _order as order
+from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
-from gradxform._transformation import Context, GradientTransformation, Start, factory, stateless
+from gradxform._transformation import Context, GradientTransformation, Start, stateless
 from gradxform.matching import Where
 
 
@@ -51,6 +53,9 @@ def chain(*txs: Any) -> GradientTransformation:
     Raises:
         TypeError: an object that has no `init` and `update`.
 
+    Warns:
+        OrderWarning: a clip before unscaling or accumulation, a freeze before weight decay.
+
     Example:
         >>> import numpy as np
         >>> import gradxform as gx
@@ -63,6 +68,7 @@ def chain(*txs: Any) -> GradientTransformation:
     Source:
         `optax.chain`.
     """
+    order.check(txs)
     parts = tuple(as_transformation("chain", tx) for tx in txs)
 
     def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from gradxform import _arguments as arguments
 from gradxform._arguments import Scalar
-from gradxform._transformation import GradientTransformation, factory, stateless
+from gradxform._factory import factory
+from gradxform._transformation import GradientTransformation, stateless
 
 
 @factory
@@ -34,3 +38,38 @@ def scale(factor: Scalar) -> GradientTransformation:
     """
     a = arguments.number("scale", "factor", factor)
     return stateless(lambda g: g.scaled(a))
+
+
+@factory
+def scale_by_schedule(fn: Callable[[Any], Any]) -> GradientTransformation:
+    r"""Multiply each gradient by a number that depends on the step.
+
+    .. math:: g_i \leftarrow f(t) \, g_i
+
+    Args:
+        fn: a function from the step, counted from zero, to the factor. The step is a float64 number: a Python float
+        where
+            values can be read at no cost, else a 0-d array; `gradxform.xp` gives its namespace.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype; its state is a counter.
+
+    Raises:
+        TypeError: what cannot be called; on use, an integer gradient, named by its path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t))
+        >>> state = tx.init([np.zeros(1)])
+        >>> for _ in range(2):
+        ...     updates, state = tx.update([np.ones(1)], state)
+        >>> updates
+        [array([0.5])]
+
+    Source:
+        ``optax.scale_by_schedule``.
+    """
+    if not callable(fn):
+        raise TypeError(f"scale_by_schedule: fn must be a function from the step to a factor, got {fn!r}")
+    return scale(fn)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gradxform._transformation import GradientTransformation, factory, stateless
+from gradxform._factory import factory
+from gradxform._transformation import GradientTransformation, stateless
 from gradxform.combining import only
 from gradxform.matching import Where
 

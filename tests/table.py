@@ -26,15 +26,27 @@ class Row:
     """For real gradients only."""
     matrix: bool = False
     """For gradients with at least two axes only."""
+    single: bool = False
+    """Not for float64 gradients, of which sums may cancel what is not right to the last bit."""
     ulp: float = 2
     """The budget for float32, float64 and complex; 1 for float16 and bfloat16 always."""
+    double: float | None = None
+    """The budget for float64 and complex128, where limits that are float64 numbers themselves cost more."""
 
     @property
     def tx(self) -> GradientTransformation:
         return parse(self.expression)
 
+    @property
+    def steps(self) -> int:
+        """How many gradients of one run after the other show what a transform does."""
+        return 5 if self.tx.stateful else 1
+
     def budget(self, dtype: Any) -> float:
-        return 0 if self.exact else 1 if np.dtype(dtype).name in ("float16", "bfloat16") else self.ulp
+        name = np.dtype(dtype).name
+        if self.double is not None and name in ("float64", "complex128"):
+            return self.double
+        return 0 if self.exact else 1 if name in ("float16", "bfloat16") else self.ulp
 
 
 TABLE = (
@@ -66,7 +78,41 @@ TABLE = (
     Row("freeze('**/w')", exact=True),
     Row("chain(freeze('**/v'), clip_global_norm(1.0))"),
     Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
+    Row("clip_rms(0.5)"),
+    Row("clip_average_norm(0.01)"),
+    Row("normalize_norm()"),
+    Row("normalize_global_norm()"),
+    Row("sign()", exact=True, real=True),
+    Row("zero_nonfinite()", exact=True),
+    Row("chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"),
 )
+
+OVER_STEPS = (
+    Row("centralize()", real=True),
+    Row("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", real=True),
+    Row("add_decayed_weights(0.01)"),
+    Row("chain(clip_global_norm(1.0), add_decayed_weights(0.3))", single=True),
+    Row("chain(scale(0.5), add_decayed_weights(0.3))"),
+    Row("clip_adaptive(0.1, axes='keras')"),
+    Row("clip_adaptive(0.1, axes='torch', eps=0.5)"),
+    Row("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))"),
+    Row("ema(0.9)", double=64),
+    Row("ema(0.75, debias=False)", double=64),
+    Row("trace(0.9)", double=64),
+    Row("trace(0.9, nesterov=True)", double=64),
+    Row("masked(trace(0.9), '**/w')", double=64),
+    Row("accumulate(clip_global_norm(1.0), 2)"),
+    Row("accumulate(trace(0.5), 3)"),
+    Row("skip_nonfinite(trace(0.5))"),
+    Row("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)"),
+    Row("skip_large(trace(0.5), 60.0)"),
+    Row("clip_percentile(40.0, 3)"),
+    Row("clip_percentile(75.0, 4, per_leaf=True)"),
+    Row("clip_zscore(1.0, 0.9, 2)", double=4),
+    Row("clip_zscore(0.5, 0.5, 1, per_leaf=True)", double=4),
+    Row("add_noise(0.1, 7)", real=True, single=True),
+)
+"""Transforms that need parameters, or that keep a state: they are run over several steps."""
 
 
 def gradients(dtype: Any, seed: int = 0, matrix: bool = False) -> dict[str, Any]:

@@ -22,6 +22,37 @@ class Vectors:
     stack = staticmethod(jnp.stack)
     stop_gradient = staticmethod(lax.stop_gradient)
     mask = staticmethod(np.array)
+    expm1 = staticmethod(jnp.expm1)
+    log = staticmethod(jnp.log)
+    cos = staticmethod(jnp.cos)
+    sin = staticmethod(jnp.sin)
+    floor = staticmethod(jnp.floor)
+    sort = staticmethod(jnp.sort)
+    reshape = staticmethod(jnp.reshape)
+    zeros_like = staticmethod(jnp.zeros_like)
+    ones_like = staticmethod(jnp.ones_like)
+    shift_left = staticmethod(jnp.left_shift)
+    shift_right = staticmethod(jnp.right_shift)
+
+    @staticmethod
+    def arange(count: int) -> Any:
+        """The numbers from zero."""
+        return jnp.arange(count, dtype=np.float64)
+
+    @staticmethod
+    def iota(x: Any) -> Any:
+        """The number of each element."""
+        return lax.iota(np.int64, x.size).reshape(x.shape)
+
+    @staticmethod
+    def int32(x: Any) -> Any:
+        """Whole numbers with the lower 32 bits alone."""
+        return lax.convert_element_type(lax.convert_element_type(x, np.int64), np.int32)
+
+    @staticmethod
+    def float64(x: Any) -> Any:
+        """Whole numbers in float64."""
+        return lax.convert_element_type(x, np.float64)
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
@@ -33,6 +64,11 @@ class Vectors:
         for step in ("float32", dtype) if jnp.finfo(dtype).bits == 16 else (dtype,):
             wide = lax.reduce_precision(wide, jnp.finfo(step).nexp, jnp.finfo(step).nmant)
         return wide
+
+    @staticmethod
+    def fixed(x: Any) -> Any:
+        """The number: sums are computed as they are written."""
+        return x
 
     @staticmethod
     def head(x: Any) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform._pairs import Pair, evaluate
-from gradxform_jax import _each
+from gradxform_jax import _each, _elements
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._norms import norm
 from gradxform_jax._norms import norms as _norms_of
@@ -249,6 +250,55 @@ def _between(leaf: Any, dtype_: Any, low: Any, high: Any) -> Any:
     return leaf
 
 
+@_wide
+def elementwise(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """A formula of each leaf's elements, computed wide and rounded once."""
+    given = [list(column) for column in columns]
+    each_factor = [None] * len(given[0]) if factors is None else list(map(_as_operand, factors))
+    function = _elements.elementwise(formula, tuple(sorted(static.items())))
+    return function(given, list(map(_as_operand, numbers)), each_factor)
+
+
+@_wide
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """A formula of each leaf's elements, in its own dtype."""
+    found = _elements.each(formula)([list(column) for column in columns], list(map(_as_operand, numbers)))
+    return list(map(_weak_as, columns[0], found))
+
+
+@_wide
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes, in float64, the axes kept as ones."""
+    return _elements.sum_over(leaf, axes, weights)
+
+
+def count(leaf: Any, axes: tuple[int, ...] | None) -> float:
+    """The number of elements."""
+    return float(leaf.size if axes is None else np.prod([leaf.shape[axis] for axis in axes]))
+
+
+def copied(leaves: Sequence[Any]) -> list[Any]:
+    """JAX's arrays are not written to."""
+    return list(leaves)
+
+
+@_wide
+def stored(value: Any, dtype: str, beside: Any) -> Any:
+    """An array of a dtype."""
+    return lax.convert_element_type(jnp.asarray(value), np.dtype(dtype))
+
+
+def namespace() -> ModuleType:
+    """jax.numpy."""
+    return jnp
+
+
 def cast(leaf: Any, like: Any) -> Any:
     """A leaf rounded to the dtype of another."""
     return _weak_as(like, lax.convert_element_type(leaf, like.dtype))
@@ -267,7 +317,10 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         if found is not None:
             return found
         operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
-    return _compiled(formula, **static)(*map(_as_operand, operands))
+    given = list(map(_as_operand, operands))
+    if "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, and compiled as often
+        return evaluate(formula, Vectors, given, static)
+    return _compiled(formula, **static)(*given)
 
 
 @functools.lru_cache(maxsize=1024)

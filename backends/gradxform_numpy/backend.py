@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import optree
 
-from gradxform import _host, _host_norms
+from gradxform import _host, _host_elements, _host_norms
 from gradxform import _threads as threads
 
 name: str = "numpy"
@@ -189,6 +190,55 @@ def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
     for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
         leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out), None)
     return leaf
+
+
+def elementwise(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """A formula of each leaf's elements, computed wide and rounded once."""
+    each_factor = [None] * len(columns[0]) if factors is None else factors
+    return [
+        _host_elements.elementwise(formula, column, numbers, factor, static)
+        for factor, *column in zip(each_factor, *columns, strict=True)
+    ]
+
+
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """A formula of each leaf's elements, in its own dtype."""
+    with np.errstate(all="ignore"):
+        return [
+            _as_given(column[0], np.asarray(formula(_host.Vectors, *column, *numbers)), None)
+            for column in zip(*columns, strict=True)
+        ]
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes, in float64, the axes kept as ones."""
+    return _host_elements.sum_over(leaf, axes, weights)
+
+
+def count(leaf: Any, axes: tuple[int, ...] | None) -> float:
+    """The number of elements."""
+    return float(leaf.size if axes is None else np.prod([leaf.shape[axis] for axis in axes]))
+
+
+def copied(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves in memory of their own."""
+    return [leaf.copy() for leaf in leaves]
+
+
+def stored(value: Any, dtype: str, beside: Any) -> Any:
+    """An array of a dtype."""
+    return np.asarray(value).astype(dtype)
+
+
+def namespace() -> ModuleType:
+    """NumPy."""
+    return np
 
 
 def cast(leaf: Any, like: Any) -> Any:

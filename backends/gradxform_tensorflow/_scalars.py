@@ -10,13 +10,50 @@ import tensorflow as tf
 class Vectors:
     """TensorFlow's functions under the names that formulas use."""
 
-    isfinite = staticmethod(tf.math.is_finite)
     sqrt = staticmethod(tf.sqrt)
     abs = staticmethod(tf.abs)
     sum = staticmethod(tf.reduce_sum)
     max = staticmethod(tf.reduce_max)
     any = staticmethod(tf.reduce_any)
     stop_gradient = staticmethod(tf.stop_gradient)
+    expm1 = staticmethod(tf.math.expm1)
+    log = staticmethod(tf.math.log)
+    cos = staticmethod(tf.cos)
+    sin = staticmethod(tf.sin)
+    floor = staticmethod(tf.floor)
+    sort = staticmethod(tf.sort)
+    reshape = staticmethod(tf.reshape)
+    zeros_like = staticmethod(tf.zeros_like)
+    ones_like = staticmethod(tf.ones_like)
+    shift_left = staticmethod(tf.bitwise.left_shift)
+    shift_right = staticmethod(tf.bitwise.right_shift)
+
+    @staticmethod
+    def isfinite(x: Any) -> Any:
+        """Whether neither NaN nor infinite; of a complex number, neither of its parts."""
+        if tf.is_tensor(x) and x.dtype.is_complex:
+            return tf.math.is_finite(tf.math.real(x)) & tf.math.is_finite(tf.math.imag(x))
+        return tf.math.is_finite(x)
+
+    @staticmethod
+    def arange(count: int) -> Any:
+        """The numbers from zero."""
+        return tf.range(count, dtype=tf.float64)
+
+    @staticmethod
+    def iota(x: Any) -> Any:
+        """The number of each element."""
+        return tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
+
+    @staticmethod
+    def int32(x: Any) -> Any:
+        """Whole numbers with the lower 32 bits alone."""
+        return tf.cast(tf.cast(x, tf.int64), tf.int32)
+
+    @staticmethod
+    def float64(x: Any) -> Any:
+        """Whole numbers in float64."""
+        return tf.cast(x, tf.float64)
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
@@ -34,6 +71,11 @@ class Vectors:
         """The number without the lower half of its bits."""
         bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
+
+    @staticmethod
+    def fixed(x: Any) -> Any:
+        """The number, as a sum that TensorFlow's optimizer does not join with others into one of another order."""
+        return tf.ensure_shape(x, x.shape) if tf.is_tensor(x) else x
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _eager, _multiply, _norms
+from gradxform_tensorflow import _eager, _elements, _multiply, _norms
 from gradxform_tensorflow._scalars import Vectors
 
 name: str = "tensorflow"
@@ -151,6 +152,59 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
     return casting.to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+
+
+def elementwise(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """A formula of each leaf's elements, computed wide and rounded once."""
+    each_factor = [None] * len(columns[0]) if factors is None else factors
+    return [
+        _elements.elementwise(formula, column, numbers, factor, static)
+        for factor, *column in zip(each_factor, *columns, strict=True)
+    ]
+
+
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """A formula of each leaf's elements, in its own dtype."""
+    given = list(map(casting.wide, numbers))
+    return [formula(Vectors, *column, *given) for column in zip(*columns, strict=True)]
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes, in float64, the axes kept as ones."""
+    return _elements.sum_over(leaf, axes, weights)
+
+
+def count(leaf: Any, axes: tuple[int, ...] | None) -> Any:
+    """The number of elements: a float, or a tensor where it is unknown until run time."""
+    known = shape(leaf)
+    if known is not None:
+        sizes_known = known if axes is None else tuple(known[axis] for axis in axes)
+        counts = [size for size in sizes_known if size is not None]
+        if len(counts) == len(sizes_known):
+            return float(np.prod(counts))
+    sizes = tf.shape(leaf, tf.int64)
+    return tf.cast(tf.reduce_prod(sizes if axes is None else tf.gather(sizes, axes)), tf.float64)
+
+
+def copied(leaves: Sequence[Any]) -> list[Any]:
+    """TensorFlow's tensors are not written to."""
+    return list(leaves)
+
+
+def stored(value: Any, dtype: str, beside: Any) -> Any:
+    """A tensor of a dtype."""
+    return casting.to(value if tf.is_tensor(value) else tf.convert_to_tensor(np.asarray(value)), tf.as_dtype(dtype))
+
+
+def namespace() -> ModuleType:
+    """TensorFlow's functions under NumPy's names."""
+    return tf.experimental.numpy
 
 
 def cast(leaf: Any, like: Any) -> Any:

@@ -18,6 +18,16 @@ class Vectors:
     sum = staticmethod(torch.sum)
     max = staticmethod(torch.max)
     any = staticmethod(torch.any)
+    expm1 = staticmethod(torch.expm1)
+    log = staticmethod(torch.log)
+    cos = staticmethod(torch.cos)
+    sin = staticmethod(torch.sin)
+    floor = staticmethod(torch.floor)
+    reshape = staticmethod(torch.reshape)
+    zeros_like = staticmethod(torch.zeros_like)
+    ones_like = staticmethod(torch.ones_like)
+    shift_left = staticmethod(torch.bitwise_left_shift)
+    shift_right = staticmethod(torch.bitwise_right_shift)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -30,6 +40,28 @@ class Vectors:
         return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
 
     @staticmethod
+    def sort(x: torch.Tensor) -> torch.Tensor:
+        """In rising order along the last axis."""
+        return torch.sort(x).values
+
+    def arange(self, count: int) -> torch.Tensor:
+        """The numbers from zero."""
+        return torch.arange(count, dtype=torch.float64, device=self.device)
+
+    @staticmethod
+    def iota(x: torch.Tensor) -> torch.Tensor:
+        """The number of each element."""
+        return torch.arange(x.numel(), device=x.device).reshape(x.shape)
+
+    def int32(self, x: Any) -> torch.Tensor:
+        """Whole numbers with the lower 32 bits alone."""
+        return torch.as_tensor(x, device=self.device).to(torch.int64).to(torch.int32)
+
+    def float64(self, x: Any) -> torch.Tensor:
+        """Whole numbers in float64."""
+        return torch.as_tensor(x, device=self.device).double()
+
+    @staticmethod
     def stop_gradient(x: torch.Tensor) -> torch.Tensor:
         """The same value, of which no gradient is asked."""
         return x.detach()
@@ -38,6 +70,11 @@ class Vectors:
         """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
         wide = self._wide(x)
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).double()
+
+    @staticmethod
+    def fixed(x: Any) -> Any:
+        """The number: sums are computed as they are written."""
+        return x
 
     @staticmethod
     def head(x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import types as python_types
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
-from gradxform_torch import _norms
+from gradxform_torch import _elements, _norms
 from gradxform_torch._readable import readable, traced
 from gradxform_torch._scalars import Vectors, materialized
 
@@ -245,6 +246,54 @@ def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -
 @functools.lru_cache(maxsize=1024)
 def _number(bound: float, of: torch.dtype, to: torch.dtype) -> float:
     return float(torch.tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).item())
+
+
+def elementwise(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """A formula of each leaf's elements, computed wide and rounded once."""
+    each_factor = [None] * len(columns[0]) if factors is None else factors
+    return [
+        _elements.elementwise(formula, column, numbers, factor, static)
+        for factor, *column in zip(each_factor, *columns, strict=True)
+    ]
+
+
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """A formula of each leaf's elements, in its own dtype."""
+    return [
+        formula(Vectors(column[0].device), *column, *(_on_device(number, column[0].device) for number in numbers))
+        for column in zip(*columns, strict=True)
+    ]
+
+
+def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes, in float64, the axes kept as ones."""
+    return _elements.sum_over(leaf, axes, weights)
+
+
+def count(leaf: torch.Tensor, axes: tuple[int, ...] | None) -> float:
+    """The number of elements."""
+    return float(leaf.numel() if axes is None else math.prod([leaf.shape[axis] for axis in axes]))
+
+
+def copied(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves in memory of their own."""
+    return [leaf.clone() for leaf in leaves]
+
+
+def stored(value: Any, dtype: str, beside: torch.Tensor) -> torch.Tensor:
+    """A tensor of a dtype on the device of another."""
+    return torch.as_tensor(value, dtype=getattr(torch, dtype), device=beside.device)
+
+
+def namespace() -> python_types.ModuleType:
+    """PyTorch."""
+    return torch
 
 
 def cast(leaf: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

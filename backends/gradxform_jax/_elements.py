@@ -1,0 +1,73 @@
+"""Formulas of elements, and sums over axes, as jitted functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gradxform import _pairs as pairs
+from gradxform._pairs import Pair
+from gradxform_jax._scalars import Vectors
+
+_WIDE = (np.float64, np.complex128)
+
+
+@functools.lru_cache(maxsize=1024)
+def elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
+    """The function of columns of leaves, and numbers, that computes a formula in float64 and rounds once."""
+
+    def whole(columns: list[list[Any]], numbers: list[Any], factors: list[Any]) -> list[Any]:
+        each_one = zip(factors, *columns, strict=True)
+        return [_one(formula, column, numbers, factor, dict(static)) for factor, *column in each_one]
+
+    return jax.jit(whole)
+
+
+def _one(
+    formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
+) -> Any:
+    leaf, double = column[0], column[0].dtype in _WIDE
+    given = numbers if double else [Vectors.rounded(number, "float32") for number in numbers]
+
+    def real(parts: Sequence[Any]) -> Any:
+        wide = [part if isinstance(part, Pair) else lax.convert_element_type(part, np.float64) for part in parts]
+        found = pairs.elementwise(formula, Vectors, wide, given, factor, double, static)
+        dtype = np.float64 if double else np.float32
+        if isinstance(found, tuple):
+            return tuple(lax.convert_element_type(part, dtype) for part in found)
+        return lax.convert_element_type(found, dtype)
+
+    if not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        return real(column)
+    found, other = real(list(map(jnp.real, column))), real(list(map(jnp.imag, column)))
+    return tuple(map(lax.complex, found, other)) if isinstance(found, tuple) else lax.complex(found, other)
+
+
+@functools.lru_cache(maxsize=1024)
+def each(formula: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """The function of columns of leaves, and numbers, that computes a formula in the leaves' own dtypes."""
+
+    def whole(columns: list[list[Any]], numbers: list[Any]) -> list[Any]:
+        return [formula(Vectors, *column, *numbers) for column in zip(*columns, strict=True)]
+
+    return jax.jit(whole)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes, in float64; as a pair for a float64 leaf."""
+
+    def add(values: Any) -> Any:
+        return jnp.sum(values, axis=axes, keepdims=True)
+
+    wide = lax.convert_element_type(leaf, np.float64)
+    if weights is None:
+        return pairs.total_signed(Vectors, wide, add) if leaf.dtype == np.float64 else add(wide)
+    others = jnp.broadcast_to(lax.convert_element_type(pairs.rounded(weights), np.float64), leaf.shape)
+    return pairs.total_products(Vectors, wide, others, add) if leaf.dtype == np.float64 else add(wide * others)

@@ -1,0 +1,68 @@
+"""Formulas of elements, and sums over axes: on the host where values may be read, else in float64 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradxform import _host_elements as host
+from gradxform import _pairs as pairs
+from gradxform._pairs import Pair
+from gradxform_tensorflow import _casting as casting
+from gradxform_tensorflow import _eager
+from gradxform_tensorflow._scalars import Vectors
+
+_WIDE = (tf.float64, tf.complex128)
+
+
+def elementwise(
+    formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
+) -> Any:
+    """A formula of one leaf's elements, in float32, or float64 for float64 leaves; complex ones by their parts."""
+    if _is_readable([*column, *numbers, factor]):
+        given = list(map(_on_host, numbers))
+        made = host.elementwise(formula, list(map(_on_host, column)), given, _on_host(factor), static)
+        return tuple(map(tf.constant, made)) if isinstance(made, tuple) else tf.constant(made)
+    leaf, double = column[0], column[0].dtype in _WIDE
+    given = [casting.wide(number) if double else Vectors.rounded(casting.wide(number), "float32") for number in numbers]
+    factor = None if factor is None else casting.wide(factor)
+
+    def real(parts: Sequence[Any]) -> Any:
+        wide = [part if isinstance(part, Pair) else casting.to(part, tf.float64) for part in parts]
+        made = pairs.elementwise(formula, Vectors, wide, given, factor, double, static)
+        dtype = tf.float64 if double else tf.float32
+        return tuple(casting.to(part, dtype) for part in made) if isinstance(made, tuple) else casting.to(made, dtype)
+
+    if not leaf.dtype.is_complex:
+        return real(column)
+    found, other = real(list(map(tf.math.real, column))), real(list(map(tf.math.imag, column)))
+    return tuple(map(tf.complex, found, other)) if isinstance(found, tuple) else tf.complex(found, other)
+
+
+def _is_readable(operands: Sequence[Any]) -> bool:
+    if any(isinstance(operand, Pair) for operand in operands):
+        return False
+    return _eager.readable([operand for operand in operands if tf.is_tensor(operand)])
+
+
+def _on_host(operand: Any) -> Any:
+    return _eager.view(operand) if tf.is_tensor(operand) else operand
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes: NumPy arrays where values may be read, else tensors; a pair for a float64 leaf."""
+    if _is_readable([leaf, weights]):
+        return host.sum_over(_eager.view(leaf), axes, None if weights is None else _on_host(weights))
+
+    def add(values: Any) -> Any:
+        return tf.reduce_sum(values, axis=axes, keepdims=True)
+
+    wide = casting.to(leaf, tf.float64)
+    if weights is None:
+        return pairs.total_signed(Vectors, wide, add) if leaf.dtype == tf.float64 else add(wide)
+    others = casting.wide(pairs.rounded(weights))
+    if leaf.dtype != tf.float64:
+        return add(wide * others)
+    return pairs.total_products(Vectors, wide, tf.broadcast_to(others, tf.shape(leaf)), add)

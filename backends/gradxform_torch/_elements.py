@@ -1,0 +1,81 @@
+"""Formulas of elements, and sums over axes: on the host where values may be read, else in float64 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gradxform import _host_elements as host
+from gradxform import _pairs as pairs
+from gradxform._pairs import Pair
+from gradxform_torch._readable import readable
+from gradxform_torch._scalars import Vectors
+
+_WIDE = {torch.float64, torch.complex128}
+
+
+def elementwise(
+    formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
+) -> Any:
+    """A formula of one leaf's elements, in float32, or float64 for float64 leaves; complex ones by their parts."""
+    if _is_readable([*column, *numbers, factor]):
+        known = list(map(_on_host, numbers))
+        made = host.elementwise(formula, list(map(_on_host, column)), known, _on_host(factor), static)
+        return tuple(map(torch.from_numpy, made)) if isinstance(made, tuple) else torch.from_numpy(made)
+    leaf, double = column[0], column[0].dtype in _WIDE
+    space = Vectors(leaf.device)
+    given = [_wide(number, leaf.device) for number in numbers]
+    if not double:
+        given = [space.rounded(number, "float32") for number in given]
+    factor = None if factor is None else _wide(factor, leaf.device)
+
+    def real(parts: Sequence[Any]) -> Any:
+        wide = [part if isinstance(part, Pair) else _wide(part, leaf.device) for part in parts]
+        made = pairs.elementwise(formula, space, wide, given, factor, double, static)
+        dtype = torch.float64 if double else torch.float32
+        return tuple(part.to(dtype) for part in made) if isinstance(made, tuple) else made.to(dtype)
+
+    if not leaf.is_complex():
+        return real(column)
+    found, other = (real([_part(part, name) for part in column]) for name in ("real", "imag"))
+    return tuple(map(torch.complex, found, other)) if isinstance(found, tuple) else torch.complex(found, other)
+
+
+def _part(x: Any, part: str) -> Any:
+    return getattr(x, part) if x.is_complex() else x if part == "real" else torch.zeros_like(x)
+
+
+def _is_readable(operands: Sequence[Any]) -> bool:
+    if any(isinstance(operand, Pair) for operand in operands):
+        return False
+    return readable([operand for operand in operands if isinstance(operand, torch.Tensor)])
+
+
+def _on_host(operand: Any) -> Any:
+    if not isinstance(operand, torch.Tensor):
+        return operand
+    whole = operand.detach().resolve_conj().resolve_neg()
+    return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
+
+
+def _wide(number: Any, device: torch.device) -> Any:
+    return number if isinstance(number, Pair) else torch.as_tensor(number, dtype=torch.float64, device=device)
+
+
+def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
+    """Sums over some axes: NumPy arrays where values may be read, else tensors; a pair for a float64 leaf."""
+    if _is_readable([leaf, weights]):
+        return host.sum_over(_on_host(leaf), axes, _on_host(weights))
+
+    def add(values: torch.Tensor) -> torch.Tensor:
+        return values.sum(axes, keepdim=True)
+
+    space, wide = Vectors(leaf.device), leaf.double()
+    if weights is None:
+        return pairs.total_signed(space, wide, add) if leaf.dtype == torch.float64 else add(wide)
+    others = _wide(pairs.rounded(weights), leaf.device)
+    if leaf.dtype != torch.float64:
+        return add(wide * others)
+    return pairs.total_products(space, wide, others.expand(leaf.shape), add)

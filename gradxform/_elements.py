@@ -1,0 +1,104 @@
+"""Formulas of elements over the flat view: of the active leaves, and of other trees' leaves beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradxform import _formulas as formulas
+from gradxform._backend import Array
+from gradxform._flat import Flat
+from gradxform._source import DOUBLE, REAL
+
+
+def check_real(view: Flat, transform: str, why: str) -> None:
+    """Refuse active leaves that are not real floating-point numbers.
+
+    Raises:
+        TypeError: names the transform, the path, the dtype and the reason.
+    """
+    if view.source.kinds <= REAL:
+        return
+    for i in view.chosen:
+        if view.source.dtypes[i] not in REAL:
+            raise TypeError(
+                f"{transform}: the gradient at {view.source.path(i)!r} has dtype {view.source.dtypes[i]}; {why}. "
+                "Use masked(...) to leave it out"
+            )
+
+
+def mapped(
+    dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = (), **static: Any
+) -> list[Any]:
+    """A formula of the active leaves of a dense view, with their factors, and of others beside them; rounded once."""
+    chosen, compute = dense.chosen, dense.backend.compute
+    if not chosen:
+        return []
+    own = [dense.leaves[i] for i in chosen]
+    factors = None if dense.factor is None else [compute(formulas.take, dense.factor, index=i) for i in chosen]
+    return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
+
+
+def chosen_among(settled: Flat, formula: Callable[..., Array]) -> list[Array]:
+    """A formula that chooses and does not round, of the active leaves of a settled view."""
+    own = [settled.leaves[i] for i in settled.chosen]
+    return settled.backend.each(formula, [own], ()) if own else []
+
+
+def beside(view: Flat, tree: Any, what: str) -> list[Array]:
+    """The leaves of another tree, of the same structure, that stand beside the active leaves.
+
+    Raises:
+        ValueError: a tree with another number of leaves, or without one where there is a gradient; names the path.
+    """
+    leaves = list(view.backend.flatten(tree)[0])
+    if len(leaves) != len(view.source.slots):
+        raise ValueError(
+            f"{what} have {len(leaves)} leaves and the gradients {len(view.source.slots)}; "
+            "both must be trees of one structure"
+        )
+    found = [leaves[view.source.kept[i]] for i in view.chosen]
+    for i, leaf in zip(view.chosen, found, strict=True):
+        if leaf is None:
+            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient")
+    return [_adopted(view, leaf) for leaf in found]
+
+
+def params(view: Flat, tree: Any, transform: str) -> list[Array]:
+    """The parameters beside the active leaves.
+
+    Raises:
+        ValueError: none were given, or those of another structure.
+    """
+    if tree is None:
+        raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
+    return beside(view, tree, f"{transform}: the parameters")
+
+
+def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
+    """A tree like the gradients' with new leaves beside the active ones."""
+    leaves, structure = view.backend.flatten(tree)
+    leaves = list(leaves)
+    for i, leaf in zip(view.chosen, new, strict=True):
+        leaves[view.source.kept[i]] = leaf
+    return view.backend.unflatten(structure, leaves)
+
+
+def sums_dtype(view: Flat) -> str:
+    """The dtype that the numbers of a tree are kept in: float64 if it has a float64 leaf, else float32."""
+    return "float64" if view.source.kinds & DOUBLE else "float32"
+
+
+def _adopted(view: Flat, leaf: Any) -> Array:
+    """A parameter that may be a variable, or an array of NumPy, as a dense array of the view's framework."""
+    backend = view.backend
+    own = leaf if isinstance(leaf, backend.types) else backend.adopt(getattr(leaf, "value", leaf))
+    values, backs = backend.dense([own])
+    back = backs[0] if backs is not None else None
+    return values[0] if back is None else backend.densify(own)
+
+
+def rounded_for(view: Flat, number: Any) -> Any:
+    """A number as `mapped` rounds it for each leaf: one for all, or a vector."""
+    dtypes = tuple("float64" if dtype in DOUBLE else "float32" for dtype in view.source.dtypes)
+    return view.backend.compute(formulas.rounded, number, dtypes=dtypes[:1] if len(set(dtypes)) == 1 else dtypes)

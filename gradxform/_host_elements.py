@@ -1,0 +1,101 @@
+"""Formulas of elements and sums over axes, on NumPy arrays: a block that fits the cache at a time, rounded once.
+
+For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without a copy. Elements are computed in
+float64, and those of float64 arrays in pairs, as in every framework; complex ones by their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform import _pairs as pairs
+from gradxform._host import Vectors
+
+_BLOCK = 1 << 14
+_WIDE = ("float64", "complex128")
+
+
+class Block(Vectors):
+    """NumPy's functions, and the numbers of the elements at work."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+
+    def iota(self, x: Any) -> Any:
+        """The number of each element, counted over its array in C order."""
+        return np.arange(self.start, self.start + x.size).reshape(x.shape)
+
+
+def elementwise(
+    formula: Callable[..., Any],
+    column: Sequence[Any],
+    numbers: Sequence[Any],
+    factor: Any,
+    static: dict[str, Any],
+) -> Any:
+    """The formula of the elements of arrays: the first has the shape of the result, the others broadcast to it.
+
+    The result, or each part of it if it is a tuple, has the dtype that the first array's sums are kept in.
+    """
+    leaf, double = column[0], column[0].dtype.name in _WIDE
+    with np.errstate(all="ignore"):
+        if not double:
+            numbers = [float(np.float32(number)) for number in numbers]
+
+        def real(parts: Sequence[Any]) -> Any:
+            return _in_blocks(one, parts)
+
+        def one(xp: Any, *some: Any) -> Any:
+            return pairs.elementwise(formula, xp, some, numbers, factor, double, static)
+
+        numbers, factor = list(map(pairs.pair, numbers)), pairs.pair(factor)
+        if leaf.dtype.kind != "c":
+            return real(column)
+        found, other = real([part.real for part in column]), real([part.imag for part in column])
+        return tuple(map(_complex, found, other)) if isinstance(found, tuple) else _complex(found, other)
+
+
+def _complex(real: Any, imag: Any) -> Any:
+    out = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    out.real, out.imag = real, imag
+    return out
+
+
+def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
+    """The formula of real arrays in float64; in blocks where all are of one shape."""
+    leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
+    shapes = {np.shape(part) for part in column} - {()}
+    if len(shapes) > 1 or leaf.size <= _BLOCK:
+        return _rounded(formula(Block(0), *map(_wide, column)), dtype)
+    flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
+    blocks = []
+    for start in range(0, leaf.size, _BLOCK):
+        some = (_wide(part[start : start + _BLOCK] if np.ndim(part) else part) for part in flat)
+        blocks.append(_rounded(formula(Block(start), *some), dtype))
+    if isinstance(blocks[0], tuple):
+        return tuple(np.concatenate(parts).reshape(leaf.shape) for parts in zip(*blocks, strict=True))
+    return np.concatenate(blocks).reshape(leaf.shape)
+
+
+def _wide(part: Any) -> Any:
+    """Elements in float64; of longdouble as pairs."""
+    array = np.asarray(part)
+    return pairs.pair(array) if array.dtype == np.longdouble else array.astype(np.float64)
+
+
+def _rounded(result: Any, dtype: str) -> Any:
+    if isinstance(result, tuple):
+        return tuple(np.asarray(part).astype(dtype) for part in result)
+    return np.asarray(result).astype(dtype)
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    """The sums of a real array over some axes, times weights that broadcast: float64, or longdouble for float64."""
+    wide: Any = np.longdouble if leaf.dtype.name in _WIDE else np.float64
+    with np.errstate(all="ignore"):
+        if weights is None:
+            return np.sum(leaf, axis=axes, keepdims=True, dtype=wide)
+        return np.sum(leaf.astype(wide) * weights, axis=axes, keepdims=True)

@@ -1,0 +1,160 @@
+"""What transforms that keep a state are made of: fresh states, numbers in them, and the choice between two outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform import _backend, _flat
+from gradxform import _elements as elements
+from gradxform import _pairs as pairs
+from gradxform._backend import Array
+from gradxform._flat import Flat
+from gradxform._source import DOUBLE, SINGLE
+
+_MOST = 2.0**31 - 1
+
+
+class Fresh:
+    """The parts of a first state, beside the parameters that it is for."""
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+        self.view = _flat.view(params)
+        """None if there are no parameters; then numbers are NumPy's."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that numbers of the parameters' norms are kept in."""
+        return "float32" if self.view is None else elements.sums_dtype(self.view)
+
+    def count(self) -> Array:
+        """A counter: an int32 number, zero."""
+        return self.numbers((), "int32")
+
+    def flag(self, value: bool) -> Array:
+        """A bool."""
+        return self._array(np.array(value), "bool")
+
+    def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
+        """Zeros of a shape."""
+        return self._array(np.zeros(shape), dtype or self.dtype)
+
+    def rows(self, per_leaf: bool) -> int:
+        """How many rows a table has: one a leaf, None among them, or one for all."""
+        return 1 if not per_leaf or self.view is None else len(self.view.source.slots)
+
+    def zeros(self) -> Any:
+        """Zeros like the parameters, in the dtypes that sums of gradients are kept in; None stays None."""
+        view = self.view
+        if view is None:
+            return self.params
+        source, leaves = view.source, [None] * len(view.source.slots)
+        floating = [i for i, dtype in enumerate(source.dtypes) if dtype in SINGLE | DOUBLE]
+        dense = view._densified().leaves
+        wide = view.backend.elementwise(_same, [view.backend.zeros([dense[i] for i in floating])], ())
+        for i, leaf in zip(floating, wide, strict=True):
+            leaves[source.kept[i]] = leaf
+        return view.backend.unflatten(source.structure, leaves)
+
+    def _array(self, value: Any, dtype: str) -> Array:
+        if self.view is None:
+            return value.astype(dtype)
+        return self.view.backend.stored(value, dtype, self.view.leaves[0])
+
+
+def _same(xp: Any, x: Array) -> Array:
+    return x
+
+
+def stored(view: Flat, value: Any, old: Array) -> Array:
+    """A number or a vector for a state, in the place of an old one."""
+    backend = _owner(view, old)
+    return backend.stored(pairs.rounded(value), backend.dtype(old), old)
+
+
+def _owner(view: Flat, old: Any) -> _backend.Backend:
+    """The state's own framework: NumPy's where it was made without parameters."""
+    return view.backend if isinstance(old, view.backend.types) else _backend.owner(old) or view.backend
+
+
+def advanced(view: Flat, count: Array) -> Array:
+    """A counter, one higher; it stays at the largest int32."""
+    return stored(view, view.backend.compute(_next, count), count)
+
+
+def _next(xp: Any, count: Array) -> Array:
+    return xp.where(count < _MOST, count + 1.0, count)
+
+
+def is_known(condition: Any) -> bool:
+    """Whether a condition is a number on the host, so that one of two outcomes need not be computed."""
+    return isinstance(condition, (bool, int, float, np.bool_))
+
+
+def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
+    """One of two states of the same structure, by a condition that is a number or a bool of the framework."""
+    if is_known(condition):
+        return yes if condition else no
+    backend = view.backend
+    first, structure = backend.flatten(yes)
+    second = backend.flatten(no)[0]
+    pairs_of = list(zip(first, second, strict=True))
+    arrays = [i for i, (a, b) in enumerate(pairs_of) if isinstance(a, backend.types) and a is not b]
+    out = list(first)
+    if arrays:
+        new = backend.each(_choose, [[pairs_of[i][0] for i in arrays], [pairs_of[i][1] for i in arrays]], [condition])
+        for i, leaf in zip(arrays, new, strict=True):
+            out[i] = leaf
+    return backend.unflatten(structure, out)
+
+
+def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
+    return xp.where(condition > 0.0, yes, no)
+
+
+def applied_if(view: Flat, condition: Any, update: Callable[[], tuple[Flat, Any]], state: Any) -> tuple[Flat, Any]:
+    """The outcome of a transform where a condition holds; else zeros, and the state as it was.
+
+    Under tracing both are computed, and one is chosen.
+    """
+    if is_known(condition):
+        return update() if condition else (zeros(view), state)
+    new, inner = update()
+    whole = new.materialized()
+    chosen = whole.chosen
+    leaves = [whole.leaves[i] for i in chosen]
+    picked = view.backend.each(_or_zero, [leaves], [condition]) if leaves else []
+    return whole._with(chosen, picked), either(view, condition, inner, state)
+
+
+def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
+    return xp.where(condition > 0.0, x, xp.zeros_like(x))
+
+
+def zeros(view: Flat) -> Flat:
+    """The view with zeros for its active leaves."""
+    whole = view._densified()._replace(factor=None)
+    return whole._with(whole.chosen, whole.backend.zeros([whole.leaves[i] for i in whole.chosen]))
+
+
+def by_row(view: Flat, norms: Any, rows: int) -> Any:
+    """The numbers of leaves as rows of a state: one a slot of the tree, zero for None; or the one number of all."""
+    if rows == 1 and len(getattr(norms, "shape", ())) == 0:
+        return view.backend.compute(_one_row, norms)
+    kept: Sequence[int] = view.source.kept
+    if len(kept) == rows:
+        return norms
+    places = dict(zip(kept, range(len(kept)), strict=True))
+    index = tuple(places.get(slot, 0) for slot in range(rows))
+    return view.backend.compute(_spread, norms, index=index, there=tuple(slot in places for slot in range(rows)))
+
+
+def _one_row(xp: Any, number: Array) -> Array:
+    return xp.stack([number])
+
+
+def _spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
+    return xp.where(xp.mask(there), xp.take(vector, index), 0.0)

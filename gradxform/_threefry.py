@@ -1,0 +1,67 @@
+"""Random numbers from a counter: Threefry-2x32 with 20 rounds, in operations on int32 that every framework has.
+
+Words are int32 numbers that stand for the unsigned ones of the same bits; sums wrap. The bits are those of JAX's
+default generator: `bits` of a key and a shape is `jax.random.bits`, and a block of a key and a number is
+`jax.random.fold_in`.
+
+Source: Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradxform._backend import Array
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def block(xp: Any, key0: Any, key1: Any, count0: Array, count1: Array) -> tuple[Array, Array]:
+    """Two words from a key and a counter of two words each; the key's may be Python ints."""
+    keys = (key0, key1, key0 ^ key1 ^ _PARITY)
+    x, y = count0 + _word(xp, keys[0]), count1 + _word(xp, keys[1])
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            x = x + y
+            y = _rotated(xp, y, rotation) ^ x
+        x = x + _word(xp, keys[(group + 1) % 3])
+        y = y + _word(xp, keys[(group + 2) % 3]) + xp.int32(group + 1)
+    return x, y
+
+
+def _word(xp: Any, key: Any) -> Any:
+    return xp.int32(key - 2**32 if key >= 2**31 else key) if isinstance(key, int) else key
+
+
+def _rotated(xp: Any, x: Array, places: int) -> Array:
+    """The word rotated to the left; the shift to the right keeps the sign, which is cut off."""
+    left, right = xp.int32(places), xp.int32(32 - places)
+    return xp.shift_left(x, left) | (xp.shift_right(x, right) & xp.int32((1 << places) - 1))
+
+
+def bits(xp: Any, key: tuple[Any, Any], numbers: Array) -> tuple[Array, Array]:
+    """Two words for each number of an int64 array."""
+    return block(xp, *key, xp.int32(xp.floor(xp.float64(numbers) / 2.0**32)), xp.int32(numbers))
+
+
+def normal(xp: Any, key: tuple[Any, Any], numbers: Array) -> Array:
+    """A normal number for each number of an int64 array, in float64."""
+    first, second = bits(xp, key, numbers)
+    radius = xp.sqrt(-2.0 * xp.log((_unsigned(xp, first) + 0.5) / 2.0**32))
+    return radius * _cosine(xp, xp.float64(second) / 2.0**32)
+
+
+def _unsigned(xp: Any, x: Array) -> Array:
+    number = xp.float64(x)
+    return xp.where(number < 0.0, number + 2.0**32, number)
+
+
+def _cosine(xp: Any, turns: Array) -> Array:
+    """The cosine of an angle between -1/2 and 1/2 turns, right to the last bits near its zeros too."""
+    quarters = xp.floor(4.0 * turns + 0.5)
+    angle = (2.0 * math.pi) * (turns - quarters / 4.0)
+    sine, cosine = xp.sin(angle), xp.cos(angle)
+    odd = xp.where(quarters > 0.0, -sine, sine)
+    return xp.where(quarters == 0.0, cosine, xp.where((quarters == 1.0) | (quarters == -1.0), odd, -cosine))

@@ -1,0 +1,140 @@
+"""Transforms that average gradients over steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gradxform import _arguments as arguments
+from gradxform import _elements as elements
+from gradxform import _stateful as stateful
+from gradxform._arguments import Scalar
+from gradxform._backend import Array
+from gradxform._factory import factory
+from gradxform._flat import Flat
+from gradxform._transformation import Context, GradientTransformation
+
+
+class EmaState(NamedTuple):
+    """The state of `ema`: the number of steps, and the average of each gradient, in float32 or float64."""
+
+    count: Any
+    ema: Any
+
+
+@factory
+def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
+    r"""Replace each gradient by the exponential moving average of its values.
+
+    .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow m / (1 - d^t)
+
+    at step t, counted from one; without `debias`, the average m itself. Averages are kept in float32 (float64 for
+    float64 gradients), and each is rounded once a step. A gradient that is None leaves its average as it is.
+
+    Args:
+        decay: the share d of the old average, from 0 to 1; a number, a 0-d array or a schedule.
+        debias: whether the average is divided by the sum of its weights.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype, with a state of their size.
+
+    Raises:
+        TypeError: a decay that is no number; on use, an integer gradient, named by its path.
+        ValueError: a decay outside of [0, 1].
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.ema(0.5)
+        >>> state = tx.init([np.zeros(1)])
+        >>> for value in (1.0, 2.0):
+        ...     updates, state = tx.update([np.array([value])], state)
+        >>> updates
+        [array([1.66666667])]
+
+    References:
+        Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
+    """
+    d = arguments.share("ema", "decay", decay)
+
+    def rule(g: Flat, state: EmaState, _: Context) -> tuple[Flat, EmaState]:
+        dense, count = g.dense(), stateful.advanced(g, state.count)
+        new = elements.mapped(dense, _averaged, elements.beside(dense, state.ema, "ema: the averages"), numbers=[d])
+        g = dense.given(g.backend.copied(new))
+        if debias:
+            g = g.scaled(g.backend.compute(_debiasing, count, elements.rounded_for(g, d)))
+        return g, EmaState(count, elements.replaced_in(dense, state.ema, new))
+
+    def start(params: Any) -> EmaState:
+        fresh = stateful.Fresh(params)
+        return EmaState(fresh.count(), fresh.zeros())
+
+    return GradientTransformation(rule, start)
+
+
+def _averaged(xp: Any, x: Array, old: Array, decay: Array) -> Array:
+    return decay * old + (1.0 - decay) * x
+
+
+def _debiasing(xp: Any, count: Array, decay: Array) -> Array:
+    """1 / (1 - d^t), right for a decay near one as well."""
+    return -1.0 / xp.expm1(count * xp.log(decay))
+
+
+class TraceState(NamedTuple):
+    """The state of `trace`: the trace of each gradient, in float32 or float64."""
+
+    trace: Any
+
+
+@factory
+def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
+    r"""Add to each gradient what is left of those before it: momentum.
+
+    .. math:: m \leftarrow g_i + d\,m, \quad g_i \leftarrow m
+
+    with `nesterov`, the gradient becomes :math:`g_i + d\,m` with the new m. Traces are kept in float32 (float64 for
+    float64 gradients), and each is rounded once a step. A gradient that is None leaves its trace as it is.
+
+    Args:
+        decay: the share d that is kept at each step, from 0 to 1; a number, a 0-d array or a schedule.
+        nesterov: whether to look one step ahead.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype, with a state of their size.
+
+    Raises:
+        TypeError: a decay that is no number; on use, an integer gradient, named by its path.
+        ValueError: a decay outside of [0, 1].
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.trace(0.5)
+        >>> state = tx.init([np.zeros(1)])
+        >>> for value in (1.0, 2.0):
+        ...     updates, state = tx.update([np.array([value])], state)
+        >>> updates
+        [array([2.5])]
+
+    References:
+        Polyak, Some methods of speeding up the convergence of iteration methods, 1964;
+        Sutskever et al., On the importance of initialization and momentum in deep learning, 2013; ``optax.trace``.
+    """
+    d = arguments.share("trace", "decay", decay)
+
+    def rule(g: Flat, state: TraceState, _: Context) -> tuple[Flat, TraceState]:
+        dense = g.dense()
+        old = elements.beside(dense, state.trace, "trace: the traces")
+        new = elements.mapped(dense, _traced, old, numbers=[d])
+        out = elements.mapped(dense, _ahead, old, numbers=[d]) if nesterov else g.backend.copied(new)
+        return dense.given(out), TraceState(elements.replaced_in(dense, state.trace, new))
+
+    return GradientTransformation(rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
+
+
+def _traced(xp: Any, x: Array, old: Array, decay: Array) -> Array:
+    return x + decay * old
+
+
+def _ahead(xp: Any, x: Array, old: Array, decay: Array) -> Array:
+    return x + decay * _traced(xp, x, old, decay)
