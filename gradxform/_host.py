@@ -68,6 +68,11 @@ class Vectors:
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
+    def kept(x: Any) -> Any:
+        """An array that is used more than once."""
+        return x
+
+    @staticmethod
     def fixed(x: Any) -> Any:
         """The number: sums are computed as they are written."""
         return x

@@ -20,25 +20,20 @@ _PARITY = 0x1BD11BDA
 
 def block(xp: Any, key0: Any, key1: Any, count0: Array, count1: Array) -> tuple[Array, Array]:
     """Two words from a key and a counter of two words each; the key's may be Python ints."""
-    keys = (key0, key1, key0 ^ key1 ^ _PARITY)
-    x, y = count0 + _word(xp, keys[0]), count1 + _word(xp, keys[1])
+    keys = tuple(map(_signed, (key0, key1, key0 ^ key1 ^ _PARITY)))
+    x, y = count0 + keys[0], count1 + keys[1]
     for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
-            x = x + y
-            y = _rotated(xp, y, rotation) ^ x
-        x = x + _word(xp, keys[(group + 1) % 3])
-        y = y + _word(xp, keys[(group + 2) % 3]) + xp.int32(group + 1)
+        for places in _ROTATIONS[group % 2]:
+            x = xp.kept(x + y)
+            # The shift to the right keeps the sign, which is cut off.
+            y = xp.kept((xp.shift_left(y, places) | (xp.shift_right(y, 32 - places) & ((1 << places) - 1))) ^ x)
+        x = x + keys[(group + 1) % 3]
+        y = y + keys[(group + 2) % 3] + (group + 1)
     return x, y
 
 
-def _word(xp: Any, key: Any) -> Any:
-    return xp.int32(key - 2**32 if key >= 2**31 else key) if isinstance(key, int) else key
-
-
-def _rotated(xp: Any, x: Array, places: int) -> Array:
-    """The word rotated to the left; the shift to the right keeps the sign, which is cut off."""
-    left, right = xp.int32(places), xp.int32(32 - places)
-    return xp.shift_left(x, left) | (xp.shift_right(x, right) & xp.int32((1 << places) - 1))
+def _signed(word: Any) -> Any:
+    return word - 2**32 if isinstance(word, int) and word >= 2**31 else word
 
 
 def bits(xp: Any, key: tuple[Any, Any], numbers: Array) -> tuple[Array, Array]:

@@ -66,6 +66,11 @@ class Vectors:
         return wide
 
     @staticmethod
+    def kept(x: Any) -> Any:
+        """An array that is used more than once."""
+        return x
+
+    @staticmethod
     def fixed(x: Any) -> Any:
         """The number: sums are computed as they are written."""
         return x

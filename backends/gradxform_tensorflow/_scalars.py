@@ -73,6 +73,11 @@ class Vectors:
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
 
     @staticmethod
+    def kept(x: Any) -> Any:
+        """An array that is used more than once."""
+        return x
+
+    @staticmethod
     def fixed(x: Any) -> Any:
         """The number, as a sum that TensorFlow's optimizer does not join with others into one of another order."""
         return tf.ensure_shape(x, x.shape) if tf.is_tensor(x) else x

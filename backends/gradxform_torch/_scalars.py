@@ -72,6 +72,11 @@ class Vectors:
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).double()
 
     @staticmethod
+    def kept(x: Any) -> Any:
+        """An array that is used more than once: else inductor writes out all that leads to it for each use."""
+        return materialized(x)
+
+    @staticmethod
     def fixed(x: Any) -> Any:
         """The number: sums are computed as they are written."""
         return x
