@@ -102,8 +102,11 @@ def total_signed(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
     return _cut(xp, values, add(values), add(xp.abs(values)), add)
 
 
-def total_products(xp: Any, first: Array, second: Array, add: Callable[[Array], Array]) -> Pair:
+def total_products(xp: Any, first: Array, second: Array | Pair, add: Callable[[Array], Array]) -> Pair:
     """The sum of products of float64 numbers, of which those of the upper halves of their digits are exact."""
+    if isinstance(second, Pair):
+        found = total_products(xp, first, second.high, add)
+        return _finite(xp, found.high, found.high, found.low + add(first * second.low))
     a, b = xp.head(first), xp.head(second)
     upper = total_signed(xp, a * b, add)
     return _finite(xp, add(first * second), upper.high, upper.low + add((first - a) * b + first * (second - b)))
@@ -357,3 +360,7 @@ class Exact:
     def mask(self, active: tuple[bool, ...]) -> Array:
         """Bools as a vector."""
         return self.xp.mask(active)
+
+    def reshape(self, x: Number, shape: tuple[int, ...]) -> Number:
+        """The same numbers in another shape."""
+        return Number(self.xp, self.xp.reshape(x.high, shape), self.xp.reshape(x.rest, shape))

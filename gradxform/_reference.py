@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gradxform import _reference_catalogue, _reference_peers, _reference_state
-from gradxform._reference_leaf import Leaf, extended, is_single, limited, norm_of, rounded, times
+from gradxform._reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 from gradxform._reference_state import Memory
 from gradxform._transformation import GradientTransformation, factories
 from gradxform.matching import glob
@@ -66,7 +66,9 @@ def _apply(tx: GradientTransformation, leaves: Sequence[Leaf], memory: Memory) -
         **{name: value for name, value in tx.arguments if name is not None},
     )
     for name, parameter in bound.signature.parameters.items():
-        if "Scalar" in str(parameter.annotation) and callable(bound.arguments.get(name)):
+        if ("Scalar" in str(parameter.annotation) or tx.name == "scale_by_schedule") and callable(
+            bound.arguments.get(name)
+        ):
             bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
     memory["step"] = memory.get("step", 0) + 1
     rule([leaf for leaf in leaves if not leaf.stopped], *bound.args, **bound.kwargs, **kept)
@@ -164,7 +166,7 @@ def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> 
     sums = memory.setdefault("sums", {})
     for leaf in leaves:
         sums[leaf.path] = sums.get(leaf.path, 0) + leaf.value
-        leaf.value = sums[leaf.path] / np.longdouble(every)
+        leaf.value = kept(sums[leaf.path] / np.longdouble(every), leaf)
     due = memory["step"] % every == 0
     if due:
         memory["sums"] = {}

@@ -25,7 +25,8 @@ def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memo
     for leaf in leaves:
         d = number_for(leaf, decay)
         new = leaf.value + times(memory.get(leaf.path, np.zeros_like(leaf.value)), d)
-        leaf.value, memory[leaf.path] = leaf.value + times(new, d) if nesterov else new, kept(new, leaf)
+        leaf.value = kept(leaf.value + times(new, d) if nesterov else new, leaf)
+        memory[leaf.path] = kept(new, leaf)
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:
@@ -92,7 +93,7 @@ def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memo
             pi = np.longdouble("3.14159265358979323846264338327950288")
             turns = second.astype(np.uint32).view(np.int32).astype(np.longdouble) / 2.0**32
             normal = radius * np.cos(2 * pi * turns)
-            leaf.value = leaf.value + number_for(leaf, stddev) * normal.reshape(leaf.value.shape)
+            leaf.value = kept(leaf.value + number_for(leaf, stddev) * normal.reshape(leaf.value.shape), leaf)
 
 
 def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:

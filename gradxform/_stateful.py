@@ -141,7 +141,7 @@ def zeros(view: Flat) -> Flat:
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:
-    """The numbers of leaves as rows of a state: one a slot of the tree, zero for None; or the one number of all."""
+    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for None; or the one number of all."""
     if rows == 1 and len(getattr(norms, "shape", ())) == 0:
         return view.backend.compute(_one_row, norms)
     kept: Sequence[int] = view.source.kept
@@ -157,4 +157,4 @@ def _one_row(xp: Any, number: Array) -> Array:
 
 
 def _spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
-    return xp.where(xp.mask(there), xp.take(vector, index), 0.0)
+    return xp.where(xp.mask(there), xp.take(vector, index), float("nan"))

@@ -92,7 +92,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     view = _batched("per_example_clip_global_norm", grads)
     norms = _example_norms(view)
     single = all(norm.single for norm in norms)
-    total = view.backend.compute(_together, *(_flattened(view, norm.value) for norm in norms))
+    total = view.backend.compute(_together, *(view.backend.compute(_as_vector, norm.value) for norm in norms))
     factor = limit(Norm(total, single, view.backend), c)
     _warn_of_nan("per_example_clip_global_norm", factor, "a gradient")
     sums = [_sum_of_examples(view, i, _shaped(view, i, factor)) for i in range(len(view.leaves))]
@@ -139,13 +139,6 @@ def _size(xp: Any, x: Array) -> Array:
     return xp.abs(x)
 
 
-def _flattened(view: Flat, norms: Any) -> Any:
-    """Norms of examples as a vector."""
-    if isinstance(norms, pairs.Pair):
-        return pairs.Pair(*(view.backend.compute(_as_vector, part) for part in norms))
-    return norms.reshape(-1) if isinstance(norms, np.ndarray) else view.backend.compute(_as_vector, norms)
-
-
 def _as_vector(xp: Any, x: Array) -> Array:
     return xp.reshape(x, (-1,))
 
@@ -153,7 +146,7 @@ def _as_vector(xp: Any, x: Array) -> Array:
 def _shaped(view: Flat, i: int, factor: Array) -> Array:
     """A factor for each example with an axis of one for each other axis of a leaf."""
     ones = (1,) * (len(view.backend.shape(view.leaves[i]) or ()) - 1)
-    return view.backend.compute(_as_column, pairs.rounded(factor), ones=ones)
+    return view.backend.compute(_as_column, factor, ones=ones)
 
 
 def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:

@@ -184,8 +184,6 @@ def _product(trees: _Several, i: int, j: int) -> Any:
 
 def _number(backend: Backend, x: Any) -> Any:
     """An array of one element as a number."""
-    if isinstance(x, pairs.Pair):
-        return pairs.Pair(*(backend.compute(_as_number, part) for part in x))
     return x.reshape(())[()] if isinstance(x, np.ndarray) else backend.compute(_as_number, x)
 
 

@@ -54,10 +54,12 @@ def assert_parity(
 ) -> None:
     """Assert that a transformation gives the same numbers in every framework, eager and compiled, and the right ones.
 
+    One that keeps a state is run for three steps.
+
     Args:
-        tx: a stateless transformation.
+        tx: a transformation.
         grads: a tree of NumPy arrays in dicts, lists and tuples, of any shapes, floating or complex, None among them.
-        params: unused by the transforms that exist today; taken for those that need parameters.
+        params: a tree like it, for transforms that need parameters; by default the gradients themselves.
         frameworks: some of "numpy", "jax", "tensorflow", "torch"; by default all that are installed.
         max_ulp: the largest distance allowed, in units in the last place of each leaf's dtype: of each result from the
             reference in extended precision, and of any two results.
@@ -65,7 +67,7 @@ def assert_parity(
     Raises:
         AssertionError: a result that is farther away, or of another structure, dtype or shape; names framework, mode,
             path, element and values.
-        TypeError: a stateful transformation.
+        TypeError: gradients that are not NumPy's.
         ValueError: an unknown framework.
 
     Example:
@@ -78,34 +80,39 @@ def assert_parity(
         SciPy's assertions of its array-API support, which check namespace, dtype and shape besides the values.
     """
     tx = as_transformation("assert_parity", tx)
-    if tx.stateful:
-        raise TypeError(f"assert_parity takes a stateless transformation, and {tx!r} keeps a state")
     names = frameworks_or_installed("assert_parity", frameworks)
-    strange = [
-        type(leaf).__name__ for leaf in optree.tree_leaves(grads) if not isinstance(leaf, (np.ndarray, np.generic))
-    ]
-    if strange:
-        raise TypeError(f"assert_parity: grads must be a tree of NumPy arrays, and a leaf is a {strange[0]}")
-    results = [result for (result,) in _parity.run(tx, [grads], names)]
-    for result in results:
+    params = grads if params is None else params
+    for what, tree in (("grads", grads), ("params", params)):
+        for leaf in optree.tree_leaves(tree):
+            if not isinstance(leaf, (np.ndarray, np.generic)):
+                kind = type(leaf).__name__
+                raise TypeError(f"assert_parity: {what} must be a tree of NumPy arrays, and a leaf is a {kind}")
+    steps = [grads] * (3 if tx.stateful else 1)
+    runs = [_parity.run_steps(tx, steps, params, name, mode)[0] for name in names for mode in _parity.modes(name)]
+    for result in (result for run in runs for result in run):
         if result.problem:
             raise AssertionError(f"{tx!r} in {result.framework} ({result.mode}): {result.problem}")
-    wanted = _parity.Result("the reference", "extended precision", _expected(tx, grads))
-    everything = [wanted, *results]
-    for i, one in enumerate(everything):
-        for other in everything[:i]:
+    for step, wanted in enumerate(_expected(tx, steps, params)):
+        right = _parity.Result("the reference", "extended precision", wanted)
+        _compare(tx, [right, *(run[step] for run in runs)], max_ulp, f" at step {step}" if tx.stateful else "")
+
+
+def _compare(tx: GradientTransformation, results: Sequence[_parity.Result], max_ulp: float, when: str) -> None:
+    """Each two results, the reference's first."""
+    for i, one in enumerate(results):
+        for other in results[:i]:
             _, worst = _parity.differences(one.leaves, other.leaves)
             if worst is not None and worst.ulp > max_ulp:
                 who = f"{one.framework} ({one.mode}) and {other.framework} ({other.mode})"
-                raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}: {worst}")
+                raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}{when}: {worst}")
 
 
-def _expected(tx: GradientTransformation, grads: Any) -> _parity.Leaves:
-    """The reference's result; where a transform has none, NumPy's."""
+def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[_parity.Leaves]:
+    """The reference's results; where a transform has none, NumPy's."""
     try:
-        return _parity.expected(tx, grads)
+        return _parity.expected_steps(tx, steps, params)
     except NotImplementedError:
-        return _parity.run(tx, [grads], ["numpy"])[0][0].leaves
+        return [result.leaves for result in _parity.run_steps(tx, steps, params, "numpy", "eager")[0]]
 
 
 def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> list[str]:

@@ -27,6 +27,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mutants import Mutant, Tests, of, table
+from mutants_catalogue import CATALOGUE
+
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("gradxform", "backends", "tests", "docs", "README.md", "pyproject.toml")
 SECONDS = 400
@@ -35,51 +38,7 @@ NOT_THE_COPY = 70
 """The exit code of a run that did not test the library of the copy."""
 OPTIONS = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist")
 
-Tests = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One thing broken: `old`, which stands in the file once, becomes `new`."""
-
-    target: str
-    """The transform ("clip_norm"), the primitive ("numpy.multiply"), or the part of the core that is broken."""
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: Tests
-    """Arguments of pytest that select the tests that ought to notice."""
-
-    @property
-    def title(self) -> str:
-        """What is broken, in words."""
-        return f"{self.target}: {self.name}"
-
-    def applied(self, text: str) -> str:
-        """The text of the file, broken."""
-        if text.count(self.old) != 1:
-            raise ValueError(f"{self.title}: the old text is {text.count(self.old)} times in {self.file}")
-        return text.replace(self.old, self.new)
-
-
 # --- which tests -----------------------------------------------------------------------------------------------------
-
-
-def table(mode: str, *expressions: str) -> Tests:
-    """Rows of the table in one framework and mode."""
-    return tuple(f"tests/test_table.py::test_right_numbers[{expression}-{mode}]" for expression in expressions)
-
-
-def flat(framework: str, *expressions: str) -> Tests:
-    """Cases of the flat view in one framework."""
-    return tuple(f"tests/test_flat.py::test_cases[{expression}-{framework}]" for expression in expressions)
-
-
-def of(file: str, *names: str) -> Tests:
-    """Tests of one file by their names."""
-    return tuple(f"tests/test_{file}.py::{name}" for name in names)
-
 
 _SHARED = ("tests/test_table.py", "tests/test_flat.py", "tests/test_primitives.py")
 _NOT_NUMPY = "jax or tensorflow or torch or optax or attach or unknown_ranks or dense_rows"
@@ -527,7 +486,12 @@ ARITHMETIC = (
     ),
     Mutant(
         "host", "limits and factors are rounded to float32", HOST,
-        "return float(operand)", "return float(np.float32(operand))", NUMPY,
+        "is float:\n        return operand", "is float:\n        return float(np.float32(operand))", NUMPY,
+    ),
+    Mutant(
+        "host", "limits that are arrays are rounded to float32", HOST,
+        "return float(operand)", "return float(np.float32(operand))",
+        of("numpy", "test_an_array_limit_keeps_its_digits"),
     ),
     Mutant(
         "host", "norms of more than float64's precision are rounded to it", HOST,
@@ -624,7 +588,7 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.norms", "the run of small gradients after the last cut is left out", _NORMS,
-        "if first < len(places):", "if first == 0:", NUMPY,
+        "if first < len(places):", "if first == 0 and places:", NUMPY,
     ),
     Mutant(
         "numpy.norms", "small gradients read together have one another's sizes", _NORMS,
@@ -1640,7 +1604,7 @@ LIKE = (
     ),
 )  # fmt: skip
 
-MUTANTS = TRANSFORMS + THE_FLAT_VIEW + ARITHMETIC + ON_NUMPY + ON_JAX + ON_TENSORFLOW + ON_TORCH + LIKE
+MUTANTS = TRANSFORMS + THE_FLAT_VIEW + ARITHMETIC + ON_NUMPY + ON_JAX + ON_TENSORFLOW + ON_TORCH + LIKE + CATALOGUE
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------

@@ -292,6 +292,11 @@ def test_an_array_limit_is_read_when_the_transform_runs() -> None:
     assert max_ulp(tx(np.float32([3.0, 4.0])), np.float32([1.2, 1.6])) <= 2
 
 
+def test_an_array_limit_keeps_its_digits() -> None:
+    for make in (gx.clip_norm, gx.clip_global_norm):
+        assert max_ulp(make(np.array(0.1))([np.array([3.0, 4.0])])[0], np.array([0.06, 0.08])) <= 1
+
+
 def test_an_array_limit_is_equal_to_itself_only() -> None:
     limit = np.array(1.0)
     assert gx.clip_norm(limit) == gx.clip_norm(limit)

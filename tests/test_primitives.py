@@ -10,7 +10,8 @@ import optree
 import pytest
 
 import gradxform as gx
-from gradxform import _backend, _formulas, _parity
+from gradxform import _backend, _formulas, _parity, _reference_state, _threefry
+from gradxform._host_elements import Block
 from gradxform._pairs import Pair
 from gradxform.testing import max_ulp
 
@@ -51,6 +52,9 @@ CASES = [
     ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
     ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
     ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),
+    ("chain(scale(-2.0), sign())", [f32(3, -4, 0)], [f32(-1, 1, 0)]),
+    ("chain(scale(1e38), zero_nonfinite())", [f32(1e3, 1)], [f32(0, 1e38)]),
+    ("zero_nonfinite()", [np.complex64([complex(1, np.nan), complex(np.inf, 1), 2j])], [np.complex64([0, 0, 2j])]),
 ]  # fmt: skip
 
 
@@ -378,6 +382,8 @@ MANY = [
     "chain(masked(clip_norm(1.0), '**/w'), clip_norm(3.0), masked(clip_global_norm(2.0), '**/v'), scale(0.3))",
     "chain(freeze('3/w'), clip_norm(1.0), scale(1e-30), scale(1e10))",
     "chain(clip_norm(1.0), freeze('3/w'))",
+    "chain(clip_norm(5.0), masked(clip_norm(1.0), '**/w'))",
+    "chain(clip_norm(5.0, ord=1), clip_norm(1.0))",
 ]
 
 
@@ -592,3 +598,57 @@ def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
     tf = pytest.importorskip("tensorflow")
     out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
     assert [np.signbit(leaf.numpy()).tolist() for leaf in out] == [[True, True], [False, False]]
+
+
+# --- the catalogue ---------------------------------------------------------------------------------------------------
+
+
+def test_a_counter_stays_at_its_end() -> None:
+    tx, last = gx.ema(0.5), 2**31 - 1
+    _, state = tx.update([f32(1)], tx.init([f32(0)])._replace(count=np.asarray(last, np.int32)))
+    assert state.count == last
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_finite_gradients_of_an_infinite_norm_are_not_skipped(framework: str) -> None:
+    backend, tx = _backend.backend(framework), gx.skip_nonfinite(gx.identity())
+    given = [backend.from_numpy(np.float64([1.7e308, -1.7e308]))]
+    updates, _ = tx.update(given, tx.init(given))
+    assert backend.to_numpy(updates[0]).tolist() == [1.7e308, -1.7e308]
+
+
+@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+def test_examples_of_any_size_are_clipped(framework: str, mode: str) -> None:
+    backend = _backend.backend(framework)
+
+    def clip(given: Any) -> Any:
+        return gx.per_example_clip_global_norm(given, 1.0)
+
+    function = clip if mode == "eager" else backend.compile(clip)
+    assert function is not None
+    for size in (1e200, 1e-200):
+        grads = [np.float64([[3 * size], [3]]), np.float64([[4 * size], [4]])]
+        (first, second), _ = function([backend.from_numpy(leaf) for leaf in grads])
+        wanted = (1.2, 1.6) if size > 1 else (0.6, 0.8)
+        assert (backend.to_numpy(first)[0], backend.to_numpy(second)[0]) == pytest.approx(wanted, rel=1e-15)
+
+
+def test_gradients_that_are_none_keep_the_others_weights() -> None:
+    out = gx.pcgrad([{"v": np.ones(1), "w": None}, {"v": np.full(1, -0.5), "w": np.ones(1)}], seed=0)
+    assert out["v"].tolist() == pytest.approx([0.8])
+    assert out["w"].tolist() == pytest.approx([1.4])
+
+
+def test_numbers_beyond_32_bits_have_random_words_of_their_own() -> None:
+    with np.errstate(over="ignore"):
+        found = _threefry.bits(Block(0), (0, 7), np.array([5, 5 + 2**32]))
+        right = _reference_state.threefry(0, 7, np.uint32([0, 1]), np.uint32([5, 5]))
+    assert [words.view(np.uint32).tolist() for words in found] == [words.tolist() for words in right]
+
+
+def test_tensors_that_are_conjugated_when_they_are_read() -> None:
+    torch = pytest.importorskip("torch")
+    leaf = torch.tensor([3 + 4j]).conj()
+    assert leaf.is_conj()
+    (out,) = gx.add_decayed_weights(1.0)([leaf], params=[torch.ones(1, dtype=leaf.dtype)])
+    assert out.tolist() == [4 - 4j]

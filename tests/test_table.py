@@ -65,7 +65,7 @@ def _runs(row: Row, where: tuple[str, str]) -> dict[str, tuple[list[object], obj
         runs[f"{dtype} ordinary"] = steps, gradients(dtype, 99)
     for dtype in severe:
         cases = hard(dtype)
-        names = ("at the limit", "zeros", "tiny", "huge", "inf", "NaN")
+        names = ("at the limit", "zeros", "tiny", "huge", "inf", "NaN", "at the limit")
         params = cases["huge" if "adaptive" in row.expression else "zeros"]
         runs[f"{dtype} hard"] = [cases[name] for name in names], params
     return runs

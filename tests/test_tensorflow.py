@@ -498,6 +498,12 @@ def test_unknown_shapes_in_a_function() -> None:
     assert_ulp(clip([[3.0], [4.0]]), [[0.6], [0.7]])
 
 
+def test_lengths_that_are_unknown_are_counted() -> None:
+    for shape in ([None, 2], [2, None], [None, None]):
+        centralize = tf.function(gx.centralize().__call__, input_signature=[tf.TensorSpec(shape, tf.float32)])
+        assert centralize(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().tolist() == [[-1.0, 1.0], [-2.0, 2.0]]
+
+
 # --- limits and retraces ---------------------------------------------------------------------------------------------
 
 

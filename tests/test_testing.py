@@ -101,16 +101,20 @@ def test_another_dtype_and_framework_are_noticed() -> None:
     assert "Tensor" in _parity._checked(numpy, "eager", [np.ones(1)], [torch.ones(1)]).problem
 
 
-def test_unknown_framework_and_stateful_chain() -> None:
+def test_an_unknown_framework() -> None:
     with pytest.raises(ValueError, match=r"paddle.*known ones are numpy"):
         assert_parity(gx.scale(2.0), GRADS, frameworks=["paddle"])
 
-    class Counter:
-        def init(self, params: Any) -> int:
-            return 0
 
-        def update(self, updates: Any, state: int, params: Any = None) -> tuple[Any, int]:
-            return updates, state + 1
+@pytest.mark.parametrize("framework", _backend.installed())
+def test_a_transform_with_a_state_is_run_for_some_steps(framework: str) -> None:
+    tx = gx.chain(gx.clip_global_norm(lambda t: 1.0 / (1.0 + t)), gx.trace(0.5), gx.add_decayed_weights(0.1))
+    assert_parity(tx, GRADS, params=GRADS, frameworks=["numpy", framework] if framework != "numpy" else [framework])
 
-    with pytest.raises(TypeError, match="keeps a state"):
-        assert_parity(gx.chain(Counter()), GRADS)
+
+def test_a_step_that_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = _parity.expected_steps(gx.trace(0.5), [GRADS] * 3, GRADS)
+    right[2] = {path: leaf * 2 for path, leaf in right[2].items()}
+    monkeypatch.setattr(_parity, "expected_steps", lambda *_: right)
+    with pytest.raises(AssertionError, match=r"at step 2: "):
+        assert_parity(gx.trace(0.5), GRADS, frameworks=["numpy"])

@@ -65,12 +65,20 @@ def test_the_numbers_are_those_of_one_thread(scale: float, monkeypatch: pytest.M
     assert all(np.array_equal(a, b) for a, b in zip(clipped, alone, strict=True))
 
 
-def test_views_of_one_memory_are_multiplied_one_after_the_other() -> None:
+def test_views_of_one_memory_are_multiplied_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    spread, shared = _threads.spread, []
+
+    def seen(function: Any, items: Any, sizes: Any) -> Any:
+        shared.append(len(items))
+        return spread(function, items, sizes)
+
+    monkeypatch.setattr(_threads, "spread", seen)
     whole = np.ones(4_000_000, np.float32)
-    for _ in range(5):
-        whole[:] = 1.0
-        gx.numpy.apply_(gx.scale(0.5), [whole[:], whole[:], whole[:], whole[:]])
-        assert np.all(whole == 0.0625)
+    gx.numpy.apply_(gx.scale(0.5), [whole[:], whole[:], whole[:], whole[:]])
+    assert np.all(whole == 0.0625)
+    assert not shared
+    gx.numpy.apply_(gx.scale(0.5), [whole, np.ones(1, np.float32)])
+    assert shared == [2]
 
 
 def _norm_in_a_child(answers: Any) -> None:

@@ -69,5 +69,7 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     wide = lax.convert_element_type(leaf, np.float64)
     if weights is None:
         return pairs.total_signed(Vectors, wide, add) if leaf.dtype == np.float64 else add(wide)
-    others = jnp.broadcast_to(lax.convert_element_type(pairs.rounded(weights), np.float64), leaf.shape)
-    return pairs.total_products(Vectors, wide, others, add) if leaf.dtype == np.float64 else add(wide * others)
+    if leaf.dtype != np.float64:
+        return add(wide * lax.convert_element_type(pairs.rounded(weights), np.float64))
+    others = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
+    return pairs.total_products(Vectors, wide, others, add)

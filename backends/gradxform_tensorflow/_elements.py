@@ -62,7 +62,11 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     wide = casting.to(leaf, tf.float64)
     if weights is None:
         return pairs.total_signed(Vectors, wide, add) if leaf.dtype == tf.float64 else add(wide)
-    others = casting.wide(pairs.rounded(weights))
     if leaf.dtype != tf.float64:
-        return add(wide * others)
-    return pairs.total_products(Vectors, wide, tf.broadcast_to(others, tf.shape(leaf)), add)
+        return add(wide * casting.wide(pairs.rounded(weights)))
+    parts = [tf.broadcast_to(casting.wide(part), tf.shape(leaf)) for part in _parts(weights)]
+    return pairs.total_products(Vectors, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
+
+
+def _parts(weights: Any) -> tuple[Any, ...]:
+    return tuple(weights) if isinstance(weights, Pair) else (weights,)

@@ -75,7 +75,11 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
     space, wide = Vectors(leaf.device), leaf.double()
     if weights is None:
         return pairs.total_signed(space, wide, add) if leaf.dtype == torch.float64 else add(wide)
-    others = _wide(pairs.rounded(weights), leaf.device)
     if leaf.dtype != torch.float64:
-        return add(wide * others)
-    return pairs.total_products(space, wide, others.expand(leaf.shape), add)
+        return add(wide * _wide(pairs.rounded(weights), leaf.device))
+    parts = [_wide(part, leaf.device).expand(leaf.shape) for part in _parts(weights)]
+    return pairs.total_products(space, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
+
+
+def _parts(weights: Any) -> tuple[Any, ...]:
+    return tuple(weights) if isinstance(weights, Pair) else (weights,)
