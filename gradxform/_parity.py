@@ -54,6 +54,11 @@ def named_leaves(tree: Any, backend: _backend.Backend | None = None) -> Leaves:
     return {path: backend.to_numpy(leaf) for path, leaf in leaves if leaf is not None}
 
 
+def first_step(tx: GradientTransformation, tree: Any) -> Any:
+    """What a transformation gives at its first step, with the gradients themselves as parameters."""
+    return tx.update(tree, tx.init(tree), tree)[0]
+
+
 def run(
     tx: GradientTransformation,
     trees: Sequence[Any],
@@ -70,7 +75,7 @@ def run(
         inputs = [optree.tree_map(backend.from_numpy, tree) for tree in trees]
 
         def every(given: list[Any]) -> list[Any]:
-            return [tx(tree) for tree in given]
+            return [first_step(tx, tree) for tree in given]
 
         for mode in modes:
             function = every if mode == "eager" else backend.compile(every)
@@ -109,7 +114,7 @@ def runner(tx: GradientTransformation, framework: str, mode: str) -> Callable[[A
     backend = _backend.backend(framework)
 
     def one(given: Any) -> Any:
-        return tx(given)
+        return first_step(tx, given)
 
     function = one if mode == "eager" else backend.compile(one) or one
     return lambda tree: _checked(backend, mode, tree, function(optree.tree_map(backend.from_numpy, tree)))
@@ -134,7 +139,7 @@ def _checked(backend: _backend.Backend, mode: str, tree: Any, out: Any) -> Resul
 def expected(tx: GradientTransformation, tree: Any) -> Leaves:
     """The reference's result for a tree of NumPy arrays."""
     leaves = named_leaves(tree, _backend.backend("numpy"))
-    return dict(zip(leaves, reference(tx, list(leaves.items())), strict=True))
+    return dict(zip(leaves, reference(tx, list(leaves.items()), list(leaves.values())), strict=True))
 
 
 def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:

@@ -172,7 +172,7 @@ def _percentile(xp: Any, history: Array, count: Array, percentile: Array, *, win
         xp.sum(xp.where(numbers == at[:, None], ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
-    return low + (high - low) * (place - below)
+    return xp.where(filled > 0.0, low + (high - low) * (place - below), 0.0)
 
 
 class ZScoreState(NamedTuple):

@@ -138,4 +138,5 @@ def _keys(xp: Any, step: Array, *, seed: tuple[int, int], words: tuple[tuple[flo
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
     plain = getattr(xp, "xp", xp)  # words and normal numbers need no pairs
     key = plain.int32(getattr(first, "high", first)), plain.int32(getattr(second, "high", second))
-    return x + stddev * threefry.normal(plain, key, plain.iota(getattr(x, "high", x)))
+    normal = threefry.normal(plain, key, plain.iota(getattr(x, "high", x)))
+    return x + stddev * (normal if plain is xp else xp.number(normal))

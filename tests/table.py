@@ -105,7 +105,7 @@ OVER_STEPS = (
     Row("accumulate(trace(0.5), 3)"),
     Row("skip_nonfinite(trace(0.5))"),
     Row("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)"),
-    Row("skip_large(trace(0.5), 60.0)"),
+    Row("skip_large(trace(0.5), 73.5)"),
     Row("clip_percentile(40.0, 3)"),
     Row("clip_percentile(75.0, 4, per_leaf=True)"),
     Row("clip_zscore(1.0, 0.9, 2)", double=4),

@@ -51,6 +51,14 @@ def numpys(tree: Any) -> Tree:
     return {name: np.asarray(leaf) for name, leaf in tree.items()}
 
 
+def tensors(framework: str, tree: Any) -> list[Any]:
+    return [_backend.backend(framework).from_numpy(np.array(leaf)) for leaf in getattr(tree, "values", lambda: tree)()]
+
+
+def named(leaves: Sequence[Any]) -> Tree:
+    return {str(i): leaf.detach().numpy() if hasattr(leaf, "detach") else leaf.numpy() for i, leaf in enumerate(leaves)}
+
+
 def sizes(tree: Tree) -> Tree:
     return {name: np.abs(leaf) for name, leaf in tree.items()}
 
@@ -78,63 +86,48 @@ def run(tx: Any, steps: Sequence[Tree], params: Tree, mode: str = "eager") -> li
 
 
 def both(mine: Any, other: Any, steps: Sequence[Tree], params: Tree, mode: str) -> Any:
-    """The updates of ours and of the peer's, and their states; what JAX compiles at each eager step, it compiles once."""
-    found = run(mine, steps, params, mode), run(other, steps, params, "jitted" if wraps(other) else mode)
+    """The updates of ours and of the peer's, and their states; a peer with conditions, slow in eager, is compiled."""
+    slow = "MultiSteps" in str(type(other)) or "apply_if_finite" in str(other.update)
+    found = run(mine, steps, params, mode), run(other, steps, params, "jitted" if slow else mode)
     (got, states), (theirs, others) = (tuple(zip(*each, strict=True)) for each in found)
     return got, theirs, list(zip(states, others, strict=True))
 
 
-def wraps(tx: Any) -> bool:
-    return "MultiSteps" in str(type(tx)) or "apply_if_finite" in str(tx.update)
+def library(name: str) -> Any:
+    return pytest.fixture(lambda: pytest.importorskip(name), scope="module")
 
 
-@pytest.fixture(scope="module")
-def optax() -> Any:
-    return pytest.importorskip("optax")
-
-
-@pytest.fixture(scope="module")
-def torch() -> Any:
-    return pytest.importorskip("torch")
-
-
-@pytest.fixture(scope="module")
-def tf() -> Any:
-    return pytest.importorskip("tensorflow")
+optax, tf, torch = map(library, ("optax", "tensorflow", "torch"))
 
 
 class Pair(NamedTuple):
-    """A transform of ours and the one of optax's, by one hyperparameter: 0.5 for whole numbers, 0.875 for any."""
+    """A transform of ours and the one of optax's, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
+
+    What is allowed: a distance in units in the last place of whole numbers and corners, and of any numbers' products;
+    for any numbers' sums, what the roundings of each step come to in units in the last place of the terms.
+    """
 
     make: Callable[[Any, float], tuple[Any, Any]]
     ulp: float = 0
-    """The distance allowed in units in the last place: of whole numbers and of corners; of products, of any numbers."""
-    corners: tuple[str, ...] = ("zeros", "NaN", "inf")
-    """Those that both libraries mean alike; the tests below say what optax does with the others."""
+    corners: tuple[str, ...] = ("zeros", "NaN", "inf")  # that both libraries mean alike
     linear: float | None = None
-    """The roundings at each step, for sums: in units in the last place of their terms, for any numbers."""
 
 
 NORM = 6
-"""The distance where the peer has a norm in float32, of a few hundred elements, and a product and a quotient with it."""
-
+"""The distance where the peer has a norm of a few hundred elements in float32, and a product and a quotient with it."""
 PAIRS = {
-    "clip_rms": Pair(lambda o, c: (gx.clip_rms(c), o.clip_by_block_rms(c)), NORM, ("zeros", "NaN")),
-    "clip_adaptive": Pair(
-        lambda o, c: (gx.clip_adaptive(c, axes="keras"), o.adaptive_grad_clip(c)), NORM, ("zeros", "NaN")
-    ),
+    "rms": Pair(lambda o, c: (gx.clip_rms(c), o.clip_by_block_rms(c)), NORM, ("zeros", "NaN")),
+    "units": Pair(lambda o, c: (gx.clip_adaptive(c, axes="keras"), o.adaptive_grad_clip(c)), NORM, ("zeros", "NaN")),
     "normalize": Pair(lambda o, _: (gx.normalize_global_norm(), o.normalize_by_update_norm(eps=0.0)), NORM, ("NaN",)),
     "sign": Pair(lambda o, _: (gx.sign(), o.scale_by_sign())),
-    "zero_nonfinite": Pair(lambda o, _: (gx.zero_nonfinite(), o.zero_nans()), corners=("zeros", "NaN")),
+    "zero": Pair(lambda o, _: (gx.zero_nonfinite(), o.zero_nans()), corners=("zeros", "NaN")),
     "centralize": Pair(lambda o, _: (gx.centralize(), o.centralize())),
     "weights": Pair(lambda o, c: (gx.add_decayed_weights(c), o.add_decayed_weights(c)), linear=1.5),
     "ema": Pair(lambda o, d: (gx.ema(d, debias=False), o.ema(d, debias=False)), linear=1.5),
     "debiased": Pair(lambda o, d: (gx.ema(d), o.ema(d)), ulp=2, linear=3),
     "trace": Pair(lambda o, d: (gx.trace(d), o.trace(d)), linear=1.5),
     "nesterov": Pair(lambda o, d: (gx.trace(d, nesterov=True), o.trace(d, nesterov=True)), linear=2.5),
-    "accumulate": Pair(
-        lambda o, c: (gx.accumulate(gx.scale(c), 2), o.MultiSteps(o.scale(c), 2)), corners=("zeros",), linear=1.5
-    ),
+    "sum": Pair(lambda o, c: (gx.accumulate(gx.scale(c), 2), o.MultiSteps(o.scale(c), 2)), 0, ("zeros",), linear=1.5),
 }
 
 
@@ -150,7 +143,7 @@ def test_whole_numbers_and_corners_as_in_optax(name: str, mode: str, optax: Any)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PAIRS)
 def test_any_numbers_as_in_optax(name: str, mode: str, optax: Any) -> None:
-    pair, steps, params = PAIRS[name], [ordinary(seed) for seed in range(6)], ordinary(9)
+    pair, steps, params = PAIRS[name], [ordinary(seed) for seed in range(4)], ordinary(9)
     mine, other = pair.make(optax, 0.875)
     got, theirs, _ = both(mine, other, steps, params, mode)
     if name == "centralize":  # the terms of a difference of an element and a mean: at most twice the largest element
@@ -165,35 +158,31 @@ def test_any_numbers_as_in_optax(name: str, mode: str, optax: Any) -> None:
 
 def outcomes(tx: Any, *steps: Tree) -> list[str]:
     """What becomes of the kernel at each step: its odd element, another one; and of another leaf."""
-    found = [
-        (out["kernel"][3, 5], out["kernel"][0, 0], out["bias"][0]) for out, _ in run(tx, steps, whole(9), "jitted")
-    ]
-    return [" ".join(str(float(x)) for x in some) for some in found]
+    found = (out for out, _ in run(tx, steps, whole(9), "jitted"))
+    return [f"{out['kernel'][3, 5]} {out['kernel'][0, 0]} {out['bias'][0]}" for out in found]
 
 
 def test_corners_that_optax_means_otherwise(optax: Any) -> None:
-    """An infinite gradient is lost in optax but for one NaN; ours makes NaN of all that had the norm in common."""
-    inf, zeros = CORNERS["inf"], CORNERS["zeros"]
-    norm = optax.normalize_by_update_norm(eps=0.0)
+    """An infinite gradient is lost in optax but for one NaN; ours makes NaN of all that had the norm in common.
+
+    Optax multiplies the NaN of a sum by zero: its update between two is NaN, and so are all later ones.
+    """
+    inf, zeros, ones = CORNERS["inf"], CORNERS["zeros"], corner(1.0)
+    normalize, multi = optax.normalize_by_update_norm(eps=0.0), optax.MultiSteps(optax.identity(), 2)
     assert outcomes(optax.clip_by_block_rms(2.0), inf) == ["nan 0.0 1.0"]
     assert outcomes(gx.clip_rms(2.0), inf) == ["nan nan 1.0"]
-    assert outcomes(norm, inf, zeros) == ["nan 0.0 0.0", "nan nan nan"]
+    assert outcomes(normalize, inf, zeros) == ["nan 0.0 0.0", "nan nan nan"]
     assert outcomes(gx.normalize_global_norm(), inf, zeros) == ["nan nan nan", "0.0 0.0 0.0"]
     assert outcomes(optax.zero_nans(), inf) == ["inf 1.0 1.0"]
     assert outcomes(gx.zero_nonfinite(), inf) == ["0.0 1.0 1.0"]
-
-
-def test_optax_multiplies_the_nan_of_a_sum_by_zero(optax: Any) -> None:
-    """Its update between two is NaN, as are all later ones; ours are zero and, of the sums begun anew, right."""
-    steps = CORNERS["NaN"], *[corner(1.0)] * 3
-    theirs = outcomes(optax.MultiSteps(optax.identity(), 2), *steps)
-    assert theirs == ["nan 0.0 0.0", "nan 1.0 1.0", "nan 0.0 0.0", "nan 1.0 1.0"]
+    steps = CORNERS["NaN"], ones, ones, ones
+    assert outcomes(multi, *steps) == ["nan 0.0 0.0", "nan 1.0 1.0", "nan 0.0 0.0", "nan 1.0 1.0"]
     mine = outcomes(gx.accumulate(gx.identity(), 2), *steps)
     assert mine == ["0.0 0.0 0.0", "nan 1.0 1.0", "0.0 0.0 0.0", "1.0 1.0 1.0"]
 
 
 def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
-    """optax takes 1 - d exactly for the average, and in float32 to debias it, where for 0.9999 it is 0.017 % more."""
+    """Optax takes 1 - d exactly for the average, and in float32 to debias it, where for 0.9999 it is 0.017 % more."""
     grads = ordinary(0)
     (mine,), (theirs,), _ = both(gx.ema(0.9999), optax.ema(0.9999), [grads], grads, "jitted")
     assert farthest(mine, grads) <= 1
@@ -202,10 +191,9 @@ def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
 
 SCHEDULES: dict[str, tuple[Callable[[Any], Any], float]] = {
     # optax raises to the power in float32, which XLA does to 2 units; ours in float64.
-    "exponential": (lambda o: o.exponential_decay(0.5, transition_steps=3, decay_rate=0.7), 4),
-    "staircase": (lambda o: o.exponential_decay(0.5, transition_steps=2, decay_rate=0.5, staircase=True), 0),
+    "exponential": (lambda o: o.exponential_decay(0.5, 3, 0.7), 4),
+    "staircase": (lambda o: o.exponential_decay(0.5, 2, 0.5, staircase=True), 0),
     "piecewise": (lambda o: o.piecewise_constant_schedule(0.5, {2: 0.25, 4: 0.5}), 0),
-    "linear": (lambda o: o.linear_schedule(1.0, 0.0, 4), 0),
 }
 
 
@@ -226,7 +214,7 @@ def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("most", [0, 2, 100])
+@pytest.mark.parametrize("most", [1, 100])
 @pytest.mark.parametrize("inner", ["adam", "ours"])
 def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any) -> None:
     """The inner state is left alone too: the updates after a skipped step tell."""
@@ -236,7 +224,7 @@ def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any)
     pair = gx.skip_nonfinite(tx, None if most == 100 else most), optax.apply_if_finite(tx, most)
     got, theirs, states = both(*pair, steps, whole(9), mode)
     # Adam's are sums of positive numbers, a root and two quotients, which XLA fuses and rounds as it likes.
-    assert max(map(farthest, got, theirs)) <= (4 if inner == "adam" else 0)
+    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 0)
     for mine, other in states:
         assert int(mine.total) == int(other.total_notfinite)
         assert int(mine.consecutive) == int(other.notfinite_count)
@@ -260,7 +248,7 @@ def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("inner", ["adam", "ours"])
-@pytest.mark.parametrize("every", [1, 2, 4])
+@pytest.mark.parametrize("every", [2, 4])
 def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax: Any) -> None:
     """The means of whole numbers are exact, so that what the inner transform is given is the same.
 
@@ -269,71 +257,69 @@ def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax:
     tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0), gx.scale(-0.25))
     steps, other = [sizes(whole(seed)) for seed in range(9)], optax.MultiSteps(tx, every)
     got, theirs, states = both(gx.accumulate(tx, every), other, steps, whole(9), mode)
-    assert max(map(farthest, got, theirs)) <= (4 if inner == "adam" else 2 if every == 4 else 0)
+    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 2 if every == 4 else 0)
     for mine, state in states:
         assert bool(gx.has_updated(mine)) == bool(other.has_updated(state))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
-    """Parameters are trained by chains of optax with transforms of ours and with optax's own; whole numbers."""
-    jax = pytest.importorskip("jax")
-
-    def trained(*txs: Any) -> Tree:
-        tx = optax.chain(*txs, optax.adam(0.25))
-        params = jax.tree.map(jax.numpy.asarray, sizes(whole(9)))
-        state = tx.init(params)
-
-        def step(params: Any, state: Any, grads: Any) -> Any:
-            updates, state = tx.update(grads, state, params)
-            return optax.apply_updates(params, updates), state
-
-        compiled = jax.jit(step) if mode == "jitted" else step
-        for seed in range(5):
-            params, state = compiled(params, state, jax.tree.map(jax.numpy.asarray, sizes(whole(seed))))
-        return numpys(params)
-
-    mine = trained(gx.sign(), gx.trace(0.5), gx.scale_by_schedule(lambda t: 2.0**-t), gx.skip_nonfinite(gx.scale(2.0)))
-    scale = optax.scale_by_schedule(lambda t: 2.0**-t)
-    theirs = trained(optax.scale_by_sign(), optax.trace(0.5), scale, optax.apply_if_finite(optax.scale(2.0), 9))
-    # A parameter of up to 6 moves by 0.25 at each of 5 steps, which may be rounded 4 units otherwise.
-    assert apart(mine, theirs, {name: np.ones(shape) for name, shape in SHAPES.items()}) <= 5
+    """Before and after Adam, and the whole as an inner transform of optax's; numbers are whole until Adam."""
+    halves = optax.exponential_decay(1.0, 1, 0.5, staircase=True)
+    adam, steps = optax.adam(0.25), [sizes(whole(seed)) for seed in range(5)]
+    head, tail = (gx.sign(), gx.trace(0.5), gx.scale_by_schedule(halves)), (gx.add_decayed_weights(0.5), gx.trace(0.5))
+    mine = optax.chain(*head, adam, *tail)
+    head = optax.scale_by_sign(), optax.trace(0.5), optax.scale_by_schedule(halves)
+    other = optax.chain(*head, adam, optax.add_decayed_weights(0.5), optax.trace(0.5))
+    for wrap in (lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3))[: 1 + (mode == "jitted")]:
+        got, theirs, _ = both(wrap(mine), wrap(other), steps, sizes(whole(9)), mode)
+        # A trace of five steps of -0.25, each up to 6 units off, and of decayed weights that are exact.
+        assert max(apart(a, b, dict.fromkeys(SHAPES, 0.5)) for a, b in zip(got, theirs, strict=True)) <= 6
 
 
-def test_adaptive_clips_of_three_axes(optax: Any) -> None:
-    """optax takes three axes for heads, and norms over the first alone; an axis of one for none at all."""
+@pytest.mark.parametrize(
+    ("shape", "theirs", "ours"), [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)]
+)
+def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], theirs: Any, ours: Any, optax: Any) -> None:
+    """Of three axes, optax takes a unit over the first alone; a kernel with an axis of one is one unit to it."""
     rng = np.random.default_rng(0)
-    for shape, theirs, ours in (((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), (0,)), ((2, 3, 4, 5, 6), (0, 1, 2, 3), None)):
-        grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
+    grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
+    axis = theirs if ours is None else ours
+    mine = gx.clip_adaptive(0.1, axes=theirs), gx.clip_adaptive(0.1, axes="keras")
+    (default, same), (given, keras) = (
+        [run(tx, [grads], params, "jitted")[0][0] for tx in pair]
+        for pair in zip((optax.adaptive_grad_clip(0.1), optax.adaptive_grad_clip(0.1, axis=axis)), mine, strict=True)
+    )
+    assert farthest(same, default) <= NORM
+    assert farthest(keras, given) <= NORM
+    assert (farthest(keras, default) > 1e5) == (ours is not None)
 
-        def clip(tx: Any, grads: Tree = grads, params: Tree = params) -> Tree:
-            return run(tx, [grads], params)[0][0]
 
-        default, keras = clip(optax.adaptive_grad_clip(0.1)), clip(gx.clip_adaptive(0.1, axes="keras"))
-        assert farthest(clip(gx.clip_adaptive(0.1, axes=theirs)), default) <= NORM
-        assert farthest(keras, clip(optax.adaptive_grad_clip(0.1, axis=ours or theirs))) <= NORM
-        assert (farthest(keras, default) > 1e5) == (ours is not None)
-
-
-@pytest.mark.parametrize("c", [0.0, 1.0, 6.0, 1e9, INF])
+@pytest.mark.parametrize("c", [0.0, 5.0, INF])
 def test_examples_as_in_optax(c: float, optax: Any) -> None:
-    """Each of optax's sums is of products in float32: half a unit an example, and 3 for its factors."""
+    """Each of optax's sums is of 16 products in float32, of factors that are some units off."""
     jax = pytest.importorskip("jax")
     rng = np.random.default_rng(1)
     batch = {name: np.float32(rng.standard_normal((16, *shape))) for name, shape in SHAPES.items()}
     for leaf in batch.values():
         leaf[5] = 0  # an example of zeros is within every limit, that of zero too
-    given = jax.tree.map(jax.numpy.asarray, batch)
-    terms = {name: np.sum(np.abs(leaf), 0) for name, leaf in batch.items()}
-    got, clipped = gx.per_example_clip_global_norm(given, c)
-    theirs, number = optax.per_example_global_norm_clip(given, c)
-    shrunk = optax.per_example_global_norm_clip(jax.tree.map(jax.numpy.abs, given), c)[0]
-    assert apart(numpys(got), numpys(theirs), numpys(shrunk)) <= 16 / 2 + 3
-    assert int(clipped) == int(number)
-    got, clipped = gx.per_example_clip_norm(given, c)
-    theirs, number = optax.per_example_layer_norm_clip(given, c * len(batch) ** 0.5)  # it shares the limit out
-    assert apart(numpys(got), numpys(theirs), terms) <= 16 / 2 + 3
-    assert jax.tree.map(int, clipped) == jax.tree.map(int, number)
+    given, positive = (jax.tree.map(jax.numpy.asarray, tree) for tree in (batch, sizes(batch)))
+    for ours, theirs, share in (  # optax shares a limit out among the layers
+        (gx.per_example_clip_global_norm, optax.per_example_global_norm_clip, c),
+        (gx.per_example_clip_norm, optax.per_example_layer_norm_clip, c * len(batch) ** 0.5),
+    ):
+        (got, clipped), (wanted, number), (terms, _) = ours(given, c), theirs(given, share), theirs(positive, share)
+        assert apart(numpys(got), numpys(wanted), numpys(terms)) <= 4
+        assert jax.tree.map(int, clipped) == jax.tree.map(int, number)
+
+
+def test_an_infinite_example(optax: Any) -> None:
+    """Optax leaves out what it can of it, ours makes the sum NaN; of one that is NaN, optax scales nothing down."""
+    jax = pytest.importorskip("jax")
+    for value, left in ((INF, [NAN, 3.0]), (NAN, [NAN, 12.0])):
+        grads = jax.numpy.float32([[value, 9.0], [4.0, 3.0]])
+        assert np.array_equal(optax.per_example_global_norm_clip(grads, 5.0)[0], left, equal_nan=True)
+        assert np.isnan(jax.jit(gx.per_example_clip_global_norm)(grads, 5.0)[0]).all()
 
 
 @pytest.mark.parametrize("framework", _backend.installed())
@@ -352,7 +338,7 @@ def test_random_bits_are_those_of_jax(framework: str) -> None:
         found = found if isinstance(found, np.ndarray) else backend.to_numpy(found)
         return found.astype(np.int64).astype(np.uint32)
 
-    for seed in (0, 7, 2**31, 2**32 - 1):
+    for seed in (7, 2**32 - 1):
         key = jax.random.key(seed)
         assert jax.random.key_data(key).tolist() == [0, seed]
         first, second = words((0, seed), 15)
@@ -371,7 +357,7 @@ def test_noise_from_the_generator_of_jax() -> None:
     for character in "w":
         path = (path ^ ord(character)) * 0x100000001B3 % 2**64
     steps = [{"w": np.zeros(count, np.float32)}] * 3
-    for step, out in enumerate(run(gx.add_noise(1.0, seed=7), steps, steps[0])[0]):
+    for step, (out, _) in enumerate(run(gx.add_noise(1.0, seed=7), steps, steps[0])):
         key = jax.random.key_data(jax.random.fold_in(jax.random.key(7), step))
         key = draw(key, np.uint32([path >> 32, path & 0xFFFFFFFF]))
         words = np.asarray(draw(key, np.concatenate([np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32)])))
@@ -382,54 +368,40 @@ def test_noise_from_the_generator_of_jax() -> None:
 
 @pytest.mark.parametrize("c", [0.001, 0.05, 1e9])
 def test_average_norms_as_in_tensorflow(c: float, tf: Any) -> None:
+    """TensorFlow multiplies by the limit and divides by the norm below it too, and loses an infinite gradient."""
+    ours, theirs = gx.clip_average_norm(c), tf.compat.v1.clip_by_average_norm
     for tree in (ordinary(1), whole(1), CORNERS["zeros"], CORNERS["NaN"]):
-        for leaf in map(tf.constant, tree.values()):
-            theirs = tf.compat.v1.clip_by_average_norm(leaf, c).numpy()
-            # TensorFlow multiplies by the limit and divides by the norm, below it too.
-            assert max_ulp(gx.clip_average_norm(c)(leaf).numpy(), theirs) <= NORM
+        for leaf in tensors("tensorflow", tree):
+            assert max_ulp(ours(leaf).numpy(), theirs(leaf, c).numpy()) <= NORM
     leaf = tf.constant([INF, 1.0])
-    assert np.isnan(gx.clip_average_norm(c)(leaf).numpy()).tolist() == [True, True]
-    assert np.isnan(tf.compat.v1.clip_by_average_norm(leaf, c).numpy()).tolist() == [True, False]
+    assert np.isnan(ours(leaf).numpy()).tolist() == [True, True]
+    assert np.isnan(theirs(leaf, c).numpy()).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("every", "momentum"), [(2, 0.0), (4, 0.5), (3, 0.5)])
 def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> None:
     """An optimizer that is called only when an update is due; a mean of three numbers is rounded."""
-    keras = pytest.importorskip("keras")
-    pairs = [[tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2)]
-    mine, other = pairs
-    optimizers = [keras.optimizers.SGD(0.25, momentum, gradient_accumulation_steps=n) for n in (None, every)]
+    sgd = pytest.importorskip("keras").optimizers.SGD
+    mine, theirs = ([tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2))
+    optimizer, other = (sgd(0.25, momentum, gradient_accumulation_steps=steps) for steps in (None, every))
     tx = gx.accumulate(gx.identity(), every)
-    state = tx.init(list(map(tf.convert_to_tensor, mine)))
+    state = tx.init(tensors("tensorflow", whole(9)))
     for seed in range(2 * every + 1):
-        grads = [tf.constant(leaf) for leaf in whole(seed).values()]
+        grads = tensors("tensorflow", whole(seed))
         updates, state = tx.update(grads, state)
         if gx.has_updated(state):
-            optimizers[0].apply_gradients(zip(updates, mine, strict=True))
-        optimizers[1].apply_gradients(zip(grads, other, strict=True))
-        got, theirs = ({str(i): np.asarray(v) for i, v in enumerate(some)} for some in pairs)
+            optimizer.apply_gradients(zip(updates, mine, strict=True))
+        other.apply_gradients(zip(grads, theirs, strict=True))
         # Two updates, each of a mean, a velocity and a difference, in units of a parameter of 6 and more.
-        assert apart(got, theirs, {name: np.float32(6) for name in got}) <= (0 if every != 3 else 2)
+        assert apart(named(mine), named(theirs), dict.fromkeys(named(mine), 6.0)) <= (2 if every == 3 else 0)
 
 
-Torchs = Callable[[list[Any]], None]
-
-
-def torchs(torch: Any, leaves: Sequence[Any], clip: Torchs) -> list[Any]:
-    """Gradients after a function that changes those of parameters."""
-    parameters = [torch.nn.Parameter(torch.zeros(leaf.shape, dtype=torch.from_numpy(leaf).dtype)) for leaf in leaves]
-    for parameter, leaf in zip(parameters, leaves, strict=True):
-        parameter.grad = torch.from_numpy(leaf.copy())
-    clip(parameters)
-    return [parameter.grad.numpy() for parameter in parameters]
-
-
-def in_torch(torch: Any, tx: Any, steps: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    state, outputs = tx.init([torch.from_numpy(leaf) for leaf in steps[0]]), []
+def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
+    """The updates of each step, and gradients again, as tensors."""
+    state = tx.init(tensors("torch", steps[0]))
     for leaves in steps:
-        updates, state = tx.update([torch.from_numpy(leaf) for leaf in leaves], state)
-        outputs.append([update.numpy() for update in updates])
-    return outputs
+        updates, state = tx.update(tensors("torch", leaves), state)
+        yield updates, tensors("torch", leaves)
 
 
 def spiky(dtype: Any, size: float) -> list[list[Any]]:
@@ -442,15 +414,14 @@ def spiky(dtype: Any, size: float) -> list[list[Any]]:
 @pytest.mark.parametrize(("percentile", "window"), [(10, 1000), (50, 5), (75.5, 4), (100, 1000), (0, 3)])
 def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> None:
     """Norms are so large that the 1e-6 which clip_grad_norm_ adds to them is none."""
-    steps, history = spiky(np.float32, 1e4), []
-    for got, leaves in zip(in_torch(torch, gx.clip_percentile(percentile, window), steps), steps, strict=True):
-
-        def autoclip(parameters: list[Any]) -> None:
-            norms = torch.stack([parameter.grad.norm() for parameter in parameters])
-            history.append(float(torch.linalg.vector_norm(norms)))
-            torch.nn.utils.clip_grad_norm_(parameters, float(np.percentile(history[-window:], percentile)))
-
-        assert max(map(max_ulp, got, torchs(torch, leaves, autoclip))) <= NORM
+    history = []
+    for got, leaves in in_torch(gx.clip_percentile(percentile, window), spiky(np.float32, 1e4)):
+        parameters = [torch.nn.Parameter(torch.zeros_like(leaf)) for leaf in leaves]
+        for parameter, leaf in zip(parameters, leaves, strict=True):
+            parameter.grad = leaf
+        history.append(float(torch.nn.utils.get_total_norm(leaves)))
+        torch.nn.utils.clip_grad_norm_(parameters, float(np.percentile(history[-window:], percentile)))
+        assert farthest(named(got), named([parameter.grad for parameter in parameters])) <= NORM
 
 
 @pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 1)])
@@ -459,10 +430,9 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
 
     With a warmup of one the first deviation is zero, and whatever is above the mean is a spike, of any z.
     """
-    steps, first, mean, variance = spiky(np.float64, 1.0), [], 0.0, 0.0
-    for got, leaves in zip(in_torch(torch, gx.clip_zscore(threshold, decay, warmup), steps), steps, strict=True):
-        norm = float(np.linalg.norm(np.concatenate([leaf.ravel() for leaf in leaves])))
-        limit = norm
+    first, mean, variance = [], 0.0, 0.0
+    for got, leaves in in_torch(gx.clip_zscore(threshold, decay, warmup), spiky(np.float64, 1.0)):
+        limit = norm = float(torch.nn.utils.get_total_norm(leaves))
         if len(first) < warmup:
             first.append(norm)
             mean, variance = float(np.mean(first)), float(np.var(first))
@@ -475,39 +445,36 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
             variance = decay * variance + (1 - decay) * (limit - mean) ** 2
         wanted = [leaf * (limit / norm if norm else 1.0) for leaf in leaves]
         # A limit is a sum of some ten roundings; those of the statistics die away with the decay.
-        assert max(map(max_ulp, got, wanted)) <= 16
+        assert farthest(named(got), named(wanted)) <= 8
 
 
 @pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 @pytest.mark.parametrize("decay", [0.5, 0.9])
 def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:
     """The parameters' way under torch.optim.SGD; exact for whole numbers and a decay of one half."""
-    starts = list(whole(9).values())
-    theirs = [torch.nn.Parameter(torch.from_numpy(leaf.copy())) for leaf in map(np.asarray, starts)]
+    theirs = list(map(torch.nn.Parameter, tensors("torch", whole(9))))
     optimizer = torch.optim.SGD(theirs, 0.25, momentum=decay, nesterov=nesterov, weight_decay=weight_decay)
     tx = gx.chain(gx.add_decayed_weights(weight_decay), gx.trace(decay, nesterov=nesterov), gx.scale(-0.25))
-    mine = [parameter.detach().clone() for parameter in theirs]
+    mine = tensors("torch", whole(9))
     state = tx.init(mine)
     for seed in range(4):
-        grads = [torch.from_numpy(np.asarray(leaf)) for leaf in whole(seed).values()]
-        for parameter, grad in zip(theirs, grads, strict=True):
-            parameter.grad = grad.clone()
-        optimizer.step()
-        updates, state = tx.update(grads, state, mine)
+        updates, state = tx.update(tensors("torch", whole(seed)), state, mine)
         mine = [parameter + update for parameter, update in zip(mine, updates, strict=True)]
-        got, wanted = ({str(i): p.detach().numpy() for i, p in enumerate(some)} for some in (mine, theirs))
+        for parameter, grad in zip(theirs, tensors("torch", whole(seed)), strict=True):
+            parameter.grad = grad
+        optimizer.step()
         # Of terms of up to 6 * (1 + d + ...), in a parameter of that size: one rounding a step each.
-        assert apart(got, wanted, {name: np.float32(8) for name in got}) <= (0 if decay == 0.5 else 1.5 * (seed + 1))
+        far = apart(named(mine), named(theirs), dict.fromkeys(named(mine), 8.0))
+        assert far <= (0 if decay == 0.5 else 1.5 * (seed + 1))
 
 
 def test_centralized_as_in_torch(torch: Any) -> None:
     for tree, budget in ((whole(3), 0.0), (ordinary(3), 1.5)):
-        for leaf in map(torch.from_numpy, map(np.asarray, tree.values())):
+        for leaf in tensors("torch", tree):
             theirs = leaf - leaf.mean(dim=tuple(range(1, leaf.ndim)), keepdim=True) if leaf.ndim > 1 else leaf
-            got = gx.centralize(axes="torch")(leaf)
-            both = {"": got.numpy()}, {"": theirs.numpy()}
-            assert apart(*both, {"": 2 * np.max(np.abs(leaf.numpy()))}) <= budget
-            assert np.array_equal(got.numpy(), gx.centralize()(leaf).numpy())
+            got, default = gx.centralize(axes="torch")(leaf), gx.centralize()(leaf)
+            assert apart(named([got]), named([theirs]), {"0": 2 * leaf.abs().max().item()}) <= budget
+            assert torch.equal(got, default)
 
 
 @pytest.mark.parametrize("clipping", [0.01, 0.3, 1e6])
@@ -518,10 +485,9 @@ def test_adaptive_clips_as_in_timm(clipping: float, torch: Any) -> None:
         return x.norm(2.0) if x.ndim <= 1 else x.norm(2.0, dim=tuple(range(1, x.ndim)), keepdim=True)
 
     tx = gx.clip_adaptive(clipping, axes="torch")
-    for tree, params in ((ordinary(1), ordinary(9)), (ordinary(2), CORNERS["zeros"]), (CORNERS["zeros"], whole(9))):
-        for grad, param in zip(
-            *(map(torch.from_numpy, map(np.asarray, t.values())) for t in (tree, params)), strict=True
-        ):
+    zeros = CORNERS["zeros"]
+    for tree, params in ((ordinary(1), ordinary(9)), (ordinary(2), zeros), (zeros, whole(9)), (CORNERS["NaN"], zeros)):
+        for grad, param in zip(tensors("torch", tree), tensors("torch", params), strict=True):
             most, norm = unit_norm(param).clamp(min=1e-3) * clipping, unit_norm(grad)
             theirs = torch.where(norm < most, grad, grad * (most / norm.clamp(min=1e-6)))
             assert max_ulp(tx(grad, params=param).numpy(), theirs.numpy()) <= NORM
@@ -542,27 +508,22 @@ def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:
 @pytest.mark.parametrize("framework", _backend.installed())
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_gradient_surgery_as_in_the_paper(count: int, framework: str) -> None:
-    """One result for two tasks; one of those of all orders for three, and not always the same one."""
-    backend, found = _backend.backend(framework), set()
-    for case in range(3):
-        rng = np.random.default_rng(case)
-        shared = rng.standard_normal(7)
-        tasks = [
-            [np.float32(rng.standard_normal((3, 2))), np.float32(rng.standard_normal(7) - shared * i)]
-            for i in range(count)
-        ]
-        if case == 2:
-            tasks[-1] = [np.zeros_like(leaf) for leaf in tasks[-1]]  # a task that has nothing to say
-        orders = [list(itertools.permutations([j for j in range(count) if j != i])) for i in range(count)]
-        allowed = [surgery(tasks, choice) for choice in itertools.product(*orders)]
-        unit = np.spacing(np.float32(sum(np.max(np.abs(leaf)) for task in tasks for leaf in task)))
-        for seed in range(6):
-            out = gx.pcgrad([list(map(backend.from_numpy, task)) for task in tasks], seed=seed)
+    """One result for two tasks; one of those of all orders for three, and each of the eight for some seed."""
+    rng, backend, drawn = np.random.default_rng(1), _backend.backend(framework), set()
+    tasks = [[np.float32(rng.standard_normal((2, 2))), np.float32(rng.standard_normal(1))] for _ in range(count)]
+    nothing = [*tasks[1:], [np.zeros_like(leaf) for leaf in tasks[0]]]
+    for some in (nothing, tasks):
+        orders = [itertools.permutations([j for j in range(count) if j != i]) for i in range(count)]
+        allowed = [surgery(some, choice) for choice in itertools.product(*orders)]
+        unit = np.spacing(np.float32(sum(np.max(np.abs(leaf)) for task in some for leaf in task)))
+        drawn.clear()
+        for seed in range(64 if framework == "numpy" else 3):
+            out = gx.pcgrad([tensors(framework, task) for task in some], seed=seed)
             got = np.concatenate([backend.to_numpy(leaf).ravel() for leaf in out])
             far = [np.max(np.abs(got - right)) / unit for right in allowed]
             assert min(far) <= 0.5
-            found.add((case, tuple(np.float32(allowed[int(np.argmin(far))]))))
-    assert len(found) == 3 if count < 3 else len(found) > 3
+            drawn.add(int(np.argmin(far)))
+    assert len(drawn) == (1 if count < 3 else 8) or framework != "numpy"
 
 
 @pytest.mark.parametrize("framework", _backend.installed())

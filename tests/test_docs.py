@@ -74,7 +74,7 @@ def test_every_transform_is_in_the_readmes_table() -> None:
 
     text = (ROOT / "README.md").read_text()
     for name in factories:
-        assert f"`{name}(" in text or f", `{name}(" in text, name
+        assert f"`{name}(" in text or f"`{name}`" in text, name
 
 
 def test_every_public_name_has_a_docstring_with_an_example() -> None:

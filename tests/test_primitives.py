@@ -55,6 +55,7 @@ CASES = [
     ("chain(scale(-2.0), sign())", [f32(3, -4, 0)], [f32(-1, 1, 0)]),
     ("chain(scale(1e38), zero_nonfinite())", [f32(1e3, 1)], [f32(0, 1e38)]),
     ("zero_nonfinite()", [np.complex64([complex(1, np.nan), complex(np.inf, 1), 2j])], [np.complex64([0, 0, 2j])]),
+    ("chain(scale(3.0), centralize())", [f32(1, 3, 2, 6).reshape(2, 2)], [f32(-3, 3, -6, 6).reshape(2, 2)]),
 ]  # fmt: skip
 
 
@@ -652,3 +653,17 @@ def test_tensors_that_are_conjugated_when_they_are_read() -> None:
     assert leaf.is_conj()
     (out,) = gx.add_decayed_weights(1.0)([leaf], params=[torch.ones(1, dtype=leaf.dtype)])
     assert out.tolist() == [4 - 4j]
+
+
+def test_a_factor_before_an_average_is_applied_once() -> None:
+    for tx, wanted in ((gx.ema(0.5, debias=False), 1.0), (gx.trace(0.5), 2.0), (gx.accumulate(gx.identity(), 1), 2.0)):
+        scaled = gx.chain(gx.scale(0.5), tx)
+        (out,), _ = scaled.update([f32(4)], scaled.init([f32(0)]))
+        assert out.tolist() == [wanted]
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
+    backend = _backend.backend(framework)
+    (out,) = gx.add_decayed_weights(0.5)([backend.from_numpy(f32(1))], params=[f32(4)])
+    assert backend.to_numpy(out).tolist() == [3.0]

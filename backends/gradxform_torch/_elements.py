@@ -70,7 +70,7 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
         return host.sum_over(_on_host(leaf), axes, _on_host(weights))
 
     def add(values: torch.Tensor) -> torch.Tensor:
-        return values.sum(axes, keepdim=True)
+        return values.sum(axes, keepdim=True) if axes else values  # of no axes, PyTorch takes all
 
     space, wide = Vectors(leaf.device), leaf.double()
     if weights is None:

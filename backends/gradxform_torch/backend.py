@@ -336,7 +336,10 @@ def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     The code is copied, since torch counts recompilations by code object and gives up after eight.
     """
     if isinstance(function, python_types.FunctionType):
-        own = python_types.FunctionType(function.__code__.replace(), function.__globals__, closure=function.__closure__)
+        own = python_types.FunctionType(
+            function.__code__.replace(), function.__globals__, None, function.__defaults__, function.__closure__
+        )
+        own.__kwdefaults__ = function.__kwdefaults__
         return torch.compile(own, fullgraph=True, dynamic=False)
     return torch.compile(function, fullgraph=True, dynamic=False)
 

@@ -82,6 +82,28 @@ ROWS = (
     Row("masked(clip_global_norm(1.0), '**/w')"),
     Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
     Row("freeze('**/w')", ulp=0),
+    Row("add_noise(0.1, 7)", only=("float32",)),
+    *(
+        Row(expression, only=("float32", "float64"), real=True)
+        for expression in (
+            "clip_rms(0.5)",
+            "clip_average_norm(0.01)",
+            "clip_adaptive(0.1, axes='keras')",
+            "clip_percentile(50.0, 4)",
+            "clip_zscore(1.0, 0.9, 2)",
+            "normalize_norm()",
+            "normalize_global_norm()",
+            "centralize()",
+            "sign()",
+            "zero_nonfinite()",
+            "add_decayed_weights(0.3)",
+            "ema(0.9)",
+            "trace(0.9)",
+            "accumulate(clip_global_norm(1.0), 1)",
+            "skip_nonfinite(trace(0.5))",
+            "skip_large(trace(0.5), 10.0)",
+        )
+    ),
 )
 _COSTLY = ("clip_norm(1.0)", "clip_global_norm(1.0)", CHAIN)
 """The transforms measured on many leaves and on mixed dtypes: compilers take a minute for each."""
