@@ -35,8 +35,17 @@ def mapped(
     if not chosen:
         return []
     own = [dense.leaves[i] for i in chosen]
-    factors = None if dense.factor is None else [compute(formulas.take, dense.factor, index=i) for i in chosen]
+    factors: list[Any] | None = None
+    if dense.factor is not None:
+        factors = [
+            dense.factor if _is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
+        ]
     return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
+
+
+def _is_number(factor: Any) -> bool:
+    shape = getattr(getattr(factor, "high", factor), "shape", None)
+    return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
 def chosen_among(settled: Flat, formula: Callable[..., Array]) -> list[Array]:
@@ -96,9 +105,3 @@ def _adopted(view: Flat, leaf: Any) -> Array:
     values, backs = backend.dense([own])
     back = backs[0] if backs is not None else None
     return values[0] if back is None else backend.densify(own)
-
-
-def rounded_for(view: Flat, number: Any) -> Any:
-    """A number as `mapped` rounds it for each leaf: one for all, or a vector."""
-    dtypes = tuple("float64" if dtype in DOUBLE else "float32" for dtype in view.source.dtypes)
-    return view.backend.compute(formulas.rounded, number, dtypes=dtypes[:1] if len(set(dtypes)) == 1 else dtypes)

@@ -42,8 +42,6 @@ def elementwise(
     """
     leaf, double = column[0], column[0].dtype.name in _WIDE
     with np.errstate(all="ignore"):
-        if not double:
-            numbers = [float(np.float32(number)) for number in numbers]
 
         def real(parts: Sequence[Any]) -> Any:
             return _in_blocks(one, parts)

@@ -159,7 +159,7 @@ def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None
 def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory) -> None:
     kind: Any = np.float32 if all(map(is_single, leaves)) else np.float64
     n = norm_of([leaf.value for leaf in leaves], 2)
-    _apply_if(bool(kind(n) <= kind(max_norm)) or max_norm == math.inf, leaves, tx, memory)
+    _apply_if(bool(np.isfinite(n) and kind(n) <= kind(max_norm)), leaves, tx, memory)
 
 
 def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:

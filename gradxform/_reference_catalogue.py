@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform._reference_leaf import Leaf, is_single, kept, limited, norm_of, number_for, times
+from gradxform._reference_leaf import Leaf, is_single, kept, limited, norm_of, times
 from gradxform.matching import glob
 
 
@@ -72,7 +72,7 @@ def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
     for leaf in leaves:
-        leaf.value = kept(leaf.value + times(leaf.param, number_for(leaf, weight_decay)), leaf)
+        leaf.value = kept(leaf.value + times(leaf.param, np.longdouble(weight_decay)), leaf)
 
 
 def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:

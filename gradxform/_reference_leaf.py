@@ -69,11 +69,7 @@ def is_single(leaf: Leaf) -> bool:
 
 
 def kept(value: Any, leaf: Leaf) -> Any:
-    """A value rounded to the dtype that sums of a leaf are kept in."""
-    name = {"f": "float32", "c": "complex64"} if is_single(leaf) else {"f": "float64", "c": "complex128"}
-    return extended(np.asarray(value).astype(name[np.asarray(value).dtype.kind]))
-
-
-def number_for(leaf: Leaf, value: float) -> Any:
-    """A hyperparameter as it is multiplied with a leaf's elements: in the dtype that sums of the leaf are kept in."""
-    return np.longdouble(np.float32(value) if is_single(leaf) else value)
+    """A value rounded to the dtype that sums of a leaf are kept in, by way of float64."""
+    wide = np.asarray(value).astype("complex128" if np.asarray(value).dtype.kind == "c" else "float64")
+    narrow = "complex64" if wide.dtype.kind == "c" else "float32"
+    return extended(wide.astype(narrow) if is_single(leaf) else wide)

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gradxform._reference_leaf import Leaf, is_single, kept, limited, norm_of, number_for, times
+from gradxform._reference_leaf import Leaf, is_single, kept, limited, norm_of, times
 
 Memory = dict[Any, Any]
 
 
 def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: Memory) -> None:
     for leaf in leaves:
-        d = number_for(leaf, decay)
+        d = np.longdouble(decay)
         new = kept(times(memory.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
         memory[leaf.path] = new
         leaf.value = times(new, 1 / -np.expm1(memory["step"] * np.log(d))) if debias else new
@@ -23,7 +23,7 @@ def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: M
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
     for leaf in leaves:
-        d = number_for(leaf, decay)
+        d = np.longdouble(decay)
         new = leaf.value + times(memory.get(leaf.path, np.zeros_like(leaf.value)), d)
         leaf.value = kept(leaf.value + times(new, d) if nesterov else new, leaf)
         memory[leaf.path] = kept(new, leaf)
@@ -67,7 +67,7 @@ def _clip_zscore(
     d = np.longdouble(decay)
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, seen = norm_of([leaf.value for leaf in scope], 2), own.setdefault("norms", [])
-        mean, variance, limit = own.get("mean", 0), own.get("variance", 0), np.longdouble(np.inf)
+        mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.longdouble(np.inf)
         if len(seen) >= warmup and n - mean > threshold * np.sqrt(variance):
             limit = mean + np.longdouble(threshold) ** 2 * variance / (n - mean)
         if np.isfinite(n):
@@ -78,7 +78,7 @@ def _clip_zscore(
             else:
                 new = d * mean + (1 - d) * min(n, limit)
                 spread = d * variance + (1 - d) * (min(n, limit) - new) ** 2
-            own["mean"], own["variance"] = np.longdouble(kind(new)), np.longdouble(kind(spread))
+            own["mean"], own["deviation"] = (np.longdouble(kind(number)) for number in (new, np.sqrt(spread)))
         _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
 
@@ -93,7 +93,7 @@ def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memo
             pi = np.longdouble("3.14159265358979323846264338327950288")
             turns = second.astype(np.uint32).view(np.int32).astype(np.longdouble) / 2.0**32
             normal = radius * np.cos(2 * pi * turns)
-            leaf.value = kept(leaf.value + number_for(leaf, stddev) * normal.reshape(leaf.value.shape), leaf)
+            leaf.value = kept(leaf.value + np.longdouble(stddev) * normal.reshape(leaf.value.shape), leaf)
 
 
 def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:

@@ -124,11 +124,12 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
         norm, new = _observed(g, state.count, per_leaf)
+        dtype = g.backend.dtype(state.history)
         history = stateful.stored(
-            g, g.backend.compute(_with_norm, state.history, state.count, new, window=length), state.history
+            g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
-        count = stateful.stored(g, g.backend.compute(_counted, state.count, new), state.count)
-        limits = g.backend.compute(_percentile, history, count, p, window=length)
+        count = stateful.stored(g, g.backend.compute(_counted, state.count, new, dtype=dtype), state.count)
+        limits = g.backend.compute(_percentile, history, count, new, p, window=length)
         return g.scaled(limit(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
     def start(params: Any) -> PercentileState:
@@ -150,19 +151,24 @@ def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
     return g.backend.compute(formulas.take, rows, index=tuple(g.source.kept) if per_leaf else 0)
 
 
-def _counted(xp: Any, count: Array, norm: Array) -> Array:
-    return xp.where(xp.isfinite(norm) & (count < 2.0**31 - 1), count + 1.0, count)
+def _held(xp: Any, norm: Array, dtype: str) -> Array:
+    """Whether a norm is finite in the dtype of the state."""
+    return xp.isfinite(xp.rounded(norm, dtype))
 
 
-def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int) -> Array:
+def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
+    return xp.where(_held(xp, norm, dtype) & (count < 2.0**31 - 1), count + 1.0, count)
+
+
+def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """The ring with a norm at its place; the counter goes on, so that the place is what is left of it."""
     place = count - window * xp.floor(count / window)
-    here = (xp.arange(window) == place[:, None]) & xp.isfinite(norm)[:, None]
+    here = (xp.arange(window) == place[:, None]) & _held(xp, norm, dtype)[:, None]
     return xp.where(here, norm[:, None], history)
 
 
-def _percentile(xp: Any, history: Array, count: Array, percentile: Array, *, window: int) -> Array:
-    """As `numpy.percentile` of those numbers of each row that are filled; zero for a row of none."""
+def _percentile(xp: Any, history: Array, count: Array, norm: Array, percentile: Array, *, window: int) -> Array:
+    """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
     ordered = xp.sort(xp.where(numbers < filled[:, None], history, math.inf))
@@ -172,15 +178,16 @@ def _percentile(xp: Any, history: Array, count: Array, percentile: Array, *, win
         xp.sum(xp.where(numbers == at[:, None], ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
-    return xp.where(filled > 0.0, low + (high - low) * (place - below), 0.0)
+    limits = xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)
+    return xp.where(xp.isfinite(norm), limits, 0.0)
 
 
 class ZScoreState(NamedTuple):
-    """The state of `clip_zscore`: how many norms each row has seen, and their mean and variance."""
+    """The state of `clip_zscore`: how many norms each row has seen, and their mean and deviation."""
 
     count: Any
     mean: Any
-    variance: Any
+    deviation: Any
 
 
 @factory
@@ -229,12 +236,13 @@ def clip_zscore(
 
     def rule(g: Flat, state: ZScoreState, _: Context) -> tuple[Flat, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
-        compute, before = g.backend.compute, (state.count, state.mean, state.variance)
+        compute, before = g.backend.compute, (state.count, state.mean, state.deviation)
+        dtype = g.backend.dtype(state.mean)
         limits = compute(_spike_limit, new, *before, z, warmup=first)
-        mean = compute(_new_mean, new, *before, limits, d, warmup=first)
-        variance = compute(_new_variance, new, *before, limits, mean, d, warmup=first)
-        count = compute(_counted, state.count, new)
-        numbers = zip((count, mean, variance), before, strict=True)
+        mean = compute(_new_mean, new, *before, limits, d, warmup=first, dtype=dtype)
+        deviation = compute(_new_deviation, new, *before, limits, mean, d, warmup=first, dtype=dtype)
+        count = compute(_counted, state.count, new, dtype=dtype)
+        numbers = zip((count, mean, deviation), before, strict=True)
         after = ZScoreState(*(stateful.stored(g, value, old) for value, old in numbers))
         return g.scaled(limit(norm, _for_leaves(g, limits, per_leaf))), after
 
@@ -247,36 +255,48 @@ def clip_zscore(
 
 
 def _spike_limit(
-    xp: Any, norm: Array, count: Array, mean: Array, variance: Array, threshold: Array, *, warmup: int
+    xp: Any, norm: Array, count: Array, mean: Array, deviation: Array, threshold: Array, *, warmup: int
 ) -> Array:
     """The limit where the norm is a spike, else infinity; zero, which makes NaN of it, where it is not finite."""
     above = norm - mean
-    spike = (count >= warmup) & (above > threshold * xp.sqrt(variance))
-    limits = xp.where(spike, mean + threshold * threshold * variance / xp.where(spike, above, 1.0), math.inf)
-    return xp.where(xp.isfinite(norm), limits, 0.0)
+    spike = (count >= warmup) & (above > threshold * deviation)
+    part = threshold * deviation / xp.where(spike, above, 1.0)
+    return xp.where(xp.isfinite(norm), xp.where(spike, mean + threshold * deviation * part, math.inf), 0.0)
 
 
 def _new_mean(
-    xp: Any, norm: Array, count: Array, mean: Array, variance: Array, limits: Array, decay: Array, *, warmup: int
-) -> Array:
-    first = mean + (norm - mean) / (count + 1.0)
-    later = decay * mean + (1.0 - decay) * xp.where(norm < limits, norm, limits)
-    return xp.where(xp.isfinite(norm), xp.where(count < warmup, first, later), mean)
-
-
-def _new_variance(
     xp: Any,
     norm: Array,
     count: Array,
     mean: Array,
-    variance: Array,
+    deviation: Array,
+    limits: Array,
+    decay: Array,
+    *,
+    warmup: int,
+    dtype: str,
+) -> Array:
+    first = mean + (norm - mean) / (count + 1.0)
+    later = decay * mean + (1.0 - decay) * xp.where(norm < limits, norm, limits)
+    return xp.where(_held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)
+
+
+def _new_deviation(
+    xp: Any,
+    norm: Array,
+    count: Array,
+    mean: Array,
+    deviation: Array,
     limits: Array,
     new_mean: Array,
     decay: Array,
     *,
     warmup: int,
+    dtype: str,
 ) -> Array:
+    variance = deviation * deviation
     first = variance + ((norm - mean) * (norm - new_mean) - variance) / (count + 1.0)
     off = xp.where(norm < limits, norm, limits) - new_mean
     later = decay * variance + (1.0 - decay) * off * off
-    return xp.where(xp.isfinite(norm), xp.where(count < warmup, first, later), variance)
+    new = xp.where(count < warmup, first, later)
+    return xp.where(_held(xp, norm, dtype), xp.sqrt(xp.where(new > 0.0, new, 0.0)), deviation)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from gradxform import _arguments as arguments
 from gradxform import _elements as elements
 from gradxform import _formulas as formulas
+from gradxform import _pairs as pairs
 from gradxform import _stateful as stateful
 from gradxform import _threefry as threefry
 from gradxform._arguments import Scalar
@@ -57,7 +58,7 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
 
 
 def _decayed(xp: Any, x: Array, param: Array, weight_decay: Array) -> Array:
-    return x + weight_decay * param
+    return pairs.blend(xp, weight_decay * 0.0 + 1.0, x, weight_decay, param)
 
 
 class NoiseState(NamedTuple):

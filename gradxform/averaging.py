@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from gradxform import _arguments as arguments
 from gradxform import _elements as elements
+from gradxform import _pairs as pairs
 from gradxform import _stateful as stateful
 from gradxform._arguments import Scalar
 from gradxform._backend import Array
@@ -61,7 +62,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         new = elements.mapped(dense, _averaged, elements.beside(dense, state.ema, "ema: the averages"), numbers=[d])
         g = dense.given(g.backend.copied(new))
         if debias:
-            g = g.scaled(g.backend.compute(_debiasing, count, elements.rounded_for(g, d)))
+            g = g.scaled(g.backend.compute(_debiasing, count, d))
         return g, EmaState(count, elements.replaced_in(dense, state.ema, new))
 
     def start(params: Any) -> EmaState:
@@ -72,7 +73,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
 
 def _averaged(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return decay * old + (1.0 - decay) * x
+    return pairs.blend(xp, decay, old, 1.0 - decay, x)
 
 
 def _debiasing(xp: Any, count: Array, decay: Array) -> Array:
@@ -133,7 +134,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
 
 def _traced(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return x + decay * old
+    return pairs.blend(xp, decay * 0.0 + 1.0, x, decay, old)
 
 
 def _ahead(xp: Any, x: Array, old: Array, decay: Array) -> Array:

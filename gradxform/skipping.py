@@ -144,8 +144,8 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
 
     .. math:: g \leftarrow t(g) \text{ if } n \le c, \text{ else } 0
 
-    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. A norm that is NaN is
-    not within the limit, and is skipped as well.
+    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. A norm that is not
+    finite is within no limit.
 
     Args:
         tx: a transformation, or any object with `init` and `update`.
@@ -173,7 +173,8 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
 
     def rule(g: Flat, state: SkipLargeState, context: Context) -> tuple[Flat, SkipLargeState]:
         compute = g.backend.compute
-        due = compute(_is_one, limit(g.global_norm(), c))
+        norm = g.global_norm()
+        due = compute(_is_within, norm.value, limit(norm, c))
         total = stateful.stored(g, compute(_in_all, state.total, due), state.total)
         out, new = stateful.applied_if(g, due, lambda: inner.rule(g, state.inner, context), state.inner)
         return out, SkipLargeState(total, stateful.stored(g, due, state.due), new)
@@ -185,8 +186,8 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     return GradientTransformation(rule, start)
 
 
-def _is_one(xp: Any, factor: Array) -> Array:
-    return factor == 1.0
+def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
+    return xp.isfinite(norm) & (factor == 1.0)
 
 
 def has_updated(state: Any) -> Any:

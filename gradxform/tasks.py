@@ -151,7 +151,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
         Yu, Kumar, Gupta, Levine, Hausman and Finn, Gradient surgery for multi-task learning, 2020.
     """
     found = _several("pcgrad", trees)
-    words = _seed(seed)
+    words = _seed(found.backend, seed)
     products = [[_product(found, i, j) for j in range(len(trees))] for i in range(len(trees))]
     rows = [number for row in products for number in row]
     weights = found.backend.compute(_weights, *words, *rows, count=len(trees))
@@ -159,15 +159,26 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     return _merged(found, _combined, lambda owners: [numbers[rank] for rank in owners])
 
 
-def _seed(seed: Any) -> tuple[Any, Any]:
+def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     """The two words of a seed, as numbers."""
     if isinstance(seed, (bool, float, str)) or not (isinstance(seed, int) or _backend.owner(seed) is not None):
         kind = type(seed).__name__
         raise TypeError(f"pcgrad: seed must be an int or a 0-d array of one, got {seed!r} of type {kind}")
+    if isinstance(seed, np.ndarray) and seed.ndim == 0 and seed.dtype.kind in "iu":
+        seed = int(seed)
     if isinstance(seed, (int, np.integer)):
         high, low = arguments.seed("pcgrad", seed)
         return float(high), float(low)
-    return 0.0, seed
+    high = backend.compute(_high_word, seed)
+    return high, backend.compute(_low_word, seed, high)
+
+
+def _high_word(xp: Any, seed: Array) -> Array:
+    return xp.floor(seed / 2.0**32)
+
+
+def _low_word(xp: Any, seed: Array, high: Array) -> Array:
+    return seed - high * 2.0**32
 
 
 def _product(trees: _Several, i: int, j: int) -> Any:

@@ -559,7 +559,7 @@ SEVERAL = (
     ),
     Mutant(
         "per_example_clip_norm", "a negative number is its own norm", PER_EXAMPLE,
-        "return xp.abs(x)", "return x", catalogue("test_per_example_clips[numpy-eager-float32]"),
+        "return xp.abs(x)", "return x", of("primitives", "test_examples_that_are_negative_numbers[numpy]"),
     ),
     Mutant(
         "per_example_clip_norm", "examples that are not clipped are counted", PER_EXAMPLE,

@@ -544,7 +544,8 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.multiply", "arrays that share memory are multiplied at once", _BACKEND,
-        "own = all([leaf.base is None for leaf in leaves])", "own = True", THREADED,
+        "own = all([leaf.base is None for leaf in leaves])", "own = True",
+        of("threads", "test_views_of_one_memory_are_multiplied_one_after_the_other"),
     ),
     Mutant(
         "numpy.norms", "a complex number counts by its real part", _NORMS,
@@ -588,7 +589,8 @@ ON_NUMPY = (
     ),
     Mutant(
         "numpy.norms", "the run of small gradients after the last cut is left out", _NORMS,
-        "if first < len(places):", "if first == 0 and places:", NUMPY,
+        "if first < len(places):", "if first == 0 and places:",
+        of("primitives", "test_many_leaves_of_few_sizes_have_each_their_own_norm[14-numpy-eager]"),
     ),
     Mutant(
         "numpy.norms", "small gradients read together have one another's sizes", _NORMS,
@@ -818,11 +820,13 @@ ON_JAX = (
     ),
     Mutant(
         "jax.compute", "gradients out of scope are given factors among many", _EACH,
-        "Each([n if active else 1.0 for", "Each([n for", JAX_EACH,
+        "Each([n if active else 1.0 for", "Each([n for",
+        of("primitives", "test_many_leaves[jax-eager-chain(clip_norm(5.0), masked(clip_norm(1.0), '**/w'))-one]"),
     ),
     Mutant(
         "jax.compute", "a vector beside many numbers counts by its first", _EACH,
-        "else [wide[i] for i in range(count)]", "else [wide[0] for i in range(count)]", JAX_EACH,
+        "else [wide[i] for i in range(count)]", "else [wide[0] for i in range(count)]",
+        of("primitives", "test_many_leaves[jax-eager-chain(clip_norm(5.0, ord=1), clip_norm(1.0))-one]"),
     ),
     Mutant(
         "jax.norms", "a float64 sum that left its range is not summed again", _NORMS,

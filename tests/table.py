@@ -98,6 +98,8 @@ OVER_STEPS = (
     Row("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))"),
     Row("ema(0.9)", double=64),
     Row("ema(0.75, debias=False)", double=64),
+    Row("ema(0.9999)", double=64),
+    Row("ema(0.999999, debias=False)", double=64),
     Row("trace(0.9)", double=64),
     Row("trace(0.9, nesterov=True)", double=64),
     Row("masked(trace(0.9), '**/w')", double=64),
@@ -129,6 +131,12 @@ def gradients(dtype: Any, seed: int = 0, matrix: bool = False) -> dict[str, Any]
     if not matrix:
         tree["c"] = (some(301), some(), some(0, 3), {"w": some(7)})
     return tree
+
+
+def few(dtype: Any, seed: int = 0) -> dict[str, Any]:
+    """A smaller tree of ordinary gradients, for modes that compile each leaf."""
+    tree = gradients(dtype, seed)
+    return {"a": {"v": tree["a"]["v"], "w": tree["a"]["w"]}, "b": [tree["c"][1], None]}
 
 
 def hard(dtype: Any) -> dict[str, dict[str, Any]]:

@@ -168,7 +168,7 @@ def test_a_gradient_that_is_none_leaves_its_state_as_it_is() -> None:
         updates, state = tx.update({"a": np.ones(2), "b": None}, state)
         assert updates["b"] is None
         whole = optree.tree_flatten(state)[0]
-        assert any(leaf.shape == (2,) and leaf[0] in (1.0, 0.5) for leaf in whole)
+        assert any(leaf.shape == (2,) and leaf[0] in (1.0, 0.5, 1 / 3) for leaf in whole)
     tx = gx.clip_percentile(100.0, 2, per_leaf=True)
     state = tx.init([np.ones(1), np.ones(1)])
     _, state = tx.update([np.ones(1), None], state)
@@ -414,6 +414,45 @@ def test_sums_hold_what_rounding_takes() -> None:
         for part in parts:
             updates, state = tx.update(as_arrays(framework, [part]), state)
         assert as_numpy(framework, updates)[0].tolist() == [1.0]
+
+
+def test_a_mean_does_not_overflow_in_its_sum() -> None:
+    for framework in FRAMEWORKS:
+        tx = gx.accumulate(gx.identity(), 2)
+        state = tx.init(as_arrays(framework, [np.float32([0])]))
+        for _ in range(2):
+            updates, state = tx.update(as_arrays(framework, [np.float32([2e38])]), state)
+        assert as_numpy(framework, updates)[0] == np.float32(2e38)
+
+
+def test_no_limit_lets_a_step_through_that_is_not_finite() -> None:
+    for limit in (math.inf, lambda t: math.inf):
+        tx = gx.skip_large(gx.identity(), limit)
+        for value in (math.nan, math.inf):
+            updates, state = tx.update([np.array([value, 1.0])], tx.init([np.zeros(2)]))
+            assert updates[0].tolist() == [0.0, 0.0]
+            assert not gx.has_updated(state)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
+    def run(tx: gx.GradientTransformation, *values: float) -> Any:
+        state = tx.init(as_arrays(framework, [np.float32([0, 0])]))
+        for value in values:
+            updates, state = tx.update(as_arrays(framework, [np.float32([value, value])]), state)
+        return as_numpy(framework, updates)[0], state
+
+    large, state = run(gx.clip_percentile(100.0, 4), 3e38)  # its norm is 4.2e38
+    assert large.tolist() == np.float32([3e38, 3e38]).tolist()
+    assert as_numpy(framework, state.count)[0].tolist() == [0]
+    large, _ = run(gx.clip_percentile(100.0, 4), 1.0, 3e38)
+    np.testing.assert_allclose(large, [1.0, 1.0], rtol=1e-6)
+    spike, _ = run(gx.clip_zscore(2.0, warmup=2), 1e25, 2e25, 1e30)
+    assert spike[0] < 2.1e25
+    calm, _ = run(gx.clip_zscore(2.0, warmup=2), 1e-25, 2e-25, 2.2e-25)  # 1.4 deviations off
+    assert calm[0] == np.float32(2.2e-25)
+    _, state = run(gx.clip_zscore(2.0, warmup=2), 1.0, 3e38)
+    assert [float(as_numpy(framework, part)[0][0]) for part in state[:1]] == [1.0]
 
 
 # --- functions of one's own ------------------------------------------------------------------------------------------
@@ -758,7 +797,14 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
     different = {gx.pcgrad(trees, seed)[0].tobytes() for seed in range(20)}
     assert 2 <= len(different) <= 8
     assert gx.pcgrad(trees, np.int32(7))[0].tobytes() == gx.pcgrad(trees, 7)[0].tobytes()
-    assert gx.pcgrad(trees, np.array(7))[0].tobytes() == gx.pcgrad(trees, 7)[0].tobytes()
+    for seed in (7, -1, -(2**40)):
+        assert gx.pcgrad(trees, np.array(seed))[0].tobytes() == gx.pcgrad(trees, seed)[0].tobytes()
+    jax = pytest.importorskip("jax")
+    arrays = as_arrays("jax", trees)
+    surgeon = jax.jit(lambda trees, seed: gx.pcgrad(trees, seed))
+    for seed in (5, -1):
+        assert bits("jax", surgeon(arrays, jax.numpy.int32(seed))) == bits("jax", surgeon(arrays, seed))
+        assert bits("jax", surgeon(arrays, seed)) == bits("jax", jax.jit(lambda t, s=seed: gx.pcgrad(t, s))(arrays))
 
 
 @pytest.mark.parametrize(("framework", "mode"), COMPILED)

@@ -667,3 +667,11 @@ def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
     backend = _backend.backend(framework)
     (out,) = gx.add_decayed_weights(0.5)([backend.from_numpy(f32(1))], params=[f32(4)])
     assert backend.to_numpy(out).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("framework", EVERY)
+def test_examples_that_are_negative_numbers(framework: str) -> None:
+    backend = _backend.backend(framework)
+    total, count = gx.per_example_clip_norm([backend.from_numpy(f32(-3, 0.5, 2))], 1.0)
+    assert backend.to_numpy(total[0]).tolist() == 0.5
+    assert backend.to_numpy(count[0]).tolist() == 2

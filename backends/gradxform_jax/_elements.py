@@ -33,11 +33,10 @@ def _one(
     formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
 ) -> Any:
     leaf, double = column[0], column[0].dtype in _WIDE
-    given = numbers if double else [Vectors.rounded(number, "float32") for number in numbers]
 
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else lax.convert_element_type(part, np.float64) for part in parts]
-        found = pairs.elementwise(formula, Vectors, wide, given, factor, double, static)
+        found = pairs.elementwise(formula, Vectors, wide, numbers, factor, double, static)
         dtype = np.float64 if double else np.float32
         if isinstance(found, tuple):
             return tuple(lax.convert_element_type(part, dtype) for part in found)

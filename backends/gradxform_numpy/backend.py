@@ -233,7 +233,8 @@ def copied(leaves: Sequence[Any]) -> list[Any]:
 
 def stored(value: Any, dtype: str, beside: Any) -> Any:
     """An array of a dtype."""
-    return np.asarray(value).astype(dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(dtype)
 
 
 def namespace() -> ModuleType:

@@ -26,7 +26,7 @@ def elementwise(
         made = host.elementwise(formula, list(map(_on_host, column)), given, _on_host(factor), static)
         return tuple(map(tf.constant, made)) if isinstance(made, tuple) else tf.constant(made)
     leaf, double = column[0], column[0].dtype in _WIDE
-    given = [casting.wide(number) if double else Vectors.rounded(casting.wide(number), "float32") for number in numbers]
+    given = list(map(casting.wide, numbers))
     factor = None if factor is None else casting.wide(factor)
 
     def real(parts: Sequence[Any]) -> Any:

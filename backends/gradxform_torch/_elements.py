@@ -27,8 +27,6 @@ def elementwise(
     leaf, double = column[0], column[0].dtype in _WIDE
     space = Vectors(leaf.device)
     given = [_wide(number, leaf.device) for number in numbers]
-    if not double:
-        given = [space.rounded(number, "float32") for number in given]
     factor = None if factor is None else _wide(factor, leaf.device)
 
     def real(parts: Sequence[Any]) -> Any:
