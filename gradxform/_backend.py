@@ -98,7 +98,7 @@ class Backend(Protocol):
 
         Computed in float64, with twice that precision for float64 leaves, and rounded once to the dtype that sums of
         the leaf are kept in: float32, or float64 for float64 leaves; complex leaves by their parts. The others are
-        arrays that broadcast to the leaf. A formula may return a tuple.
+        arrays that broadcast to the leaf.
         """
 
     def each(

@@ -38,7 +38,7 @@ def elementwise(
 ) -> Any:
     """The formula of the elements of arrays: the first has the shape of the result, the others broadcast to it.
 
-    The result, or each part of it if it is a tuple, has the dtype that the first array's sums are kept in.
+    The result has the dtype that the first array's sums are kept in.
     """
     leaf, double = column[0], column[0].dtype.name in _WIDE
     with np.errstate(all="ignore"):
@@ -52,8 +52,7 @@ def elementwise(
         numbers, factor = list(map(pairs.pair, numbers)), pairs.pair(factor)
         if leaf.dtype.kind != "c":
             return real(column)
-        found, other = real([part.real for part in column]), real([part.imag for part in column])
-        return tuple(map(_complex, found, other)) if isinstance(found, tuple) else _complex(found, other)
+        return _complex(real([part.real for part in column]), real([part.imag for part in column]))
 
 
 def _complex(real: Any, imag: Any) -> Any:
@@ -67,14 +66,12 @@ def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
     leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
     shapes = {np.shape(part) for part in column} - {()}
     if len(shapes) > 1 or leaf.size <= _BLOCK:
-        return _rounded(formula(Block(0), *map(_wide, column)), dtype)
+        return np.asarray(formula(Block(0), *map(_wide, column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
     blocks = []
     for start in range(0, leaf.size, _BLOCK):
         some = (_wide(part[start : start + _BLOCK] if np.ndim(part) else part) for part in flat)
-        blocks.append(_rounded(formula(Block(start), *some), dtype))
-    if isinstance(blocks[0], tuple):
-        return tuple(np.concatenate(parts).reshape(leaf.shape) for parts in zip(*blocks, strict=True))
+        blocks.append(np.asarray(formula(Block(start), *some)).astype(dtype))
     return np.concatenate(blocks).reshape(leaf.shape)
 
 
@@ -82,12 +79,6 @@ def _wide(part: Any) -> Any:
     """Elements in float64; of longdouble as pairs."""
     array = np.asarray(part)
     return pairs.pair(array) if array.dtype == np.longdouble else array.astype(np.float64)
-
-
-def _rounded(result: Any, dtype: str) -> Any:
-    if isinstance(result, tuple):
-        return tuple(np.asarray(part).astype(dtype) for part in result)
-    return np.asarray(result).astype(dtype)
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:

@@ -49,8 +49,7 @@ def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], stat
     if not any(isinstance(operand, Pair) for operand in operands):
         return formula(xp, *operands, **static)
     exact = Exact(xp)
-    found = formula(exact, *map(exact.number, operands), **static)
-    return tuple(map(_plain, found)) if isinstance(found, tuple) else _plain(found)
+    return _plain(formula(exact, *map(exact.number, operands), **static))
 
 
 def elementwise(
@@ -78,12 +77,6 @@ def elementwise(
         return plain
     exact = Exact(xp)
     found = whole(exact, *map(exact.number, given))
-    if isinstance(found, tuple):
-        return tuple(_sound(xp, *parts) for parts in zip(found, plain, strict=True))
-    return _sound(xp, found, plain)
-
-
-def _sound(xp: Any, found: Any, plain: Any) -> Any:
     return xp.where(xp.isfinite(found.high), found.high, plain) if isinstance(found, Number) else found
 
 
@@ -95,9 +88,19 @@ def blend(xp: Any, first: Any, x: Array, second: Any, y: Array) -> Array:
     """
     if isinstance(xp, Exact):
         return first * x + second * y
-    a, b = xp.head(first), xp.head(second)
-    high, low = _two_sum(a * x, b * y)
-    return xp.where(xp.isfinite(high), high + (low + ((first - a) * x + (second - b) * y)), high)
+    head = xp.head(first)
+    return _with(xp, head * x, (first - head) * x, second, y)
+
+
+def increased(xp: Any, x: Array, second: Any, y: Array) -> Array:
+    """X + second * y, in the same way."""
+    return x + second * y if isinstance(xp, Exact) else _with(xp, x, 0.0, second, y)
+
+
+def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
+    head = xp.head(second)
+    high, low = _two_sum(x, head * y)
+    return xp.where(xp.isfinite(high), high + xp.fixed(low + (rest + (second - head) * y)), high)
 
 
 def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:

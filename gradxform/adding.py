@@ -58,7 +58,7 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
 
 
 def _decayed(xp: Any, x: Array, param: Array, weight_decay: Array) -> Array:
-    return pairs.blend(xp, weight_decay * 0.0 + 1.0, x, weight_decay, param)
+    return pairs.increased(xp, x, weight_decay, param)
 
 
 class NoiseState(NamedTuple):

@@ -134,7 +134,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
 
 def _traced(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return pairs.blend(xp, decay * 0.0 + 1.0, x, decay, old)
+    return pairs.increased(xp, x, decay, old)
 
 
 def _ahead(xp: Any, x: Array, old: Array, decay: Array) -> Array:

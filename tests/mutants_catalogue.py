@@ -22,6 +22,7 @@ ZSCORES = steps(NUMPY, "clip_zscore(0.5, 0.5, 1, per_leaf=True)")
 DECAYED, SCALED_DECAYED = "add_decayed_weights(0.01)", "chain(scale(0.5), add_decayed_weights(0.3))"
 NOISE = steps(NUMPY, "add_noise(0.1, 7)")
 EMA, EMA_BIASED, TRACE, NESTEROV = "ema(0.9)", "ema(0.75, debias=False)", "trace(0.9)", "trace(0.9, nesterov=True)"
+EMA_NEAR_ONE = "ema(0.999999, debias=False)"
 ACCUMULATE, ACCUMULATE_TRACE = "accumulate(clip_global_norm(1.0), 2)", "accumulate(trace(0.5), 3)"
 SKIP, SKIP_LARGE = "skip_nonfinite(trace(0.5))", "skip_large(trace(0.5), 73.5)"
 CENTRALIZE = "centralize()"
@@ -92,7 +93,8 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "the percentile is that of the norms before this one", ADAPTIVE,
-        "compute(_percentile, history, count, p,", "compute(_percentile, state.history, state.count, p,", PERCENTILE,
+        "compute(_percentile, history, count, new, p,", "compute(_percentile, state.history, state.count, new, p,",
+        PERCENTILE,
     ),
     Mutant(
         "clip_percentile", "the place goes on beyond the window", ADAPTIVE,
@@ -126,7 +128,7 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "a norm that is not finite is counted", ADAPTIVE,
-        "xp.isfinite(norm) & (count < 2.0**31 - 1), count + 1.0", "count < 2.0**31 - 1, count + 1.0", PERCENTILE,
+        "_held(xp, norm, dtype) & (count < 2.0**31 - 1), count + 1.0", "count < 2.0**31 - 1, count + 1.0", PERCENTILE,
     ),
     Mutant(
         "clip_percentile", "a gradient that is None counts as the first one", STATEFUL,
@@ -135,15 +137,15 @@ LIMITS = (
     ),
     Mutant(
         "clip_zscore", "a spike is limited to the threshold", ADAPTIVE,
-        "threshold * threshold * variance / xp.where(spike, above, 1.0)", "threshold * xp.sqrt(variance)", ZSCORE,
+        "mean + threshold * deviation * part", "mean + threshold * deviation", ZSCORE,
     ),
     Mutant(
         "clip_zscore", "norms are limited from the first one on", ADAPTIVE,
         "spike = (count >= warmup) & (above >", "spike = (count >= 0) & (above >", ZSCORE,
     ),
     Mutant(
-        "clip_zscore", "the variance is taken for the deviation", ADAPTIVE,
-        "above > threshold * xp.sqrt(variance)", "above > threshold * variance", ZSCORES,
+        "clip_zscore", "the deviation is taken for the variance", ADAPTIVE,
+        "variance = deviation * deviation", "variance = deviation", ZSCORES,
     ),
     Mutant(
         "clip_zscore", "the first mean counts one norm too many", ADAPTIVE,
@@ -164,12 +166,13 @@ LIMITS = (
     ),
     Mutant(
         "clip_zscore", "a norm that is not finite goes into the mean", ADAPTIVE,
-        "xp.where(xp.isfinite(norm), xp.where(count < warmup, first, later), mean)",
+        "xp.where(_held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)",
         "xp.where(count < warmup, first, later)", ZSCORE,
     ),
     Mutant(
-        "clip_zscore", "an infinite norm is within its limit", ADAPTIVE,
-        "return xp.where(xp.isfinite(norm), limits, 0.0)", "return limits", ZSCORE,
+        "clip_zscore", "a norm that is NaN is within its limit", ADAPTIVE,
+        "xp.where(xp.isfinite(norm), xp.where(spike, mean + threshold * deviation * part, math.inf), 0.0)",
+        "xp.where(spike, mean + threshold * deviation * part, math.inf)", ZSCORE,
     ),
     Mutant(
         "clip_zscore", "numbers of float64 gradients are kept in float32", ELEMENTS,
@@ -245,7 +248,7 @@ SIZES_AND_SIGNS = (
 SUMS = (
     Mutant(
         "add_decayed_weights", "the decay is taken away", ADDING,
-        "x + weight_decay * param", "x - weight_decay * param", steps(NUMPY, DECAYED),
+        "x, weight_decay, param)", "x, -weight_decay, param)", steps(NUMPY, DECAYED),
     ),
     Mutant(
         "add_decayed_weights", "the factor before it is applied to the decay as well", ADDING,
@@ -326,7 +329,7 @@ SUMS = (
 AVERAGES = (
     Mutant(
         "ema", "the shares are exchanged", AVERAGING,
-        "decay * old + (1.0 - decay) * x", "(1.0 - decay) * old + decay * x", steps(NUMPY, EMA),
+        "decay, old, 1.0 - decay, x)", "decay, x, 1.0 - decay, old)", steps(NUMPY, EMA),
     ),
     Mutant(
         "ema", "the bias is divided out always", AVERAGING, "if debias:", "if count is not None:",
@@ -345,8 +348,9 @@ AVERAGES = (
         "elements.replaced_in(dense, state.ema, new)", "state.ema", steps(NUMPY, EMA),
     ),
     Mutant(
-        "ema", "the sum of the weights is that of another decay than the average's", AVERAGING,
-        "elements.rounded_for(g, d)", "d", steps(NUMPY, EMA),
+        "ema", "the sum of the weights has the rounding of a power", AVERAGING,
+        "-1.0 / xp.expm1(count * xp.log(decay))", "1.0 / xp.rounded(1.0 - decay**count, \"float32\")",
+        steps(NUMPY, "ema(0.9999)"),
     ),
     Mutant(
         "ema", "averages of other gradients are replaced", ELEMENTS,
@@ -364,7 +368,7 @@ AVERAGES = (
     ),
     Mutant(
         "trace", "the gradient decays too", AVERAGING,
-        "return x + decay * old", "return decay * (x + old)", steps(NUMPY, TRACE),
+        "pairs.increased(xp, x, decay, old)", "pairs.increased(xp, decay * x, decay, old)", steps(NUMPY, TRACE),
     ),
     Mutant(
         "trace", "the trace is not kept", AVERAGING,
@@ -382,7 +386,7 @@ AVERAGES = (
     ),
     Mutant(
         "accumulate", "the sum, not the mean", ACCUMULATING,
-        "return (total + lost) / every", "return total + lost", steps(NUMPY, ACCUMULATE_TRACE),
+        "return mean + lost + x / every", "return mean + lost + x", steps(NUMPY, ACCUMULATE_TRACE),
     ),
     Mutant(
         "accumulate", "the sums are not begun anew", ACCUMULATING,
@@ -391,12 +395,12 @@ AVERAGES = (
     ),
     Mutant(
         "accumulate", "what rounding takes is lost", ACCUMULATING,
-        "return _sum(xp, x, total, lost) - rounded", "return 0.0 * rounded",
+        "xp.isfinite(new), new - rounded, 0.0)", "xp.isfinite(new), 0.0, 0.0)",
         catalogue("test_sums_hold_what_rounding_takes"),
     ),
     Mutant(
         "accumulate", "the last gradient is left out", ACCUMULATING,
-        "[total, rest], [float(k)]", "old, [float(k)]", steps(NUMPY, ACCUMULATE),
+        "elementwise(_mean, [total, rest], ())", "elementwise(_mean, old, ())", steps(NUMPY, ACCUMULATE),
     ),
     Mutant(
         "accumulate", "an update comes one step late", ACCUMULATING,
@@ -459,16 +463,16 @@ SKIPPED = (
     ),
     Mutant(
         "skip_large", "the norm is another one", SKIPPING,
-        "limit(g.global_norm(), c)", "limit(g.global_norm(1), c)",
+        "norm = g.global_norm()\n        due", "norm = g.global_norm(1)\n        due",
         steps(NUMPY, SKIP_LARGE),
     ),
     Mutant(
         "skip_large", "what is within the limit is skipped", SKIPPING,
-        "return factor == 1.0", "return factor < 1.0", steps(NUMPY, SKIP_LARGE),
+        "& (factor == 1.0)", "& (factor < 1.0)", steps(NUMPY, SKIP_LARGE),
     ),
     Mutant(
         "skip_large", "NaN is within the limit", SKIPPING,
-        "return factor == 1.0", "return (factor == 1.0) | (factor != factor)",
+        "xp.isfinite(norm) & (factor == 1.0)", "(factor == 1.0) | (factor != factor)",
         catalogue("test_large_steps_are_skipped_and_nan_is_large[numpy]"),
     ),
     Mutant(
@@ -653,9 +657,9 @@ PRIMITIVES = (
         FACTORS, "each_factor = [None] * len(columns[0])", steps(NUMPY, SCALED_DECAYED),
     ),
     Mutant(
-        "numpy.elementwise", "numbers are not rounded", HOST_ELEMENTS,
-        "numbers = [float(np.float32(number)) for number in numbers]", "numbers = list(map(float, numbers))",
-        steps(NUMPY, EMA),
+        "numpy.elementwise", "numbers are rounded to float32", HOST_ELEMENTS,
+        "numbers, factor = list(map(pairs.pair, numbers))", "numbers, factor = [float(np.float32(x)) for x in numbers]",
+        steps(NUMPY, EMA_NEAR_ONE),
     ),
     Mutant(
         "numpy.elementwise", "the result has the gradient's dtype", HOST_ELEMENTS,
@@ -706,13 +710,13 @@ PRIMITIVES = (
         steps("jax-eager", SCALED_DECAYED),
     ),
     Mutant(
-        "jax.elementwise", "numbers are not rounded", JAX,
-        'given = numbers if double else [Vectors.rounded(number, "float32") for number in numbers]', "given = numbers",
-        steps("jax-eager", EMA),
+        "jax.elementwise", "numbers are rounded to float32", JAX,
+        "wide, numbers, factor", "wide, [Vectors.rounded(x, 'float32') for x in numbers], factor",
+        steps("jax-eager", EMA_NEAR_ONE),
     ),
     Mutant(
         "jax.elementwise", "float64 elements are not computed in pairs", JAX,
-        "wide, given, factor, double, static)", "wide, given, factor, False, static)", steps("jax-eager", CENTRALIZE),
+        "wide, numbers, factor, double,", "wide, numbers, factor, False,", steps("jax-eager", CENTRALIZE),
     ),
     Mutant(
         "jax.each", "the columns are exchanged", FRAMEWORKS["jax"],
@@ -744,9 +748,9 @@ PRIMITIVES = (
         FACTORS, "each_factor = [None] * len(columns[0])", steps("tensorflow-eager", SCALED_DECAYED),
     ),
     Mutant(
-        "tensorflow.elementwise", "numbers are not rounded", TENSORFLOW,
-        'casting.wide(number) if double else Vectors.rounded(casting.wide(number), "float32")', "casting.wide(number)",
-        steps("tensorflow-compiled", EMA),
+        "tensorflow.elementwise", "in graphs, numbers are rounded to float32", TENSORFLOW,
+        "given = list(map(casting.wide, numbers))", "given = [Vectors.rounded(x, 'float32') for x in numbers]",
+        steps("tensorflow-compiled", EMA_NEAR_ONE),
     ),
     Mutant(
         "tensorflow.elementwise", "in graphs, float64 elements are not computed in pairs", TENSORFLOW,
@@ -792,9 +796,9 @@ PRIMITIVES = (
         FACTORS, "each_factor = [None] * len(columns[0])", steps("torch-eager", SCALED_DECAYED),
     ),
     Mutant(
-        "torch.elementwise", "compiled, numbers are not rounded", TORCH,
-        'given = [space.rounded(number, "float32") for number in given]', "given = list(given)",
-        steps("torch-compiled", EMA),
+        "torch.elementwise", "compiled, numbers are rounded to float32", TORCH,
+        "given = [_wide(number, leaf.device) for number in numbers]",
+        "given = [space.rounded(number, 'float32') for number in numbers]", steps("torch-compiled", EMA_NEAR_ONE),
     ),
     Mutant(
         "torch.elementwise", "of a tensor that is conjugated later, the parts are those of before", TORCH,

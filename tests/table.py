@@ -26,6 +26,8 @@ class Row:
     """For real gradients only."""
     matrix: bool = False
     """For gradients with at least two axes only."""
+    ordinary: bool = False
+    """Not for the hard cases: what becomes of them is subnormal, which some frameworks make zero."""
     single: bool = False
     """Not for float64 gradients, of which sums may cancel what is not right to the last bit."""
     ulp: float = 2
@@ -98,8 +100,8 @@ OVER_STEPS = (
     Row("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))"),
     Row("ema(0.9)", double=64),
     Row("ema(0.75, debias=False)", double=64),
-    Row("ema(0.9999)", double=64),
-    Row("ema(0.999999, debias=False)", double=64),
+    Row("ema(0.9999)", double=64, ordinary=True),
+    Row("ema(0.999999, debias=False)", double=64, ordinary=True),
     Row("trace(0.9)", double=64),
     Row("trace(0.9, nesterov=True)", double=64),
     Row("masked(trace(0.9), '**/w')", double=64),

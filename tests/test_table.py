@@ -58,6 +58,8 @@ def _runs(row: Row, where: tuple[str, str]) -> dict[str, tuple[list[object], obj
         dtypes, severe = ["float32"], []
     elif where in SLOW:
         dtypes, severe = [d for d in dtypes if d in ("float32", "bfloat16", "float64", "complex64")], ["float32"]
+    if row.ordinary:
+        severe = []
     runs: dict[str, tuple[list[object], object]] = {}
     some = few if where in SLOW or where == ("torch", "compiled") else gradients
     for dtype in dtypes:

@@ -37,15 +37,11 @@ def _one(
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else lax.convert_element_type(part, np.float64) for part in parts]
         found = pairs.elementwise(formula, Vectors, wide, numbers, factor, double, static)
-        dtype = np.float64 if double else np.float32
-        if isinstance(found, tuple):
-            return tuple(lax.convert_element_type(part, dtype) for part in found)
-        return lax.convert_element_type(found, dtype)
+        return lax.convert_element_type(found, np.float64 if double else np.float32)
 
     if not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         return real(column)
-    found, other = real(list(map(jnp.real, column))), real(list(map(jnp.imag, column)))
-    return tuple(map(lax.complex, found, other)) if isinstance(found, tuple) else lax.complex(found, other)
+    return lax.complex(real(list(map(jnp.real, column))), real(list(map(jnp.imag, column))))
 
 
 @functools.lru_cache(maxsize=1024)

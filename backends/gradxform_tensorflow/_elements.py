@@ -23,8 +23,7 @@ def elementwise(
     """A formula of one leaf's elements, in float32, or float64 for float64 leaves; complex ones by their parts."""
     if _is_readable([*column, *numbers, factor]):
         given = list(map(_on_host, numbers))
-        made = host.elementwise(formula, list(map(_on_host, column)), given, _on_host(factor), static)
-        return tuple(map(tf.constant, made)) if isinstance(made, tuple) else tf.constant(made)
+        return tf.constant(host.elementwise(formula, list(map(_on_host, column)), given, _on_host(factor), static))
     leaf, double = column[0], column[0].dtype in _WIDE
     given = list(map(casting.wide, numbers))
     factor = None if factor is None else casting.wide(factor)
@@ -32,13 +31,11 @@ def elementwise(
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else casting.to(part, tf.float64) for part in parts]
         made = pairs.elementwise(formula, Vectors, wide, given, factor, double, static)
-        dtype = tf.float64 if double else tf.float32
-        return tuple(casting.to(part, dtype) for part in made) if isinstance(made, tuple) else casting.to(made, dtype)
+        return casting.to(made, tf.float64 if double else tf.float32)
 
     if not leaf.dtype.is_complex:
         return real(column)
-    found, other = real(list(map(tf.math.real, column))), real(list(map(tf.math.imag, column)))
-    return tuple(map(tf.complex, found, other)) if isinstance(found, tuple) else tf.complex(found, other)
+    return tf.complex(real(list(map(tf.math.real, column))), real(list(map(tf.math.imag, column))))
 
 
 def _is_readable(operands: Sequence[Any]) -> bool:

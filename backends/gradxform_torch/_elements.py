@@ -22,8 +22,7 @@ def elementwise(
     """A formula of one leaf's elements, in float32, or float64 for float64 leaves; complex ones by their parts."""
     if _is_readable([*column, *numbers, factor]):
         known = list(map(_on_host, numbers))
-        made = host.elementwise(formula, list(map(_on_host, column)), known, _on_host(factor), static)
-        return tuple(map(torch.from_numpy, made)) if isinstance(made, tuple) else torch.from_numpy(made)
+        return torch.from_numpy(host.elementwise(formula, list(map(_on_host, column)), known, _on_host(factor), static))
     leaf, double = column[0], column[0].dtype in _WIDE
     space = Vectors(leaf.device)
     given = [_wide(number, leaf.device) for number in numbers]
@@ -32,13 +31,11 @@ def elementwise(
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else _wide(part, leaf.device) for part in parts]
         made = pairs.elementwise(formula, space, wide, given, factor, double, static)
-        dtype = torch.float64 if double else torch.float32
-        return tuple(part.to(dtype) for part in made) if isinstance(made, tuple) else made.to(dtype)
+        return made.to(torch.float64 if double else torch.float32)
 
     if not leaf.is_complex():
         return real(column)
-    found, other = (real([_part(part, name) for part in column]) for name in ("real", "imag"))
-    return tuple(map(torch.complex, found, other)) if isinstance(found, tuple) else torch.complex(found, other)
+    return torch.complex(*(real([_part(part, name) for part in column]) for name in ("real", "imag")))
 
 
 def _part(x: Any, part: str) -> Any:
