@@ -70,7 +70,18 @@ def beside(view: Flat, tree: Any, what: str) -> list[Array]:
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
             raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient")
-    return [_adopted(view, leaf) for leaf in found]
+    found = [_adopted(view, leaf) for leaf in found]
+    for i, leaf in zip(view.chosen, found, strict=True):
+        shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
+        if view.source.rebuild is None and None not in shapes and not _may_agree(*shapes):
+            raise ValueError(
+                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}"
+            )
+    return found
+
+
+def _may_agree(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
 def params(view: Flat, tree: Any, transform: str) -> list[Array]:
@@ -89,7 +100,9 @@ def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     leaves, structure = view.backend.flatten(tree)
     leaves = list(leaves)
     for i, leaf in zip(view.chosen, new, strict=True):
-        leaves[view.source.kept[i]] = leaf
+        slot = view.source.kept[i]
+        same = view.backend.dtype(leaf) == view.backend.dtype(leaves[slot])
+        leaves[slot] = leaf if same else view.backend.cast(leaf, leaves[slot])
     return view.backend.unflatten(structure, leaves)
 
 

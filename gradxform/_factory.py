@@ -57,5 +57,6 @@ def _plain(value: Any) -> Any:
 
 
 def _is_default(name: str, value: Any, default: Any) -> bool:
-    same = isinstance(value, GradientTransformation) and value == default
-    return value is default or same or (name == "ord" and value == 2)
+    if isinstance(value, (int, float, GradientTransformation)) and type(value) is type(default):
+        return bool(value == default)
+    return value is default or (name == "ord" and value == 2)

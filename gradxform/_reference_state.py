@@ -68,7 +68,7 @@ def _clip_zscore(
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, seen = norm_of([leaf.value for leaf in scope], 2), own.setdefault("norms", [])
         mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.longdouble(np.inf)
-        if len(seen) >= warmup and n - mean > threshold * np.sqrt(variance):
+        if len(seen) >= warmup and variance > 0 and n - mean > threshold * np.sqrt(variance):
             limit = mean + np.longdouble(threshold) ** 2 * variance / (n - mean)
         if np.isfinite(n):
             seen.append(n)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform import _arguments as arguments
 from gradxform import _backend, _flat
 from gradxform import _elements as elements
 from gradxform import _pairs as pairs
@@ -89,6 +90,17 @@ def _next(xp: Any, count: Array) -> Array:
     return xp.where(count < _MOST, count + 1.0, count)
 
 
+def between(view: Flat, number: Any, low: float, high: float) -> Any:
+    """A hyperparameter that is an array, between two bounds; NaN stays NaN."""
+    if arguments.static(number):
+        return number
+    return view.backend.compute(_between, number, low=low, high=high)
+
+
+def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
+    return xp.where(number < low, low, xp.where(number > high, high, number))
+
+
 def is_known(condition: Any) -> bool:
     """Whether a condition is a number on the host, so that one of two outcomes need not be computed."""
     return isinstance(condition, (bool, int, float, np.bool_))
@@ -135,9 +147,9 @@ def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
 
 
 def zeros(view: Flat) -> Flat:
-    """The view with zeros for its active leaves."""
-    whole = view._densified()._replace(factor=None)
-    return whole._with(whole.chosen, whole.backend.zeros([whole.leaves[i] for i in whole.chosen]))
+    """The view with zeros for its active leaves, sparse ones for sparse ones."""
+    bare = view._replace(factor=None)
+    return bare._with(bare.chosen, bare.backend.zeros([bare.leaves[i] for i in bare.chosen]))
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:
@@ -145,6 +157,10 @@ def by_row(view: Flat, norms: Any, rows: int) -> Any:
     if rows == 1 and len(getattr(norms, "shape", ())) == 0:
         return view.backend.compute(_one_row, norms)
     kept: Sequence[int] = view.source.kept
+    if rows != len(view.source.slots):
+        raise ValueError(
+            f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
+        )
     if len(kept) == rows:
         return norms
     places = dict(zip(kept, range(len(kept)), strict=True))

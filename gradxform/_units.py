@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradxform import _arguments as arguments
@@ -44,7 +44,7 @@ def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> t
     if isinstance(given, Mapping):
         given = _matching(transform, given, path)
     if callable(given):
-        given = check(transform, _called(given, path, leaf))
+        given = check(transform, given(path, leaf))
     if given is None:
         raise ValueError(
             f"{transform}: which axes of {path!r} are its inputs? Libraries disagree: give axes='keras' (the last axis "
@@ -61,10 +61,6 @@ def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> t
     if len(there) < len(given):
         raise ValueError(f"{transform}: axes {given} are not {len(given)} axes of {path!r}, which has {rank}")
     return tuple(there)
-
-
-def _called(function: Callable[[str, Any], Any], path: str, leaf: Any) -> Any:
-    return function(path, leaf)
 
 
 def _matching(transform: str, given: Mapping[str, Any], path: str) -> Any:

@@ -17,12 +17,12 @@ from gradxform._transformation import Context, GradientTransformation
 class AccumulateState(NamedTuple):
     """The state of `accumulate`.
 
-    How many gradients the mean has so far, each divided by their number, what rounding took from it, whether the last
-    step is to be applied, and the inner transform's state.
+    How many gradients the sums hold, the sums times a power of two, what rounding took from them, whether the last step
+    is to be applied, and the inner transform's state.
     """
 
     count: Any
-    mean: Any
+    sum: Any
     lost: Any
     due: Any
     inner: Any
@@ -35,9 +35,9 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \textstyle\sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
         \text{ at each k-th step, else } 0
 
-    `has_updated` tells whether an update is due. The mean is kept in two numbers an element, of which the second holds
-    what rounding took from the first: it is right to the last bit, whatever cancels. A gradient that is None adds
-    nothing.
+    `has_updated` tells whether an update is due. Sums are kept in two numbers an element, of which the second holds
+    what rounding took from the first, so that what cancels costs nothing within twice the digits. A gradient that is
+    None adds nothing.
 
     Args:
         tx: a transformation, or any object with `init` and `update`; its state changes each k-th step only.
@@ -65,24 +65,25 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         ``optax.MultiSteps``; ``gradient_accumulation_steps`` of Keras's optimizers.
     """
     inner, k = as_transformation("accumulate", tx), arguments.whole("accumulate", "every", every, 1)
+    unit = 0.5 ** (k - 1).bit_length()  # a power of two, so that nothing is rounded, and no sum overflows
 
     def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
-        old = [elements.beside(dense, part, "accumulate: the means") for part in (state.mean, state.lost)]
-        total = elements.mapped(dense, _sum, *old, numbers=[float(k)])
-        rest = elements.mapped(dense, _rest, *old, total, numbers=[float(k)])
+        old = [elements.beside(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
+        total = elements.mapped(dense, _sum, *old, numbers=[unit])
+        rest = elements.mapped(dense, _rest, *old, total, numbers=[unit])
         due = compute(_is_last, state.count, every=k)
 
         def update() -> tuple[Flat, Any]:
-            means = g.backend.elementwise(_mean, [total, rest], ())
+            means = g.backend.elementwise(_mean, [total, rest], [unit * k])
             return inner.rule(dense.given(means), state.inner, context)
 
         out, new = stateful.applied_if(dense, due, update, state.inner)
-        kept = elements.replaced_in(dense, state.mean, total), elements.replaced_in(dense, state.lost, rest)
-        none = tuple(elements.replaced_in(dense, part, g.backend.zeros(total)) for part in (state.mean, state.lost))
-        mean, lost = stateful.either(dense, due, none, kept)
+        kept = elements.replaced_in(dense, state.sum, total), elements.replaced_in(dense, state.lost, rest)
+        none = tuple(elements.replaced_in(dense, part, g.backend.zeros(total)) for part in (state.sum, state.lost))
+        sums, lost = stateful.either(dense, due, none, kept)
         count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
-        return out, AccumulateState(count, mean, lost, stateful.stored(g, due, state.due), new)
+        return out, AccumulateState(count, sums, lost, stateful.stored(g, due, state.due), new)
 
     def start(params: Any) -> AccumulateState:
         fresh = stateful.Fresh(params)
@@ -91,17 +92,17 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     return GradientTransformation(rule, start)
 
 
-def _sum(xp: Any, x: Array, mean: Array, lost: Array, every: Array) -> Array:
-    return mean + lost + x / every
+def _sum(xp: Any, x: Array, total: Array, lost: Array, unit: Array) -> Array:
+    return total + lost + x * unit
 
 
-def _rest(xp: Any, x: Array, mean: Array, lost: Array, rounded: Array, every: Array) -> Array:
-    new = _sum(xp, x, mean, lost, every)
+def _rest(xp: Any, x: Array, total: Array, lost: Array, rounded: Array, unit: Array) -> Array:
+    new = _sum(xp, x, total, lost, unit)
     return xp.where(xp.isfinite(new), new - rounded, 0.0)
 
 
-def _mean(xp: Any, mean: Array, lost: Array) -> Array:
-    return mean + lost
+def _mean(xp: Any, total: Array, lost: Array, every: Array) -> Array:
+    return (total + lost) / every
 
 
 def _is_last(xp: Any, count: Array, *, every: int) -> Array:

@@ -64,7 +64,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
         def factor(place: int, norm: Norm) -> Array:
             size = g.backend.norm_over(params[place], each[place], 2.0)
-            return limit(norm, g.backend.compute(_of_unit, size, c, least))
+            return limit(norm, g.backend.compute(_of_unit, size, c, stateful.between(g, least, 0.0, math.inf)))
 
         return g.scaled_by(each, 2.0, factor), state
 
@@ -129,7 +129,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
         count = stateful.stored(g, g.backend.compute(_counted, state.count, new, dtype=dtype), state.count)
-        limits = g.backend.compute(_percentile, history, count, new, p, window=length)
+        limits = g.backend.compute(_percentile, history, count, new, stateful.between(g, p, 0.0, 100.0), window=length)
         return g.scaled(limit(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
     def start(params: Any) -> PercentileState:
@@ -171,7 +171,7 @@ def _percentile(xp: Any, history: Array, count: Array, norm: Array, percentile: 
     """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
-    ordered = xp.sort(xp.where(numbers < filled[:, None], history, math.inf))
+    ordered = xp.sort(xp.stop_gradient(xp.where(numbers < filled[:, None], history, math.inf)))
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
@@ -238,9 +238,10 @@ def clip_zscore(
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.mean, state.deviation)
         dtype = g.backend.dtype(state.mean)
-        limits = compute(_spike_limit, new, *before, z, warmup=first)
-        mean = compute(_new_mean, new, *before, limits, d, warmup=first, dtype=dtype)
-        deviation = compute(_new_deviation, new, *before, limits, mean, d, warmup=first, dtype=dtype)
+        limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
+        now = stateful.between(g, d, 0.0, 1.0)
+        mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
+        deviation = compute(_new_deviation, new, *before, limits, mean, now, warmup=first, dtype=dtype)
         count = compute(_counted, state.count, new, dtype=dtype)
         numbers = zip((count, mean, deviation), before, strict=True)
         after = ZScoreState(*(stateful.stored(g, value, old) for value, old in numbers))
@@ -259,7 +260,7 @@ def _spike_limit(
 ) -> Array:
     """The limit where the norm is a spike, else infinity; zero, which makes NaN of it, where it is not finite."""
     above = norm - mean
-    spike = (count >= warmup) & (above > threshold * deviation)
+    spike = (count >= warmup) & (above > threshold * deviation) & (deviation > 0.0)
     part = threshold * deviation / xp.where(spike, above, 1.0)
     return xp.where(xp.isfinite(norm), xp.where(spike, mean + threshold * deviation * part, math.inf), 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from gradxform import _arguments as arguments
@@ -113,7 +114,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         keys = compute(_keys, state.count, seed=key, words=words) if words else ()
         count = len(dense.chosen)
         streams = [[compute(formulas.take, keys, index=part * count + i) for i in range(count)] for part in (0, 1)]
-        new = elements.mapped(dense, _noised, *streams, numbers=[s])
+        new = elements.mapped(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return dense.given(new), NoiseState(stateful.advanced(g, state.count))
 
     return GradientTransformation(rule, lambda params: NoiseState(stateful.Fresh(params).count()))

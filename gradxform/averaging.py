@@ -16,10 +16,15 @@ from gradxform._transformation import Context, GradientTransformation
 
 
 class EmaState(NamedTuple):
-    """The state of `ema`: the number of steps, and the average of each gradient, in float32 or float64."""
+    """The state of `ema`.
+
+    The number of steps; the average of each gradient, in float32 or float64; and the sum of its weights in two parts,
+    which only a decay that is an array or a schedule needs.
+    """
 
     count: Any
     ema: Any
+    weight: Any
 
 
 @factory
@@ -58,16 +63,20 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     d = arguments.share("ema", "decay", decay)
 
     def rule(g: Flat, state: EmaState, _: Context) -> tuple[Flat, EmaState]:
-        dense, count = g.dense(), stateful.advanced(g, state.count)
-        new = elements.mapped(dense, _averaged, elements.beside(dense, state.ema, "ema: the averages"), numbers=[d])
-        g = dense.given(g.backend.copied(new))
+        dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
+        new = elements.mapped(dense, _averaged, elements.beside(dense, state.ema, "ema: the averages"), numbers=[now])
+        g, weight = dense.given(g.backend.copied(new)), state.weight
+        if not arguments.static(d):
+            total = g.backend.compute(_weight, state.weight, now)
+            weight = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(weight)), weight)
         if debias:
-            g = g.scaled(g.backend.compute(_debiasing, count, d))
-        return g, EmaState(count, elements.replaced_in(dense, state.ema, new))
+            known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, now),)
+            g = g.scaled(g.backend.compute(_debiasing, *known))
+        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), weight)
 
     def start(params: Any) -> EmaState:
         fresh = stateful.Fresh(params)
-        return EmaState(fresh.count(), fresh.zeros())
+        return EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,)))
 
     return GradientTransformation(rule, start)
 
@@ -76,9 +85,24 @@ def _averaged(xp: Any, x: Array, old: Array, decay: Array) -> Array:
     return pairs.blend(xp, decay, old, 1.0 - decay, x)
 
 
-def _debiasing(xp: Any, count: Array, decay: Array) -> Array:
-    """1 / (1 - d^t), right for a decay near one as well."""
-    return -1.0 / xp.expm1(count * xp.log(decay))
+def _weight_at(xp: Any, count: Array, decay: Array) -> Array:
+    """The sum of the weights at a step, 1 - d^t, right for a decay near one as well."""
+    return -xp.expm1(count * xp.log(decay))
+
+
+def _weight(xp: Any, weight: Array, decay: Array) -> Array:
+    """The sum of the weights after one step more, from two parts."""
+    return decay * xp.sum(weight) + (1.0 - decay)
+
+
+def _in_two(xp: Any, weight: Array, *, dtype: str) -> Array:
+    """A number as the nearest one of a dtype, and the rest."""
+    near = xp.rounded(weight, dtype)
+    return xp.stack([near, weight - near])
+
+
+def _debiasing(xp: Any, weight: Array) -> Array:
+    return 1.0 / xp.where(weight > 0.0, weight, 1.0)
 
 
 class TraceState(NamedTuple):
@@ -126,8 +150,9 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     def rule(g: Flat, state: TraceState, _: Context) -> tuple[Flat, TraceState]:
         dense = g.dense()
         old = elements.beside(dense, state.trace, "trace: the traces")
-        new = elements.mapped(dense, _traced, old, numbers=[d])
-        out = elements.mapped(dense, _ahead, old, numbers=[d]) if nesterov else g.backend.copied(new)
+        now = stateful.between(g, d, 0.0, 1.0)
+        new = elements.mapped(dense, _traced, old, numbers=[now])
+        out = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else g.backend.copied(new)
         return dense.given(out), TraceState(elements.replaced_in(dense, state.trace, new))
 
     return GradientTransformation(rule, lambda params: TraceState(stateful.Fresh(params).zeros()))

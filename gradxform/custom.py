@@ -50,7 +50,8 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
         whole = g.dense().materialized()
         own = [whole.leaves[i] for i in whole.chosen]
         results = [fn(leaf) for leaf in g.backend.copied(own)]
-        return whole.given([_checked(whole, i, new) for i, new in zip(whole.chosen, results, strict=True)])
+        made = whole.given([_checked(whole, i, new) for i, new in zip(whole.chosen, results, strict=True)])
+        return made._replace(owned=g.source.nothing)  # a result may be an array that the user keeps
 
     return stateless(applied)
 
@@ -71,7 +72,7 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
         )
     dtypes = backend.dtype(new), backend.dtype(old)
     if dtypes[0] == dtypes[1]:
-        return new
+        return new if isinstance(new, type(old)) else backend.adopt(new)
     if dtypes[0] not in SINGLE | DOUBLE or (dtypes[1] in REAL and dtypes[0] not in REAL):
         raise TypeError(
             f"elementwise: fn made {dtypes[0]} of the gradient at {g.source.path(i)!r}, of {dtypes[1]}; "

@@ -76,9 +76,9 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
 
     Args:
         axes: the axes of the mean: "torch" (all but the first, where PyTorch's kernels have their outputs), "keras"
-        (all
-            but the last, where those of Keras, Flax and Haiku have them), a tuple, a mapping from a glob on the path to
-            a tuple, or a function of path and leaf. As in the paper and in optax, all but the first if left out.
+            (all but the last, where those of Keras, Flax and Haiku have them), a tuple, a mapping from a glob on the
+            path to a tuple, or a function of path and leaf. As in the paper and in optax, all but the first if left
+            out.
 
     Returns:
         A stateless transformation of gradients of any shape and real floating dtype.

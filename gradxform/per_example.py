@@ -50,9 +50,10 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     """
     c = arguments.limit("per_example_clip_norm", "max_norm", max_norm)
     view = _batched("per_example_clip_norm", grads)
-    factors = [limit(norm, c) for norm in _example_norms(view)]
-    for i, factor in enumerate(factors):
-        _warn_of_nan("per_example_clip_norm", factor, f"the gradient at {view.source.path(i)!r}")
+    norms = _example_norms(view)
+    factors = [limit(norm, c) for norm in norms]
+    for i, norm in enumerate(norms):
+        _warn("per_example_clip_norm", norm.value, f"the gradient at {view.source.path(i)!r}")
     counts = [_number_clipped(view, factor) for factor in factors]
     return _tree(view, [_sum_of_examples(view, i, factor) for i, factor in enumerate(factors)]), _tree(view, counts)
 
@@ -94,7 +95,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     single = all(norm.single for norm in norms)
     total = view.backend.compute(_together, *(view.backend.compute(_as_vector, norm.value) for norm in norms))
     factor = limit(Norm(total, single, view.backend), c)
-    _warn_of_nan("per_example_clip_global_norm", factor, "a gradient")
+    _warn("per_example_clip_global_norm", total, "a gradient")
     sums = [_sum_of_examples(view, i, _shaped(view, i, factor)) for i in range(len(view.leaves))]
     return _tree(view, sums), _number_clipped(view, factor)
 
@@ -110,9 +111,11 @@ def _batched(name: str, grads: Any) -> Flat:
     lengths = []
     for i, leaf in enumerate(view.leaves):
         shape = view.backend.shape(leaf)
-        if shape is not None and not shape:
+        if shape is None:
+            raise ValueError(f"{name}: the number of axes of {view.source.path(i)!r} is not known before it runs")
+        if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a number and has no batch axis")
-        lengths.append(shape[0] if shape else None)
+        lengths.append(shape[0])
         if None not in (lengths[i], lengths[0]) and lengths[i] != lengths[0]:
             raise ValueError(
                 f"{name}: the first axis is the batch, and it has length {lengths[i]} at {view.source.path(i)!r} and "
@@ -187,14 +190,14 @@ def _below_one(xp: Any, factor: Array) -> Array:
     return xp.sum(xp.reshape(xp.where(factor < 1.0, 1.0, 0.0), (-1,)))
 
 
-def _warn_of_nan(name: str, factor: Any, what: str) -> None:
-    """A warning that names the examples that are not finite, where the factors are NumPy's."""
-    if isinstance(factor, np.ndarray):
-        lost = np.flatnonzero(np.isnan(factor.astype(np.float64)))
+def _warn(name: str, norms: Any, what: str) -> None:
+    """A warning that names the examples that are not finite, where the norms are NumPy's."""
+    if isinstance(norms, np.ndarray):
+        lost = np.flatnonzero(~np.isfinite(norms))
         if lost.size:
             some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
             warnings.warn(
-                f"{name}: {what} has a NaN or an infinite element in example {some}, and the sum is NaN; "
+                f"{name}: {what} has a NaN or an infinite element in example {some}, and so has the sum; "
                 "leave these examples out, or apply zero_nonfinite() first",
                 RuntimeWarning,
                 stacklevel=3,

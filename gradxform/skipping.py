@@ -43,7 +43,7 @@ def zero_nonfinite() -> GradientTransformation:
 
     def zeroed(g: Flat) -> Flat:
         g.check_inexact()
-        settled = g.settled()
+        settled = g.materialized()
         return settled.given(elements.chosen_among(settled, _zero_nonfinite))
 
     return stateless(zeroed)
@@ -102,7 +102,7 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     most = None if max_consecutive is None else arguments.whole("skip_nonfinite", "max_consecutive", max_consecutive, 0)
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
-        compute = g.backend.compute
+        compute, g = g.backend.compute, g.materialized()
         norm = g.global_norm(float("inf") if g.source.kinds & DOUBLE else 2)
         finite = compute(formulas.is_finite, norm.value)
         consecutive = stateful.stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)

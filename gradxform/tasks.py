@@ -58,7 +58,7 @@ def _several(name: str, trees: Any) -> _Several:
         for slot, leaf in zip(whole.source.kept, whole.leaves, strict=True):
             if columns[slot] and not _alike(view.backend, leaf, columns[slot][0]):
                 path = whole.source.find_paths()[slot]
-                raise ValueError(f"{name}: the gradients at {path!r} are of different shapes")
+                raise ValueError(f"{name}: the gradients at {path!r} are of different shapes or dtypes")
             columns[slot].append(leaf)
             owners[slot].append(rank)
     return _Several(first.backend, first.source.structure, columns, owners)
@@ -66,7 +66,7 @@ def _several(name: str, trees: Any) -> _Several:
 
 def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
     shapes = backend.shape(leaf), backend.shape(other)
-    return None in shapes or shapes[0] == shapes[1]
+    return (None in shapes or shapes[0] == shapes[1]) and backend.dtype(leaf) == backend.dtype(other)
 
 
 def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[list[int]], Sequence[Any]]) -> Any:
@@ -161,7 +161,11 @@ def pcgrad(trees: Any, seed: Any) -> Any:
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     """The two words of a seed, as numbers."""
-    if isinstance(seed, (bool, float, str)) or not (isinstance(seed, int) or _backend.owner(seed) is not None):
+    if (
+        isinstance(seed, (bool, float, str))
+        or len(getattr(seed, "shape", ()))
+        or not (isinstance(seed, int) or _backend.owner(seed) is not None)
+    ):
         kind = type(seed).__name__
         raise TypeError(f"pcgrad: seed must be an int or a 0-d array of one, got {seed!r} of type {kind}")
     if isinstance(seed, np.ndarray) and seed.ndim == 0 and seed.dtype.kind in "iu":
@@ -187,7 +191,10 @@ def _product(trees: _Several, i: int, j: int) -> Any:
     for column, owners in zip(trees.columns, trees.owners, strict=True):
         if i in owners and j in owners:
             first, second = column[owners.index(i)], column[owners.index(j)]
-            axes = tuple(range(len(trees.backend.shape(first) or ())))
+            shape = trees.backend.shape(first)
+            if shape is None:
+                raise ValueError("pcgrad: the number of axes of a gradient is not known before it runs; set its shape")
+            axes = tuple(range(len(shape)))
             part = trees.backend.sum_over(first, axes, second)
             total = trees.backend.compute(_plus, total, _number(trees.backend, part))
     return total

@@ -13,6 +13,7 @@ ELEMENTS, HOST_ELEMENTS = "gradxform/_elements.py", "gradxform/_host_elements.py
 FORMULAS, THREEFRY, FLAT = (f"gradxform/{name}.py" for name in ("_formulas", "_threefry", "_flat"))
 
 NUMPY = "numpy-eager"
+PAIRS = "gradxform/_pairs.py"
 ADAPTIVE_KERAS = steps(NUMPY, "clip_adaptive(0.1, axes='keras')")
 ADAPTIVE_TORCH = steps(NUMPY, "clip_adaptive(0.1, axes='torch', eps=0.5)")
 PERCENTILE = steps(NUMPY, "clip_percentile(40.0, 3)")
@@ -93,7 +94,7 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "the percentile is that of the norms before this one", ADAPTIVE,
-        "compute(_percentile, history, count, new, p,", "compute(_percentile, state.history, state.count, new, p,",
+        "compute(_percentile, history, count, new,", "compute(_percentile, state.history, state.count, new,",
         PERCENTILE,
     ),
     Mutant(
@@ -102,8 +103,7 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "the norms are not put in order", ADAPTIVE,
-        "ordered = xp.sort(xp.where(numbers < filled[:, None], history, math.inf))",
-        "ordered = xp.where(numbers < filled[:, None], history, math.inf)", PERCENTILE,
+        "ordered = xp.sort(", "ordered = (", PERCENTILE,
     ),
     Mutant(
         "clip_percentile", "places that are not filled count as zeros", ADAPTIVE,
@@ -236,7 +236,7 @@ SIZES_AND_SIGNS = (
     ),
     Mutant(
         "zero_nonfinite", "the factor before it is applied after it", SKIPPING,
-        "settled = g.settled()", "settled = g", of("primitives", "test_cases[21-numpy]"),
+        "settled = g.materialized()", "settled = g", of("primitives", "test_cases[21-numpy]"),
     ),
     Mutant(
         "zero_nonfinite", "TensorFlow looks at real parts alone", "backends/gradxform_tensorflow/_scalars.py",
@@ -337,7 +337,26 @@ AVERAGES = (
     ),
     Mutant(
         "ema", "the steps are counted from zero", AVERAGING,
-        "compute(_debiasing, count,", "compute(_debiasing, state.count,", steps(NUMPY, EMA),
+        "compute(_weight_at, count,", "compute(_weight_at, state.count,", steps(NUMPY, EMA),
+    ),
+    Mutant(
+        "ema", "the weights of a scheduled decay are those of a fixed one", AVERAGING,
+        "return decay * xp.sum(weight) + (1.0 - decay)", "return 1.0 - decay",
+        catalogue("test_a_scheduled_average_of_a_constant_is_the_constant"),
+    ),
+    Mutant(
+        "pairs", "the lower half of a decay is forgotten", PAIRS,
+        "high + xp.fixed(low + (rest + (second - head) * y))", "high + xp.fixed(low + rest)",
+        steps(NUMPY, "trace(0.9)"),
+    ),
+    Mutant(
+        "pairs", "what rounding takes from a sum is forgotten", PAIRS,
+        "high + xp.fixed(low + (rest", "high + xp.fixed((rest", steps(NUMPY, "trace(0.9)"),
+    ),
+    Mutant(
+        "pcgrad", "an array for a seed has no upper word", TASKS,
+        "return xp.floor(seed / 2.0**32)", "return seed * 0.0",
+        catalogue("test_the_order_of_surgery_follows_the_seed"),
     ),
     Mutant(
         "ema", "the step does not advance", AVERAGING,
@@ -349,12 +368,12 @@ AVERAGES = (
     ),
     Mutant(
         "ema", "the sum of the weights has the rounding of a power", AVERAGING,
-        "-1.0 / xp.expm1(count * xp.log(decay))", "1.0 / xp.rounded(1.0 - decay**count, \"float32\")",
+        "return -xp.expm1(count * xp.log(decay))", "return xp.rounded(1.0 - decay**count, \"float32\")",
         steps(NUMPY, "ema(0.9999)"),
     ),
     Mutant(
         "ema", "averages of other gradients are replaced", ELEMENTS,
-        "leaves[view.source.kept[i]] = leaf\n    return", "leaves[i] = leaf\n    return", steps(NUMPY, EMA),
+        "slot = view.source.kept[i]\n", "slot = i\n", steps(NUMPY, EMA),
     ),
     Mutant(
         "ema", "the average is handed out times the factor of before it once more", AVERAGING,
@@ -386,7 +405,7 @@ AVERAGES = (
     ),
     Mutant(
         "accumulate", "the sum, not the mean", ACCUMULATING,
-        "return mean + lost + x / every", "return mean + lost + x", steps(NUMPY, ACCUMULATE_TRACE),
+        "return (total + lost) / every", "return total + lost", steps(NUMPY, ACCUMULATE_TRACE),
     ),
     Mutant(
         "accumulate", "the sums are not begun anew", ACCUMULATING,
@@ -400,7 +419,7 @@ AVERAGES = (
     ),
     Mutant(
         "accumulate", "the last gradient is left out", ACCUMULATING,
-        "elementwise(_mean, [total, rest], ())", "elementwise(_mean, old, ())", steps(NUMPY, ACCUMULATE),
+        "elementwise(_mean, [total, rest],", "elementwise(_mean, old,", steps(NUMPY, ACCUMULATE),
     ),
     Mutant(
         "accumulate", "an update comes one step late", ACCUMULATING,

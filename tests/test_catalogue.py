@@ -282,11 +282,39 @@ def test_a_schedule_below_zero_is_clamped_and_nan_gives_nan() -> None:
             np.testing.assert_array_equal(as_numpy(framework, updates)[0], np.float32(wanted))
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("decay", [lambda t: (1 + t) / (10 + t), lambda t: gx.xp(t).where(t < 1, 0.0, 0.9)])
+def test_a_scheduled_average_of_a_constant_is_the_constant(framework: str, decay: Any) -> None:
+    tx, grads = gx.ema(decay), as_arrays(framework, [np.float32([3.0])])
+    state = tx.init(grads)
+    for _ in range(6):
+        updates, state = tx.update(grads, state)
+        assert max_ulp(as_numpy(framework, updates)[0], np.float32([3.0])) <= 2
+
+
+def test_values_out_of_range_are_brought_back() -> None:
+    def last(tx: gx.GradientTransformation, *values: float) -> float:
+        state = tx.init([np.zeros(1)])
+        for value in values:
+            updates, state = tx.update([np.full(1, value)], state)
+        return float(updates[0][0])
+
+    assert last(gx.ema(lambda t: 1.5, debias=False), 1.0, 2.0) == 0.0
+    assert last(gx.ema(lambda t: -0.5), 1.0, 2.0) == 2.0
+    assert last(gx.ema(1.0), 1.0, 2.0) == 0.0
+    assert last(gx.trace(lambda t: -1.0), 1.0, 2.0) == 2.0
+    assert last(gx.clip_percentile(lambda t: 150.0, 4), 1.0, 3.0, 2.0) == 2.0
+    assert last(gx.add_noise(lambda t: -1.0, 0), 1.0) == 1.0
+
+
 def test_what_can_be_no_schedule() -> None:
     with pytest.raises(TypeError, match="scale_by_schedule: fn must be a function"):
         gx.scale_by_schedule(0.1)  # type: ignore[arg-type]
     assert gx.clip_norm(halving) == gx.clip_norm(halving)
     assert gx.clip_norm(halving) != gx.clip_norm(lambda t: 2.0**-t)
+    assert gx.clip_zscore(float("2.5")) == gx.clip_zscore()
+    assert gx.clip_percentile(10.0, int("1000")) == gx.clip_percentile(10.0)
+    assert repr(gx.clip_zscore(2.5, 0.97, 25)) == "clip_zscore()"
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
@@ -455,6 +483,70 @@ def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
     assert [float(as_numpy(framework, part)[0][0]) for part in state[:1]] == [1.0]
 
 
+def test_a_state_keeps_its_dtype() -> None:
+    for tx in (gx.ema(0.5), gx.trace(0.5), gx.accumulate(gx.identity(), 2), gx.skip_nonfinite(gx.trace(0.5))):
+        for own, given in ((np.float64, np.float32), (np.float32, np.float64)):
+            state = tx.init([np.zeros(2, own)])
+            _, new = tx.update([np.ones(2, given)], state)
+            kinds = [[leaf.dtype for leaf in optree.tree_leaves(tree)] for tree in (state, new)]
+            assert kinds[0] == kinds[1]
+
+
+def test_other_shapes_and_rows_are_refused() -> None:
+    grads = [np.ones((2, 3))]
+    with pytest.raises(ValueError, match=r"the parameters have shape \(3,\) at '0', where the gradient has \(2, 3\)"):
+        gx.add_decayed_weights(0.1)(grads, params=[np.ones(3)])
+    with pytest.raises(ValueError, match=r"trace: the traces have shape \(3,\)"):
+        gx.trace(0.5).update(grads, gx.trace(0.5).init([np.ones(3)]))
+    tx = gx.clip_percentile(50.0, 2, per_leaf=True)
+    with pytest.raises(ValueError, match="the state has norms of 1 gradients, and there are 2"):
+        tx.update([np.ones(1), np.ones(1)], tx.init([np.ones(1)]))
+
+
+def test_skipped_steps_keep_sparse_gradients_sparse() -> None:
+    torch = pytest.importorskip("torch")
+    tx = gx.skip_nonfinite(gx.clip_norm(1.0))
+    rows = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.tensor([[math.nan]]), (3, 1), check_invariants=False)
+    updates, _ = tx.update([rows], tx.init([torch.zeros(3, 1)]))
+    assert updates[0].is_sparse
+    assert updates[0].to_dense().tolist() == [[0.0]] * 3
+
+
+def test_what_rounds_to_infinity_is_not_finite() -> None:
+    half = [np.float16([60000.0])]
+    tx = gx.chain(gx.trace(0.9), gx.zero_nonfinite())
+    state = tx.init(half)
+    seen = []
+    for _ in range(2):
+        updates, state = tx.update(half, state)
+        seen.append(float(updates[0][0]))
+    assert seen == [60000.0, 0.0]
+    tx = gx.chain(gx.scale(1e30), gx.skip_nonfinite(gx.identity()))
+    updates, state = tx.update([np.float32([1e20])], tx.init([np.float32([0])]))
+    assert updates[0].tolist() == [0.0]
+
+
+def test_a_gradient_flows_through_statistics_and_masks() -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.array([3.0, 4.0])
+    for tx in (
+        gx.chain(gx.freeze("b"), gx.clip_norm(1.0)),
+        gx.chain(gx.freeze("b"), gx.clip_global_norm(1.0)),
+        gx.clip_percentile(50.0, 4),
+        gx.clip_percentile(50.0, 4, per_leaf=True),
+        gx.clip_zscore(1.0, 0.9, 1, per_leaf=True),
+        gx.skip_nonfinite(gx.ema(0.9)),
+        gx.accumulate(gx.trace(0.9), 1),
+    ):
+
+        def loss(x: Any, tx: gx.GradientTransformation = tx) -> Any:
+            tree = {"a": x, "b": x, "c": 2 * x}
+            updates, _ = tx.update(tree, tx.init(tree))
+            return sum(jax.numpy.sum(leaf) for leaf in updates.values())
+
+        assert np.isfinite(np.asarray(jax.grad(loss)(x))).all()
+
+
 # --- functions of one's own ------------------------------------------------------------------------------------------
 
 
@@ -492,6 +584,13 @@ def test_a_function_that_writes_does_not_write_into_the_gradients(framework: str
     grads = as_arrays(framework, [np.float32([1, 2])])
     assert as_numpy(framework, gx.elementwise(writing)(grads))[0].tolist() == [2.0, 4.0]
     assert as_numpy(framework, grads)[0].tolist() == [1.0, 2.0]
+
+
+def test_a_result_that_the_user_keeps_is_not_written_to() -> None:
+    table = np.array([5.0, 6.0])
+    updates = gx.chain(gx.elementwise(lambda g: table), gx.scale(2.0))([np.ones(2)])
+    assert (updates[0].tolist(), table.tolist()) == ([10.0, 12.0], [5.0, 6.0])
+    assert type(gx.elementwise(lambda g: g / 2)(np.asarray(3.0))) is np.ndarray
 
 
 def test_functions_that_are_refused() -> None:
@@ -751,6 +850,17 @@ def test_batches_that_are_refused() -> None:
             function({"w": np.ones((2, 3))}, -1.0)
 
 
+def test_an_unknown_rank_is_refused() -> None:
+    tf = pytest.importorskip("tensorflow")
+    for function in (
+        lambda x: gx.per_example_clip_norm([x], 1.0),
+        lambda x: gx.per_example_clip_global_norm([x], 1.0),
+        lambda x: gx.pcgrad([[x], [x]], 0),
+    ):
+        with pytest.raises(ValueError, match=r"the number of axes of .* is not known before it runs"):
+            tf.function(function, input_signature=[tf.TensorSpec(None)])(tf.ones((2, 2)))
+
+
 def surgery(trees: list[dict[str, Any]], orders: list[list[int]]) -> dict[str, Any]:
     """The paper's algorithm, step by step, in extended precision."""
     wide = [{path: leaf.astype(np.longdouble) for path, leaf in tree.items()} for tree in trees]
@@ -828,6 +938,8 @@ def test_one_tree_is_refused(function: Any) -> None:
         function([{"w": np.ones(2)}, {"w": np.ones(2), "b": np.ones(2)}])
     with pytest.raises(ValueError, match="the gradients at 'w' are of different shapes"):
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])
+    with pytest.raises(ValueError, match="of different shapes or dtypes"):
+        function([{"w": np.ones(2)}, {"w": np.ones(2, np.float32)}])
     with pytest.raises(TypeError, match="dtype int64"):
         function([{"w": np.ones(2, int)}])
 

@@ -423,7 +423,7 @@ def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> 
         assert farthest(named(got), named([parameter.grad for parameter in parameters])) <= NORM
 
 
-@pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 1)])
+@pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 2)])
 def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any) -> None:
     """The paper's formulas, in float64, on gradients of float64, of which ours keeps statistics in float64 too.
 

@@ -83,5 +83,10 @@ class Vectors:
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
-        return vector[index if isinstance(index, int) else np.array(index)]
+        """Some numbers of a vector, in slices: a gradient through them may be taken with 64 bits off."""
+        if isinstance(index, int):
+            return vector[index]
+        starts = [i for i, place in enumerate(index) if i == 0 or place != index[i - 1] + 1]
+        ends = [*starts[1:], len(index)]
+        runs = [lax.slice_in_dim(vector, index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
+        return lax.concatenate(runs, 0) if len(runs) > 1 else runs[0]

@@ -244,7 +244,8 @@ def namespace() -> ModuleType:
 
 def cast(leaf: Any, like: Any) -> Any:
     """A leaf rounded to the dtype of another."""
-    return leaf.astype(like.dtype)
+    with np.errstate(all="ignore"):
+        return leaf.astype(like.dtype)
 
 
 def zeros(leaves: Sequence[Any]) -> list[Any]:
