@@ -22,13 +22,22 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
 
     @functools.wraps(make)
     def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
-        bound = signature.bind(*args, **kwargs)
-        schedules = {name: value for name, value in bound.arguments.items() if name in scalars and callable(value)}
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            make(*args, **kwargs)  # whose own error names it
+            raise
+        given = bound.arguments
+        schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
         made = scheduled(make, bound.arguments, schedules) if schedules else make(*args, **kwargs)
         return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound))
 
     factories[make.__name__] = named
     return named
+
+
+def _is_schedule(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
 
 
 def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:

@@ -87,6 +87,7 @@ class Flat(NamedTuple):
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Each slice of the active leaves over some axes times a factor that is got from its norm."""
+        self.check_inexact()
         self._check_axes(axes)
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
@@ -153,10 +154,13 @@ class Flat(NamedTuple):
         """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
 
-    def counts(self) -> tuple[Any, ...]:
-        """The number of elements of each leaf: floats, or numbers of the framework where they are not known yet."""
-        counts = (self.backend.count(leaf, None) for leaf in self._densified().leaves)
-        return tuple(1.0 if isinstance(count, float) and count == 0 else count for count in counts)
+    def rms(self) -> Norm:
+        """The root mean square of each active leaf; a vector."""
+        return self._per_element(formulas.per_root)
+
+    def average_norms(self) -> Norm:
+        """The norm of each active leaf over its number of elements; a vector."""
+        return self._per_element(formulas.per_count)
 
     def stop(self) -> Flat:
         """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
@@ -293,6 +297,13 @@ class Flat(NamedTuple):
         if factor is None or len(places) == len(self.leaves):
             return factor
         return self.backend.compute(formulas.take, factor, index=tuple(places))
+
+    def _per_element(self, formula: Callable[..., Array]) -> Norm:
+        """The norms in relation to the numbers of elements, which may not be known before it runs."""
+        found = (self.backend.count(leaf, None) for leaf in self._densified().leaves)
+        counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
+        norms = self.norms()
+        return norms._replace(value=self.backend.compute(formula, norms.value, counts=counts))
 
     def _live(self) -> Sequence[int]:
         """The positions of the leaves that are not stopped."""

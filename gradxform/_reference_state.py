@@ -50,9 +50,10 @@ def _clip_percentile(
 ) -> None:
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, history = norm_of([leaf.value for leaf in scope], 2), own.setdefault("history", [])
-        if np.isfinite(n):
+        if np.isfinite(kind(n)):
             history.append(float(kind(n)))
-        _limit_all(scope, n, np.percentile(history[-window:], percentile) if history else 0.0)
+        limit = np.percentile(history[-window:], percentile) if history else np.inf
+        _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
 
 def _clip_zscore(
@@ -70,7 +71,7 @@ def _clip_zscore(
         mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.longdouble(np.inf)
         if len(seen) >= warmup and variance > 0 and n - mean > threshold * np.sqrt(variance):
             limit = mean + np.longdouble(threshold) ** 2 * variance / (n - mean)
-        if np.isfinite(n):
+        if np.isfinite(kind(n)):
             seen.append(n)
             if len(seen) <= warmup:
                 new = mean + (n - mean) / len(seen)

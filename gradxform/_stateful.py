@@ -139,7 +139,7 @@ def applied_if(view: Flat, condition: Any, update: Callable[[], tuple[Flat, Any]
     chosen = whole.chosen
     leaves = [whole.leaves[i] for i in chosen]
     picked = view.backend.each(_or_zero, [leaves], [condition]) if leaves else []
-    return whole._with(chosen, picked), either(view, condition, inner, state)
+    return whole.given(picked), either(view, condition, inner, state)
 
 
 def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
@@ -149,7 +149,7 @@ def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
 def zeros(view: Flat) -> Flat:
     """The view with zeros for its active leaves, sparse ones for sparse ones."""
     bare = view._replace(factor=None)
-    return bare._with(bare.chosen, bare.backend.zeros([bare.leaves[i] for i in bare.chosen]))
+    return bare.given(bare.backend.zeros([bare.leaves[i] for i in bare.chosen]))
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:

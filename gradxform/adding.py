@@ -81,7 +81,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     Args:
         stddev: the standard deviation, in the gradient's units; a number, a 0-d array or a schedule. The paper's is
             ``lambda t: (0.3 / (1 + t) ** 0.55) ** 0.5``.
-        seed: an integer of at most 64 bits.
+        seed: an integer of at most 64 bits; two of these transforms in one chain need two seeds.
 
     Returns:
         A transformation of gradients of any shape and real floating dtype; its state is a counter.

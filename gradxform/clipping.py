@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform import _arguments as arguments
-from gradxform import _formulas as formulas
 from gradxform import _peers as peers
 from gradxform._arguments import Scalar
 from gradxform._factory import factory
-from gradxform._flat import Flat, Norm, interval, limit
+from gradxform._flat import interval, limit
 from gradxform._transformation import GradientTransformation, stateless
 
 
@@ -190,7 +189,7 @@ def clip_rms(max_rms: Scalar) -> GradientTransformation:
         ``optax.clip_by_block_rms``.
     """
     c = arguments.limit("clip_rms", "max_rms", max_rms)
-    return stateless(lambda g: g.scaled(limit(per(g, formulas.per_root), c)))
+    return stateless(lambda g: g.scaled(limit(g.rms(), c)))
 
 
 @factory
@@ -221,10 +220,4 @@ def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
         ``tf.compat.v1.clip_by_average_norm``.
     """
     c = arguments.limit("clip_average_norm", "max_norm", max_norm)
-    return stateless(lambda g: g.scaled(limit(per(g, formulas.per_count), c)))
-
-
-def per(g: Flat, formula: Any) -> Norm:
-    """The norms of gradients in relation to their numbers of elements."""
-    norms = g.norms()
-    return norms._replace(value=g.backend.compute(formula, norms.value, counts=g.counts()))
+    return stateless(lambda g: g.scaled(limit(g.average_norms(), c)))

@@ -11,6 +11,7 @@ import numpy as np
 from gradxform import _arguments as arguments
 from gradxform import _elements as elements
 from gradxform import _flat
+from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
 from gradxform._arguments import Scalar
 from gradxform._backend import Array
@@ -53,7 +54,7 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     norms = _example_norms(view)
     factors = [limit(norm, c) for norm in norms]
     for i, norm in enumerate(norms):
-        _warn("per_example_clip_norm", norm.value, f"the gradient at {view.source.path(i)!r}")
+        _warn("per_example_clip_norm", view, norm.value, f"the gradient at {view.source.path(i)!r}")
     counts = [_number_clipped(view, factor) for factor in factors]
     return _tree(view, [_sum_of_examples(view, i, factor) for i, factor in enumerate(factors)]), _tree(view, counts)
 
@@ -95,7 +96,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     single = all(norm.single for norm in norms)
     total = view.backend.compute(_together, *(view.backend.compute(_as_vector, norm.value) for norm in norms))
     factor = limit(Norm(total, single, view.backend), c)
-    _warn("per_example_clip_global_norm", total, "a gradient")
+    _warn("per_example_clip_global_norm", view, total, "a gradient")
     sums = [_sum_of_examples(view, i, _shaped(view, i, factor)) for i in range(len(view.leaves))]
     return _tree(view, sums), _number_clipped(view, factor)
 
@@ -190,10 +191,11 @@ def _below_one(xp: Any, factor: Array) -> Array:
     return xp.sum(xp.reshape(xp.where(factor < 1.0, 1.0, 0.0), (-1,)))
 
 
-def _warn(name: str, norms: Any, what: str) -> None:
-    """A warning that names the examples that are not finite, where the norms are NumPy's."""
-    if isinstance(norms, np.ndarray):
-        lost = np.flatnonzero(~np.isfinite(norms))
+def _warn(name: str, view: Flat, norms: Any, what: str) -> None:
+    """A warning that names the examples that are not finite, where values can be read."""
+    finite = view.backend.compute(formulas.is_finite, norms)
+    if isinstance(finite, np.ndarray):
+        lost = np.flatnonzero(~finite)
         if lost.size:
             some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
             warnings.warn(

@@ -38,21 +38,22 @@ def catalogue(*names: str) -> tuple[str, ...]:
 LIMITS = (
     Mutant(
         "clip_rms", "the norm is divided by the number of elements", CLIPPING,
-        "per(g, formulas.per_root)", "per(g, formulas.per_count)", table(NUMPY, "clip_rms(0.5)"),
+        "g.rms()", "g.average_norms()", table(NUMPY, "clip_rms(0.5)"),
     ),
     Mutant(
-        "clip_rms", "the norm is that of all gradients together", CLIPPING,
-        "norms = g.norms()\n    return norms._replace", "norms = g.global_norm()\n    return norms._replace",
+        "clip_rms", "the norm is that of all gradients together", FLAT,
+        "        norms = self.norms()\n        return norms._replace(",
+        "        norms = self.global_norm()\n        return norms._replace(",
         table(NUMPY, "clip_rms(0.5)"),
     ),
     Mutant(
         "clip_rms", "the root mean square of no elements is NaN", FLAT,
-        "return tuple(1.0 if isinstance(count, float) and count == 0 else count for count in counts)",
-        "return tuple(counts)", table(NUMPY, AFTER_ZEROING),
+        "counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)",
+        "counts = tuple(found)", table(NUMPY, AFTER_ZEROING),
     ),
     Mutant(
         "clip_average_norm", "the norm is divided by the root of the number of elements", CLIPPING,
-        "per(g, formulas.per_count)", "per(g, formulas.per_root)", table(NUMPY, "clip_average_norm(0.01)"),
+        "g.average_norms()", "g.rms()", table(NUMPY, "clip_average_norm(0.01)"),
     ),
     Mutant(
         "clip_average_norm", "the norm is multiplied by the number of elements", FORMULAS,

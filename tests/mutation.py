@@ -1278,8 +1278,8 @@ ON_TORCH = (
         table("torch-eager", CLIP_3),
     ),
     Mutant(
-        "torch.norms", "a tensor that negates what it sees is read as what it sees", _NORMS,
-        "leaf.detach().resolve_neg().numpy()", "torch._neg_view(leaf.detach()).numpy()",
+        "torch.norms", "a tensor that negates what it sees is read as it lies", _NORMS,
+        "leaf.detach().resolve_neg().numpy()", "leaf.detach().numpy()",
         of("primitives", "test_a_tensor_that_negates_what_it_sees"),
     ),
     Mutant(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from table import gradients
+from table import few, gradients
 
 import gradxform as gx
 from gradxform import _backend, _parity, _reference_state, _threefry
@@ -122,8 +122,9 @@ STATEFUL = {
 @pytest.mark.parametrize("name", STATEFUL)
 def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str) -> None:
     tx, backend = STATEFUL[name], _backend.backend(framework)
-    state = tx.init(as_arrays(framework, gradients("bfloat16" if framework != "numpy" else "float32")))
-    _, new = tx.update(as_arrays(framework, gradients("bfloat16" if framework != "numpy" else "float32", 1)), state)
+    dtype = "bfloat16" if framework != "numpy" else "float32"
+    state = tx.init(as_arrays(framework, few(dtype)))
+    _, new = tx.update(as_arrays(framework, few(dtype, 1)), state)
 
     def kinds(tree: Any) -> list[Any]:
         return [
@@ -232,9 +233,9 @@ SCHEDULED: dict[str, Callable[[Any], gx.GradientTransformation]] = {
 def test_any_number_may_be_a_schedule(name: str, framework: str) -> None:
     tx = SCHEDULED[name](halving)
     assert tx.stateful
-    steps, params = [gradients("float32", step) for step in range(4)], gradients("float32", 99)
+    steps, params = [few("float32", step) for step in range(3)], few("float32", 99)
     results, state = _parity.run_steps(tx, steps, params, framework, "eager")
-    assert as_numpy(framework, state.count)[0] == 4
+    assert as_numpy(framework, state.count)[0] == 3
     for step, wanted in enumerate(_parity.expected_steps(tx, steps, params)):
         _, worst = _parity.differences(results[step].leaves, wanted)
         assert worst is None or worst.ulp <= 2, f"step {step}: {worst}"
@@ -338,7 +339,9 @@ def test_threefry_is_that_of_jax(framework: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("framework", "mode"), COMPILED)
 def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> None:
-    zeros = {"w": np.zeros((30, 50), dtype), "b": np.zeros(33000 if mode == "eager" else 7, dtype)}
+    if (framework, mode, dtype) == ("torch", "compiled", "float32"):
+        pytest.skip("inductor takes its time; float64 computes the same and more")
+    zeros = {"w": np.zeros((3, 5), dtype), "b": np.zeros(33000 if mode == "eager" else 7, dtype)}
     tx, steps = gx.add_noise(1.0, seed=-5), [zeros, zeros]
     results, _ = _parity.run_steps(tx, steps, zeros, framework, mode)
     for got, wanted in zip(results, _parity.expected_steps(tx, steps, zeros), strict=True):
@@ -885,21 +888,16 @@ def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
     trees = [
         {"a": rng.standard_normal((3, 4)).astype(dtype), "b": rng.standard_normal(2).astype(dtype)} for _ in range(3)
     ]
-    results = {}
+    orders = [[first, second] for first in ([1, 2], [2, 1]) for second in ([0, 2], [2, 0])]
+    candidates = [surgery(trees, [*pair, third]) for pair in orders for third in ([0, 1], [1, 0])]
     for seed in range(3 if mode == "eager" else 1):
         got = call(framework, mode, lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
         named = _parity.named_leaves(got, _backend.backend(framework))
-        orders = [[first, second] for first in ([1, 2], [2, 1]) for second in ([0, 2], [2, 0])]
-        candidates = [surgery(trees, [*pair, third]) for pair in orders for third in ([0, 1], [1, 0])]
         errors = [max(float(np.abs(named[path] - right[path]).max()) for path in named) for right in candidates]
-        results[seed] = int(np.argmin(errors))
         assert min(errors) < (2e-7 if dtype == "float32" else 2e-15) * 8
-    if (framework, mode) != ("numpy", "eager"):
-        ours = call("numpy", "eager", lambda *given: gx.pcgrad(list(given), 0), *trees)
-        theirs = call(framework, mode, lambda *given: gx.pcgrad(list(given), 0), *trees)
-        first = _parity.named_leaves(theirs, _backend.backend(framework))
+        ours = call("numpy", "eager", lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
         for path, leaf in _parity.named_leaves(ours).items():
-            assert max_ulp(first[path], leaf) <= (2 if dtype == "float32" else 16)
+            assert max_ulp(named[path], leaf) <= (2 if dtype == "float32" else 16)
 
 
 def test_the_order_of_surgery_follows_the_seed() -> None:

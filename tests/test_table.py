@@ -57,14 +57,15 @@ def _runs(row: Row, where: tuple[str, str]) -> dict[str, tuple[list[object], obj
     if where == ("torch", "compiled"):
         dtypes, severe = ["float32"], []
     elif where in SLOW:
-        dtypes, severe = [d for d in dtypes if d in ("float32", "bfloat16", "float64", "complex64")], ["float32"]
+        some = ("float32", "bfloat16") if where == ("jax", "eager") else ("float32", "float64", "complex64")
+        dtypes, severe = [d for d in dtypes if d in some], ["float32"]
     if row.ordinary:
         severe = []
     runs: dict[str, tuple[list[object], object]] = {}
-    some = few if where in SLOW or where == ("torch", "compiled") else gradients
+    tree = few if where in SLOW or where == ("torch", "compiled") else gradients
     for dtype in dtypes:
-        steps: list[object] = [some(dtype, seed) for seed in range(row.steps)]
-        runs[f"{dtype} ordinary"] = steps, some(dtype, 99)
+        steps: list[object] = [tree(dtype, seed) for seed in range(row.steps)]
+        runs[f"{dtype} ordinary"] = steps, tree(dtype, 99)
     for dtype in severe:
         cases = hard(dtype)
         names = ("at the limit", "zeros", "tiny", "huge", "inf", "NaN", "at the limit")
