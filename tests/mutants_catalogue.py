@@ -352,7 +352,7 @@ AVERAGES = (
     ),
     Mutant(
         "pairs", "what rounding takes from a sum is forgotten", PAIRS,
-        "high + xp.fixed(low + (rest", "high + xp.fixed((rest", steps(NUMPY, "trace(0.9)"),
+        "high + xp.fixed(low + (rest", "high + xp.fixed((rest", catalogue("test_a_blend_is_rounded_once"),
     ),
     Mutant(
         "pcgrad", "an array for a seed has no upper word", TASKS,

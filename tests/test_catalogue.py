@@ -6,6 +6,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from table import few, gradients
 
 import gradxform as gx
-from gradxform import _backend, _parity, _reference_state, _threefry
+from gradxform import _backend, _pairs, _parity, _reference_state, _threefry
 from gradxform._host_elements import Block
 from gradxform.testing import max_ulp
 
@@ -316,6 +317,18 @@ def test_what_can_be_no_schedule() -> None:
     assert gx.clip_zscore(float("2.5")) == gx.clip_zscore()
     assert gx.clip_percentile(10.0, int("1000")) == gx.clip_percentile(10.0)
     assert repr(gx.clip_zscore(2.5, 0.97, 25)) == "clip_zscore()"
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.9999, 0.1, 1 / 3])
+def test_a_blend_is_rounded_once(decay: float) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 500)).astype(np.float32).astype(np.float64)
+    blended = _pairs.blend(Block(0), decay, x, 1.0 - decay, y)
+    increased = _pairs.increased(Block(0), x, decay, y)
+    for i in range(500):
+        a, b, first, second = (Fraction(float(number)) for number in (x[i], y[i], decay, 1.0 - decay))
+        assert blended[i] == float(first * a + second * b)
+        assert increased[i] == float(a + first * b)
 
 
 # --- noise -----------------------------------------------------------------------------------------------------------
