@@ -64,9 +64,9 @@ def gradient_of(step: int) -> Any:
         "b": [rng.standard_normal((2, 3)), None],
     }
     if step == 3:
-        tree["a"]["w"][0] = np.nan  # type: ignore[call-overload, index]
+        tree["a"]["w"][0] = np.nan
     if step == 5:
-        tree["a"]["w"] *= 1e7  # type: ignore[call-overload]
+        tree["a"]["w"] *= 1e7
     return optree.tree_map(np.float32, tree)
 
 
@@ -334,8 +334,7 @@ def test_a_blend_is_rounded_once(decay: float) -> None:
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_threefry_is_that_of_jax(framework: str) -> None:
+def test_threefry_is_that_of_jax() -> None:
     jax = pytest.importorskip("jax")
     for seed in (0, 7, 2**32 - 1, 2**40 + 3):
         key = jax.random.wrap_key_data(np.uint32([seed >> 32, seed & 0xFFFFFFFF]), impl="threefry2x32")
@@ -685,8 +684,12 @@ def test_which_axes_must_be_said() -> None:
     ]
     for other in same[1:]:
         np.testing.assert_array_equal(same[0], other)
-    torch_way = gx.clip_adaptive(0.1, axes="torch")(kernel, params=kernel)["dense"]["kernel"]
-    assert not np.array_equal(same[0], torch_way) or np.allclose(same[0], torch_way)
+    params = {"dense": {"kernel": np.float64([[1, 2, 3], [4, 5, 6]]), "bias": np.ones(3)}}
+    rows, columns = (
+        gx.clip_adaptive(0.1, axes=axes)(kernel, params=params)["dense"]["kernel"] for axes in ("torch", "keras")
+    )
+    np.testing.assert_allclose(rows[:, 0], 0.1 * np.sqrt([14 / 3, 77 / 3]), rtol=1e-15)
+    np.testing.assert_allclose(columns[0], 0.1 * np.sqrt([17 / 2, 29 / 2, 45 / 2]), rtol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -845,7 +848,8 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
     assert all(np.isnan(leaf).all() for leaf in as_numpy(framework, sums))
     named = _parity.named_leaves(alone, _backend.backend(framework))
     assert {path: bool(np.isnan(leaf).all()) for path, leaf in named.items()} == {"w": True, "b/0": False, "c": False}
-    assert int(as_numpy(framework, [number])[0]) <= 5
+    squares = sum((leaf.astype(np.float64) ** 2).reshape(6, -1).sum(axis=1) for leaf in optree.tree_leaves(tree))
+    assert int(as_numpy(framework, [number])[0]) == (squares > 4).sum()  # NaN is not above it
     texts = [str(warning.message) for warning in caught if "example 2" in str(warning.message)]
     if framework != "jax":
         assert any("per_example_clip_global_norm: a gradient has a NaN" in text for text in texts)
@@ -907,7 +911,7 @@ def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
         got = call(framework, mode, lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
         named = _parity.named_leaves(got, _backend.backend(framework))
         errors = [max(float(np.abs(named[path] - right[path]).max()) for path in named) for right in candidates]
-        assert min(errors) < (2e-7 if dtype == "float32" else 2e-15) * 8
+        assert min(errors) < (3e-7 if dtype == "float32" else 2e-15)
         ours = call("numpy", "eager", lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
         for path, leaf in _parity.named_leaves(ours).items():
             assert max_ulp(named[path], leaf) <= (2 if dtype == "float32" else 16)
