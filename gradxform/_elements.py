@@ -73,14 +73,15 @@ def beside(view: Flat, tree: Any, what: str) -> list[Array]:
     found = [_adopted(view, leaf) for leaf in found]
     for i, leaf in zip(view.chosen, found, strict=True):
         shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
-        if view.source.rebuild is None and None not in shapes and not _may_agree(*shapes):
+        if view.source.rebuild is None and None not in shapes and not may_agree(*shapes):
             raise ValueError(
                 f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}"
             )
     return found
 
 
-def _may_agree(one: Any, other: Any) -> bool:
+def may_agree(one: Any, other: Any) -> bool:
+    """Whether two shapes are the same as far as they are known."""
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 

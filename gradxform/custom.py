@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform import _backend
+from gradxform._elements import may_agree
 from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._source import DOUBLE, REAL, SINGLE
@@ -65,7 +66,7 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
             f"not an array of {backend.name}"
         )
     shapes = backend.shape(new), backend.shape(old)
-    if None not in shapes and not _may_agree(*shapes):
+    if None not in shapes and not may_agree(*shapes):
         raise ValueError(
             f"elementwise: fn made shape {shapes[0]} of the gradient at {g.source.path(i)!r}, of shape {shapes[1]}; "
             "it must keep the shape"
@@ -79,10 +80,6 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
             "it must return floating-point numbers, complex ones for complex ones only"
         )
     return backend.cast(new, old)
-
-
-def _may_agree(new: Any, old: Any) -> bool:
-    return len(new) == len(old) and all(a == b or a is None or b is None for a, b in zip(new, old, strict=True))
 
 
 @factory
