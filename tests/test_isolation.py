@@ -70,7 +70,7 @@ def test_transforms_do_not_know_of_backends(family: str) -> None:
 
 def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:
     code = "import numpy, time; t = time.perf_counter(); import gradxform; print(time.perf_counter() - t)"
-    # An installation has bytecode, which the first run writes. The other worker may hold the processor: one quiet moment
-    # in twenty is enough to see the cost.
+    # An installation has bytecode, which the first run writes here. The other worker may hold the processor: one quiet
+    # moment in twenty is enough to see the cost.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     assert any(float(run(code, **kept).stdout) < 0.05 for _ in range(20))
