@@ -223,11 +223,19 @@ class Flat(NamedTuple):
 
     def scoped_tree(self) -> Any:
         """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
+        return self.backend.unflatten(self.source.structure, self._scoped_slots())
+
+    def scoped_view(self) -> Flat | None:
+        """The view of that tree, whose leaves keep their paths; None if all are out of scope."""
+        source = self.source
+        return from_leaves(source.backend, self._scoped_slots(), source.structure, source.find_paths)
+
+    def _scoped_slots(self) -> list[Any]:
         out: list[Any] = [None] * len(self.source.slots)
         results = self.results()
         for i in self._places(self.scope):
             out[self.source.kept[i]] = results[self.source.kept[i]]
-        return self.backend.unflatten(self.source.structure, out)
+        return out
 
     def replaced(self, new: dict[int, Array]) -> Flat:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
@@ -383,11 +391,13 @@ def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
 
 
 def view(tree: Any, *, inplace: bool = False) -> Flat | None:
-    """The flat view of a tree of one framework's arrays; None if it holds no array.
+    """The flat view of a tree of one framework's arrays; None if it holds no array. A view is its own.
 
     Raises:
         TypeError: arrays of two frameworks, or a leaf that is no array; names the paths.
     """
+    if isinstance(tree, Flat):
+        return tree
     backend, (leaves, structure) = opened(tree)
     if backend is None:
         return None

@@ -37,7 +37,10 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
         new = {i: leaf for i, leaf in zip(given, leaves, strict=True) if not view.stopped[i]}
         return view.replaced(new), state
 
-    return GradientTransformation(rule, tx.init)
+    def start(params: Any) -> Any:
+        return tx.init(params.tree() if isinstance(params, Flat) else params)
+
+    return GradientTransformation(rule, start)
 
 
 def _takes_extra(tx: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from gradxform import _pairs as pairs
 from gradxform._backend import Array
 from gradxform._flat import Flat
 from gradxform._source import DOUBLE, SINGLE
+
+if TYPE_CHECKING:
+    from gradxform._transformation import GradientTransformation
 
 _MOST = 2.0**31 - 1
 
@@ -68,6 +71,13 @@ class Fresh:
 
 def _same(xp: Any, x: Array) -> Array:
     return x
+
+
+def first(tx: GradientTransformation, likes: Sequence[tuple[Sequence[int], str]], paths: Sequence[str]) -> Any:
+    """The first state, in NumPy arrays, for parameters of which an adapter knows shapes, dtypes and paths alone."""
+    numpy = _backend.backend("numpy")
+    zeros = [np.zeros(tuple(shape), np.dtype(dtype)) for shape, dtype in likes]
+    return tx.init(_flat.from_leaves(numpy, zeros, numpy.flatten(zeros)[1], lambda: list(paths)))
 
 
 def stored(view: Flat, value: Any, old: Array) -> Array:

@@ -202,6 +202,10 @@ def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Seque
 
 
 def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
-    """A tree with None for the leaves outside a mask."""
+    """The view of a tree with None for the leaves outside a mask; the tree of nothing but None itself."""
     view = _flat.view(tree)
-    return tree if view is None else view.focus(mask(view)).scoped_tree()
+    if view is None:
+        return tree
+    inside = view.focus(mask(view))
+    found = inside.scoped_view()
+    return inside.scoped_tree() if found is None else found

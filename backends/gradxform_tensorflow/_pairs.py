@@ -1,75 +1,64 @@
-"""Lists of (gradient, variable), as optimizers take them."""
+"""Lists of (gradient, variable), as optimizers take them: read, checked, and transformed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from gradxform import GradientTransformation, _flat
-from gradxform._foreign import as_transformation
+from gradxform._elements import may_agree
 from gradxform._transformation import Context
-from gradxform_tensorflow import backend
+from gradxform_tensorflow import _replicas, backend
 
 
-@tf.autograph.experimental.do_not_convert
-def apply(
-    tx: GradientTransformation, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None
-) -> list[tuple[Any, Any]]:
-    """Transform the gradients of (gradient, variable) pairs.
+class Pairs(NamedTuple):
+    """The two columns of a list of pairs, and the paths of the variables."""
 
-    Works eagerly, in `tf.function`, under XLA and in TF1 graphs; with Keras 3 optimizers and those of `tf.compat.v1`.
+    gradients: list[Any]
+    variables: list[Any]
+    paths: list[str]
 
-    Args:
-        tx: a stateless transformation.
-        grads_and_vars: any iterable of pairs; a gradient is a tensor or `tf.IndexedSlices` of its variable's shape, of
-            floating or complex dtype, or None. A gradient's path is its variable's: the Keras variable's ``path``, else
-            the name without ``:0``.
-        params: the parameters, for transforms that need them; by default the variables of the pairs.
 
-    Returns:
-        A list of pairs in the same order. None stays None; pairs whose gradient was stopped are left out, so that an
-        optimizer with momentum or weight decay leaves their variables bit by bit as they are.
+def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
+    """The columns of pairs that fit together.
 
     Raises:
-        TypeError: a stateful transformation, pairs that are not pairs, a gradient that is no tensor.
-        ValueError: two pairs for one variable, a gradient of another shape than its variable, or all pairs left out.
-            The message names the variable.
-
-    Example:
-        >>> import tensorflow as tf
-        >>> import gradxform as gx
-        >>> w = tf.Variable([1.0, 1.0], name="w")
-        >>> pairs = gx.tensorflow.apply(gx.clip_value(1.0), [(tf.constant([3.0, 0.5]), w)])
-        >>> [(gradient.numpy().tolist(), variable.name) for gradient, variable in pairs]
-        [([1.0, 0.5], 'w:0')]
-
-    Source:
-        The processing step between ``compute_gradients`` and ``apply_gradients`` in TensorFlow's own documentation.
+        TypeError: what is no iterable of pairs.
+        ValueError: two pairs for one variable, or a gradient of another shape than its variable, which is named.
     """
-    tx = as_transformation("tensorflow.apply", tx)
-    if tx.stateful:
-        raise TypeError(
-            f"tensorflow.apply takes a stateless transformation, and {tx!r} keeps a state: carry it yourself with "
-            "state = tx.init(variables) and gradients, state = tx.update(gradients, state)"
-        )
-    pairs = [_pair(i, pair) for i, pair in enumerate(grads_and_vars)]
-    names = [path_of(variable) for _, variable in pairs]
-    _check(pairs, names)
-    gradients = [gradient for gradient, _ in pairs]
-    view = _flat.from_leaves(backend, gradients, gradients, lambda: names)
+    if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
+        raise TypeError(f"{what}: grads_and_vars must be (gradient, variable) pairs, got {grads_and_vars!r:.100}")
+    pairs = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)]
+    found = Pairs([g for g, _ in pairs], [v for _, v in pairs], [path_of(v) for _, v in pairs])
+    _check(what, found)
+    return found
+
+
+def transformed(
+    what: str, tx: GradientTransformation, slots: Pairs, state: Any, params: Any
+) -> tuple[list[Any], set[int], Any]:
+    """The gradients of a list of pairs after a transformation, the places of those it stopped, and its state.
+
+    In a replica of a `tf.distribute` strategy, the transformation sees the gradients' sums, and each replica is given
+    its share of the result: optimizers add them up.
+
+    Raises:
+        ValueError: all variables are stopped.
+    """
+    gradients, replicas = _replicas.summed(slots.gradients)
+    view = _flat.from_leaves(backend, gradients, list(gradients), lambda: slots.paths)
     if view is None:
-        return pairs
-    context = Context([variable for _, variable in pairs] if params is None else params, {})
-    view, _ = tx.rule(view, None, context)
+        return list(gradients), set(), state
+    view, state = tx.rule(view, state, Context(slots.variables if params is None else params, {}))
     skipped = view.skipped()
     if len(skipped) == sum(gradient is not None for gradient in gradients):
         raise ValueError(
-            f"tensorflow.apply: {tx!r} stops the gradients of all variables, and nothing is left to apply; "
-            f"the variables are {', '.join(names)}"
+            f"{what}: {tx!r} stops the gradients of all variables, and nothing is left to apply; "
+            f"the variables are {', '.join(slots.paths)}"
         )
-    return [(new, pair[1]) for i, (new, pair) in enumerate(zip(view.results(), pairs, strict=True)) if i not in skipped]
+    return (view if replicas == 1 else view.scaled(1.0 / replicas)).results(), skipped, state
 
 
 def path_of(variable: Any) -> str:
@@ -78,41 +67,42 @@ def path_of(variable: Any) -> str:
     return path if isinstance(path, str) else str(getattr(variable, "name", "variable")).partition(":")[0]
 
 
-def _pair(i: int, pair: Any) -> tuple[Any, Any]:
+def identity_of(variable: Any) -> int:
+    """One number for a variable, whether it is Keras's or the one of TensorFlow inside of it."""
+    return id(variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable))
+
+
+def _is_variable(item: Any) -> bool:
+    return hasattr(item, "assign")
+
+
+def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-        raise TypeError(
-            f"tensorflow.apply: item {i} of grads_and_vars is not a (gradient, variable) pair: {pair!r:.100}"
-        )
+        inside = pair if isinstance(pair, (tuple, list)) else [pair]
+        names = [path_of(item) for item in inside if _is_variable(item)]
+        whose = f", of the variable {names[0]!r}," if names else ""
+        raise TypeError(f"{what}: item {i} of grads_and_vars{whose} is not a (gradient, variable) pair: {pair!r:.100}")
     gradient, variable = pair
-    if not (hasattr(variable, "assign") or hasattr(variable, "name")):
-        raise TypeError(f"tensorflow.apply: the second of pair {i} is no variable: {variable!r:.100}")
+    if _is_variable(gradient) and not _is_variable(variable):
+        raise TypeError(
+            f"{what}: pair {i} has the variable {path_of(gradient)!r} first; (gradient, variable) is wanted"
+        )
+    if not (_is_variable(variable) or hasattr(variable, "name")):
+        raise TypeError(f"{what}: the second of pair {i} is no variable: {variable!r:.100}")
     return gradient, variable
 
 
-def _check(pairs: list[tuple[Any, Any]], names: list[str]) -> None:
+def _check(what: str, pairs: Pairs) -> None:
     seen: set[int] = set()
-    for (gradient, variable), name in zip(pairs, names, strict=True):
-        if id(variable) in seen:
-            raise ValueError(f"tensorflow.apply: the variable {name!r} is in two pairs; add its gradients first")
-        seen.add(id(variable))
-        shape, wanted = getattr(gradient, "shape", None), getattr(variable, "shape", None)
-        if (
-            gradient is not None
-            and shape is not None
-            and wanted is not None
-            and not _agree(tuple_or_none(shape), tuple_or_none(wanted))
-        ):
-            raise ValueError(f"tensorflow.apply: the gradient of {name!r} has shape {shape}, the variable {wanted}")
+    for gradient, variable, path in zip(*pairs, strict=True):
+        if identity_of(variable) in seen:
+            raise ValueError(f"{what}: the variable {path!r} is in two pairs; add its gradients first")
+        seen.add(identity_of(variable))
+        shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
+        if shape is not None and wanted is not None and not may_agree(shape, wanted):
+            raise ValueError(f"{what}: the gradient of {path!r} has shape {shape}, the variable {wanted}")
 
 
-def tuple_or_none(shape: Any) -> tuple[int | None, ...] | None:
-    """A static shape as a tuple; None if the rank is unknown."""
-    return None if getattr(shape, "rank", 0) is None else tuple(shape)
-
-
-def _agree(shape: tuple[int | None, ...] | None, wanted: tuple[int | None, ...] | None) -> bool:
-    if shape is None or wanted is None:
-        return True
-    return len(shape) == len(wanted) and all(
-        a is None or b is None or a == b for a, b in zip(shape, wanted, strict=True)
-    )
+def _static(shape: Any) -> Sequence[int | None] | None:
+    """A static shape as a tuple; None if there is none, or the rank is unknown."""
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)

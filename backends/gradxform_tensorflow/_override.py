@@ -1,0 +1,149 @@
+"""Gradients of single ops in graphs: registered functions, and the map that puts them in place."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from gradxform import GradientTransformation, _flat
+from gradxform._foreign import as_transformation
+from gradxform._transformation import Context
+from gradxform_tensorflow import backend
+
+_numbers = itertools.count()
+
+
+def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
+    """A gradient function for `tf.RegisterGradient`, from a transformation.
+
+    What flows back through an op of that gradient is the transformed gradient of its output, as if the op itself were
+    the identity; so the op must have one input an output, of the same shape. Works in TF1 graphs and in `tf.function`.
+
+    Args:
+        tx: a stateless transformation.
+
+    Returns:
+        A function of an op and the gradients of its outputs, floating or complex tensors. A gradient's path is the
+        op's name; in an op of several outputs, with "/" and their numbers.
+
+    Raises:
+        TypeError: a stateful transformation.
+        ValueError: on use, an op with another number of inputs than outputs, which is named.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import gradxform as gx
+        >>> clip = tf.RegisterGradient("Clip")(gx.tensorflow.gradient_function(gx.clip_value(0.1)))
+        >>> @tf.function
+        ... def slope(x):
+        ...     with tf.compat.v1.get_default_graph().gradient_override_map({"Identity": "Clip"}):
+        ...         y = tf.identity(x)
+        ...     return tf.gradients(y, x)[0]
+        >>> slope(tf.constant([3.0])).numpy().tolist()
+        [0.10000000149011612]
+
+    Source:
+        `tf.RegisterGradient`.
+    """
+    tx = as_transformation("tensorflow.gradient_function", tx)
+    if tx.stateful:
+        raise TypeError(
+            f"tensorflow.gradient_function takes a stateless transformation, and {tx!r} keeps a state, which has no "
+            "place in a backward pass; transform the gradients before they are applied instead"
+        )
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(op: Any, *upstream: Any) -> Any:
+        if len(op.inputs) != len(upstream):
+            raise ValueError(
+                f"tensorflow.gradient_function: the op {op.name!r} of type {op.type} has {len(op.inputs)} inputs and "
+                f"{len(upstream)} outputs; it must have one input an output, as Identity has"
+            )
+        paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
+        view = _flat.from_leaves(backend, upstream, list(upstream), lambda: paths)
+        results = list(upstream) if view is None else tx.rule(view, None, Context(None, {}))[0].results()
+        return results[0] if len(results) == 1 else results
+
+    return gradient
+
+
+@contextlib.contextmanager
+def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Iterator[None]:
+    """Within the context, let what flows back through ops of some types be transformed.
+
+    Registers a `gradient_function` for each type and sets the graph's ``gradient_override_map``, in one step. The ops
+    compute what they always do. Works in TF1 graphs and in `tf.function`, for gradients by `tf.gradients`, or by a
+    `tf.GradientTape` around the call of the function. Eager execution, and a tape within the function, do not look at
+    the map; here they are an error.
+
+    Args:
+        overrides: from the type of an op, such as "Identity", to a stateless transformation.
+
+    Yields:
+        None.
+
+    Raises:
+        RuntimeError: eager execution, or a tape within the function.
+        TypeError: a stateful transformation, a type that is no str.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import gradxform as gx
+        >>> @tf.function
+        ... def slope(x):
+        ...     with gx.tensorflow.override_gradients({"Identity": gx.clip_value(0.1)}):
+        ...         y = tf.identity(x)
+        ...     return tf.gradients(y, x)[0]
+        >>> slope(tf.constant([3.0])).numpy().tolist()
+        [0.10000000149011612]
+
+    Source:
+        `tf.Graph.gradient_override_map`.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "tensorflow.override_gradients works while a graph is built, and this is eager execution, where "
+            "TensorFlow would ignore the map without a word: use gx.on_backward(tx)(x), which works everywhere, or "
+            "put the ops, and the context, into a tf.function"
+        )
+    names = {}
+    for kind, tx in overrides.items():
+        if not isinstance(kind, str):
+            raise TypeError(f"tensorflow.override_gradients: the type of an op must be a str, got {kind!r}")
+        names[kind] = _Name(f"gradxform_{next(_numbers)}")
+        tf.RegisterGradient(names[kind])(gradient_function(tx))
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    with graph.gradient_override_map(names):
+        yield
+    if record.could_possibly_record():
+        for op in graph.get_operations()[before:]:
+            if op.type in names and record.should_record_backprop(list(op.inputs)):
+                _refuse()
+
+
+class _Name(str):
+    """A registered name that notices, when TensorFlow writes it into an op, a tape that has been opened since."""
+
+    __slots__ = ("recording",)
+
+    def __init__(self, _: str) -> None:
+        self.recording = record.could_possibly_record()
+
+    def encode(self, *args: Any) -> bytes:
+        if record.could_possibly_record() and not self.recording:
+            _refuse()
+        return super().encode(*args)
+
+
+def _refuse() -> None:
+    raise RuntimeError(
+        "tensorflow.override_gradients: a tf.GradientTape is open in the same function, and a tape does not look at the "
+        "map: use gx.on_backward(tx)(x), which works everywhere, or tf.gradients, or open the tape around the call of "
+        "the function"
+    )

@@ -1,0 +1,160 @@
+"""The same step for transformations that keep a state: in variables, which checkpoints and SavedModels hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gradxform import GradientTransformation
+from gradxform import _stateful as stateful
+from gradxform._foreign import as_transformation
+from gradxform_tensorflow import _pairs as pairs
+from gradxform_tensorflow import backend
+from gradxform_tensorflow._pairs import Pairs
+
+
+class GradientProcessor(tf.Module):  # type: ignore[misc]
+    """A transformation whose state is kept in `tf.Variable`s, called with (gradient, variable) pairs.
+
+    It is what `apply` is to a stateless transformation, and works wherever that does. It is a `tf.Module`: a
+    `tf.train.Checkpoint`, or a SavedModel, that holds it holds the state, and a run that is restored goes on bit by
+    bit. Under a `tf.distribute` strategy, make it within the strategy's scope.
+
+    Args:
+        tx: a transformation.
+        variables: all variables that gradients will come for, of known shapes; TensorFlow's or Keras's.
+        name: the name of the module.
+
+    Attributes:
+        tx: the transformation.
+        state: its state now, a pytree of tensors.
+
+    Raises:
+        TypeError: what is no transformation, or no variable.
+        ValueError: no variables, one twice, or one of unknown shape. On a call, all that `apply` raises, and a variable
+            the processor was not made for. The message names the variable.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> import gradxform as gx
+        >>> w = tf.Variable([1.0, 1.0], name="w")
+        >>> processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), [w])
+        >>> for _ in range(2):
+        ...     ((gradient, _),) = processor([(tf.constant([2.0, 4.0]), w)])
+        ...     print(gradient.numpy())
+        [2. 4.]
+        [3. 6.]
+
+    Source:
+        The slot variables of TensorFlow's optimizers.
+    """
+
+    def __init__(self, tx: GradientTransformation, variables: Iterable[Any], name: str | None = None) -> None:
+        """Makes the variables of the first state."""
+        super().__init__(name=name)
+        self.tx = as_transformation("tensorflow.GradientProcessor", tx)
+        self._slots = _Slots(variables)
+        first = stateful.first(self.tx, self._slots.likes, self._slots.paths)
+        leaves, self._slots.structure = backend.flatten(first)
+        with self.name_scope:
+            self._state = [_variable(leaf, path) for leaf, path in zip(leaves, backend.paths(first), strict=True)]
+
+    @property
+    def state(self) -> Any:
+        """The state of the transformation now, a pytree of tensors."""
+        values = [None if variable is None else tf.convert_to_tensor(variable) for variable in self._state]
+        return backend.unflatten(self._slots.structure, values)
+
+    @tf.autograph.experimental.do_not_convert
+    def __call__(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> list[tuple[Any, Any]]:
+        """Transform the gradients of (gradient, variable) pairs, and keep the new state.
+
+        Args:
+            grads_and_vars: pairs as `apply` takes them, of all the variables or some: no pair is as good as None.
+            params: the parameters, for transforms that need them, in the order of the processor's variables; by
+                default these variables.
+
+        Returns:
+            A list of pairs as `apply` returns it.
+        """
+        given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
+        slots, places = self._slots.spread(given)
+        old = self.state
+        results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params)
+        # In a TF1 graph nothing else makes sure that the state moves on, and only after it has been read.
+        with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
+            assigned = self._assign(new)
+        with tf.control_dependencies(assigned):
+            results = [_after(result) for result in results]
+        both = zip(places, given.variables, strict=True)
+        return [(results[place], variable) for place, variable in both if place not in skipped]
+
+    def _assign(self, new: Any) -> list[Any]:
+        leaves = backend.flatten(new)[0]
+        moved = zip(self._state, leaves, strict=True)
+        return [variable.assign(leaf) for variable, leaf in moved if variable is not None]
+
+
+class _Slots:
+    """The variables of a processor in their order, out of sight of what tracks a module's own."""
+
+    def __init__(self, variables: Iterable[Any]) -> None:
+        self.variables = list(variables)
+        self.paths = [pairs.path_of(variable) for variable in self.variables]
+        self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
+        self.structure: Any = None
+        if not self.variables:
+            raise ValueError("tensorflow.GradientProcessor: variables are wanted, got none")
+        for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
+            if not hasattr(variable, "assign"):
+                raise TypeError(
+                    f"tensorflow.GradientProcessor: item {i} of variables is no variable: {variable!r:.100}"
+                )
+            if self.places[pairs.identity_of(variable)] != i:
+                raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
+            if not tf.TensorShape(variable.shape).is_fully_defined():
+                raise ValueError(
+                    f"tensorflow.GradientProcessor: the shape of the variable {path!r} is not known: {variable.shape}"
+                )
+
+    @property
+    def likes(self) -> list[tuple[Sequence[int], str]]:
+        """Shapes and dtypes; a TF1 reference's is that of what it refers to."""
+        dtypes = [tf.as_dtype(variable.dtype).base_dtype.name for variable in self.variables]
+        return [(tuple(variable.shape), dtype) for variable, dtype in zip(self.variables, dtypes, strict=True)]
+
+    def spread(self, given: Pairs) -> tuple[Pairs, list[int]]:
+        """The pairs as one gradient a variable, None where there is no pair, and the place of each pair."""
+        gradients: list[Any] = [None] * len(self.variables)
+        places = []
+        for gradient, variable, path in zip(*given, strict=True):
+            place = self.places.get(pairs.identity_of(variable))
+            if place is None:
+                raise ValueError(
+                    f"tensorflow.GradientProcessor: it was not made for the variable {path!r}; "
+                    f"its variables are {', '.join(self.paths)}"
+                )
+            gradients[place] = gradient
+            places.append(place)
+        return Pairs(gradients, self.variables, self.paths), places
+
+
+def _variable(leaf: Any, path: str) -> Any:
+    if leaf is None:
+        return None
+    # All replicas of a strategy come to the same state.
+    first = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    name = "".join(c if c.isalnum() else "_" for c in path) or "state"
+    return tf.Variable(np.asarray(leaf), trainable=False, name=name, aggregation=first)
+
+
+def _after(gradient: Any) -> Any:
+    """A gradient that is there only when the control dependencies are."""
+    if gradient is None or tf.executing_eagerly():
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+    return tf.identity(gradient)
