@@ -20,6 +20,7 @@ from gradxform.accumulating import accumulate
 from gradxform.adaptive import clip_adaptive, clip_percentile, clip_zscore
 from gradxform.adding import add_decayed_weights, add_noise
 from gradxform.averaging import ema, trace
+from gradxform.backward import on_backward
 from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.combining import chain, identity, masked, partition
 from gradxform.custom import elementwise, transform, xp
@@ -67,6 +68,7 @@ __all__ = [
     "normalize_global_norm",
     "normalize_norm",
     "numpy",
+    "on_backward",
     "parse",
     "partition",
     "pcgrad",

@@ -130,6 +130,14 @@ class Backend(Protocol):
     def compute(self, formula: Callable[..., Array], *operands: Any, **static: Any) -> Array:
         """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`."""
 
+    def on_backward(
+        self, leaves: Sequence[Array], numbers: Sequence[Array], function: Callable[[list[Array], list[Array]], Any]
+    ) -> list[Array]:
+        """The leaves as they are; what flows back to them is `function(what flows back, numbers)`.
+
+        The numbers are the arrays that the function computes with; no derivative is asked of them.
+        """
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """The function under the framework's compiler; None if it has none."""
 

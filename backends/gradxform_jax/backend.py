@@ -20,7 +20,7 @@ from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform._pairs import Pair, evaluate
-from gradxform_jax import _each, _elements
+from gradxform_jax import _backward, _each, _elements
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._norms import norm
 from gradxform_jax._norms import norms as _norms_of
@@ -331,6 +331,11 @@ def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
 def _as_operand(operand: Any) -> Any:
     """A number or an array in float64; a pair of them as it is."""
     return operand if isinstance(operand, Pair) else lax.convert_element_type(operand, np.float64)
+
+
+def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> list[Any]:
+    """The leaves as they are, with a backward pass of one's own."""
+    return _backward.on_backward(leaves, numbers, function)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:

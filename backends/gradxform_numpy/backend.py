@@ -258,6 +258,14 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     return _host.compute(formula, *operands, **static)
 
 
+def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> Any:
+    """NumPy has no backward pass."""
+    raise TypeError(
+        "on_backward: NumPy's arrays have no backward pass; call it on arrays of JAX, TensorFlow or PyTorch, or "
+        "transform gradients that you have computed with tx(gradients)"
+    )
+
+
 def compile(function: Callable[..., Any]) -> None:
     """NumPy has no compiler."""
     return None

@@ -143,7 +143,7 @@ class _Name(str):
 
 def _refuse() -> None:
     raise RuntimeError(
-        "tensorflow.override_gradients: a tf.GradientTape is open in the same function, and a tape does not look at the "
-        "map: use gx.on_backward(tx)(x), which works everywhere, or tf.gradients, or open the tape around the call of "
-        "the function"
+        "tensorflow.override_gradients: a tf.GradientTape is open in the same function, and does not look at the map: "
+        "use gx.on_backward(tx)(x), which works everywhere, or tf.gradients, or open the tape around the call of the "
+        "function"
     )

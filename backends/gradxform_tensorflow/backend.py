@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
+from gradxform_tensorflow import _backward, _eager, _elements, _multiply, _norms
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _eager, _elements, _multiply, _norms
 from gradxform_tensorflow._scalars import Vectors
 
 name: str = "tensorflow"
@@ -233,6 +233,11 @@ def _on_host(operand: Any) -> Any:
     if isinstance(operand, Pair):
         return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
     return operand if casting.is_read(operand) else operand.numpy().astype(np.float64)
+
+
+def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> list[Any]:
+    """The leaves as they are, with a backward pass of one's own."""
+    return _backward.on_backward(leaves, numbers, function)
 
 
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:

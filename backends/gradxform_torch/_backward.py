@@ -1,0 +1,34 @@
+"""The identity with a backward pass of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+Backward = Callable[[list[Any], list[Any]], list[Any]]
+
+
+def on_backward(leaves: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], function: Backward) -> list[Any]:
+    """The tensors as they are; what flows back to them is a function of what flows back, and of numbers."""
+    return list(_Same.apply(function, len(leaves), *leaves, *numbers))  # type: ignore[no-untyped-call]
+
+
+class _Same(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(function: Backward, count: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        # Copies: what is written in place into one must not reach the other.
+        return tuple([tensor.clone() for tensor in given[:count]])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        function, count, *given = inputs
+        ctx.function, ctx.rest = function, len(given) - count
+        ctx.save_for_backward(*given[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        return None, None, *ctx.function(list(upstream), list(ctx.saved_tensors)), *[None] * ctx.rest
