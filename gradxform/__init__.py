@@ -34,6 +34,7 @@ from gradxform.tasks import mean, pcgrad
 if TYPE_CHECKING:
     import gradxform.testing as testing
     import gradxform_jax as jax
+    import gradxform_keras as keras
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
@@ -63,6 +64,7 @@ __all__ = [
     "has_updated",
     "identity",
     "jax",
+    "keras",
     "masked",
     "mean",
     "normalize_global_norm",
@@ -95,7 +97,7 @@ preload()
 
 def __getattr__(name: str) -> Any:
     """`gradxform.jax` and its like, imported when they are first used."""
-    if name in ("jax", "numpy", "tensorflow", "torch"):
+    if name in ("jax", "keras", "numpy", "tensorflow", "torch"):
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")

@@ -32,7 +32,7 @@ def test_numpy_in_numpy_out_without_a_framework() -> None:
     assert run(code).stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("missing", ["jax", "tensorflow", "torch"])
+@pytest.mark.parametrize("missing", ["jax", "tensorflow", "torch", "keras"])
 def test_a_missing_framework_is_named_with_what_to_install(missing: str) -> None:
     code = f"""
 import sys

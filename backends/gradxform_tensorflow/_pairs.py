@@ -10,6 +10,7 @@ import tensorflow as tf
 from gradxform import GradientTransformation, _flat
 from gradxform._elements import may_agree
 from gradxform._transformation import Context
+from gradxform._variables import path_of
 from gradxform_tensorflow import _replicas, backend
 
 
@@ -59,12 +60,6 @@ def transformed(
             f"the variables are {', '.join(slots.paths)}"
         )
     return (view if replicas == 1 else view.scaled(1.0 / replicas)).results(), skipped, state
-
-
-def path_of(variable: Any) -> str:
-    """The path of a variable: a Keras variable's own, or the name without its output number."""
-    path = getattr(variable, "path", None)
-    return path if isinstance(path, str) else str(getattr(variable, "name", "variable")).partition(":")[0]
 
 
 def identity_of(variable: Any) -> int:

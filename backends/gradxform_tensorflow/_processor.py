@@ -11,6 +11,7 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 from gradxform import _stateful as stateful
 from gradxform._foreign import as_transformation
+from gradxform._variables import path_of
 from gradxform_tensorflow import _pairs as pairs
 from gradxform_tensorflow import backend
 from gradxform_tensorflow._pairs import Pairs
@@ -103,7 +104,7 @@ class _Slots:
 
     def __init__(self, variables: Iterable[Any]) -> None:
         self.variables = list(variables)
-        self.paths = [pairs.path_of(variable) for variable in self.variables]
+        self.paths = [path_of(variable) for variable in self.variables]
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
         if not self.variables:

@@ -1,0 +1,149 @@
+"""What a wrapped optimizer does besides what its own class does, through the steps that Keras's optimizers are made of.
+
+Each is called by `apply` in this order: ``_backend_apply_gradients``, ``_clip_gradients``, ``_apply_weight_decay``,
+``_backend_update_step``, ``_update_model_variables_moving_average``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from gradxform import GradientTransformation, parse
+from gradxform_keras._held import Held
+
+_HOOKS = (
+    "_backend_apply_gradients",
+    "_clip_gradients",
+    "_apply_weight_decay",
+    "_backend_update_step",
+    "_update_model_variables_moving_average",
+)
+
+
+class Transforming:
+    """A class before an optimizer's own, which lets a transformation see the gradients where Keras clips them."""
+
+    name: str
+    _base: type[Any]
+    """The optimizer's own class."""
+    _gradxform: Held
+
+    @property
+    def gradient_transformation(self) -> GradientTransformation:
+        """The transformation inside."""
+        return self._gradxform.tx
+
+    @property
+    def gradient_transformation_state(self) -> Any:
+        """Its state now, a pytree of arrays of Keras's backend."""
+        return self._gradxform.state()
+
+    def build(self: Any, variables: Sequence[Any]) -> None:
+        """Makes the optimizer's variables, and after them those of the transformation's state."""
+        if not self.built:
+            super().build(variables)  # type: ignore[misc]
+            self._gradxform.build(self)
+
+    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+        self._gradxform.given = [self._get_variable_index(variable) for variable in trainable_variables]
+        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self: Any, grads: Any) -> Any:
+        return self._gradxform.transformed(super()._clip_gradients(grads))  # type: ignore[misc]
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        """In TensorFlow, the sum over the replicas, which the transformation has seen already."""
+        return grads_and_vars
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        super()._apply_weight_decay(self._moving(variables))  # type: ignore[misc]
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        grads = [gradient for gradient in grads if gradient is not None]
+        super()._backend_update_step(grads, self._moving(trainable_variables), learning_rate)  # type: ignore[misc]
+
+    def _update_model_variables_moving_average(self: Any, trainable_variables: Any) -> None:
+        super()._update_model_variables_moving_average(trainable_variables)  # type: ignore[misc]
+        if self.use_ema:
+            for place in self._gradxform.stopped:  # the average of what does not move, without rounding
+                self._model_variables_moving_average[place].assign(keras.ops.copy(self._trainable_variables[place]))
+
+    def _moving(self: Any, variables: Sequence[Any]) -> list[Any]:
+        return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
+
+    def get_config(self: Any) -> dict[str, Any]:
+        """The configuration of the optimizer, and the expression that builds the transformation.
+
+        Raises:
+            ValueError: a transformation that no expression builds, since it holds a function or an array.
+        """
+        tx, base = self._gradxform.tx, self._base
+        try:
+            again = parse(repr(tx))
+        except (TypeError, ValueError):
+            again = None
+        if again != tx:
+            raise ValueError(
+                f"keras.wrap: {tx!r} cannot be saved, since it holds a function or an array; build it of numbers, "
+                "strings and patterns, or save the weights alone"
+            )
+        shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
+        object.__setattr__(shell, "get_config", super().get_config)  # type: ignore[misc]
+        return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": repr(tx)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """The wrapped optimizer of a configuration, of whichever class it is."""
+        optimizer = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
+        return remade(optimizer, parse(config["transformation"]))
+
+
+keras.saving.register_keras_serializable("gradxform", "Transforming")(Transforming)
+
+
+@functools.cache
+def _derived(base: Any) -> Any:
+    """The class of wrapped optimizers of a class."""
+    missing = [name for name in _HOOKS if not hasattr(base, name)]
+    if missing:
+        raise RuntimeError(
+            f"keras.wrap: Keras {keras.__version__} has no {', '.join(missing)}; another version is needed"
+        )
+    own = {"__module__": __name__, "__doc__": base.__doc__, "_base": base}
+    made = type(f"Transforming{base.__name__}", (Transforming, base), own)
+    return keras.saving.register_keras_serializable("gradxform", "Transforming")(made)
+
+
+def remade(optimizer: Any, tx: GradientTransformation) -> Any:
+    """An optimizer like another, of its options and its variables' values, with a transformation inside."""
+    base: Any = type(optimizer)
+    try:
+        made = base.from_config.__func__(_derived(base), _options(optimizer))
+    except TypeError as error:
+        raise TypeError(f"keras.wrap: {base.__name__} cannot be made anew from its get_config(): {error}") from error
+    for name, value in vars(optimizer).items():
+        if name[0] != "_" and name != "built" and isinstance(value, (bool, int, float, str)):
+            if vars(made).get(name) != value:
+                raise TypeError(
+                    f"keras.wrap: the get_config() of {base.__name__} does not give {name}={value!r}; let it, since "
+                    "a wrapped optimizer is a new one with the same options"
+                )
+    made._gradxform = Held(tx)
+    if optimizer.built:
+        made.build(optimizer._trainable_variables)
+    return made
+
+
+def _options(optimizer: Any) -> dict[str, Any]:
+    rate = optimizer._learning_rate
+    if not callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return dict(optimizer.get_config())
+    optimizer._learning_rate = None  # a function is handed on as it is, not written down
+    try:
+        return {**optimizer.get_config(), "learning_rate": rate}
+    finally:
+        optimizer._learning_rate = rate

@@ -1,0 +1,66 @@
+"""Keras's clip and ours under MirroredStrategy on two logical CPUs; test_keras.py runs it in a process of its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import gradxform as gx
+
+LIMIT = 0.25
+
+
+def moved_by(optimizer: Any, **how: Any) -> float:
+    """How far one step of fit moves the weights of a model under the strategy."""
+    with strategy.scope():
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4), keras.layers.Dense(2)])
+        model.compile(optimizer(), loss="mse", **how)
+    start = model.get_weights()
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(16, 5)).astype(np.float32), rng.normal(size=(16, 2)).astype(np.float32) * 100
+    x, y = np.concatenate([x, x]), np.concatenate([y, y])  # the replicas come to the same gradient
+    model.fit(x, y, batch_size=32, epochs=1, verbose=0, shuffle=False)
+    both = zip(model.get_weights(), start, strict=True)
+    return float(np.sqrt(sum(np.sum((new.astype(np.float64) - old) ** 2) for new, old in both)))
+
+
+def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
+    """What becomes of a variable in three steps, whose gradients are different in the replicas."""
+    with strategy.scope():
+        w = tf.Variable([0.0, 0.0], name="w")
+        made = optimizer()
+        made.build([w])
+
+    @tf.function
+    def step() -> None:
+        def replica() -> None:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            made.apply_gradients([(tf.gather(tf.constant(shares), number), w)])
+
+        strategy.run(replica)
+
+    for _ in range(3):
+        step()
+    return list(map(float, w.numpy()))
+
+
+if __name__ == "__main__":
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    opt, clip = keras.optimizers, gx.clip_global_norm(LIMIT)
+    found = {
+        "replicas": strategy.num_replicas_in_sync,
+        "native": moved_by(lambda: opt.SGD(1.0, global_clipnorm=LIMIT)),
+        "ours": moved_by(lambda: gx.keras.wrap(opt.SGD(1.0), clip)),
+        "ours, loss scaled": moved_by(lambda: gx.keras.wrap(opt.LossScaleOptimizer(opt.SGD(1.0)), clip)),
+        "sum": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.identity()), [[1.0, 2.0], [2.0, 2.0]]),
+        "clipped": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]]),
+        "state": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), [[1.0, 2.0], [2.0, 2.0]]),
+    }
+    print(json.dumps(found))

@@ -1,0 +1,115 @@
+"""gradxform in Keras 3: keras_cases.py in a process for each backend, and the same numbers in all of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradxform.testing import max_ulp
+
+pytest.importorskip("keras")
+
+TESTS = Path(__file__).parent
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def run(backend: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", **more}
+    for name in [name for name in environment if name.startswith("PYTEST_")]:
+        del environment[name]
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What each backend's process has written, after all of its tests have passed."""
+    folder, found = tmp_path_factory.mktemp("keras"), {}
+    for backend in BACKENDS:
+        pytest.importorskip(backend)
+        options = ("-q", "--no-header", "-p", "no:cacheprovider", "--tb=short")
+        done = run(backend, "-m", "pytest", *options, "tests/keras_cases.py", GRADXFORM_KERAS_OUT=str(folder))
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        passed = re.search(r"(\d+) passed", done.stdout)
+        assert passed is not None
+        assert int(passed[1]) > 100, done.stdout[-2000:]
+        with np.load(folder / f"{backend}.npz") as arrays:
+            found[backend] = dict(arrays)
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_every_case_passes_on_every_backend(written: Any) -> None:
+    assert set(written) == set(BACKENDS)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(BACKENDS, 2)))
+def test_the_weights_are_the_same_on_all_backends(written: Any, one: str, other: str) -> None:
+    """After one step of plain gradient descent from zero, which adds nothing of its own."""
+    assert written[one].keys() == written[other].keys()
+    assert len(written[one]) > 10
+    for name, array in written[one].items():
+        assert np.any(array) or name.startswith("accumulate"), name
+        assert max_ulp(array, written[other][name]) <= 2, name
+
+
+@pytest.fixture(scope="module")
+def under_a_strategy() -> Any:
+    pytest.importorskip("tensorflow")
+    done = run(
+        "tensorflow",
+        "tests/keras_strategy.py",
+        PYTHONPATH=os.pathsep.join(map(str, (TESTS.parent, TESTS.parent / "backends"))),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_limit_holds_for_what_two_replicas_apply_together(under_a_strategy: Any) -> None:
+    """Keras clips in each replica, and adds up: twice the limit. Ours clips the sum."""
+    assert under_a_strategy["replicas"] == 2
+    assert under_a_strategy["native"] == pytest.approx(0.5, rel=1e-5)
+    assert under_a_strategy["ours"] == pytest.approx(0.25, rel=1e-5)
+    assert under_a_strategy["ours, loss scaled"] == pytest.approx(0.25, rel=1e-5)
+
+
+def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
+    assert under_a_strategy["sum"] == [-9.0, -12.0]
+    assert under_a_strategy["clipped"] == pytest.approx([-9.0, -12.0], rel=1e-6)
+    assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
+    make = (
+        "import keras, gradxform as gx; m = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]); "
+        f"m.compile(gx.keras.wrap('sgd', gx.clip_norm(1.0)), loss='mse'); m.save({str(tmp_path / 'm.keras')!r})"
+    )
+    assert run("jax", "-c", make).returncode == 0
+    load = (
+        f"import keras; m = keras.saving.load_model({str(tmp_path / 'm.keras')!r}); print(type(m.optimizer).__name__)"
+    )
+    done = run("jax", "-c", ("import gradxform_keras; " if imported else "") + load)
+    if imported:
+        assert done.stdout.strip() == "TransformingSGD", done.stderr[-2000:]
+    else:
+        assert "Could not locate class" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["numpy", "openvino"])
+def test_a_backend_that_does_not_train(name: str) -> None:
+    if name == "openvino":
+        pytest.importorskip("openvino")
+    done = run(name, "-c", "import keras, gradxform as gx; gx.keras.wrap(keras.optimizers.SGD(), gx.clip_norm(1.0))")
+    assert "keras.wrap: Keras's backend is" in done.stderr
