@@ -24,6 +24,7 @@ from gradxform.backward import on_backward
 from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.combining import chain, identity, masked, partition
 from gradxform.custom import elementwise, transform, xp
+from gradxform.measuring import global_norm
 from gradxform.normalizing import centralize, normalize_global_norm, normalize_norm, sign
 from gradxform.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.scaling import scale, scale_by_schedule
@@ -61,6 +62,7 @@ __all__ = [
     "elementwise",
     "ema",
     "freeze",
+    "global_norm",
     "has_updated",
     "identity",
     "jax",

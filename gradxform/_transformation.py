@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, ParamSpec
 
 from gradxform import _flat
+from gradxform._autograph import unconverted
 from gradxform._backend import adapter, preload
 from gradxform._flat import Flat
 
@@ -66,9 +67,8 @@ class GradientTransformation:
 
     __slots__ = ("__weakref__", "_key", "arguments", "name", "rule", "start")
 
-    # TensorFlow's AutoGraph leaves alone what carries this mark: rewriting Python that has no tensor conditions in it
-    # only makes tracing slow.
     autograph_info__: ClassVar[dict[str, Any]] = {}
+    """What `unconverted` sets on functions."""
 
     name: str
     """The name of the factory that made it."""
@@ -102,6 +102,7 @@ class GradientTransformation:
         """
         return EmptyState() if self.start is None else self.start(params)
 
+    @unconverted
     def update(self, updates: Any, state: Any = None, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         """Transform one tree of gradients.
 
@@ -128,8 +129,6 @@ class GradientTransformation:
             return updates, state
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
-
-    vars()["update"].autograph_info__ = autograph_info__
 
     def __call__(self, updates: Any, params: Any = None) -> Any:
         """The transformed tree, for a stateless transformation; a stateful one is a TypeError."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from gradxform import _flat
 from gradxform import _operands as operands
+from gradxform._autograph import unconverted
 from gradxform._backend import Array, opened
 from gradxform._foreign import as_transformation
 from gradxform._source import DOUBLE, SINGLE
@@ -50,6 +51,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
             "to hand on to the next step; transform the gradients before they are applied instead"
         )
 
+    @unconverted
     def identity(x: Tree) -> Tree:
         backend, (leaves, structure) = opened(x)
         if backend is None:
@@ -74,7 +76,6 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
             out[i] = leaf
         return backend.unflatten(structure, out)
 
-    vars(identity)["autograph_info__"] = {}  # for TensorFlow, as on the transformation itself
     return identity
 
 

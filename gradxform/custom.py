@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform import _backend
+from gradxform._autograph import unconverted
 from gradxform._elements import may_agree
 from gradxform._factory import factory
 from gradxform._flat import Flat
@@ -123,6 +124,7 @@ def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
     return stateless(applied)
 
 
+@unconverted
 def xp(array: Any) -> Any:
     """The namespace of an array's framework: its functions under NumPy's names, as far as it has them.
 

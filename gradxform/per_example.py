@@ -14,11 +14,13 @@ from gradxform import _flat
 from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
 from gradxform._arguments import Scalar
+from gradxform._autograph import unconverted
 from gradxform._backend import Array
 from gradxform._flat import Flat, Norm, limit
 from gradxform._source import SINGLE
 
 
+@unconverted
 def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     r"""Limit the norm of each example's gradient of each parameter by itself, and add the examples up.
 
@@ -59,6 +61,7 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     return _tree(view, [_sum_of_examples(view, i, factor) for i, factor in enumerate(factors)]), _tree(view, counts)
 
 
+@unconverted
 def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     r"""Limit the norm of each example's gradients together, and add the examples up.
 

@@ -9,6 +9,7 @@ from gradxform import _elements as elements
 from gradxform import _formulas as formulas
 from gradxform import _stateful as stateful
 from gradxform._arguments import Scalar
+from gradxform._autograph import unconverted
 from gradxform._backend import Array
 from gradxform._factory import factory
 from gradxform._flat import Flat, limit
@@ -190,6 +191,7 @@ def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
     return xp.isfinite(norm) & (factor == 1.0)
 
 
+@unconverted
 def has_updated(state: Any) -> Any:
     """Whether the last update is to be applied: false after a step that was skipped, or only accumulated.
 

@@ -13,6 +13,7 @@ from gradxform import _elements as elements
 from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
 from gradxform import _threefry as threefry
+from gradxform._autograph import unconverted
 from gradxform._backend import Array, Backend
 
 
@@ -84,6 +85,7 @@ def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[lis
     return trees.backend.unflatten(trees.structure, out)
 
 
+@unconverted
 def mean(trees: Any) -> Any:
     r"""The mean of several trees of gradients.
 
@@ -121,6 +123,7 @@ def _average(xp: Any, *given: Array, count: int) -> Array:
     return total / given[count]
 
 
+@unconverted
 def pcgrad(trees: Any, seed: Any) -> Any:
     r"""The sum of several tasks' gradients, each without what works against another one.
 
