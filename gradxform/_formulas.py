@@ -35,7 +35,7 @@ def limit_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ..
 
 
 def _limit(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
-    within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm == _INF)
+    within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
     divisor = xp.where(within, 1.0, norm)
     factor = xp.where(max_norm < 0, 0.0, max_norm) / divisor
     return xp.where(within, 1.0, xp.where(xp.isfinite(divisor), factor, float("nan")))
@@ -48,6 +48,16 @@ def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
     for dtype in others:
         found = xp.where(xp.mask(tuple(own == dtype for own in dtypes)), xp.rounded(x, dtype), found)
     return found
+
+
+def equal(one: Array, other: Array | float) -> Array:
+    """Whether equal, element by element: in a TF1 graph ``==`` asks whether two tensors are one object."""
+    return (one <= other) & (one >= other)
+
+
+def is_nan(xp: Any, x: Array) -> Array:
+    """Whether NaN, element by element; ``!=`` is as ``==``."""
+    return xp.where(x <= x, 0.0, 1.0) > 0.0
 
 
 def at_least_zero(xp: Any, bound: Array) -> Array:
@@ -72,7 +82,7 @@ def _total(xp: Any, norms: Array, ord: float) -> Array:
     if ord == 1:
         return xp.sum(norms)
     if ord == _INF:
-        return xp.where(xp.any(norms != norms), float("nan"), xp.max(norms))
+        return xp.where(xp.any(is_nan(xp, norms)), float("nan"), xp.max(norms))
     power = xp.sum(norms * norms if ord == 2 else norms**ord)
     positive = power > 0.0
     safe = xp.where(positive, power, 1.0)

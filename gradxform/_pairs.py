@@ -185,7 +185,7 @@ class Number:
     @property
     def rest(self) -> Array:
         """The low part as an array."""
-        return self.xp.where(self.high == self.high, 0.0, 0.0) if isinstance(self.low, float) else self.low
+        return self.xp.where(self.high <= self.high, 0.0, 0.0) if isinstance(self.low, float) else self.low
 
     @property
     def shape(self) -> Any:
@@ -258,21 +258,25 @@ class Number:
     def __le__(self, other: Any) -> Array:
         """Whether not larger."""
         other = self._of(other)
-        return (self.high < other.high) | ((self.high == other.high) & (self.low <= other.low))
+        return (self.high < other.high) | ((self.high <= other.high) & (self.low <= other.low))
 
     def __lt__(self, other: Any) -> Array:
         """Whether smaller."""
         other = self._of(other)
-        return (self.high < other.high) | ((self.high == other.high) & (self.low < other.low))
+        return (self.high < other.high) | ((self.high <= other.high) & (self.low < other.low))
 
     def __gt__(self, other: Any) -> Array:
         """Whether larger."""
         return self._of(other) < self
 
+    def __ge__(self, other: Any) -> Array:
+        """Whether not smaller."""
+        return self._of(other) <= self
+
     def __eq__(self, other: object) -> Any:
         """Whether equal, element by element."""
         pair = self._of(other)
-        return (self.high == pair.high) & (self.low == pair.low)
+        return (self <= pair) & (pair <= self)
 
     def __ne__(self, other: object) -> Any:
         """Whether different, element by element."""

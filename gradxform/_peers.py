@@ -65,7 +65,7 @@ def _tensorflow(xp: Any, n: Array, c: Array, r: Any) -> Array:
 def _keras(xp: Any, n: Array, c: Array, r: Any) -> Array:
     inverse = r(1.0 / xp.rounded(c, "float64"))
     factor = xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
-    return xp.where(r(c) == 0.0, 1.0, factor)  # a limit of zero is none
+    return xp.where(formulas.equal(r(c), 0.0), 1.0, factor)  # a limit of zero is none
 
 
 @_rounding
@@ -112,25 +112,25 @@ def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:
 
 def _inverse(xp: Any, n: Array) -> Array:
     """1 / n, infinite at zero, where its derivative is zero."""
-    return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(n == 0.0, math.inf, n))
+    return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(formulas.equal(n, 0.0), math.inf, n))
 
 
 @_rounding
 def _keras_each(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return xp.where(r(c) == 0.0, 1.0, r(c))
+    return xp.where(formulas.equal(r(c), 0.0), 1.0, r(c))
 
 
 @_rounding
 def _keras_divisor(xp: Any, n: Array, c: Array, r: Any) -> Array:
-    return xp.where(r(c) == 0.0, 1.0, _most(xp, n, r(c)))
+    return xp.where(formulas.equal(r(c), 0.0), 1.0, _most(xp, n, r(c)))
 
 
 def _least(xp: Any, a: Array, b: Array) -> Array:
-    return xp.where((a < b) | (a != a), a, b)
+    return xp.where(a < b, a, xp.where(a <= a, b, a))
 
 
 def _most(xp: Any, a: Array, b: Array) -> Array:
-    return xp.where((a > b) | (a != a), a, b)
+    return xp.where(a > b, a, xp.where(a <= a, b, a))
 
 
 # --- the libraries ---------------------------------------------------------------------------------------------------

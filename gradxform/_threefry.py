@@ -59,4 +59,5 @@ def _cosine(xp: Any, turns: Array) -> Array:
     angle = (2.0 * math.pi) * (turns - quarters / 4.0)
     sine, cosine = xp.sin(angle), xp.cos(angle)
     odd = xp.where(quarters > 0.0, -sine, sine)
-    return xp.where(quarters == 0.0, cosine, xp.where((quarters == 1.0) | (quarters == -1.0), odd, -cosine))
+    away = xp.abs(quarters)
+    return xp.where(away < 0.5, cosine, xp.where(away < 1.5, odd, -cosine))

@@ -163,7 +163,7 @@ def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
 def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """The ring with a norm at its place; the counter goes on, so that the place is what is left of it."""
     place = count - window * xp.floor(count / window)
-    here = (xp.arange(window) == place[:, None]) & _held(xp, norm, dtype)[:, None]
+    here = formulas.equal(xp.arange(window), place[:, None]) & _held(xp, norm, dtype)[:, None]
     return xp.where(here, norm[:, None], history)
 
 
@@ -175,7 +175,7 @@ def _percentile(xp: Any, history: Array, count: Array, norm: Array, percentile: 
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
-        xp.sum(xp.where(numbers == at[:, None], ordered, 0.0), axis=-1)
+        xp.sum(xp.where(formulas.equal(numbers, at[:, None]), ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
     limits = xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)

@@ -172,7 +172,7 @@ def _together(xp: Any, *norms: Array) -> Array:
         total = total + (norm / unit) * (norm / unit)
     positive = total > 0.0
     root = xp.sqrt(xp.where(positive, total, 1.0))
-    return xp.where(positive | (total != total), unit * xp.where(total == total, root, total), 0.0)
+    return xp.where(positive, unit * root, xp.where(total <= total, 0.0, total))
 
 
 def _sum_of_examples(view: Flat, i: int, factor: Any) -> Array:

@@ -188,7 +188,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
 
 
 def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
-    return xp.isfinite(norm) & (factor == 1.0)
+    return xp.isfinite(norm) & (factor >= 1.0)
 
 
 @unconverted

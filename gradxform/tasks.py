@@ -221,7 +221,7 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
     rows = [products[i * count : (i + 1) * count] for i in range(count)]
     total = [0.0] * count
     for i in range(count):
-        shares: list[Any] = [xp.where(high == high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
+        shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
         for chosen in _order(getattr(xp, "xp", xp), high, low, i, count):
             dot: Any = 0.0
             size: Any = 0.0
@@ -245,12 +245,15 @@ def _order(xp: Any, high: Any, low: Any, i: int, count: int) -> list[list[Any]]:
     others = [j for j in range(count) if j != i]
     places = {
         j: sum(
-            (xp.where((draws[k] < draws[j]) | ((draws[k] == draws[j]) & (k < j)), 1.0, 0.0) for k in others if k != j),
+            (xp.where(draws[k] <= draws[j] if k < j else draws[k] < draws[j], 1.0, 0.0) for k in others if k != j),
             0.0,
         )
         for j in others
     }
-    return [[places[j] == float(rank) if j != i else low != low for j in range(count)] for rank in range(count - 1)]
+    return [
+        [formulas.equal(places[j], float(rank)) if j != i else low < low for j in range(count)]
+        for rank in range(count - 1)
+    ]
 
 
 def _combined(xp: Any, *given: Array, count: int) -> Array:

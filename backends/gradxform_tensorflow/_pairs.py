@@ -59,7 +59,7 @@ def transformed(
             f"{what}: {tx!r} stops the gradients of all variables, and nothing is left to apply; "
             f"the variables are {', '.join(slots.paths)}"
         )
-    return (view if replicas == 1 else view.scaled(1.0 / replicas)).results(), skipped, state
+    return _replicas.shared(view.results(), replicas), skipped, state
 
 
 def identity_of(variable: Any) -> int:

@@ -20,3 +20,17 @@ def summed(gradients: Sequence[Any]) -> tuple[Sequence[Any], int]:
     for i, total in zip(there, context.all_reduce(tf.distribute.ReduceOp.SUM, own), strict=True):
         out[i] = total
     return out, count
+
+
+def shared(results: Sequence[Any], count: int) -> list[Any]:
+    """A replica's share of what all of them have come to: the sum of the shares is the whole."""
+    return list(results) if count == 1 else [None if whole is None else _share(whole, count) for whole in results]
+
+
+def _share(whole: Any, count: int) -> Any:
+    """An equal part; of rows, all or none, since optimizers square each replica's rows before they add them up."""
+    if not isinstance(whole, tf.IndexedSlices):
+        return whole / tf.cast(count, whole.dtype)
+    number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
+    rows = tf.where(tf.equal(number, 0), tf.size(whole.indices), 0)
+    return tf.IndexedSlices(whole.values[:rows], whole.indices[:rows], whole.dense_shape)
