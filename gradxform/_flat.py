@@ -426,6 +426,8 @@ def _includes_zero(low: Any, high: Any) -> bool:
 
 
 def _check_broadcast(flat: Flat, name: str, bound: Any) -> None:
+    if bound is None or isinstance(bound, (int, float)):
+        return
     given = getattr(bound, "shape", ())
     bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
     if not bound_shape:

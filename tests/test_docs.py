@@ -44,12 +44,15 @@ def test_the_readmes_first_example_runs() -> None:
         "grads_and_vars": [(tf.constant([30.0, 40.0]), variable)],
         "model": model,
         "gx": gx,
+        "x": jax.numpy.ones(2),
     }
     first, second = blocks("README.md", "python")
     code, optimizer = first.partition("optimizer.apply_gradients")[::2]
     exec(code, names)
     names["optimizer"] = keras.optimizers.SGD(1.0)
     exec("optimizer.apply_gradients" + optimizer, names)
+    assert names["keras_optimizer"].gradient_transformation == names["tx"]
+    assert names["y"].tolist() == [1.0, 1.0]
     assert variable.numpy() == pytest.approx([1.06, 1.08], abs=1e-6)
     assert float(torch.linalg.vector_norm(model.weight.grad)) < 0.1
     exec(second, {"tx": gx.clip_norm(1.0), "np": np})
@@ -78,7 +81,7 @@ def test_every_transform_is_in_the_readmes_table() -> None:
 
 
 def test_every_public_name_has_a_docstring_with_an_example() -> None:
-    places = [gx, *(getattr(gx, name) for name in ("numpy", "jax", "tensorflow", "torch", "testing"))]
+    places = [gx, *(getattr(gx, name) for name in ("numpy", "jax", "tensorflow", "keras", "torch", "testing"))]
     for place in places:
         for name in place.__all__:
             value = getattr(place, name)

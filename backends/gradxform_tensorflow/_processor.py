@@ -18,7 +18,7 @@ from gradxform_tensorflow._pairs import Pairs
 
 
 class GradientProcessor(tf.Module):  # type: ignore[misc]
-    """A transformation whose state is kept in `tf.Variable`s, called with (gradient, variable) pairs.
+    """A transformation whose state is kept in variables, called with (gradient, variable) pairs.
 
     It is what `apply` is to a stateless transformation, and works wherever that does. It is a `tf.Module`: a
     `tf.train.Checkpoint`, or a SavedModel, that holds it holds the state, and a run that is restored goes on bit by
@@ -28,10 +28,6 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         tx: a transformation.
         variables: all variables that gradients will come for, of known shapes; TensorFlow's or Keras's.
         name: the name of the module.
-
-    Attributes:
-        tx: the transformation.
-        state: its state now, a pytree of tensors.
 
     Raises:
         TypeError: what is no transformation, or no variable.
