@@ -20,7 +20,7 @@ from gradxform.accumulating import accumulate
 from gradxform.adaptive import clip_adaptive, clip_percentile, clip_zscore
 from gradxform.adding import add_decayed_weights, add_noise
 from gradxform.averaging import ema, trace
-from gradxform.backward import on_backward
+from gradxform.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.combining import chain, identity, masked, partition
 from gradxform.custom import elementwise, transform, xp
@@ -78,12 +78,15 @@ __all__ = [
     "pcgrad",
     "per_example_clip_global_norm",
     "per_example_clip_norm",
+    "reverse_gradient",
     "scale",
     "scale_by_schedule",
     "sign",
     "skip_large",
     "skip_nonfinite",
     "stop",
+    "stop_gradient",
+    "straight_through",
     "tensorflow",
     "testing",
     "torch",

@@ -138,6 +138,12 @@ class Backend(Protocol):
         The numbers are the arrays that the function computes with; no derivative is asked of them.
         """
 
+    def stop_gradient(self, leaf: Array) -> Array:
+        """The leaf as it is, to which nothing flows back."""
+
+    def straight_through(self, values: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
+        """The values as they are; what flows back to each flows to the leaf beside it, of its shape and dtype."""
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """The function under the framework's compiler; None if it has none."""
 

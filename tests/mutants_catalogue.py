@@ -642,7 +642,8 @@ SEVERAL = (
     ),
     Mutant(
         "pcgrad", "the other tasks come in their own order", TASKS,
-        "draws[k] <= draws[j] if k < j else draws[k] < draws[j]", "draws[k] <= draws[k] if k < j else draws[k] < draws[k]",
+        "draws[k] <= draws[j] if k < j else draws[k] < draws[j]",
+        "draws[k] <= draws[k] if k < j else draws[k] < draws[k]",
         catalogue("test_the_order_of_surgery_follows_the_seed"),
     ),
     Mutant(

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from mutants import Mutant, Tests, of, table
+from mutants_adapters import ADAPTERS
 from mutants_catalogue import CATALOGUE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -1609,7 +1610,8 @@ LIKE = (
     ),
 )  # fmt: skip
 
-MUTANTS = TRANSFORMS + THE_FLAT_VIEW + ARITHMETIC + ON_NUMPY + ON_JAX + ON_TENSORFLOW + ON_TORCH + LIKE + CATALOGUE
+MUTANTS = TRANSFORMS + THE_FLAT_VIEW + ARITHMETIC + ON_NUMPY + ON_JAX + ON_TENSORFLOW + ON_TORCH + LIKE
+MUTANTS += CATALOGUE + ADAPTERS
 
 
 # --- the run ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +20,7 @@ from gradxform.testing import max_ulp
 # torch.compile makes an instance of an autograd.Function, of which it then complains.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
+ROOT = Path(__file__).parent.parent
 Function = Callable[..., Any]
 X = np.float32([[1.0, 2.0], [3.0, 4.0]])
 
@@ -185,6 +190,14 @@ def test_nothing_to_transform(framework: str) -> None:
         assert gx.on_backward(gx.scale(2.0))(tree) == tree
 
 
+@pytest.mark.parametrize("framework", EAGER)
+def test_integers_beside_what_flows(framework: str) -> None:
+    (steps,) = constants(framework, [np.int32([1, 2])])
+    clip = gx.on_backward(gx.clip_norm(1.0))
+    (found,) = EAGER[framework](lambda x: total(clip({"n": steps, "x": x})["x"] * 3.0), np.float32([0.0]))
+    assert_close(found, [1.0])
+
+
 def test_numpy_has_no_backward_pass() -> None:
     with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
         gx.on_backward(gx.scale(2.0))([np.ones(2)])
@@ -259,6 +272,20 @@ def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
     assert len(traces) == 1
 
 
+def test_arrays_anywhere_in_a_transformation_may_be_tracers_of_what_is_within_the_gradient() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    limits, factors, w = jnp.array([100.0, 2.0]), jnp.array([2.0, 3.0]), jnp.array([30.0, 10.0])
+
+    def transformed(x: Any, limit: Any, factor: Any) -> Any:
+        tx = gx.chain(gx.partition({"**": gx.clip_norm(limit, ord=1)}), gx.scale(factor))
+        return gx.on_backward(tx)(x)
+
+    slope = jax.grad(lambda x: jnp.sum(jax.vmap(transformed)(x, limits, factors) * w))
+    for gradient in (slope, jax.jit(slope)):
+        assert_close(gradient(jnp.zeros((2, 2))), [[60.0, 20.0], [4.5, 1.5]])
+
+
 # --- per example, and twice ------------------------------------------------------------------------------------------
 
 
@@ -313,3 +340,280 @@ def test_sparse_gradients_flow_back_sparse() -> None:
         loss = tf.reduce_sum(rows * [[3.0], [3.0], [4.0]])
     found = tape.gradient(loss, table)
     assert_close(tf.convert_to_tensor(found), np.float32([[6.0], [0.0], [4.0]]) / np.sqrt(np.float32(52)))
+
+
+# --- reversed, stopped, straight through -----------------------------------------------------------------------------
+
+
+def test_reversed(gradient: Function) -> None:
+    (found,) = gradient(lambda x: total(gx.reverse_gradient(x) * 3.0), np.float32([1.0, 2.0]))
+    assert_close(found, [-3.0, -3.0], ulp=0)
+    (found,) = gradient(lambda x: total(gx.reverse_gradient(x, 0.25) * 3.0), np.float32([1.0, 2.0]))
+    assert_close(found, [-0.75, -0.75], ulp=0)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_reversed_by_an_array(framework: str) -> None:
+    (factor,) = constants(framework, [np.float32(0.5)])
+    (found,) = EAGER[framework](lambda x: total(gx.reverse_gradient(x, factor) * 3.0), np.float32([1.0]))
+    assert_close(found, [-1.5], ulp=0)
+
+
+def test_stopped(gradient: Function) -> None:
+    (found,) = gradient(lambda x: total(gx.stop_gradient({"a": x})["a"] * x), np.float32([3.0, 2.0]))
+    assert_close(found, [3.0, 2.0], ulp=0)
+
+
+def test_case_9_the_value_of_one_function_and_the_derivative_of_another(gradient: Function) -> None:
+    through = gx.straight_through(lambda x: gx.xp(x).exp(x), lambda x: x * x)
+    (found,) = gradient(lambda x: total(through(x) * 3.0), np.float32([2.0, -1.0]))
+    assert_close(found, [12.0, -6.0], ulp=0)
+
+
+RECIPES: dict[str, tuple[Function, Function | None, Any, Any]] = {
+    "sign, hard tanh": (lambda x: gx.xp(x).sign(x), gx.clip_value(1.0), [-0.5, 3.0], [1.0, 0.0]),
+    "sign": (lambda x: gx.xp(x).sign(x), None, [-0.5, 3.0], [1.0, 1.0]),
+    "round": (lambda x: gx.xp(x).floor(x + 0.5), None, [0.4, 1.6], [1.0, 1.0]),
+    "clip": (gx.clip_value(1.0), None, [0.5, 3.0], [1.0, 1.0]),
+    "tanh": (lambda x: gx.xp(x).sign(x), lambda x: gx.xp(x).tanh(x), [0.0, 20.0], [1.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes(gradient: Function, name: str) -> None:
+    forward, backward, point, wanted = RECIPES[name]
+    through = gx.straight_through(forward) if backward is None else gx.straight_through(forward, backward)
+    (found,) = gradient(lambda x: total(through(x)), np.float32(point))
+    np.testing.assert_allclose(array(found), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_one_hot_of_the_largest(framework: str) -> None:
+    """The value of the choice, the derivative of the softmax."""
+    pytest.importorskip(framework)
+
+    def softmax(x: Any) -> Any:
+        powers = gx.xp(x).exp(x)
+        return powers / total(powers)
+
+    def choose(x: Any) -> Any:
+        xp = gx.xp(x)
+        largest = xp.amax(x) if framework != "torch" else x.amax()
+        return (softmax(x) * 0.0) + xp.where(x >= largest, xp.ones_like(x), xp.zeros_like(x))
+
+    x, w = np.float32([1.0, 3.0, 2.0]), np.float32([1.0, 0.0, 0.0])
+    through = gx.straight_through(choose, softmax)
+    (given,) = constants(framework, [x])
+    assert array(through(given)).tolist() == [0.0, 1.0, 0.0]
+    found = EAGER[framework](lambda x, w: total(through(x) * w), x, w)[0]
+    p = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
+    np.testing.assert_allclose(array(found), p[0] * (w - p), atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
+    """The formula with stop_gradient, beside it, is not."""
+    rng = np.random.default_rng(0)
+    (x,) = constants(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
+
+    def f(x: Any) -> Any:
+        return gx.xp(x).sin(x) * 0.1
+
+    def b(x: Any) -> Any:
+        return x * 3.0
+
+    wanted = np.asarray(f(x))
+    assert np.asarray(gx.straight_through(f, b)(x)).tobytes() == wanted.tobytes()
+    formula = np.asarray(b(x) + gx.stop_gradient(f(x) - b(x)))
+    assert np.mean(formula != wanted) > 0.5
+
+
+def test_straight_through_in_jax() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    through = gx.straight_through(jnp.round, lambda x: x**3)
+    x = jnp.array([1.4, 2.6])
+    value, slope = jax.jvp(through, (x,), (jnp.ones(2),))
+    assert value.tolist() == [1.0, 3.0]
+    assert_close(slope, 3 * np.asarray(x) ** 2)
+    assert_close(jax.vmap(jax.grad(jax.grad(through)))(x), 6 * np.asarray(x))
+    assert_close(jax.vmap(through)(x[:, None])[:, 0], value)
+
+
+def test_a_tree_through() -> None:
+    jax = pytest.importorskip("jax")
+    through = gx.straight_through(
+        lambda t: {"a": jax.numpy.sign(t["a"]), "n": 3, "b": None}, lambda t: {"a": t["a"] * 2, "n": 4, "b": None}
+    )
+    assert through({"a": jax.numpy.ones(1)})["n"] == 3
+    found = jax.grad(lambda x: through({"a": x})["a"].sum())(jax.numpy.ones(2))
+    assert found.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_results_that_do_not_fit(framework: str) -> None:
+    (x,) = constants(framework, [np.float32([1.0, 2.0])])
+    with pytest.raises(ValueError, match=r"straight_through: at 'a' forward gives shape \(1,\) and backward \(2,\)"):
+        gx.straight_through(lambda x: {"a": x[:1]}, lambda x: {"a": x})(x)
+    with pytest.raises(ValueError, match="trees of one structure"):
+        gx.straight_through(lambda x: [x, x], lambda x: [x])(x)
+    (integers,) = constants(framework, [np.int32([1, 2])])
+    with pytest.raises(TypeError, match="forward gives int32 and backward float32; cast"):
+        gx.straight_through(lambda x: integers)(x)
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(TypeError, match="straight_through: forward must be a function"):
+        gx.straight_through(3.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="straight_through: backward must be a function"):
+        gx.straight_through(abs, 3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(abs)])
+def test_numpy_has_none_of_them(use: Any) -> None:
+    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+        use(np.ones(2))
+
+
+def test_functions_that_leave_the_framework() -> None:
+    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+        gx.straight_through(lambda x: np.float32([1.0]), lambda x: np.float32([2.0]))(None)
+
+
+@pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(lambda x: x)])
+def test_trees_without_arrays(use: Any) -> None:
+    assert use({"a": None, "b": []}) == {"a": None, "b": []}
+
+
+# --- within JAX's transformations, and other libraries' modules ------------------------------------------------------
+
+CLIP = gx.on_backward(gx.clip_norm(1.0))
+WEIGHTS = np.float32([30.0, 40.0])
+
+
+def test_scan_and_checkpoint() -> None:
+    """At each of three steps back, the gradient of the carry is clipped before it is multiplied."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def run(x: Any, wrap: Any) -> Any:
+        last, _ = jax.lax.scan(wrap(lambda c, _: (CLIP(c) * 2.0, None)), x, None, length=3)
+        return jnp.sum(last * WEIGHTS)
+
+    for wrap in (lambda f: f, jax.checkpoint):
+        for compiled in (False, True):
+            slope = jax.grad(lambda x, wrap=wrap: run(x, wrap))
+            assert_close((jax.jit(slope) if compiled else slope)(jnp.zeros(2)), [0.6, 0.8])
+
+
+def test_forward_mode_is_refused() -> None:
+    jax = pytest.importorskip("jax")
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(CLIP, (jax.numpy.ones(2),), (jax.numpy.ones(2),))
+
+
+def test_shard_map() -> None:
+    """Each shard's part of the gradient is clipped by itself."""
+    jax = pytest.importorskip("jax")
+    jnp, spec = jax.numpy, jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    clipped = jax.shard_map(CLIP, mesh=mesh, in_specs=spec("i"), out_specs=spec("i"))
+    assert_close(jax.jit(jax.grad(lambda x: jnp.sum(clipped(x) * WEIGHTS)))(jnp.zeros(2)), [0.6, 0.8])
+
+
+def test_in_flax_modules() -> None:
+    jax, linen, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+    jnp = jax.numpy
+
+    class Linen(linen.Module):  # type: ignore[misc, name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return CLIP(linen.Dense(2, use_bias=False)(x))
+
+    class Nnx(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.dense = nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            return CLIP(self.dense(x))
+
+    x, model = jnp.ones((1, 1)), Linen()
+    params = model.init(jax.random.key(0), x)
+    found = jax.jit(jax.grad(lambda p: jnp.sum(model.apply(p, x) * WEIGHTS)))(params)
+    assert_close(found["params"]["Dense_0"]["kernel"], [[0.6, 0.8]])
+    assert_close(nnx.grad(lambda m: jnp.sum(m(x) * WEIGHTS))(Nnx()).dense.kernel[...], [[0.6, 0.8]])
+
+
+def test_in_an_equinox_module() -> None:
+    jax, equinox = pytest.importorskip("jax"), pytest.importorskip("equinox")
+
+    class Model(equinox.Module):  # type: ignore[misc, name-defined]
+        dense: Any
+
+        def __call__(self, x: Any) -> Any:
+            return CLIP(self.dense(x))
+
+    model = Model(equinox.nn.Linear(1, 2, use_bias=False, key=jax.random.key(0)))
+    found = equinox.filter_jit(equinox.filter_grad(lambda m: (m(jax.numpy.ones(1)) * WEIGHTS).sum()))(model)
+    assert_close(found.dense.weight, [[0.6], [0.8]])
+    whole = gx.on_backward(gx.clip_global_norm(1.0))(model)  # a module is a tree of arrays
+    assert type(whole) is Model
+
+
+# --- PyTorch's modules, compiled from cold ---------------------------------------------------------------------------
+
+
+def test_modules() -> None:
+    torch = pytest.importorskip("torch")
+    layers = (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
+    model = torch.nn.Sequential(*layers)
+    x = torch.zeros(2, requires_grad=True)
+    (model(x) * torch.tensor(WEIGHTS)).sum().backward()
+    assert_close(x.grad, [-0.6, -0.8])
+    assert "clip_norm(1.0)" in repr(model)
+    assert "scale=0.5" in repr(model)
+    assert model.state_dict()["1.scale"] == 0.5
+    layers[1].scale.fill_(2.0)
+    x.grad = None
+    (model(x) * torch.tensor(WEIGHTS)).sum().backward()
+    assert_close(x.grad, [-0.6, -0.8])
+    with pytest.raises(TypeError, match="stateless"):
+        gx.torch.GradientTransform(gx.trace(0.9))
+
+
+@pytest.mark.timeout(300)
+def test_compiled_from_cold() -> None:
+    """In a fresh process, where the first thing that is traced is all of it, and no graph may break."""
+    pytest.importorskip("torch")
+    code = """
+import torch, gradxform as gx
+layer = torch.nn.Sequential(gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
+sign = gx.straight_through(torch.sign, gx.clip_value(1.0))
+f = torch.compile(lambda x: (layer(x) * torch.tensor([30.0, 40.0])).sum() + sign(x).sum(), fullgraph=True)
+x = torch.zeros(2, requires_grad=True)
+f(x).backward()
+print([round(v, 6) for v in x.grad.tolist()])
+"""
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "backends"))
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout.strip() == "[0.4, 0.2]", found.stderr[-3000:]
+
+
+def test_vmap_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    through = gx.straight_through(torch.round, lambda x: x**2)
+    x = torch.tensor([1.4, 2.6])
+    assert_close(torch.func.vmap(torch.func.grad(through))(x), 2 * x)
+    assert torch.func.vmap(through)(x).tolist() == [1.0, 3.0]
+    y = through(x.clone().requires_grad_())
+    y.mul_(2.0)  # the output is its own memory
+    limits = torch.tensor([1.0, 2.0])
+    slope = torch.func.grad(lambda x, c, w: (gx.on_backward(gx.clip_norm(c))(x) * w).sum())
+    found = torch.func.vmap(slope, (None, 0, None))(torch.zeros(2), limits, torch.tensor(WEIGHTS))
+    assert_close(found, [[0.6, 0.8], [1.2, 1.6]])

@@ -426,3 +426,14 @@ def test_norms_are_taken_over_the_chosen_gradients_only() -> None:
 def test_a_stopped_gradient_is_a_hole_for_what_follows() -> None:
     result = gx.chain(gx.freeze("b"), gx.clip_global_norm(1.0), gx.scale(np.inf))({"a": W, "b": np.float32([np.nan])})
     assert result["b"].tolist() == [0.0]
+
+
+def test_the_global_norm_as_a_number() -> None:
+    tree = {"w": np.float32([3.0, 0.0]), "b": [np.float16([-4.0]), None]}
+    for order, wanted in ((None, 5.0), (2, 5.0), (1, 7.0), (float("inf"), 4.0)):
+        norm = gx.global_norm(tree, ord=order)
+        assert (norm.shape, norm.dtype, float(norm)) == ((), np.float32, wanted)
+    wide = gx.global_norm([*tree.values(), np.float64([1e200])])
+    assert (wide.dtype, float(wide)) == (np.float64, 1e200)
+    assert np.isnan(gx.global_norm([np.float32([np.nan])]))
+    assert (gx.global_norm({}).dtype, float(gx.global_norm([None]))) == (np.float32, 0.0)

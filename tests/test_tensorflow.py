@@ -208,6 +208,20 @@ def test_none_beside_stopped() -> None:
     assert result[0][0] is None
 
 
+def test_when_all_but_none_is_stopped() -> None:
+    a, b = variable(name="a"), variable(name="b")
+    with pytest.raises(ValueError, match=r"nothing is left.*a, b"):
+        gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b)])
+
+
+def test_parameters_are_the_variables_or_those_given() -> None:
+    a, b = variable([1.0, 2.0], "a"), variable([3.0, 4.0], "b")
+    tx, pairs = gx.add_decayed_weights(0.5), [(tf.zeros(2), a), (tf.zeros(2), b)]
+    assert [g.numpy().tolist() for g, _ in gx.tensorflow.apply(tx, pairs)] == [[0.5, 1.0], [1.5, 2.0]]
+    given = gx.tensorflow.apply(tx, pairs, params=[tf.constant([9.0, 9.0]), tf.constant([1.0, 1.0])])
+    assert [g.numpy().tolist() for g, _ in given] == [[4.5, 4.5], [0.5, 0.5]]
+
+
 def test_numpy_gradients_are_adopted() -> None:
     ((gradient, _),) = gx.tensorflow.apply(CLIP, [(W, variable())])
     assert tf.is_tensor(gradient)
@@ -719,6 +733,12 @@ def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
 def test_what_is_no_pair(item: Any) -> None:
     with pytest.raises(TypeError, match="item 1 of grads_and_vars is not a"):
         gx.tensorflow.apply(CLIP, [(tf.constant(W), variable()), item])
+
+
+@pytest.mark.parametrize("given", [3.0, None, "gw", {}, {("g", "w"): 1}], ids=repr)
+def test_what_is_no_list_of_pairs(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"grads_and_vars must be \(gradient, variable\) pairs"):
+        gx.tensorflow.apply(CLIP, given)
 
 
 @pytest.mark.parametrize("second", [3.0, "w", None, W], ids=["number", "text", "None", "array"])

@@ -625,6 +625,20 @@ def test_a_tape_that_does_not_watch_what_goes_through_is_let_be() -> None:
     assert plain.numpy().tolist() == [2.0, 2.0]
 
 
+def test_a_tape_of_other_ops_is_let_be() -> None:
+    w = tf.Variable(W)
+
+    @tf.function
+    def slope() -> Any:
+        with tf.GradientTape() as tape:
+            before = tf.identity(w * 2.0)
+            with gx.tensorflow.override_gradients({"Identity": CLIP}):
+                y = before * 3.0
+        return tape.gradient(y, w)
+
+    assert slope().numpy().tolist() == [6.0, 6.0]
+
+
 @pytest.mark.parametrize("tx", [gx.trace(0.5), gx.chain(gx.clip_norm(1.0), gx.ema(0.5))], ids=repr)
 def test_a_transformation_with_a_state(tx: Any) -> None:
     with pytest.raises(TypeError, match=r"gradient_function takes a stateless transformation.*keeps a state"):

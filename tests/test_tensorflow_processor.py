@@ -497,6 +497,19 @@ def test_sparse_gradients_in_a_session() -> None:
         assert_ulp(session.run(table), -2.5 * np.float32([[0.0], [0.6], [0.0], [0.8]]), ulp=4)
 
 
+def test_a_sparse_gradient_moves_the_state_of_a_session() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        table = v1.get_variable("table", (3, 1))
+        processor = gx.tensorflow.GradientProcessor(gx.clip_zscore(0.5, warmup=9), [table])
+        rows = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([0, 1]), tf.constant([3, 1]))
+        ((gradient, _),) = processor([(rows, table)])
+        assert isinstance(gradient, tf.IndexedSlices)
+        session.run(v1.global_variables_initializer())
+        for _ in range(2):
+            assert session.run(gradient.values).tolist() == [[3.0], [4.0]]
+        assert session.run(processor.state.count).tolist() == [2]
+
+
 # --- the state -------------------------------------------------------------------------------------------------------
 
 
@@ -565,6 +578,16 @@ def test_variables_of_the_state_are_named_after_their_place() -> None:
     assert processor.name == "momentum"
     assert [v.name for v in processor.variables] == ["momentum/1_trace_0:0"]
     assert processor.tx == gx.chain(gx.clip_norm(1.0), gx.trace(0.5))
+
+
+def test_nested_masks_know_the_paths_of_the_variables() -> None:
+    made = [variable(name=name) for name in ("head/w", "head/b", "body/w")]
+    tx = gx.masked(gx.chain(gx.clip_norm(9.0), gx.masked(gx.trace(0.5), "**/w")), "head/**")
+    processor = gx.tensorflow.GradientProcessor(tx, made)
+    assert [v.shape.rank for v in processor.variables] == [1]
+    for _ in range(2):
+        pairs = processor([(tf.constant(W), v) for v in made])
+    assert [g.numpy().tolist() for g, _ in pairs] == [[4.5, 6.0], [3.0, 4.0], [3.0, 4.0]]
 
 
 def test_the_state_has_the_dtypes_of_sums() -> None:

@@ -31,3 +31,18 @@ def _backward(function: Backward, numbers: list[Any], upstream: list[Any]) -> tu
 
 
 _same.defvjp(_forward, _backward)
+
+
+def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """The values, whose derivatives are those of the leaves."""
+    return list(map(_instead, values, leaves))
+
+
+@jax.custom_jvp
+def _instead(value: Any, leaf: Any) -> Any:
+    return value
+
+
+@_instead.defjvp
+def _instead_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return primals[0], tangents[1]

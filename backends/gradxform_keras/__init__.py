@@ -1,5 +1,6 @@
-"""gradxform in Keras 3: optimizers with a transformation inside, on the TensorFlow, JAX and PyTorch backends."""
+"""gradxform in Keras 3: optimizers and layers with a transformation inside, on three backends."""
 
+from gradxform_keras._layers import GradientReversal, GradientTransform
 from gradxform_keras._wrap import wrap
 
-__all__ = ["wrap"]
+__all__ = ["GradientReversal", "GradientTransform", "wrap"]

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation, parse
+from gradxform_keras._expression import written
 from gradxform_keras._held import Held
 
 _HOOKS = (
@@ -81,19 +82,10 @@ class Transforming:
         Raises:
             ValueError: a transformation that no expression builds, since it holds a function or an array.
         """
-        tx, base = self._gradxform.tx, self._base
-        try:
-            again = parse(repr(tx))
-        except (TypeError, ValueError):
-            again = None
-        if again != tx:
-            raise ValueError(
-                f"keras.wrap: {tx!r} cannot be saved, since it holds a function or an array; build it of numbers, "
-                "strings and patterns, or save the weights alone"
-            )
+        base, expression = self._base, written("keras.wrap", self._gradxform.tx)
         shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
         object.__setattr__(shell, "get_config", super().get_config)  # type: ignore[misc]
-        return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": repr(tx)}
+        return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:

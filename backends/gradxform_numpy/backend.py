@@ -261,9 +261,19 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> Any:
     """NumPy has no backward pass."""
     raise TypeError(
-        "on_backward: NumPy's arrays have no backward pass; call it on arrays of JAX, TensorFlow or PyTorch, or "
-        "transform gradients that you have computed with tx(gradients)"
+        "NumPy's arrays have no backward pass; call it on arrays of JAX, TensorFlow or PyTorch, or transform gradients "
+        "that you have computed with tx(gradients)"
     )
+
+
+def stop_gradient(leaf: Any) -> Any:
+    """NumPy has no backward pass."""
+    return on_backward([leaf], (), list)
+
+
+def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> Any:
+    """NumPy has no backward pass."""
+    return on_backward(values, leaves, list)
 
 
 def compile(function: Callable[..., Any]) -> None:

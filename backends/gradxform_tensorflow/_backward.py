@@ -16,3 +16,13 @@ def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callabl
         return list(map(tf.identity, given)), lambda *upstream: function(list(upstream), numbers)
 
     return list(same(*map(tf.convert_to_tensor, leaves)))
+
+
+def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """The values; what flows back to them flows to the leaves."""
+    return list(map(_instead, values, leaves))
+
+
+@tf.custom_gradient
+def _instead(value: Any, leaf: Any) -> Any:
+    return tf.identity(value), lambda upstream: (None, upstream)

@@ -240,6 +240,16 @@ def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callabl
     return _backward.on_backward(leaves, numbers, function)
 
 
+def stop_gradient(leaf: Any) -> Any:
+    """The leaf as it is, to which nothing flows back."""
+    return tf.stop_gradient(leaf)
+
+
+def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """The values; what flows back to them flows to the leaves."""
+    return _backward.straight_through(values, leaves)
+
+
 def compile(function: Callable[..., Any]) -> Callable[..., Any]:
     """Under tf.function."""
     return tf.function(function)

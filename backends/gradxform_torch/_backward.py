@@ -32,3 +32,24 @@ class _Same(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         return None, None, *ctx.function(list(upstream), list(ctx.saved_tensors)), *[None] * ctx.rest
+
+
+def straight_through(values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:
+    """The values; what flows back to them flows to the leaves."""
+    return [_Instead.apply(value, leaf) for value, leaf in zip(values, leaves, strict=True)]  # type: ignore[no-untyped-call]
+
+
+class _Instead(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, upstream: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, upstream

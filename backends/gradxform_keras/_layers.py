@@ -1,0 +1,105 @@
+"""Layers that are the identity, and transform what flows back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
+from gradxform_keras._expression import written
+
+
+@keras.saving.register_keras_serializable("gradxform")
+class GradientTransform(keras.layers.Layer):  # type: ignore[misc]
+    """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a layer.
+
+    Args:
+        tx: a stateless transformation, or the expression that builds one. To be saved, it must be made of numbers,
+            strings and patterns.
+        **kwargs: what every layer of Keras takes, such as ``name``.
+
+    Raises:
+        TypeError: a stateful transformation.
+        ValueError: an expression that builds no transformation.
+
+    Example:
+        >>> import keras
+        >>> import gradxform as gx
+        >>> model = keras.Sequential([keras.Input((3,)), gx.keras.GradientTransform(gx.clip_norm(1.0))])
+        >>> tuple(model(keras.ops.ones((1, 3))).shape), model.layers[-1].tx
+        ((1, 3), clip_norm(1.0))
+
+    Source:
+        `gradxform.on_backward`.
+    """
+
+    def __init__(self, tx: GradientTransformation | str, **kwargs: Any) -> None:
+        """Takes a transformation."""
+        super().__init__(**kwargs)
+        self.tx = parse(tx) if isinstance(tx, str) else tx
+        self.supports_masking = True
+        self._identity = on_backward(self.tx)
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs, a tensor or a structure of them, as they are."""
+        return self._identity(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of every layer, and the expression that builds the transformation."""
+        return {**super().get_config(), "tx": written(f"the layer {self.name!r}", self.tx)}
+
+
+@keras.saving.register_keras_serializable("gradxform")
+class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
+    """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a layer.
+
+    Args:
+        scale: the factor of the reversed gradient. The layer keeps it in a weight that is not trained, so that
+            ``layer.scale.assign(0.5)`` changes it between steps without compiling anew.
+        **kwargs: what every layer of Keras takes, such as ``name``.
+
+    Raises:
+        TypeError: a scale that is no number.
+
+    Example:
+        >>> import keras
+        >>> import gradxform as gx
+        >>> layer = gx.keras.GradientReversal(0.5)
+        >>> tuple(layer(keras.ops.ones((1, 3))).shape), float(layer.scale)
+        ((1, 3), 0.5)
+
+    References:
+        Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, 2015.
+    """
+
+    def __init__(self, scale: float = 1.0, **kwargs: Any) -> None:
+        """Takes the factor."""
+        super().__init__(**kwargs)
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+            raise TypeError(f"GradientReversal: scale must be a number, got {scale!r} of type {type(scale).__name__}")
+        self.supports_masking = True
+        self.scale = self.add_weight(
+            shape=(),
+            initializer=keras.initializers.Constant(float(scale)),
+            trainable=False,
+            dtype="float32",
+            autocast=False,
+            name="scale",
+        )
+
+    def call(self, inputs: Any) -> Any:
+        """The inputs, a tensor or a structure of them, as they are."""
+        return reverse_gradient(inputs, keras.ops.convert_to_tensor(self.scale))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the inputs."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration of every layer, and the factor now."""
+        return {**super().get_config(), "scale": float(keras.ops.convert_to_numpy(self.scale))}

@@ -1,0 +1,79 @@
+"""Modules that are the identity, and transform what flows back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradxform import GradientTransformation, on_backward, reverse_gradient
+
+
+class GradientTransform(torch.nn.Module):
+    """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a module.
+
+    Args:
+        tx: a stateless transformation.
+
+    Raises:
+        TypeError: a stateful transformation.
+
+    Example:
+        >>> import torch
+        >>> import gradxform as gx
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), gx.torch.GradientTransform(gx.clip_norm(1.0)))
+        >>> model[1]
+        GradientTransform(clip_norm(1.0))
+
+    Source:
+        `gradxform.on_backward`.
+    """
+
+    def __init__(self, tx: GradientTransformation) -> None:
+        """Takes a transformation."""
+        super().__init__()
+        self.tx = tx
+        self._identity = on_backward(tx)
+
+    def forward(self, x: Any) -> Any:
+        """A tensor, or a structure of them, as it is."""
+        return self._identity(x)
+
+    def extra_repr(self) -> str:
+        """The transformation."""
+        return repr(self.tx)
+
+
+class GradientReversal(torch.nn.Module):
+    """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a module.
+
+    Args:
+        scale: the factor of the reversed gradient. The module keeps it in a buffer, so that ``module.scale.fill_(0.5)``
+            changes it between steps without compiling anew.
+
+    Example:
+        >>> import torch
+        >>> import gradxform as gx
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> gx.torch.GradientReversal(0.5)(x).sum().backward()
+        >>> x.grad
+        tensor([-0.5000, -0.5000])
+
+    References:
+        Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, 2015.
+    """
+
+    scale: torch.Tensor
+
+    def __init__(self, scale: float = 1.0) -> None:
+        """Takes the factor."""
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(float(scale)))
+
+    def forward(self, x: Any) -> Any:
+        """A tensor, or a structure of them, as it is."""
+        return reverse_gradient(x, self.scale)
+
+    def extra_repr(self) -> str:
+        """The factor."""
+        return f"scale={self.scale.item()!r}"
