@@ -540,6 +540,95 @@ def test_a_function_cannot_be_saved(tx: Any) -> None:
         optimizer.get_config()
 
 
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+def one_step(layer: Any, weights: np.ndarray) -> np.ndarray:
+    """What a step of size one takes from a kernel, whose output goes through a layer and is multiplied by weights."""
+    given = keras.Input((1,))
+    dense = keras.layers.Dense(len(weights), use_bias=False, kernel_initializer="zeros")
+    model = keras.Model(given, layer(dense(given)))
+    model.compile(opt.SGD(1.0), loss=lambda y, out: keras.ops.sum(out * y, axis=-1))
+    model.fit(np.ones((1, 1), np.float32), weights[None], epochs=1, verbose=0)
+    return -np.asarray(dense.get_weights()[0][0])
+
+
+W = np.float32([30.0, 40.0])
+
+
+def test_a_layer_that_clips_what_flows_back() -> None:
+    assert_ulp([one_step(gx.keras.GradientTransform(gx.clip_norm(1.0)), W)], [np.float32([0.6, 0.8])])
+    assert_ulp([one_step(gx.keras.GradientTransform("chain(clip_value(35.0), scale(0.5))"), W)], [[15.0, 17.5]], ulp=0)
+
+
+def test_a_layer_that_reverses_what_flows_back() -> None:
+    assert_ulp([one_step(gx.keras.GradientReversal(), W)], [-W], ulp=0)
+    assert_ulp([one_step(gx.keras.GradientReversal(0.25), W)], [-W / 4], ulp=0)
+
+
+def test_the_factor_of_a_layer_changes_between_steps() -> None:
+    reversal, given = gx.keras.GradientReversal(1.0), keras.Input((1,))
+    dense = keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")
+    model = keras.Model(given, reversal(dense(given)))
+    model.compile(opt.SGD(1.0), loss=lambda y, out: keras.ops.sum(out * y, axis=-1))
+    steps = []
+    for factor in (1.0, 0.5):
+        reversal.scale.assign(factor)
+        before = dense.get_weights()[0].copy()
+        model.fit(np.ones((1, 1), np.float32), W[None], epochs=1, verbose=0)
+        steps.append(dense.get_weights()[0][0] - before[0])
+    assert bits(steps) == bits([W, W / 2])
+
+
+@pytest.mark.parametrize("layer", [gx.keras.GradientTransform(gx.clip_norm(1.0)), gx.keras.GradientReversal(2.0)])
+def test_layers_are_the_identity_forward(layer: Any) -> None:
+    values = {"a": np.float32([[np.nan, -0.0, 3.0]]), "b": [np.float32([[1.0]]), np.int32([[7]])]}
+    found = layer(keras.tree.map_structure(keras.ops.convert_to_tensor, values))
+    for new, old in zip(keras.tree.flatten(found), keras.tree.flatten(values), strict=True):
+        assert bits([keras.ops.convert_to_numpy(new)]) == bits([old])
+    assert layer.compute_output_shape((None, 3)) == (None, 3)
+    symbolic = layer(keras.Input((3, 4), dtype="float32"))
+    assert tuple(symbolic.shape) == (None, 3, 4)
+
+
+def test_layers_in_a_model_that_is_saved(tmp_path: Path) -> None:
+    given = keras.Input((5,))
+    body = keras.layers.Dense(4, "tanh", name="body")(given)
+    body = gx.keras.GradientTransform(gx.chain(gx.clip_global_norm(0.01), gx.scale(0.5)), name="clip")(body)
+    head = keras.layers.Dense(2, name="head")(body)
+    domain = keras.layers.Dense(2, name="domain")(gx.keras.GradientReversal(0.25, name="reverse")(body))
+    model = keras.Model(given, [head, domain])
+    model.compile(opt.Adam(0.01), loss=["mse", "mse"])
+    x, y = digits()
+    model.fit(x, [y, y], batch_size=16, epochs=1, verbose=0, shuffle=False)
+    model.get_layer("reverse").scale.assign(0.75)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.get_layer("clip").tx == gx.chain(gx.clip_global_norm(0.01), gx.scale(0.5))
+    assert float(again.get_layer("reverse").scale) == 0.75
+    for each in (model, again):
+        each.fit(x, [y, y], batch_size=16, epochs=1, verbose=0, shuffle=False)
+    assert bits(model.get_weights()) == bits(again.get_weights())
+
+
+def test_layers_in_mixed_precision() -> None:
+    layer = gx.keras.GradientReversal(0.1, dtype="mixed_float16")
+    out = layer(keras.ops.ones((1, 2), "float16"))
+    assert keras.backend.standardize_dtype(out.dtype) == "float16"
+    assert float(layer.scale) == pytest.approx(0.1, abs=1e-8)
+
+
+def test_what_a_layer_does_not_take() -> None:
+    with pytest.raises(TypeError, match="on_backward takes a stateless transformation"):
+        gx.keras.GradientTransform(gx.trace(0.9))
+    with pytest.raises(ValueError, match="no transform is named 'clip_nrom'"):
+        gx.keras.GradientTransform("clip_nrom(1.0)")
+    with pytest.raises(TypeError, match="GradientReversal: scale must be a number"):
+        gx.keras.GradientReversal("1.0")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"the layer 'mine'.*cannot be saved"):
+        gx.keras.GradientTransform(gx.elementwise(abs), name="mine").get_config()
+
+
 # --- TensorFlow ------------------------------------------------------------------------------------------------------
 
 on_tensorflow = pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow's own")
