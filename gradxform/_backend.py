@@ -211,13 +211,20 @@ def _search(kind: type) -> Backend | None:
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         name = _ALIASES.get(root, root)
-        if name in sys.modules and importlib.util.find_spec(f"gradxform_{name}") is not None:
+        if name in FRAMEWORKS and name in sys.modules:
             found = backend(name)
             if issubclass(kind, found.types):
                 if not issubclass(kind, np.ma.MaskedArray):  # which each tree is searched for
                     _by_type[kind] = found
                 return found
     return None
+
+
+def unwrapped(leaf: Any) -> Any:
+    """The array in a variable of Keras, which is of the framework that Keras runs on; what is no such is itself."""
+    if type(leaf).__module__.startswith("keras.") and hasattr(leaf, "assign") and hasattr(leaf, "value"):
+        return leaf.value
+    return leaf
 
 
 def is_number(leaf: Any) -> bool:
@@ -236,7 +243,7 @@ def lookup(tree: Any) -> Backend | None:
 
 def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     """The backend that owns a tree, with the leaves and the structure that it finds; None if there are no leaves."""
-    first = _first_leaf(tree)
+    first = unwrapped(_first_leaf(tree))
     found = None if first is None else owner(first)
     if found is None or found.name == "numpy":
         if first is None or (found is None and not is_number(first)):
@@ -247,7 +254,10 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
             if belong(numpy, flat[0]):
                 return numpy, flat
             found = _beside_numpy(tree, numpy, flat[0])
-    return found, ([], None) if found is None else found.flatten(tree)
+    if found is None:
+        return None, ([], None)
+    leaves, structure = found.flatten(tree)
+    return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
 
 
 def _first_leaf(tree: Any) -> Any:
@@ -296,5 +306,10 @@ def _by_engine(tree: Any) -> Backend | None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(
         f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
-        f"({', '.join(FRAMEWORKS)}); hand in a pytree of arrays, with None where there is no gradient"
+        f"({', '.join(FRAMEWORKS)}); "
+        + (
+            "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
+            if type(leaf).__name__ == "KerasTensor"
+            else "hand in a pytree of arrays, with None where there is no gradient"
+        )
     )

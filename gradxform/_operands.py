@@ -28,6 +28,17 @@ def split(tx: GradientTransformation, backend: Backend) -> tuple[list[Array], Re
     return found, rebuild
 
 
+def values(tx: Any) -> Iterator[Any]:
+    """The hyperparameters of a transformation and of those inside of it."""
+    if isinstance(tx, GradientTransformation):
+        tx = [value for _, value in tx.arguments]
+    if isinstance(tx, (list, tuple, dict)):
+        for item in tx.values() if isinstance(tx, dict) else tx:
+            yield from values(item)
+    else:
+        yield tx
+
+
 def _replaced(value: Any, backend: Backend, swap: Callable[[Array], Array]) -> Any:
     """A hyperparameter with its arrays swapped; what holds none is itself."""
     if isinstance(value, GradientTransformation) and value.name in factories:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform._backend import Array, Backend, belong, is_number, owner
+from gradxform._backend import Array, Backend, belong, is_number, owner, unwrapped
 
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 DOUBLE = frozenset({"float64", "complex128"})
@@ -101,8 +101,15 @@ def _names(backend: Backend, leaves: Sequence[Array]) -> Sequence[str]:
     return list(names.values()) * len(kinds) if len(names) == 1 else [names[kind] for kind in kinds]
 
 
+def _adopted(backend: Backend, leaf: Any, paths: Callable[[], list[str]], i: int) -> Array:
+    try:
+        return backend.adopt(leaf)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the leaf at {paths()[i]!r} is no array that {backend.name} takes: {error}") from error
+
+
 def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], list[str]]) -> Array:
-    leaf = slots[i]
+    leaf = unwrapped(slots[i])
     found = owner(leaf)
     if isinstance(leaf, np.ma.MaskedArray):
         raise TypeError(
@@ -111,7 +118,7 @@ def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], l
     if found is backend:
         return leaf
     if (found is not None and found.name == "numpy") or is_number(leaf):
-        return backend.adopt(leaf)
+        return _adopted(backend, leaf, paths, i)
     path = paths()[i]
     if found is None:
         raise TypeError(f"the leaf at {path!r} is a {type(leaf).__name__}, not an array: {leaf!r:.80}")

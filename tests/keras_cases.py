@@ -74,6 +74,21 @@ def starts() -> list[np.ndarray]:
     return [rng.normal(size=g.shape).astype(np.float32) for g in G]
 
 
+@keras.saving.register_keras_serializable("tests")
+class Custom(opt.Optimizer):
+    """An optimizer of a user's own, with an option and a step."""
+
+    def __init__(self, learning_rate: float = 1.0, power: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.power = power
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        self.assign_sub(variable, keras.ops.sign(gradient) * keras.ops.abs(gradient) ** self.power * learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "power": self.power}
+
+
 # --- it is the optimizer, but for the transformation ---------------------------------------------------------------
 
 NAMES = sorted(
@@ -130,7 +145,7 @@ def test_frozen_variables_stay_bit_by_bit_and_the_others_move_as_if_alone(name: 
 
 def test_averages_of_frozen_weights_do_not_move_them() -> None:
     tx = gx.freeze("**/kernel")
-    optimizer = gx.keras.wrap(opt.SGD(0.1, use_ema=True, ema_momentum=0.37), tx)
+    optimizer = gx.keras.wrap(opt.SGD(0.1, use_ema=True, ema_momentum=0.123), tx)
     given = variables(starts())
     steps(optimizer, many(9), given)
     optimizer.finalize_variable_values(given)
@@ -322,6 +337,147 @@ def test_stateless_apply() -> None:
     assert not any(np.any(keras.ops.convert_to_numpy(v)) for v in given)
 
 
+# --- steps that are left out -----------------------------------------------------------------------------------------
+
+CAREFUL: dict[str, Callable[..., Any]] = {
+    "AdamW": functools.partial(opt.AdamW, 0.1, weight_decay=0.1),
+    "SGD, averages": functools.partial(opt.SGD, 0.1, momentum=0.9, weight_decay=0.1, use_ema=True),
+    "RMSprop": functools.partial(opt.RMSprop, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", CAREFUL)
+@pytest.mark.parametrize(
+    "tx", [gx.skip_nonfinite(gx.identity()), gx.chain(gx.skip_large(gx.identity(), 100.0))], ids=repr
+)
+def test_a_step_that_is_skipped_leaves_the_optimizer_alone(name: str, tx: Any) -> None:
+    """As if it had never been: momentum and weight decay act on zeros too."""
+    good = many(4)
+    plain, given = CAREFUL[name](), variables(starts())
+    wanted = steps(plain, good, given)
+    bad = [[g * np.float32(np.nan) for g in G], *good[:2], [G[0] * np.float32(np.inf), G[1]], *good[2:]]
+    optimizer, others = gx.keras.wrap(CAREFUL[name](), tx), variables(starts())
+    assert bits(steps(optimizer, bad, others)) == bits(wanted)
+    assert int(optimizer.iterations) == 4
+    assert bits(plain.variables) == bits(optimizer.variables[: len(plain.variables)])
+
+
+@pytest.mark.parametrize("name", CAREFUL)
+def test_accumulation_by_the_transformation_leaves_the_optimizer_alone_in_between(name: str) -> None:
+    gradients = many(6)
+    pairs = [(gradients[i], gradients[i + 1]) for i in (0, 2, 4)]
+    means = [[(a + b) / np.float32(2) for a, b in zip(one, two, strict=True)] for one, two in pairs]
+    wanted = steps(CAREFUL[name](), means, variables(starts()))
+    optimizer, given = gx.keras.wrap(CAREFUL[name](), gx.accumulate(gx.identity(), every=2)), variables(starts())
+    found = steps(optimizer, gradients, given)
+    assert_ulp(found, wanted, ulp=64)
+    assert int(optimizer.iterations) == 3
+
+
+def test_what_a_masked_part_leaves_out_is_its_own_affair() -> None:
+    tx = gx.masked(gx.accumulate(gx.identity(), every=2), "**/bias")
+    kernel, bias = steps(gx.keras.wrap(opt.SGD(1.0), tx), [G, G])
+    assert_ulp([kernel, bias], [-2 * G[0], -G[1]])
+
+
+def test_skipped_steps_in_fit() -> None:
+    x, y = digits()
+    spoilt = y.copy()
+    spoilt[16:32] = np.nan
+    results = []
+    for targets, tx in ((y, gx.identity()), (spoilt, gx.skip_nonfinite(gx.identity()))):
+        model = network()
+        model.compile(gx.keras.wrap(opt.AdamW(0.05, weight_decay=0.1), tx), loss="mse")
+        parts = [(x[:16], targets[:16]), (x[16:32], targets[16:32]), (x[32:], targets[32:])]
+        for part in parts if np.isnan(targets).any() else (parts[0], parts[2]):
+            model.fit(*part, batch_size=16, epochs=1, verbose=0, shuffle=False)
+        results.append(model.get_weights())
+    assert_ulp(*results, ulp=4)
+
+
+# --- options that are in no configuration ----------------------------------------------------------------------------
+
+
+def test_weights_that_are_excluded_from_decay_stay_excluded() -> None:
+    results = []
+    for wrapped in (False, True):
+        optimizer = opt.SGD(0.1, weight_decay=1.0)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        optimizer = gx.keras.wrap(optimizer, gx.identity()) if wrapped else optimizer
+        results.append(bits(steps(optimizer, many(2), variables(starts()))))
+    assert results[0] == results[1]
+
+
+class WithFunction(Custom):
+    """A user's optimizer whose configuration leaves out a function and a list."""
+
+    def __init__(self, learning_rate: float = 1.0, fn: Any = None, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.fn, self.seen = fn, ["one"] if fn else []
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        super().update_step(self.fn(gradient), variable, learning_rate)
+
+
+def test_an_option_that_is_not_in_the_configuration() -> None:
+    plain = WithFunction(fn=lambda g: g * 2.0)
+    wrapped = gx.keras.wrap(plain, gx.clip_value(2.0))
+    assert list(wrapped.seen) == ["one"]
+    wrapped.seen.append("two")
+    assert list(plain.seen) == ["one"]
+    assert_ulp(steps(wrapped, [G]), [-2 * np.clip(g, -2, 2) for g in G])
+
+
+def test_a_limit_that_is_a_variable_changes_in_fit() -> None:
+    limit = keras.Variable(1.0, name="limit")
+    model = network()
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.clip_global_norm(limit)), loss="mse")
+    x, y = digits()
+    for size in (1.0, 0.125):
+        limit.assign(size)
+        before = model.get_weights()
+        model.fit(x, y, batch_size=48, epochs=1, verbose=0, shuffle=False)
+        both = zip(model.get_weights(), before, strict=True)
+        moved = np.sqrt(sum(np.sum((a.astype(np.float64) - b) ** 2) for a, b in both))
+        assert moved == pytest.approx(size, rel=1e-4)
+
+
+def test_the_state_before_the_optimizer_is_built_and_in_memory_of_its_own() -> None:
+    optimizer = gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5))
+    assert optimizer.gradient_transformation_state is None
+    given = variables()
+    steps(optimizer, [G], given)
+    state = optimizer.gradient_transformation_state
+    steps(optimizer, [G], given)
+    assert_ulp(state.trace, G, ulp=0)
+
+
+def test_a_wrapped_optimizer_is_pickled() -> None:
+    import pickle
+
+    optimizer = gx.keras.wrap(opt.Adam(0.1), CLIP)
+    again = pickle.loads(pickle.dumps(optimizer))
+    assert again.gradient_transformation == CLIP
+    assert type(again) is type(optimizer)
+
+
+def test_a_step_whose_gradients_are_all_frozen_does_nothing() -> None:
+    optimizer, given = gx.keras.wrap(opt.Adam(0.1, weight_decay=0.5), gx.freeze("**/kernel")), variables(starts())
+    optimizer.build(given)
+    optimizer.apply(tensors(G[:1]), given[:1])
+    assert bits(map(keras.ops.convert_to_numpy, given)) == bits(starts())
+
+
+def test_keras_s_variables_are_leaves() -> None:
+    given = variables(G)
+    assert bits([keras.ops.convert_to_numpy(gx.global_norm(given))]) == bits([gx.global_norm(G)])
+    assert_ulp(map(keras.ops.convert_to_numpy, CLIP(given)), CLIP(G))
+    assert len(gx.ema(0.9).init(given).ema) == 2
+    assert bits([keras.ops.convert_to_numpy(gx.on_backward(CLIP)(given)[0])]) == bits(G[:1])
+    with pytest.raises(TypeError, match=r"symbolic.*gx.keras.GradientTransform"):
+        gx.on_backward(CLIP)(keras.Input((3,)))
+
+
 # --- fit, save, load -------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +505,7 @@ SAVED: dict[str, Callable[[], Any]] = {
     "AdamW, accumulation": lambda: opt.AdamW(0.05, weight_decay=0.1, gradient_accumulation_steps=2),
     "LossScaleOptimizer": lambda: opt.LossScaleOptimizer(opt.Adam(0.05), initial_scale=64.0),
     "a schedule": lambda: opt.SGD(opt.schedules.ExponentialDecay(0.05, 2, 0.5)),
+    "averages": lambda: opt.SGD(0.05, use_ema=True, ema_momentum=0.7),
 }
 
 
@@ -370,7 +527,8 @@ def test_a_model_that_is_saved_goes_on_bit_by_bit(name: str, outside: bool, tmp_
     assert held.gradient_transformation == CHAIN
     assert bits(v.numpy() for v in again.optimizer.variables) == bits(v.numpy() for v in model.optimizer.variables)
     assert any(np.any(np.asarray(leaf)) for leaf in held.gradient_transformation_state[2].trace)
-    assert bits(fit(again).get_weights()) == bits(fit(model).get_weights())
+    if (BACKEND, name) != ("jax", "averages"):  # Keras itself cannot fit twice there: the weights are the averages
+        assert bits(fit(again).get_weights()) == bits(fit(model).get_weights())
     assert model.get_weights()[0].tobytes() == frozen
 
 
@@ -393,11 +551,13 @@ def test_eager_and_compiled(how: dict[str, bool]) -> None:
     if BACKEND == "torch" and "jit_compile" in how:
         pytest.skip("Keras compiles a whole model in PyTorch, which takes its time")
     results = []
-    for tx in (CHAIN, gx.chain(gx.identity(), CHAIN)):
+    for options in ({}, how):
         model = network()
-        model.compile(gx.keras.wrap(opt.Adam(0.05), tx), loss="mse", **how)
-        results.append(bits(fit(model, 2).get_weights()))
-    assert results[0] == results[1]
+        model.compile(gx.keras.wrap(opt.SGD(0.05), CHAIN), loss="mse", **options)
+        results.append(fit(model, 2).get_weights())
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    assert bits(results[0]) != bits(network().get_weights())
 
 
 def test_mixed_precision() -> None:
@@ -451,21 +611,6 @@ def test_callbacks_that_change_the_learning_rate() -> None:
     assert float(model.optimizer.learning_rate) == 0.25
 
 
-@keras.saving.register_keras_serializable("tests")
-class Custom(opt.Optimizer):
-    """An optimizer of a user's own, with an option and a step."""
-
-    def __init__(self, learning_rate: float = 1.0, power: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(learning_rate, **kwargs)
-        self.power = power
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        self.assign_sub(variable, keras.ops.sign(gradient) * keras.ops.abs(gradient) ** self.power * learning_rate)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "power": self.power}
-
-
 def test_an_optimizer_of_ones_own() -> None:
     optimizer = gx.keras.wrap(Custom(power=2.0), gx.clip_value(2.0))
     assert optimizer.power == 2.0
@@ -491,8 +636,7 @@ class Demanding(Custom):
 
 
 def test_a_class_whose_config_does_not_give_its_options() -> None:
-    with pytest.raises(TypeError, match=r"get_config\(\) of Forgetful does not give power=2.0"):
-        gx.keras.wrap(Forgetful(power=2.0), CLIP)
+    assert gx.keras.wrap(Forgetful(power=2.0), CLIP).power == 2.0
     with pytest.raises(TypeError, match="Demanding cannot be made anew"):
         gx.keras.wrap(Demanding(1.0, must=1), CLIP)
 

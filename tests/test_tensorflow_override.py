@@ -633,6 +633,7 @@ def test_a_tape_of_other_ops_is_let_be() -> None:
         with tf.GradientTape() as tape:
             before = tf.identity(w * 2.0)
             with gx.tensorflow.override_gradients({"Identity": CLIP}):
+                tf.identity(tf.constant(W))
                 y = before * 3.0
         return tape.gradient(y, w)
 

@@ -436,7 +436,7 @@ def test_a_v1_optimizer_in_a_session(name: str, use_resource: bool) -> None:
             assert session.run(step) == 4
             assert bits(session.run(frozen)) == bits(np.float32([0.1, 0.2]))
             assert session.run(unused).tolist() == [7.0]
-            state = session.run(processor.state[1].trace[0]) if ours else trace
+            state = session.run(processor.state[1].trace[2]) if ours else trace
         return seen, state
 
     (ours, state), (wanted, trace) = train(True), train(False)
@@ -565,7 +565,9 @@ def test_its_variables_are_its_state_and_none_of_the_models() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")])
     made = [*model.trainable_variables, variable(name="own")]
     processor = gx.tensorflow.GradientProcessor(gx.chain(gx.trace(0.5), gx.clip_norm(1.0), gx.ema(0.9)), made)
-    assert [tuple(v.shape) for v in processor.variables] == [(2, 2), (2,), (2,), (), (2, 2), (2,), (2,), (2,)]
+    assert sorted(tuple(v.shape) for v in processor.variables) == sorted(
+        [(2, 2), (2,), (2,), (), (2, 2), (2,), (2,), (2,)]
+    )
     assert processor.trainable_variables == ()
     assert not {id(v) for v in processor.variables} & {id(getattr(v, "value", v)) for v in made}
     assert not any(own is v for own in processor.variables for v in made)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from gradxform import GradientTransformation, _backend, _flat
+from gradxform import GradientTransformation, _backend, _flat, has_updated
+from gradxform import _operands as operands
 from gradxform import _stateful as stateful
 from gradxform._transformation import Context
 from gradxform._variables import path_of
@@ -25,6 +26,8 @@ class Held:
         """The places of the variables whose gradients are given, among all."""
         self.stopped: set[int] = set()
         """The places of those whose gradients were stopped."""
+        self.due: Any = True
+        """Whether the step is to be applied: True, or a bool of the backend."""
         self._variables: Sequence[Any] = ()
         self._paths: list[str] = []
         self._leaves: list[Any] = []
@@ -40,10 +43,18 @@ class Held:
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
         self._leaves = [None if leaf is None else _variable(optimizer, np.asarray(leaf), path) for leaf, path in found]
         self._structure = self.backend.flatten(first)[1]
+        for value in operands.values(self.tx):  # so that JAX is handed a limit that is a variable
+            if isinstance(value, keras.Variable):
+                optimizer._track_variable(value)
 
-    def state(self) -> Any:
-        """The state now, in arrays of the backend."""
-        arrays = iter(self.backend.dense([_value(variable) for variable in self._leaves if variable is not None])[0])
+    def begin(self, given: Sequence[int]) -> None:
+        """A step with gradients of some variables; it is to be applied, as long as nothing says otherwise."""
+        self.given, self.due = given, True
+
+    def state(self, copied: bool = False) -> Any:
+        """The state now, in arrays of the backend, or in copies of them."""
+        own = self.backend.dense([_value(variable) for variable in self._leaves if variable is not None])[0]
+        arrays = iter(self.backend.copied(own) if copied else own)
         return self.backend.unflatten(self._structure, [None if v is None else next(arrays) for v in self._leaves])
 
     def transformed(self, grads: Sequence[Any]) -> list[Any]:
@@ -62,16 +73,47 @@ class Held:
                 return list(grads)
             old = self.state()
             view, new = self.tx.rule(view, old, Context([_value(v) for v in self._variables], {}))
-            results, self.stopped = view.results(), view.skipped()
+            results, self.stopped, self.due = view.results(), view.skipped(), _is_due(self.tx, new)
             for variable, leaf in zip(self._leaves, self.backend.flatten(new)[0], strict=True):
                 if variable is not None:
                     variable.assign(leaf)
-        if self.stopped.issuperset(self.given):
+        if self.stopped.issuperset(range(len(self._variables))):
             raise ValueError(
                 f"keras.wrap: {self.tx!r} stops the gradients of all variables, and nothing is left to apply; "
                 f"the variables are {', '.join(self._paths)}"
             )
         return [None if place in self.stopped else results[place] for place in self.given]
+
+    def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
+        """Do what changes some variables if the step is to be applied."""
+        if self.due is True:
+            update()
+        elif _replicas(self.backend) > 1:
+            raise ValueError(
+                f"keras.wrap: {self.tx!r} leaves steps out, which an optimizer under a tf.distribute strategy of "
+                "several replicas cannot; use a LossScaleOptimizer, or accumulate in a loop of your own"
+            )
+        elif self.backend.name != "jax":
+            keras.ops.cond(self.due, lambda: _nothing(update()), lambda: None)
+        else:  # where a branch has no side effects
+            old = [variable.value for variable in variables]
+            update()
+            for variable, value in zip(variables, old, strict=True):
+                variable.assign(keras.ops.where(self.due, variable.value, value))
+
+    def not_its_own(self, variables: Sequence[Any]) -> list[Any]:
+        """Variables that are not those of the transformation's state."""
+        own = {id(variable) for variable in self._leaves}
+        return [variable for variable in variables if id(variable) not in own]
+
+    def take_back(self, iterations: Any) -> None:
+        """Count a step that was not applied off again."""
+        if self.due is not True:
+            iterations.assign_sub(keras.ops.where(self.due, 0, 1))
+
+
+def _nothing(_: Any) -> None:
+    """The result of a branch that is there for what it does."""
 
 
 def _variable(optimizer: Any, leaf: Any, path: str) -> Any:
@@ -95,6 +137,30 @@ def _unrecorded(backend: Any) -> Any:
     import torch
 
     return torch.no_grad()
+
+
+def _is_due(tx: Any, state: Any) -> Any:
+    """Whether the step is to be applied; what some variables' part of a transformation says holds for these alone."""
+    if not isinstance(tx, GradientTransformation):
+        return has_updated(state)
+    if not tx.stateful or tx.name in ("masked", "partition"):
+        return True
+    if tx.name != "chain":
+        return has_updated(state)
+    found = True
+    for (_, part), inner in zip(tx.arguments, state, strict=True):
+        due = _is_due(part, inner)
+        found = due if found is True else found if due is True else found & due
+    return found
+
+
+def _replicas(backend: Any) -> int:
+    if backend.name != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return 1 if context is None else int(context.num_replicas_in_sync)
 
 
 def _summed(backend: Any, gradients: list[Any]) -> list[Any]:

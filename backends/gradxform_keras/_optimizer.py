@@ -32,6 +32,7 @@ class Transforming:
     _base: type[Any]
     """The optimizer's own class."""
     _gradxform: Held
+    built: bool
 
     @property
     def gradient_transformation(self) -> GradientTransformation:
@@ -40,8 +41,8 @@ class Transforming:
 
     @property
     def gradient_transformation_state(self) -> Any:
-        """Its state now, a pytree of arrays of Keras's backend."""
-        return self._gradxform.state()
+        """Its state now, a pytree of arrays of Keras's backend; None before the optimizer is built."""
+        return self._gradxform.state(copied=True) if self.built else None
 
     def build(self: Any, variables: Sequence[Any]) -> None:
         """Makes the optimizer's variables, and after them those of the transformation's state."""
@@ -50,7 +51,7 @@ class Transforming:
             self._gradxform.build(self)
 
     def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
-        self._gradxform.given = [self._get_variable_index(variable) for variable in trainable_variables]
+        self._gradxform.begin([self._get_variable_index(variable) for variable in trainable_variables])
         super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self: Any, grads: Any) -> Any:
@@ -61,17 +62,31 @@ class Transforming:
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        super()._apply_weight_decay(self._moving(variables))  # type: ignore[misc]
+        moving, decay = self._moving(variables), super()._apply_weight_decay  # type: ignore[misc]
+        if moving:
+            self._gradxform.when_due(moving, lambda: decay(moving))
 
-    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+    def _backend_update_step(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        moving, update = self._moving(trainable_variables), super()._backend_update_step  # type: ignore[misc]
         grads = [gradient for gradient in grads if gradient is not None]
-        super()._backend_update_step(grads, self._moving(trainable_variables), learning_rate)  # type: ignore[misc]
+        if moving:
+            changed = [*moving, *self._gradxform.not_its_own(self._variables)]
+            self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
+        if self.gradient_accumulation_steps:  # what follows is outside of the branch, and the step counts
+            self._gradxform.due = True
 
     def _update_model_variables_moving_average(self: Any, trainable_variables: Any) -> None:
-        super()._update_model_variables_moving_average(trainable_variables)  # type: ignore[misc]
-        if self.use_ema:
-            for place in self._gradxform.stopped:  # the average of what does not move, without rounding
-                self._model_variables_moving_average[place].assign(keras.ops.copy(self._trainable_variables[place]))
+        if not self.use_ema:
+            return
+        averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average  # type: ignore[misc]
+        self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
+        for place in self._gradxform.stopped:  # the average of what does not move, without rounding
+            averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+        """Updates the variables; a step that is not to be applied does not count as one."""
+        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        self._gradxform.take_back(self._iterations)
 
     def _moving(self: Any, variables: Sequence[Any]) -> list[Any]:
         return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
@@ -86,6 +101,10 @@ class Transforming:
         shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
         object.__setattr__(shell, "get_config", super().get_config)  # type: ignore[misc]
         return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
+
+    def __reduce__(self: Any) -> Any:
+        """Pickles as the optimizer's own class does, which is one that can be imported."""
+        return self._base._unpickle_model, super().__reduce__()[1]
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -117,17 +136,27 @@ def remade(optimizer: Any, tx: GradientTransformation) -> Any:
         made = base.from_config.__func__(_derived(base), _options(optimizer))
     except TypeError as error:
         raise TypeError(f"keras.wrap: {base.__name__} cannot be made anew from its get_config(): {error}") from error
-    for name, value in vars(optimizer).items():
-        if name[0] != "_" and name != "built" and isinstance(value, (bool, int, float, str)):
-            if vars(made).get(name) != value:
-                raise TypeError(
-                    f"keras.wrap: the get_config() of {base.__name__} does not give {name}={value!r}; let it, since "
-                    "a wrapped optimizer is a new one with the same options"
-                )
+    for name, value in vars(optimizer).items():  # what is no option of the class's, or is not in its configuration
+        if not _is_keras_s(name, value) and vars(made).get(name) is not value:
+            setattr(made, name, type_(value) if (type_ := _container(value)) else value)
     made._gradxform = Held(tx)
     if optimizer.built:
         made.build(optimizer._trainable_variables)
     return made
+
+
+def _container(value: Any) -> type[Any] | None:
+    """The plain type of a list, a dict or a set, which is copied: Keras's are tied to the optimizer that has them."""
+    return next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
+
+
+def _is_keras_s(name: str, value: Any) -> bool:
+    """Whether an attribute is part of what Keras keeps about variables, which the new optimizer has its own of."""
+    if name in ("built", "_tracker", "_variables", "_exclude_from_weight_decay_cache", "_distribution_strategy"):
+        return True
+    if name.startswith(("_self_", "_obj_", "_trainable_variables", "_gradxform")):
+        return True
+    return any(isinstance(leaf, (keras.Variable, keras.optimizers.Optimizer)) for leaf in keras.tree.flatten(value))
 
 
 def _options(optimizer: Any) -> dict[str, Any]:

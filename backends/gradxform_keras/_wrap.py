@@ -19,22 +19,27 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
     It is of a class derived from the optimizer's own, for `model.compile` and for loops of one's own. The
     transformation stands where Keras's own clipping does: it sees gradients that are unscaled, the mean of accumulated
     ones, and the sum of those of all replicas of a `tf.distribute` strategy; weight decay, the step and averages of the
-    weights come after it. Variables whose gradients it stops are left bit by bit as they are, by weight decay and
-    averages as well, but not by constraints. Its state is held in the optimizer's variables, and saved with them.
+    weights come after it. Variables whose gradients it stops are left bit by bit as they are, by weight decay as well,
+    but not by constraints; the average of such a weight is the weight. A step that it leaves out (`skip_nonfinite`,
+    `skip_large`, `accumulate`, unless they are masked) leaves the optimizer alone. Its state is held in the optimizer's
+    variables, and saved with them.
 
     Args:
         optimizer: any Keras 3 optimizer, or the name of one; it is left as it is. Of a
             `keras.optimizers.LossScaleOptimizer` the optimizer inside is wrapped.
-        tx: a transformation; a gradient's path is its variable's ``path``. To be saved, it must be made of numbers,
-            strings and patterns.
+        tx: a transformation; a gradient's path is its variable's ``path``, which in a model begins with the model's
+            name: write ``"**/encoder/**"``. A limit may be a `keras.Variable`, which is not trained, and changes
+            without compiling anew. `model.save` raises for one that is not made of numbers, strings and patterns;
+            `model.save_weights` does not look at it.
 
     Returns:
-        A new optimizer with the same options and the same variables' values. `keras.saving.load_model` finds it if
-        `gradxform_keras` has been imported.
+        A new optimizer with the same options and the same variables' values, whose ``gradient_transformation`` and
+        ``gradient_transformation_state`` can be looked at. In a new process, ``import gradxform_keras`` before
+        `keras.saving.load_model`, so that Keras knows the class.
 
     Raises:
         TypeError: what is no optimizer of Keras 3 or no transformation; one that is wrapped already; a
-            `MultiOptimizer`, which has no gradients of its own; a class whose ``get_config`` does not give its options.
+            `MultiOptimizer`, which has no gradients of its own; a class that its ``get_config`` cannot make anew.
         RuntimeError: a backend of Keras that does not train.
 
     Example:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager import record
+from tensorflow.python.framework import op_def_registry
 
 from gradxform import GradientTransformation, _flat
 from gradxform._foreign import as_transformation
@@ -22,7 +25,8 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
     """A gradient function for `tf.RegisterGradient`, from a transformation.
 
     What flows back through an op of that gradient is the transformed gradient of its output, as if the op itself were
-    the identity; so the op must have one input an output, of the same shape. Works in TF1 graphs and in `tf.function`.
+    the identity; so the op must have one input an output, of the same shape and dtype. Works in TF1 graphs and in
+    `tf.function`.
 
     Args:
         tx: a stateless transformation.
@@ -78,8 +82,8 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
 
     Registers a `gradient_function` for each type and sets the graph's ``gradient_override_map``, in one step. The ops
     compute what they always do. Works in TF1 graphs and in `tf.function`, for gradients by `tf.gradients`, or by a
-    `tf.GradientTape` around the call of the function. Eager execution, and a tape within the function, do not look at
-    the map; here they are an error.
+    `tf.GradientTape` around the call of the function. Eager execution, a tape within the function, and the branches,
+    loops and functions that are built within the context do not look at the map; here they are an error.
 
     Args:
         overrides: from the type of an op, such as "Identity", to a stateless transformation.
@@ -88,8 +92,13 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
         None.
 
     Raises:
-        RuntimeError: eager execution, or a tape within the function.
+        RuntimeError: eager execution, a tape within the function, or an op of the type in a branch, a loop or another
+            function that was built within the context; open the context within that one.
         TypeError: a stateful transformation, a type that is no str.
+        ValueError: a type that no op has.
+
+    Warns:
+        UserWarning: no op of a type was made within the context.
 
     Example:
         >>> import tensorflow as tf
@@ -115,16 +124,58 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
     for kind, tx in overrides.items():
         if not isinstance(kind, str):
             raise TypeError(f"tensorflow.override_gradients: the type of an op must be a str, got {kind!r}")
-        names[kind] = _Name(f"gradxform_{next(_numbers)}")
-        tf.RegisterGradient(names[kind])(gradient_function(tx))
+        if op_def_registry.get(kind) is None:
+            raise ValueError(
+                f"tensorflow.override_gradients: no op of TensorFlow is of type {kind!r}, such as 'Identity'"
+            )
+        names[kind] = _Name(_registered(as_transformation("tensorflow.override_gradients", tx)))
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with graph.gradient_override_map(names):
         yield
-    if record.could_possibly_record():
-        for op in graph.get_operations()[before:]:
-            if op.type in names and record.should_record_backprop(list(op.inputs)):
-                _refuse()
+    made = graph.get_operations()[before:]
+    if record.could_possibly_record() and any(
+        op.type in names and record.should_record_backprop(list(op.inputs)) for op in made
+    ):
+        _refuse()
+    _check_functions(graph, made, names)
+    for kind in set(names).difference(op.type for op in made):
+        warnings.warn(f"tensorflow.override_gradients: no op of type {kind!r} was made in the context", stacklevel=3)
+
+
+@functools.cache
+def _registered(tx: GradientTransformation) -> str:
+    """The name that the gradient function of a transformation is registered under."""
+    name = f"gradxform_{next(_numbers)}"
+    tf.RegisterGradient(name)(gradient_function(tx))
+    return name
+
+
+def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> None:
+    """Refuse ops of the types in functions that were built within the context, to which the map is not handed on."""
+    library = None
+    waiting = [(op.name, name) for op in made for name in _functions(op.node_def)]
+    seen: set[str] = set()
+    while waiting:
+        whose, name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        library = library or {f.signature.name: f for f in graph.as_graph_def().library.function}
+        for node in library[name].node_def if name in library else ():
+            if node.op in names and "_gradient_op_type" not in node.attr:
+                raise RuntimeError(
+                    f"tensorflow.override_gradients: {whose!r} was built in the context and is a branch, a loop or a "
+                    f"function of its own with an op of type {node.op!r}, {node.name!r}; TensorFlow does not hand the "
+                    "map on to it: open the context within it, or use gx.on_backward(tx)(x), which works everywhere"
+                )
+            waiting += [(whose, inner) for inner in _functions(node)]
+
+
+def _functions(node: Any) -> list[str]:
+    """The names of the functions that a node calls."""
+    values = node.attr.values()
+    return [f.name for value in values for f in (*value.list.func, *([value.func] if value.HasField("func") else []))]
 
 
 class _Name(str):

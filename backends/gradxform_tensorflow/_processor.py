@@ -22,7 +22,8 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
 
     It is what `apply` is to a stateless transformation, and works wherever that does. It is a `tf.Module`: a
     `tf.train.Checkpoint`, or a SavedModel, that holds it holds the state, and a run that is restored goes on bit by
-    bit. Under a `tf.distribute` strategy, make it within the strategy's scope.
+    bit, whatever the order of the variables. Keras's own files, ``.keras`` and ``.weights.h5``, hold no `tf.Module`:
+    there it is `gradxform.keras.wrap` that saves a state. Under a `tf.distribute` strategy, make it within its scope.
 
     Args:
         tx: a transformation.
@@ -56,13 +57,21 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         self._slots = _Slots(variables)
         first = stateful.first(self.tx, self._slots.likes, self._slots.paths)
         leaves, self._slots.structure = backend.flatten(first)
+        self._slots.places_of_state = [
+            None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
+        ]
         with self.name_scope:
-            self._state = [_variable(leaf, path) for leaf, path in zip(leaves, backend.paths(first), strict=True)]
+            self._state = {
+                path: _variable(leaf, path)
+                for leaf, path in zip(leaves, self._slots.places_of_state, strict=True)
+                if path is not None
+            }
 
     @property
     def state(self) -> Any:
         """The state of the transformation now, a pytree of tensors."""
-        values = [None if variable is None else tf.convert_to_tensor(variable) for variable in self._state]
+        paths = self._slots.places_of_state
+        values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
         return backend.unflatten(self._slots.structure, values)
 
     @tf.autograph.experimental.do_not_convert
@@ -71,7 +80,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
 
         Args:
             grads_and_vars: pairs as `apply` takes them, of all the variables or some: no pair is as good as None.
-            params: the parameters, for transforms that need them, in the order of the processor's variables; by
+            params: the parameters, for transforms that need them, in the order that the variables were given in; by
                 default these variables.
 
         Returns:
@@ -80,6 +89,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
         slots, places = self._slots.spread(given)
         old = self.state
+        params = None if params is None else self._slots.sorted(params)
         results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params)
         # In a TF1 graph nothing else makes sure that the state moves on, and only after it has been read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
@@ -90,16 +100,20 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         return [(results[place], variable) for place, variable in both if place not in skipped]
 
     def _assign(self, new: Any) -> list[Any]:
-        leaves = backend.flatten(new)[0]
-        moved = zip(self._state, leaves, strict=True)
-        return [variable.assign(leaf) for variable, leaf in moved if variable is not None]
+        moved = zip(self._slots.places_of_state, backend.flatten(new)[0], strict=True)
+        return [self._state[path].assign(leaf) for path, leaf in moved if path is not None]
 
 
 class _Slots:
-    """The variables of a processor in their order, out of sight of what tracks a module's own."""
+    """The variables of a processor in the order of their paths, out of sight of what tracks a module's own."""
 
     def __init__(self, variables: Iterable[Any]) -> None:
-        self.variables = list(variables)
+        if not isinstance(variables, Iterable):
+            raise TypeError(f"tensorflow.GradientProcessor: variables must be a list of them, got {variables!r:.100}")
+        given = list(variables)
+        self.order = sorted(range(len(given)), key=lambda i: path_of(given[i]))
+        self.variables = self.sorted(given)
+        self.places_of_state: list[str | None] = []
         self.paths = [path_of(variable) for variable in self.variables]
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
@@ -116,6 +130,11 @@ class _Slots:
                 raise ValueError(
                     f"tensorflow.GradientProcessor: the shape of the variable {path!r} is not known: {variable.shape}"
                 )
+
+    def sorted(self, given: Iterable[Any]) -> list[Any]:
+        """What was given in the order of the variables, in the order of their paths."""
+        items = list(given)
+        return [items[i] for i in self.order]
 
     @property
     def likes(self) -> list[tuple[Sequence[int], str]]:
@@ -140,8 +159,6 @@ class _Slots:
 
 
 def _variable(leaf: Any, path: str) -> Any:
-    if leaf is None:
-        return None
     # All replicas of a strategy come to the same state.
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
     name = "".join(c if c.isalnum() else "_" for c in path) or "state"
