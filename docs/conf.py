@@ -1,5 +1,9 @@
 """How the site is built."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import gradxform
 
 project = "gradxform"
@@ -12,3 +16,15 @@ html_title = "gradxform"
 exclude_patterns = ["_build", "bench.md"]  # speed.md includes it
 autodoc_typehints = "none"
 napoleon_custom_sections = [("Source", "References")]
+
+
+def draw_examples(app):
+    """Run each example whose picture is missing or older than it."""
+    for script in sorted(Path(__file__).parent.glob("examples/*.py")):
+        picture = script.parents[1] / "pictures" / f"{script.stem}.png"
+        if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
+            subprocess.run([sys.executable, str(script)], check=True)
+
+
+def setup(app):
+    app.connect("builder-inited", draw_examples)

@@ -53,8 +53,8 @@ def test_the_readmes_first_example_runs() -> None:
     exec("optimizer.apply_gradients" + optimizer, names)
     assert names["keras_optimizer"].gradient_transformation == names["tx"]
     assert names["y"].tolist() == [1.0, 1.0]
-    assert variable.numpy() == pytest.approx([1.06, 1.08], abs=1e-6)
-    assert float(torch.linalg.vector_norm(model.weight.grad)) < 0.1
+    assert variable.numpy() == pytest.approx([0.4, 0.2], abs=1e-6)
+    assert float(torch.linalg.vector_norm(model.weight.grad)) <= 1.0
     exec(second, {"tx": gx.clip_norm(1.0), "np": np})
 
 

@@ -741,6 +741,16 @@ def test_what_is_no_list_of_pairs(given: Any) -> None:
         gx.tensorflow.apply(CLIP, given)
 
 
+def test_an_item_with_a_variable_that_is_no_pair() -> None:
+    with pytest.raises(TypeError, match="item 0 of grads_and_vars, of the variable 'kernel', is not a"):
+        gx.tensorflow.apply(CLIP, [(tf.constant(W), variable(name="kernel"), 1.0)])
+
+
+def test_a_gradient_that_tensorflow_does_not_take() -> None:
+    with pytest.raises(TypeError, match="'kernel' is no array that tensorflow takes"):
+        gx.tensorflow.apply(CLIP, [(np.array([object(), object()]), variable(name="kernel"))])
+
+
 @pytest.mark.parametrize("second", [3.0, "w", None, W], ids=["number", "text", "None", "array"])
 def test_a_pair_without_a_variable(second: Any) -> None:
     with pytest.raises(TypeError, match="second of pair 0 is no variable"):

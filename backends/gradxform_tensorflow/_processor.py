@@ -69,7 +69,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """The state of the transformation now, a pytree of tensors."""
+        """The state of the transformation now, a pytree of tensors; its lists are in the order of the paths."""
         paths = self._slots.places_of_state
         values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
         return backend.unflatten(self._slots.structure, values)
@@ -111,6 +111,11 @@ class _Slots:
         if not isinstance(variables, Iterable):
             raise TypeError(f"tensorflow.GradientProcessor: variables must be a list of them, got {variables!r:.100}")
         given = list(variables)
+        for i, variable in enumerate(given):
+            if not hasattr(variable, "assign"):
+                raise TypeError(
+                    f"tensorflow.GradientProcessor: item {i} of variables is no variable: {variable!r:.100}"
+                )
         self.order = sorted(range(len(given)), key=lambda i: path_of(given[i]))
         self.variables = self.sorted(given)
         self.places_of_state: list[str | None] = []
@@ -120,10 +125,6 @@ class _Slots:
         if not self.variables:
             raise ValueError("tensorflow.GradientProcessor: variables are wanted, got none")
         for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
-            if not hasattr(variable, "assign"):
-                raise TypeError(
-                    f"tensorflow.GradientProcessor: item {i} of variables is no variable: {variable!r:.100}"
-                )
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():

@@ -2,8 +2,8 @@
 
     python docs/examples/domain_adaptation.py [FOLDER] [SEED ...]
 
-trains, prints a table and writes domain_adaptation.png into the folder, docs/pictures if none is given. With seeds, the
-first framework trains once more for each of them.
+trains, prints a table and writes domain_adaptation.png into the folder, docs/pictures if none is given. With seeds,
+PyTorch trains once more for each of them.
 
 The source is scikit-learn's handwritten digits with their labels; the target is other digits of theirs, tilted by 25
 degrees, whose labels are never looked at in training. A layer of features feeds two heads: one reads the digit off the

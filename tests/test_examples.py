@@ -1,0 +1,179 @@
+"""The examples of docs/backward.md run, and give the numbers that the page shows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/backward.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jax", "tensorflow", "torch", "sklearn", "matplotlib"):
+        pytest.importorskip(name)
+    monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+
+
+def rows(header: str) -> list[list[str]]:
+    """The cells of the page's table with that header."""
+    found = re.search(rf"^\| {re.escape(header)} \|\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert found, header
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+
+
+def percent(cell: str) -> float:
+    return float(cell.removesuffix(" %"))
+
+
+def assert_drawn(picture: Path) -> None:
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000
+    assert (ROOT / "docs/pictures" / picture.name).exists()
+
+
+def test_only_w1_learns(tmp_path: Path) -> None:
+    example = importlib.import_module("stop_gradient")
+    runs = example.main(tmp_path)
+    shown = rows("framework | distance of w1 from w2 * w3 at first | after 150 steps | w2 and w3")
+    assert len(shown) == len(runs) == 3
+    assert example.STEPS == 150
+    for run, (name, first, last, still) in zip(runs, shown, strict=True):
+        assert name == example.NAMES[run.framework]
+        assert run.distances[0] == pytest.approx(float(first), abs=0.006)
+        assert run.distances[-1] < 2e-6
+        assert float(last) < 2e-6
+        assert (still == "bit-identical") is run.still is True
+        assert len({w.tobytes() for w in run.w1}) > 100
+        assert all(w.shape == (5, 1) for kept in (run.w1, run.w2, run.w3) for w in kept)
+    assert_drawn(tmp_path / "stop_gradient.png")
+
+
+def test_the_reversal_reads_tilted_digits(tmp_path: Path) -> None:
+    example = importlib.import_module("domain_adaptation")
+    runs = example.main(tmp_path)
+    shown = rows("framework | target, without | target, with | largest difference of the weights from JAX")
+    assert len(shown) == 3
+    assert len(runs) == 6
+    for name, without, reversed_, ulp in shown:
+        plain, adapted = (run for run in runs if example.NAMES[run.framework] == name)
+        assert (plain.reverse, adapted.reverse) == (False, True)
+        assert_accuracies([plain, adapted], without, reversed_)
+        assert plain.accuracy["source"][-1] > 0.94
+        assert adapted.accuracy["source"][-1] > 0.94
+        assert not ulp or float(ulp.removesuffix(" ULP")) <= 2
+        assert max(plain.accuracy["target"]) == pytest.approx(0.6, abs=0.03)
+        assert max(plain.accuracy["target"]) + 0.03 < adapted.accuracy["target"][-1]
+    assert all(w.dtype == np.float64 for run in runs for w in run.weights)
+    assert 0 <= example.furthest(runs) <= 2
+    moved = example.furthest([runs[0], example.Run("torch", False, [w + 1e-5 for w in runs[0].weights])])
+    assert moved > 2  # the measure sees a difference
+    assert_drawn(tmp_path / "domain_adaptation.png")
+
+
+def test_the_reversal_with_other_seeds() -> None:
+    example = importlib.import_module("domain_adaptation")
+    for seed, without, reversed_ in rows("seed | target, without | target, with"):
+        assert_accuracies(example.train_all(int(seed), ("torch",)), without, reversed_)
+
+
+def assert_accuracies(runs: list[Any], without: str, reversed_: str) -> None:
+    for run, cell in zip(runs, (without, reversed_), strict=True):
+        assert 100 * run.accuracy["target"][-1] == pytest.approx(percent(cell), abs=3)
+    assert percent(reversed_) - percent(without) > 10
+
+
+def test_case_10s_figures() -> None:
+    """The page prints what the question's answers do, and the doctest of the page that the functions give it."""
+    wanted = ([[0.278543, 0.6499337]] * 2, [[1.57841039, 3.43536377]] * 2)
+    section = PAGE.partition("## Clip between layers")[2].partition("\n## ")[0]
+    found = np.array(re.findall(r"\[+(\d\.\d+) +(\d\.\d+)\]", section), float).reshape(3, 2, 2, 2)
+    for framework in found:
+        np.testing.assert_allclose(framework, wanted, rtol=0, atol=5e-8)
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+def test_case_12_adversarial_examples_do_not_move_a_parameter(framework: str) -> None:
+    """Training with a look at the loss of perturbed embeddings at each step is, bit by bit, training without."""
+    plain, beside = (CASE_12[framework](adversarial) for adversarial in (False, True))
+    assert plain[1] == []
+    assert beside[1] == [True] * 3
+    for a, b in zip(plain[0], beside[0], strict=True):
+        assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+PERTURB = gx.chain(gx.sign(), gx.scale(0.1))
+TABLE, KERNEL = (np.random.default_rng(0).normal(size=shape).astype(np.float32) for shape in ((6, 4), (4, 2)))
+WORDS, LABELS = np.array([1, 4, 2]), np.array([0, 1, 1])
+
+
+def with_jax(adversarial: bool) -> tuple[Any, list[bool]]:
+    import jax
+    import optax
+
+    def loss(embedded: Any, kernel: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(embedded @ kernel, LABELS).mean()
+
+    weights, worse = (jax.numpy.array(TABLE), jax.numpy.array(KERNEL)), []
+    optimizer = optax.adam(0.1)
+    state = optimizer.init(weights)
+    for _ in range(3):
+        if adversarial:
+            embedded = weights[0][WORDS]
+            value, gradient = jax.value_and_grad(loss)(embedded, weights[1])
+            worse.append(bool(loss(embedded + PERTURB(gradient), weights[1]) > value))
+        gradients = jax.grad(lambda weights: loss(weights[0][WORDS], weights[1]))(weights)
+        updates, state = optimizer.update(gradients, state)
+        weights = optax.apply_updates(weights, updates)
+    return weights, worse
+
+
+def with_tensorflow(adversarial: bool) -> tuple[Any, list[bool]]:
+    import keras
+    import tensorflow as tf
+
+    def loss(embedded: Any) -> Any:
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS, embedded @ kernel))
+
+    table, kernel = weights = [tf.Variable(TABLE), tf.Variable(KERNEL)]
+    optimizer, worse = keras.optimizers.Adam(0.1), []
+    for _ in range(3):
+        with tf.GradientTape(persistent=True) as tape:
+            embedded = tf.gather(table, WORDS)
+            value = loss(embedded)
+        if adversarial:
+            worse.append(bool(loss(embedded + PERTURB(tape.gradient(value, embedded))) > value))
+        optimizer.apply_gradients(zip(tape.gradient(value, weights), weights, strict=True))
+    return [w.numpy() for w in weights], worse
+
+
+def with_torch(adversarial: bool) -> tuple[Any, list[bool]]:
+    import torch
+
+    def loss(embedded: Any) -> Any:
+        return torch.nn.functional.cross_entropy(embedded @ kernel, torch.tensor(LABELS))
+
+    table, kernel = weights = [torch.tensor(w, requires_grad=True) for w in (TABLE, KERNEL)]
+    optimizer, worse = torch.optim.Adam(weights, 0.1), []
+    for _ in range(3):
+        embedded = table[torch.tensor(WORDS)]
+        value = loss(embedded)
+        if adversarial:
+            (gradient,) = torch.autograd.grad(value, embedded, retain_graph=True)
+            assert table.grad is None
+            worse.append(bool(loss(embedded.detach() + PERTURB(gradient)) > value))
+        value.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [w.detach().numpy() for w in weights], worse
+
+
+CASE_12 = {"jax": with_jax, "tensorflow": with_tensorflow, "torch": with_torch}
