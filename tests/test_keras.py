@@ -24,7 +24,8 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def run(backend: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", **more}
+    path = os.pathsep.join(str(TESTS.parent / part) for part in (".", "backends"))
+    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path, **more}
     for name in [name for name in environment if name.startswith("PYTEST_")]:
         del environment[name]
     return subprocess.run(
@@ -69,11 +70,7 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
 @pytest.fixture(scope="module")
 def under_a_strategy() -> Any:
     pytest.importorskip("tensorflow")
-    done = run(
-        "tensorflow",
-        "tests/keras_strategy.py",
-        PYTHONPATH=os.pathsep.join(map(str, (TESTS.parent, TESTS.parent / "backends"))),
-    )
+    done = run("tensorflow", "tests/keras_strategy.py")
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 

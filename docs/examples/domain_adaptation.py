@@ -7,8 +7,8 @@ PyTorch trains once more for each of them.
 
 The source is scikit-learn's handwritten digits with their labels; the target is other digits of theirs, tilted by 25
 degrees, whose labels are never looked at in training. A layer of features feeds two heads: one reads the digit off the
-source's features, the other tells source from target. Between the features and the second head the gradient is reversed,
-so that the features become such that the domains cannot be told apart (Ganin and Lempitsky, Unsupervised domain
+source's features, the other tells source from target. Between features and second head the gradient is reversed, so
+that the features become such that the domains cannot be told apart (Ganin and Lempitsky, Unsupervised domain
 adaptation by backpropagation, 2015).
 
 All of it is float64, and first weights and batches are NumPy's, so that the frameworks' runs stay together.

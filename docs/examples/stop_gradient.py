@@ -161,9 +161,8 @@ def main(folder: Path = HERE.parent / "pictures") -> list[Run]:
     runs = [in_jax(), in_tensorflow(), in_torch()]
     for run in runs:
         moved = "bit-identical" if run.still else "changed"
-        print(
-            f"{NAMES[run.framework]:10}  w1 - w2 * w3: {run.distances[0]:.2f} -> {run.distances[-1]:.1e}  w2, w3: {moved}"
-        )
+        first, last = run.distances[0], run.distances[-1]
+        print(f"{NAMES[run.framework]:10}  w1 - w2 * w3: {first:.2f} -> {last:.1e}  w2, w3: {moved}")
     draw(runs, folder / "stop_gradient.png")
     return runs
 
