@@ -12,6 +12,8 @@ APPLY, PAIRS, PROCESSOR, OVERRIDE, REPLICAS = (
 )
 WRAP, OPTIMIZER, HELD = (f"backends/gradxform_keras/{name}.py" for name in ("_wrap", "_optimizer", "_held"))
 JAX, TENSORFLOW, TORCH = (f"backends/gradxform_{name}/_backward.py" for name in ("jax", "tensorflow", "torch"))
+KERAS_LAYERS, MODULES = "backends/gradxform_keras/_layers.py", "backends/gradxform_torch/_modules.py"
+BACKENDS_DOOR = "gradxform/_backend.py"
 CONFIG = "test_a_config_is_json_and_makes_the_optimizer_again"
 FROZEN = "test_frozen_variables_stay_bit_by_bit_and_the_others_move_as_if_alone"
 SKIPPED = "test_a_step_that_is_skipped_leaves_the_optimizer_alone"
@@ -217,6 +219,45 @@ LAYERS = (
         "return None, upstream\n", "return upstream, None\n", backward(f"{CASE_9}[torch]"),
     ),
 )  # fmt: skip
+
+AS_MODULES = (
+    Mutant(
+        "keras.GradientTransform", "the gradient is left alone", KERAS_LAYERS,
+        "return self._identity(inputs)", "return inputs", keras("test_a_layer_that_clips_what_flows_back"),
+    ),
+    Mutant(
+        "keras.GradientReversal", "the factor is one", KERAS_LAYERS,
+        "reverse_gradient(inputs, keras.ops.convert_to_tensor(self.scale))", "reverse_gradient(inputs)",
+        keras("test_a_layer_that_reverses_what_flows_back"),
+    ),
+    Mutant(
+        "torch.GradientTransform", "the gradient is left alone", MODULES,
+        "return self._identity(x)", "return x", backward("test_modules"),
+    ),
+    Mutant(
+        "torch.GradientReversal", "the factor is one", MODULES,
+        "reverse_gradient(x, self.scale)", "reverse_gradient(x)", backward("test_modules"),
+    ),
+    Mutant(
+        "keras.Variable", "it is no leaf", BACKENDS_DOOR,
+        "        return leaf.value\n", "        return leaf\n", keras("test_keras_s_variables_are_leaves"),
+    ),
+    Mutant(
+        "override_gradients", "functions within are not looked at", OVERRIDE,
+        "    _check_functions(graph, made, names)\n", "",
+        override("test_a_function_that_is_built_in_the_context_is_refused[cond]"),
+    ),
+    Mutant(
+        "override_gradients", "functions in functions are not looked at", OVERRIDE,
+        "            waiting += [(whose, inner) for inner in _functions(node)]\n", "",
+        override("test_a_function_that_is_built_in_the_context_is_refused[function in a function]"),
+    ),
+    Mutant(
+        "override_gradients", "a type that no op has is let in", OVERRIDE,
+        "if op_def_registry.get(kind) is None:", "if False:", override("test_a_type_that_no_op_has[NoSuchOp]"),
+    ),
+)  # fmt: skip
+"""Layers and modules, and what was found in a review."""
 
 NUMBERS = (
     Mutant(
@@ -714,4 +755,4 @@ IN_KERAS = (
     ),
 )  # fmt: skip
 
-ADAPTERS = ON_BACKWARD + LAYERS + NUMBERS + STATES + ON_PAIRS + THE_PROCESSOR + SINGLE_OPS + IN_KERAS
+ADAPTERS = ON_BACKWARD + LAYERS + NUMBERS + STATES + ON_PAIRS + THE_PROCESSOR + SINGLE_OPS + IN_KERAS + AS_MODULES

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import linecache
+import os
 import re
 import subprocess
 import sys
@@ -419,7 +420,15 @@ for side in ("left", "right"):
     assert names["strategy"].num_replicas_in_sync == 2
     print(names["result"].tolist())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    path = os.pathsep.join(str(PAGE.parent.parent / part) for part in (".", "backends"))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     left, right = (F(json.loads(line)) for line in done.stdout.splitlines()[-2:])
     assert_close([left, right], [F([1.2, 1.6]), F([0.6, 0.8])], 2)
