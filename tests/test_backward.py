@@ -579,6 +579,9 @@ def test_modules() -> None:
     assert_close(x.grad, [-0.6, -0.8])
     with pytest.raises(TypeError, match="stateless"):
         gx.torch.GradientTransform(gx.trace(0.9))
+    y = torch.zeros(2, requires_grad=True)
+    layers[1](y).sum().backward()
+    assert y.grad.tolist() == [-2.0, -2.0]
 
 
 @pytest.mark.timeout(300)

@@ -710,3 +710,79 @@ def test_a_pattern_that_matches_no_op() -> None:
             y = tf.identity(x, name="gate")
         with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'gate'"):
             tf.gradients(y, x)
+
+
+# --- what the map does not reach --------------------------------------------------------------------------------------
+
+BUILT_WITHIN = {
+    "cond": lambda x: tf.cond(x[0] > 0, lambda: tf.square(x), lambda: x),
+    "while_loop": lambda x: tf.while_loop(lambda i, c: i < 2, lambda i, c: (i + 1, tf.square(c)), [0, x])[1],
+    "map_fn": lambda x: tf.map_fn(tf.square, x),
+    "function": lambda x: tf.function(tf.square)(x),
+    "function in a function": lambda x: tf.function(lambda x: tf.function(tf.square)(x))(x),
+}
+
+
+@pytest.mark.parametrize("name", BUILT_WITHIN)
+def test_a_function_that_is_built_in_the_context_is_refused(name: str) -> None:
+    """TensorFlow does not hand the map on to it, and would ignore it without a word."""
+
+    @tf.function
+    def build(x: Any) -> Any:
+        with gx.tensorflow.override_gradients({"Square": gx.stop()}):
+            return BUILT_WITHIN[name](x)
+
+    with pytest.raises(RuntimeError, match=r"a branch, a loop or a function of its own with an op of type 'Square'"):
+        build(tf.constant([3.0]))
+
+
+def test_a_function_in_a_v1_graph_is_refused() -> None:
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(RuntimeError, match="does not hand the map on"),
+        gx.tensorflow.override_gradients({"Identity": gx.clip_value(0.1)}),
+    ):
+        tf.function(tf.identity)(tf.constant([3.0]))
+
+
+def test_functions_without_such_ops_may_be_built() -> None:
+    @tf.function
+    def slope(x: Any) -> Any:
+        with gx.tensorflow.override_gradients({"Square": gx.scale(5.0)}):
+            y = tf.square(tf.cond(x[0] > 0, lambda: x * 2.0, lambda: x))
+        return tf.gradients(y, x)[0]
+
+    assert slope(tf.constant([3.0])).numpy().tolist() == [10.0]
+
+
+@pytest.mark.parametrize("kind", ["identity", "NoSuchOp", ""])
+def test_a_type_that_no_op_has(kind: str) -> None:
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match=f"no op of TensorFlow is of type {kind!r}"),
+        gx.tensorflow.override_gradients({kind: gx.clip_value(0.1)}),
+    ):
+        pass
+
+
+def test_a_context_without_such_an_op_is_told_of() -> None:
+    with tf.Graph().as_default():
+        x = tf.constant([3.0])
+        with (
+            pytest.warns(UserWarning, match="no op of type 'Sign' was made in the context"),
+            gx.tensorflow.override_gradients({"Sign": gx.clip_value(0.1)}),
+        ):
+            tf.identity(x)
+
+
+def test_equal_transformations_share_a_registered_name() -> None:
+    from tensorflow.python.framework import ops
+
+    def build() -> None:
+        with tf.Graph().as_default(), gx.tensorflow.override_gradients({"Identity": gx.clip_value(0.123)}):
+            tf.identity(tf.constant([3.0]))
+
+    build()
+    before = len(ops.gradient_registry.list())
+    build()
+    assert len(ops.gradient_registry.list()) == before

@@ -921,3 +921,41 @@ def test_a_refused_list_leaves_the_state_as_it_is() -> None:
         with pytest.raises((TypeError, ValueError)):
             processor(bad)
     assert all_bits(processor.variables) == before
+
+
+# --- the order of the variables, and what is no list of them ----------------------------------------------------------
+
+
+def test_a_state_is_restored_by_paths_and_not_by_places(tmp_path: Any) -> None:
+    a, b = tf.Variable([0.0], name="a"), tf.Variable([0.0], name="b")
+    one, other = (gx.tensorflow.GradientProcessor(gx.trace(0.5), order) for order in ([a, b], [b, a]))
+    one([(tf.constant([1.0]), a), (tf.constant([9.0]), b)])
+    tf.train.Checkpoint(processor=one).write(str(tmp_path / "state"))
+    tf.train.Checkpoint(processor=other).read(str(tmp_path / "state")).assert_consumed()
+    ((first, _), (second, _)) = other([(tf.constant([0.0]), b), (tf.constant([0.0]), a)])
+    assert (first.numpy().tolist(), second.numpy().tolist()) == ([4.5], [0.5])
+
+
+def test_a_state_of_another_chain_is_not_taken_for_this_one(tmp_path: Any) -> None:
+    w = tf.Variable([0.0], name="w")
+    one = gx.tensorflow.GradientProcessor(gx.chain(gx.trace(0.5), gx.ema(0.5)), [w])
+    other = gx.tensorflow.GradientProcessor(gx.chain(gx.ema(0.5), gx.trace(0.5)), [w])
+    tf.train.Checkpoint(processor=one).write(str(tmp_path / "state"))
+    with pytest.raises(AssertionError):
+        tf.train.Checkpoint(processor=other).read(str(tmp_path / "state")).assert_existing_objects_matched()
+
+
+def test_params_are_given_in_the_order_of_the_variables() -> None:
+    a, b = tf.Variable([0.0], name="a"), tf.Variable([0.0], name="b")
+    tx = gx.chain(gx.add_decayed_weights(1.0), gx.trace(0.0))
+    processor = gx.tensorflow.GradientProcessor(tx, [b, a])
+    pairs = processor(
+        [(tf.constant([0.0]), a), (tf.constant([0.0]), b)], params=[tf.constant([2.0]), tf.constant([1.0])]
+    )
+    assert [(float(g[0]), v.name) for g, v in pairs] == [(1.0, "a:0"), (2.0, "b:0")]
+
+
+@pytest.mark.parametrize("given", [None, 5], ids=repr)
+def test_what_is_no_list_of_variables(given: Any) -> None:
+    with pytest.raises(TypeError, match="variables must be a list of them"):
+        gx.tensorflow.GradientProcessor(gx.trace(0.5), given)
