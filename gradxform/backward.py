@@ -36,7 +36,8 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         floating or complex dtype have no gradient, and pass by.
 
     Raises:
-        TypeError: a stateful transformation; on use, NumPy's arrays, which have no backward pass.
+        TypeError: a stateful transformation; on use, NumPy's arrays, which have no backward pass; in the backward pass,
+            a gradient of fewer than 16 bits.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -209,7 +210,11 @@ def straight_through(
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:
-    return backend is not None and isinstance(leaf, backend.types) and backend.dtype(leaf) in SINGLE | DOUBLE
+    """Whether a leaf has a gradient; one of a dtype that no transform takes is refused when it comes."""
+    if backend is None or not isinstance(leaf, backend.types):
+        return False
+    dtype = backend.dtype(leaf)
+    return dtype in SINGLE | DOUBLE or dtype.startswith(("float8", "float6", "float4"))
 
 
 def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:

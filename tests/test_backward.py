@@ -620,3 +620,14 @@ def test_vmap_in_pytorch() -> None:
     slope = torch.func.grad(lambda x, c, w: (gx.on_backward(gx.clip_norm(c))(x) * w).sum())
     found = torch.func.vmap(slope, (None, 0, None))(torch.zeros(2), limits, torch.tensor(WEIGHTS))
     assert_close(found, [[0.6, 0.8], [1.2, 1.6]])
+
+
+def test_a_gradient_of_eight_bits_is_refused() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def loss(x: Any) -> Any:
+        return gx.on_backward(gx.scale(2.0))(x.astype(jnp.float8_e4m3fn)).astype(jnp.float32).sum()
+
+    with pytest.raises(TypeError, match="dtype float8_e4m3fn"):
+        jax.grad(loss)(jnp.ones(2))

@@ -81,8 +81,8 @@ def test_the_reversal_reads_tilted_digits(tmp_path: Path) -> None:
 
 
 def test_the_reversal_with_other_seeds() -> None:
-    example = importlib.import_module("domain_adaptation")
     """The even ones, for the time they take; the least and the largest gain are among them."""
+    example = importlib.import_module("domain_adaptation")
     shown = rows("seed | target, without | target, with")
     assert [int(seed) for seed, _, _ in shown] == list(range(1, 10))
     for seed, without, reversed_ in shown[1::2]:

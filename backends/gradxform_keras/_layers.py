@@ -102,4 +102,4 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """The configuration of every layer, and the factor now."""
-        return {**super().get_config(), "scale": float(keras.ops.convert_to_numpy(self.scale))}
+        return {**super().get_config(), "scale": float(self.scale)}
