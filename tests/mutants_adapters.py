@@ -87,13 +87,16 @@ ON_BACKWARD = (
     ),
     Mutant(
         "on_backward", "integers are taken for what has a gradient", BACKWARD,
-        "isinstance(leaf, backend.types) and backend.dtype(leaf) in SINGLE | DOUBLE",
-        "isinstance(leaf, backend.types)", backward("test_integers_beside_what_flows"),
+        "return dtype in SINGLE | DOUBLE or dtype", "return True or dtype", backward("test_integers_beside_what_flows"),
     ),
     Mutant(
         "on_backward", "float64 passes by", BACKWARD,
-        "backend.dtype(leaf) in SINGLE | DOUBLE", "backend.dtype(leaf) in SINGLE",
+        "return dtype in SINGLE | DOUBLE or dtype", "return dtype in SINGLE or dtype",
         backward("test_dtypes[torch-float64]"),
+    ),
+    Mutant(
+        "on_backward", "gradients of eight bits pass by", BACKWARD,
+        '("float8", "float6", "float4")', '("float6", "float4")', backward("test_a_gradient_of_eight_bits_is_refused"),
     ),
     Mutant(
         "operands", "transformations within transformations are not looked into", OPERANDS,
