@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ def static(value: Any) -> bool:
 
 def number(transform: str, name: str, value: Any) -> Scalar:
     """A hyperparameter that may be any number but NaN."""
-    kind = str(getattr(value, "dtype", ""))
+    kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
     if isinstance(value, bool) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
         what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
         raise TypeError(f"{transform}: {name} must be a real number or a 0-d array of them, got {value!r} of {what}")
@@ -28,7 +27,7 @@ def number(transform: str, name: str, value: Any) -> Scalar:
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
             raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
         return value
-    if isinstance(value, (float, np.floating)) and math.isnan(value):
+    if value != value:  # NaN
         raise ValueError(f"{transform}: {name} must not be NaN")
     return _float(transform, name, value)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from gradxform import _arguments as arguments
 from gradxform import _flat
 from gradxform import _operands as operands
 from gradxform._arguments import Scalar
@@ -14,11 +15,13 @@ from gradxform._elements import may_agree
 from gradxform._foreign import as_transformation
 from gradxform._source import DOUBLE, SINGLE
 from gradxform._transformation import Context, GradientTransformation
+from gradxform.combining import chain
 from gradxform.scaling import scale as scale_by
 
 Tree = TypeVar("Tree")
 
 
+@unconverted
 def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
     r"""The identity, whose backward pass transforms the gradient.
 
@@ -64,12 +67,15 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         if backend is None or not places:
             return x
         numbers, rebuild = operands.split(tx, backend)
+        # What the backward pass holds on to: the tree without its leaves.
+        skeleton = backend.unflatten(structure, [None] * len(leaves))
+        count, bare = len(leaves), backend.flatten(skeleton)[1]
 
         def backward(upstream: Sequence[Array], numbers: Sequence[Array]) -> list[Array]:
-            slots: list[Any] = [None] * len(leaves)
+            slots: list[Any] = [None] * count
             for i, gradient in zip(places, upstream, strict=True):
                 slots[i] = gradient
-            view = _flat.from_leaves(backend, slots, structure, lambda: backend.paths(x))
+            view = _flat.from_leaves(backend, slots, bare, lambda: backend.paths(skeleton))
             if view is None:
                 return list(upstream)
             results = rebuild(numbers).rule(view, None, Context(None, {}))[0].results()
@@ -98,6 +104,7 @@ def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
 
     Raises:
         TypeError: NumPy's arrays, which have no backward pass; a scale that is no real number.
+        ValueError: a scale that is NaN or not 0-d.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -108,7 +115,8 @@ def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
     References:
         Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, 2015.
     """
-    return on_backward(scale_by(-scale))(x)
+    factor = arguments.number("reverse_gradient", "scale", scale)
+    return on_backward(chain(scale_by(factor), scale_by(-1.0)))(x)
 
 
 @unconverted
@@ -194,13 +202,13 @@ def straight_through(
         owner, (leaves, _) = opened(given)
         if backend is None:
             return values
-        if backend is not owner or len(wanted) != len(leaves):
+        if backend is not owner or backend.paths(values) != backend.paths(given):
             raise ValueError(
-                f"straight_through: forward and backward must return trees of one structure; got {values!r:.100} and "
-                f"{given!r:.100}"
+                "straight_through: forward and backward must return trees of one structure and framework; "
+                f"got {values!r:.100} and {given!r:.100}"
             )
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
-        out = list(wanted)
+        out = [backend.stop_gradient(leaf) if _flows(backend, leaf) else leaf for leaf in wanted]
         new = backend.straight_through([wanted[i] for i in places], [leaves[i] for i in places])
         for i, leaf in zip(places, new, strict=True):
             out[i] = leaf

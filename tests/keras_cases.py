@@ -762,13 +762,27 @@ def test_layers_in_mixed_precision() -> None:
     assert float(layer.scale) == pytest.approx(0.1, abs=1e-8)
 
 
+@pytest.mark.parametrize(
+    "make", [lambda **k: gx.keras.GradientTransform(gx.scale(0.5), **k), gx.keras.GradientReversal]
+)
+def test_layers_change_no_dtype_whatever_the_policy(make: Any) -> None:
+    layer = make(dtype="mixed_float16")
+    out = layer(keras.ops.convert_to_tensor(np.float32([[1e6]])))
+    assert keras.backend.standardize_dtype(out.dtype) == "float32"
+    assert float(keras.ops.convert_to_numpy(out)[0, 0]) == 1e6
+    assert layer(keras.Input((3,), dtype="int32")).dtype == "int32"
+
+
 def test_what_a_layer_does_not_take() -> None:
     with pytest.raises(TypeError, match="on_backward takes a stateless transformation"):
         gx.keras.GradientTransform(gx.trace(0.9))
     with pytest.raises(ValueError, match="no transform is named 'clip_nrom'"):
         gx.keras.GradientTransform("clip_nrom(1.0)")
-    with pytest.raises(TypeError, match="GradientReversal: scale must be a number"):
+    with pytest.raises(TypeError, match="GradientReversal: scale must be a real number"):
         gx.keras.GradientReversal("1.0")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="GradientReversal: scale must not be NaN"):
+        gx.keras.GradientReversal(float("nan"))
+    assert float(gx.keras.GradientReversal(np.float32(0.5)).scale) == 0.5  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"the layer 'mine'.*cannot be saved"):
         gx.keras.GradientTransform(gx.elementwise(abs), name="mine").get_config()
 

@@ -73,7 +73,7 @@ ON_BACKWARD = (
     ),
     Mutant(
         "on_backward", "paths are numbers", BACKWARD,
-        "lambda: backend.paths(x))", "lambda: list(map(str, range(len(slots)))))",
+        "lambda: backend.paths(skeleton))", "lambda: list(map(str, range(len(slots)))))",
         backward("test_paths_are_those_of_the_tree[jax]"),
     ),
     Mutant(
@@ -145,7 +145,7 @@ ON_BACKWARD = (
     ),
     Mutant(
         "tensorflow.on_backward", "what flows back is left as it is", TENSORFLOW,
-        "function(list(upstream), numbers)", "list(upstream)",
+        "function(list(upstream), kept)", "list(upstream)",
         backward("test_case_7_the_gradient_of_one_op[tensorflow-function-scale(5.0)-5.0]"),
     ),
     Mutant(
@@ -160,7 +160,7 @@ ON_BACKWARD = (
     ),
     Mutant(
         "torch.on_backward", "what comes out shares its memory with what went in", TORCH,
-        "tensor.clone() for", "tensor.detach() for",
+        "return (given[0].clone(),)", "return (given[0].detach(),)",
         backward("test_writing_into_the_output_does_not_reach_the_input"),
     ),
     Mutant(
@@ -178,7 +178,7 @@ CASE_9 = "test_case_9_the_value_of_one_function_and_the_derivative_of_another"
 LAYERS = (
     Mutant(
         "reverse_gradient", "the gradient is not reversed", BACKWARD,
-        "on_backward(scale_by(-scale))(x)", "on_backward(scale_by(scale))(x)", backward("test_reversed[jax]"),
+        "scale_by(factor), scale_by(-1.0)", "scale_by(factor), scale_by(1.0)", backward("test_reversed[jax]"),
     ),
     Mutant(
         "straight_through", "results of two dtypes are let in", BACKWARD,
@@ -225,6 +225,20 @@ LAYERS = (
 
 AS_MODULES = (
     Mutant(
+        "jax.on_backward", "a leaf without a batch stays without", JAX,
+        "if len(leaves) + len(numbers) == 1:", "if True:", backward("test_a_batch_of_some_leaves_and_limits_alone"),
+    ),
+    Mutant(
+        "torch.on_backward", "a leaf without a batch stays without", TORCH,
+        "torch.where(either.to(tensor.device), tensor, tensor) for", "tensor.clone() for",
+        backward("test_a_batch_of_some_leaves_and_limits_alone"),
+    ),
+    Mutant(
+        "tensorflow.on_backward", "limits are read on the way back", TENSORFLOW,
+        "kept = list(map(tf.identity, numbers))", "kept = numbers",
+        backward("test_a_limit_of_tensorflow_in_a_loop_and_a_branch[True]"),
+    ),
+    Mutant(
         "keras.GradientTransform", "the gradient is left alone", KERAS_LAYERS,
         "return self._identity(inputs)", "return inputs", keras("test_a_layer_that_clips_what_flows_back"),
     ),
@@ -235,7 +249,7 @@ AS_MODULES = (
     ),
     Mutant(
         "torch.GradientTransform", "the gradient is left alone", MODULES,
-        "return self._identity(x)", "return x", backward("test_modules"),
+        "return on_backward(self.tx)(x)", "return x", backward("test_modules"),
     ),
     Mutant(
         "torch.GradientReversal", "the factor is one", MODULES,

@@ -984,7 +984,7 @@ ON_TENSORFLOW = (
     ),
     Mutant(
         "tensorflow.dtype", "complex numbers are given out as real ones", _BACKEND,
-        "return str(leaf.dtype.name)", "return str(leaf.dtype.real_dtype.name)",
+        "return str(leaf.dtype.base_dtype.name)", "return str(leaf.dtype.real_dtype.name)",
         of("primitives", "test_a_complex_gradient_has_no_order[clip_value(1.0)-tensorflow]"),
     ),
     Mutant(

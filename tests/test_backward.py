@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
+import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from table import TABLE, Row, few
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform import _backend, _parity
 from gradxform.testing import max_ulp
 
 # torch.compile makes an instance of an autograd.Function, of which it then complains.
@@ -631,3 +636,173 @@ def test_a_gradient_of_eight_bits_is_refused() -> None:
 
     with pytest.raises(TypeError, match="dtype float8_e4m3fn"):
         jax.grad(loss)(jnp.ones(2))
+
+
+# --- batches of some and not of others -------------------------------------------------------------------------------
+
+
+def test_a_batch_of_some_leaves_and_limits_alone() -> None:
+    """What flows back to a leaf without a batch is transformed for each example, and summed only then."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    jnp = jax.numpy
+    ones = jnp.ones((5, 2))
+
+    def loss(tx: Any, weight: Any, data: Any) -> Any:
+        both = gx.on_backward(tx)({"w": weight, "d": data})
+        return (both["w"] * both["d"]).sum()
+
+    for tx, wanted in ((gx.clip_global_norm(1e9), [5.0, 5.0]), (gx.clip_global_norm(1.0), [2.5, 2.5])):
+        found = jax.grad(lambda w, tx=tx: jax.vmap(lambda d: loss(tx, w, d))(ones).sum())(jnp.ones(2))
+        assert_close(found, wanted)
+        weight = torch.ones(2, requires_grad=True)
+        torch.func.vmap(lambda d, w=weight, tx=tx: loss(tx, w, d))(torch.ones(5, 2)).sum().backward()
+        assert_close(weight.grad, wanted)
+    reverse = jax.vmap(lambda x, s: gx.reverse_gradient(x, s).sum(), (None, 0))
+    assert jax.grad(lambda x: reverse(x, jnp.ones(3)).sum())(jnp.ones(2)).tolist() == [-3.0, -3.0]
+    limits = jax.vmap(lambda x, c: (gx.on_backward(gx.clip_norm(c))(x) * WEIGHTS).sum(), (None, 0))
+    assert_close(jax.grad(lambda x: limits(x, jnp.array([1.0, 1e9])).sum())(jnp.zeros(2)), [30.6, 40.8])
+
+
+# --- what a review found ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if not row.matrix], ids=lambda row: row.expression)
+@pytest.mark.parametrize("framework", EAGER)
+def test_every_stateless_transform(framework: str, row: Row) -> None:
+    """What flows back is what the transform makes of the same gradients."""
+    pytest.importorskip(framework)
+    tree = {path: leaf for path, leaf in _parity.named_leaves(few("float32")).items() if leaf is not None}
+
+    def loss(given: Any, weights: Any) -> Any:
+        same = gx.on_backward(row.tx)(given)
+        parts = [total(same[path] * weights[path]) for path in sorted(given)]
+        return sum(parts[1:], parts[0])
+
+    zeros = {path: np.zeros_like(leaf) for path, leaf in tree.items()}
+    found = EAGER[framework](loss, zeros, tree)[0]
+    for path, wanted in row.tx(tree).items():
+        assert_close(found[path], wanted, ulp=row.budget("float32"))
+
+
+def test_reference_variables_of_a_v1_graph() -> None:
+    tf = pytest.importorskip("tensorflow")
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.get_variable("x", initializer=[0.0, 0.0], use_resource=False)
+        clipped, reversed_ = (tf.reduce_sum(f(x) * WEIGHTS) for f in (CLIP, gx.reverse_gradient))
+        session.run(x.initializer)
+        found = session.run([tf.gradients(clipped, x)[0], tf.gradients(reversed_, x)[0]])
+        assert tf.gradients(tf.reduce_sum(gx.stop_gradient(x)), x) == [None]
+    assert_close(found[0], [0.6, 0.8])
+    assert found[1].tolist() == [-30.0, -40.0]
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_limit_of_tensorflow_in_a_loop_and_a_branch(variable: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    clip = gx.on_backward(gx.clip_norm(tf.Variable(1.0) if variable else tf.constant(1.0)))
+
+    def loop(x: Any) -> Any:
+        return tf.while_loop(lambda i, c: i < 3, lambda i, c: (i + 1, clip(c)), (0, x))[1]
+
+    def branch(x: Any) -> Any:
+        return tf.cond(x[0] >= 0.0, lambda: clip(x), lambda: x)
+
+    for function in (loop, branch):
+
+        @tf.function(autograph=False)
+        def slope(x: Any, function: Any = function) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(function(x) * WEIGHTS)
+            return tape.gradient(loss, x)
+
+        assert_close(slope(tf.zeros(2)), [0.6, 0.8])
+
+
+def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_graph() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.zeros(2, requires_grad=True), torch.tensor(WEIGHTS)
+    reverse = torch.compile(lambda x, s: (gx.reverse_gradient(x, s) * w).sum(), fullgraph=True)
+    clip = torch.compile(lambda x, c: (gx.on_backward(gx.clip_norm(c))(x) * w).sum(), fullgraph=True)
+    for size in (0.5, 1.0, 2.0):
+        for function, wanted in ((reverse, -size * WEIGHTS), (clip, size * WEIGHTS / 50)):
+            x.grad = None
+            function(x, size).backward()
+            assert_close(x.grad, wanted)
+
+
+def test_modules_are_pickled() -> None:
+    pytest.importorskip("torch")
+    for module in (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5)):
+        assert repr(pickle.loads(pickle.dumps(module))) == repr(module)
+
+
+def test_the_input_is_not_held() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, requires_grad=True)
+    between = x * 2.0
+    held = weakref.ref(between)
+    y = CLIP(between)
+    del between
+    gc.collect()
+    assert held() is None
+    (y * torch.tensor(WEIGHTS)).sum().backward()
+    assert_close(x.grad, [1.2, 1.6])
+
+
+def test_no_tracer_is_leaked() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.checking_leaks():
+        slope = jax.jit(jax.grad(lambda x: (CLIP({"a": x})["a"] * WEIGHTS).sum()))
+        assert_close(slope(jax.numpy.zeros(2)), [0.6, 0.8])
+
+
+@pytest.mark.parametrize("scale", [True, "a", None, float("nan"), np.ones(2)], ids=repr)
+def test_a_scale_that_is_no_number(scale: Any) -> None:
+    jax = pytest.importorskip("jax")
+    with pytest.raises((TypeError, ValueError), match="reverse_gradient: scale must"):
+        gx.reverse_gradient(jax.numpy.ones(1), scale)
+
+
+def test_an_unsigned_scale() -> None:
+    jax = pytest.importorskip("jax")
+    found = jax.grad(lambda x: gx.reverse_gradient(x, jax.numpy.uint8(2)).sum())(jax.numpy.ones(1))
+    assert found.tolist() == [-2.0]
+
+
+def test_trees_of_two_structures_are_refused() -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.ones(1)
+    with pytest.raises(ValueError, match="trees of one structure"):
+        gx.straight_through(lambda x: {"a": x, "b": x}, lambda x: {"b": x, "c": x})(x)
+
+
+def test_nothing_flows_back_through_forward() -> None:
+    jax = pytest.importorskip("jax")
+    w = jax.numpy.ones(1)
+
+    def loss(w: Any) -> Any:
+        made = gx.straight_through(lambda x: [x, w * 2.0], lambda x: [x, jax.numpy.int32(0)])
+        return made(jax.numpy.ones(1))[1].sum()
+
+    assert jax.grad(loss)(w).tolist() == [0.0]
+
+
+def test_each_of_two_shards_is_clipped_by_itself() -> None:
+    pytest.importorskip("jax")
+    code = """
+import jax, jax.numpy as jnp, numpy as np, gradxform as gx
+spec, mesh = jax.sharding.PartitionSpec, jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+clip = jax.shard_map(gx.on_backward(gx.clip_norm(1.0)), mesh=mesh, in_specs=spec("i"), out_specs=spec("i"))
+w = np.float32([30, 40, 0.3, 0.4])
+print(len(jax.devices()), jax.jit(jax.grad(lambda x: jnp.sum(clip(x) * w)))(jnp.zeros(4)).round(5).tolist())
+"""
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "backends"))
+    more = {"PYTHONPATH": path, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **more}, capture_output=True, text=True, check=False
+    )
+    count, _, values = found.stdout.strip().partition(" ")
+    assert count == "2", found.stderr[-2000:]
+    np.testing.assert_allclose(json.loads(values), [0.6, 0.8, 0.3, 0.4], atol=1e-5)

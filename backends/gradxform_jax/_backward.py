@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
 Backward = Callable[[list[Any], list[Any]], list[Any]]
 
@@ -19,11 +21,23 @@ def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Backwar
 # The numbers are arguments, and not closed over, so that they may be tracers of any transformation around.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _same(function: Backward, leaves: list[Any], numbers: list[Any]) -> list[Any]:
-    return leaves
+    return _together(leaves, numbers)
 
 
 def _forward(function: Backward, leaves: list[Any], numbers: list[Any]) -> tuple[list[Any], list[Any]]:
-    return leaves, numbers
+    return _together(leaves, numbers), numbers
+
+
+def _together(leaves: list[Any], numbers: list[Any]) -> list[Any]:
+    """The leaves, each of which depends on all arrays: under `vmap`, if one has a batch, all come out with one.
+
+    Otherwise what flows back to a leaf without a batch would be summed over the batch before it is transformed.
+    """
+    if len(leaves) + len(numbers) == 1:
+        return leaves
+    first = [jnp.any(jnp.ravel(array)[:1] == 0) for array in (*leaves, *numbers)]
+    either = functools.reduce(jnp.logical_or, first)
+    return [lax.select(jnp.broadcast_to(either, leaf.shape), leaf, leaf) for leaf in leaves]
 
 
 def _backward(function: Backward, numbers: list[Any], upstream: list[Any]) -> tuple[list[Any], None]:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
+from gradxform import _arguments as arguments
 from gradxform_keras._expression import written
 
 
@@ -36,7 +37,7 @@ class GradientTransform(keras.layers.Layer):  # type: ignore[misc]
 
     def __init__(self, tx: GradientTransformation | str, **kwargs: Any) -> None:
         """Takes a transformation."""
-        super().__init__(**kwargs)
+        super().__init__(**{"autocast": False, **kwargs})
         self.tx = parse(tx) if isinstance(tx, str) else tx
         self.supports_masking = True
         self._identity = on_backward(self.tx)
@@ -44,6 +45,10 @@ class GradientTransform(keras.layers.Layer):  # type: ignore[misc]
     def call(self, inputs: Any) -> Any:
         """The inputs, a tensor or a structure of them, as they are."""
         return self._identity(inputs)
+
+    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
+        """The shapes and dtypes of the inputs."""
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the inputs."""
@@ -65,6 +70,7 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
     Raises:
         TypeError: a scale that is no number.
+        ValueError: NaN.
 
     Example:
         >>> import keras
@@ -79,13 +85,14 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
 
     def __init__(self, scale: float = 1.0, **kwargs: Any) -> None:
         """Takes the factor."""
-        super().__init__(**kwargs)
-        if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        super().__init__(**{"autocast": False, **kwargs})
+        scale = arguments.number("GradientReversal", "scale", scale)
+        if not isinstance(scale, float):
             raise TypeError(f"GradientReversal: scale must be a number, got {scale!r} of type {type(scale).__name__}")
         self.supports_masking = True
         self.scale = self.add_weight(
             shape=(),
-            initializer=keras.initializers.Constant(float(scale)),
+            initializer=keras.initializers.Constant(scale),
             trainable=False,
             dtype="float32",
             autocast=False,
@@ -95,6 +102,10 @@ class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
     def call(self, inputs: Any) -> Any:
         """The inputs, a tensor or a structure of them, as they are."""
         return reverse_gradient(inputs, keras.ops.convert_to_tensor(self.scale))
+
+    def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
+        """The shapes and dtypes of the inputs."""
+        return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the inputs."""

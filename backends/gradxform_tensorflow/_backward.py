@@ -9,11 +9,12 @@ import tensorflow as tf
 
 
 def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., list[Any]]) -> list[Any]:
-    """The tensors as they are; what flows back to them is a function of what flows back."""
+    """The tensors as they are; what flows back to them is a function of what flows back, and of numbers."""
+    kept = list(map(tf.identity, numbers))  # read here: within a branch or a loop they cannot be read on the way back
 
     @tf.custom_gradient
     def same(*given: Any) -> Any:
-        return list(map(tf.identity, given)), lambda *upstream: function(list(upstream), numbers)
+        return list(map(tf.identity, given)), lambda *upstream: function(list(upstream), kept)
 
     return list(same(*map(tf.convert_to_tensor, leaves)))
 

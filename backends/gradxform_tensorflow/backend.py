@@ -52,7 +52,7 @@ def adopt(leaf: Any) -> Any:
 
 def dtype(leaf: Any) -> str:
     """The name of the dtype."""
-    return str(leaf.dtype.name)
+    return str(leaf.dtype.base_dtype.name)  # that of what a reference of TF1 refers to
 
 
 def shape(leaf: Any) -> tuple[int | None, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,12 @@ class _Same(torch.autograd.Function):
     @staticmethod
     def forward(function: Backward, count: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # Copies: what is written in place into one must not reach the other.
-        return tuple([tensor.clone() for tensor in given[:count]])
+        if len(given) == 1:
+            return (given[0].clone(),)
+        # Each depends on all of them: under vmap, if one has a batch, all come out with one. Otherwise what flows back
+        # to a leaf without a batch would be summed over the batch before it is transformed.
+        either = functools.reduce(torch.logical_or, [(tensor.reshape(-1)[:1] == 0).any() for tensor in given])
+        return tuple([torch.where(either.to(tensor.device), tensor, tensor) for tensor in given[:count]])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

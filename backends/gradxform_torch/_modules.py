@@ -32,12 +32,12 @@ class GradientTransform(torch.nn.Module):
     def __init__(self, tx: GradientTransformation) -> None:
         """Takes a transformation."""
         super().__init__()
+        on_backward(tx)  # refuses what it cannot take
         self.tx = tx
-        self._identity = on_backward(tx)
 
     def forward(self, x: Any) -> Any:
         """A tensor, or a structure of them, as it is."""
-        return self._identity(x)
+        return on_backward(self.tx)(x)
 
     def extra_repr(self) -> str:
         """The transformation."""
