@@ -461,6 +461,13 @@ def test_a_wrapped_optimizer_is_pickled() -> None:
     assert type(again) is type(optimizer)
 
 
+def test_an_empty_step_after_one_that_was_skipped() -> None:
+    optimizer, given = gx.keras.wrap(opt.SGD(1.0), gx.skip_nonfinite(gx.identity())), variables()
+    steps(optimizer, [G, [g * np.float32(np.nan) for g in G]], given)
+    optimizer.apply([], [])
+    assert int(optimizer.iterations) == 1
+
+
 def test_a_step_whose_gradients_are_all_frozen_does_nothing() -> None:
     optimizer, given = gx.keras.wrap(opt.Adam(0.1, weight_decay=0.5), gx.freeze("**/kernel")), variables(starts())
     optimizer.build(given)

@@ -85,6 +85,7 @@ class Transforming:
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
         """Updates the variables; a step that is not to be applied does not count as one."""
+        self._gradxform.begin(())
         super().apply(grads, trainable_variables)  # type: ignore[misc]
         self._gradxform.take_back(self._iterations)
 
@@ -103,8 +104,8 @@ class Transforming:
         return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
 
     def __reduce__(self: Any) -> Any:
-        """Pickles as the optimizer's own class does, which is one that can be imported."""
-        return self._base._unpickle_model, super().__reduce__()[1]
+        """Pickles as the optimizer's own class does, by a function of this module, which a new process imports."""
+        return _unpickled, (self._base, *super().__reduce__()[1])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
@@ -114,6 +115,10 @@ class Transforming:
 
 
 keras.saving.register_keras_serializable("gradxform", "Transforming")(Transforming)
+
+
+def _unpickled(base: Any, buffer: Any) -> Any:
+    return base._unpickle_model(buffer)
 
 
 @functools.cache
