@@ -20,7 +20,8 @@ def apply(
 
     Works eagerly, in `tf.function`, under XLA and in TF1 graphs; with Keras 3 optimizers and those of `tf.compat.v1`.
     In a replica of a `tf.distribute` strategy the transformation sees the sum of the replicas' gradients, and each
-    replica is given its share of the result. Optimizers add these up, so a limit holds for what is applied.
+    replica is given its share of the result. Optimizers add these up, so a limit holds for what is applied. (Gradients
+    that you have summed yourself go through ``tx(gradients)``; `global_norm` in a replica is that of its own.)
 
     Args:
         tx: a stateless transformation.
