@@ -106,9 +106,6 @@ def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_pa
         assert "Could not locate class" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["numpy", "openvino"])
-def test_a_backend_that_does_not_train(name: str) -> None:
-    if name == "openvino":
-        pytest.importorskip("openvino")
-    done = run(name, "-c", "import keras, gradxform as gx; gx.keras.wrap(keras.optimizers.SGD(), gx.clip_norm(1.0))")
-    assert "keras.wrap: Keras's backend is" in done.stderr
+def test_a_backend_that_does_not_train() -> None:
+    done = run("numpy", "-c", "import keras, gradxform as gx; gx.keras.wrap(keras.optimizers.SGD(), gx.clip_norm(1.0))")
+    assert "keras.wrap: Keras's backend is 'numpy', which does not train" in done.stderr

@@ -28,6 +28,7 @@ class Held:
         """The places of those whose gradients were stopped."""
         self.due: Any = True
         """Whether the step is to be applied: True, or a bool of the backend."""
+        self._replicas = 1
         self._variables: Sequence[Any] = ()
         self._paths: list[str] = []
         self._leaves: list[Any] = []
@@ -67,7 +68,7 @@ class Held:
         for place, gradient in zip(self.given, grads, strict=True):
             slots[place] = gradient
         with _unrecorded(self.backend):
-            slots = _summed(self.backend, slots)
+            slots, self._replicas = _summed(self.backend, slots)
             view = _flat.from_leaves(self.backend, slots, self.backend.flatten(slots)[1], lambda: self._paths)
             if view is None:
                 return list(grads)
@@ -88,7 +89,7 @@ class Held:
         """Do what changes some variables if the step is to be applied."""
         if self.due is True:
             update()
-        elif _replicas(self.backend) > 1:
+        elif self._replicas > 1:
             raise ValueError(
                 f"keras.wrap: {self.tx!r} leaves steps out, which an optimizer under a tf.distribute strategy of "
                 "several replicas cannot; use a LossScaleOptimizer, or accumulate in a loop of your own"
@@ -154,19 +155,11 @@ def _is_due(tx: Any, state: Any) -> Any:
     return found
 
 
-def _replicas(backend: Any) -> int:
+def _summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:
+    """In TensorFlow, the sums over the replicas of a strategy, and their number."""
     if backend.name != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context()
-    return 1 if context is None else int(context.num_replicas_in_sync)
-
-
-def _summed(backend: Any, gradients: list[Any]) -> list[Any]:
-    """In TensorFlow, the sums over the replicas of a strategy."""
-    if backend.name != "tensorflow":
-        return gradients
+        return gradients, 1
     from gradxform_tensorflow import _replicas
 
-    return list(_replicas.summed(gradients)[0])
+    found, count = _replicas.summed(gradients)
+    return list(found), count
