@@ -49,6 +49,15 @@ def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
     return list(map(float, w.numpy()))
 
 
+def refusal(optimizer: Any) -> str:
+    """What a step under the strategy is refused with."""
+    try:
+        steps(optimizer, [[1.0, 2.0], [2.0, 2.0]])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 if __name__ == "__main__":
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -63,4 +72,6 @@ if __name__ == "__main__":
         "clipped": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]]),
         "state": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), [[1.0, 2.0], [2.0, 2.0]]),
     }
+    skipping = gx.skip_nonfinite(gx.identity())
+    found["refused"] = refusal(lambda: gx.keras.wrap(opt.SGD(1.0), skipping))
     print(json.dumps(found))

@@ -762,7 +762,7 @@ IN_KERAS = (
     ),
     Mutant(
         "keras.wrap", "the transformation sees a replica's own gradients", HELD,
-        "slots = _summed(self.backend, slots)", "assert _summed",
+        "slots, self._replicas = _summed(self.backend, slots)", "assert _summed",
         of("keras", "test_different_gradients_in_two_replicas"),
     ),
     Mutant(

@@ -89,6 +89,10 @@ def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
     assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
 
 
+def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_strategy: Any) -> None:
+    assert "leaves steps out, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
+
+
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
     make = (
