@@ -222,7 +222,7 @@ def _flows(backend: Backend | None, leaf: Any) -> bool:
     if backend is None or not isinstance(leaf, backend.types):
         return False
     dtype = backend.dtype(leaf)
-    return dtype in SINGLE | DOUBLE or dtype.startswith(("float8", "float6", "float4"))
+    return dtype in SINGLE | DOUBLE or dtype.startswith(("float8_", "float6_", "float4_"))
 
 
 def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:

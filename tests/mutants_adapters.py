@@ -96,7 +96,8 @@ ON_BACKWARD = (
     ),
     Mutant(
         "on_backward", "gradients of eight bits pass by", BACKWARD,
-        '("float8", "float6", "float4")', '("float6", "float4")', backward("test_a_gradient_of_eight_bits_is_refused"),
+        '("float8_", "float6_", "float4_")', '("float6_", "float4_")',
+        backward("test_a_gradient_of_eight_bits_is_refused"),
     ),
     Mutant(
         "operands", "transformations within transformations are not looked into", OPERANDS,
