@@ -24,9 +24,11 @@ from gradxform.backward import on_backward, reverse_gradient, stop_gradient, str
 from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.combining import chain, identity, masked, partition
 from gradxform.custom import elementwise, transform, xp
-from gradxform.measuring import global_norm
+from gradxform.inspecting import global_norm, nonfinite_paths, norms
+from gradxform.measuring import measure, metrics
 from gradxform.normalizing import centralize, normalize_global_norm, normalize_norm, sign
 from gradxform.per_example import per_example_clip_global_norm, per_example_clip_norm
+from gradxform.portable import from_numpy, to_numpy
 from gradxform.scaling import scale, scale_by_schedule
 from gradxform.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
 from gradxform.stopping import freeze, stop
@@ -62,6 +64,7 @@ __all__ = [
     "elementwise",
     "ema",
     "freeze",
+    "from_numpy",
     "global_norm",
     "has_updated",
     "identity",
@@ -69,8 +72,12 @@ __all__ = [
     "keras",
     "masked",
     "mean",
+    "measure",
+    "metrics",
+    "nonfinite_paths",
     "normalize_global_norm",
     "normalize_norm",
+    "norms",
     "numpy",
     "on_backward",
     "parse",
@@ -89,6 +96,7 @@ __all__ = [
     "straight_through",
     "tensorflow",
     "testing",
+    "to_numpy",
     "torch",
     "trace",
     "transform",

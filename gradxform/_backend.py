@@ -150,6 +150,9 @@ class Backend(Protocol):
     def from_numpy(self, array: Any) -> Array:
         """An array of this framework with the values and the dtype of a NumPy array."""
 
+    def placed(self, array: Any, like: Array) -> Array:
+        """The same, where another array lies: on its device, or spread over devices as it is."""
+
     def to_numpy(self, leaf: Array) -> Any:
         """A NumPy array with the values and the dtype of a leaf."""
 
@@ -287,8 +290,8 @@ def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
 
 
 def _by_engine(tree: Any) -> Backend | None:
-    """The first imported framework whose tree engine opens the tree down to arrays."""
-    opaque = None
+    """The first imported framework whose tree engine opens the tree down to arrays, its own rather than NumPy's."""
+    opaque = container = None
     for name in FRAMEWORKS:
         if name in sys.modules:
             candidate = backend(name)
@@ -297,11 +300,13 @@ def _by_engine(tree: Any) -> Backend | None:
             owners = {found.name for found in map(owner, leaves) if found is not None}
             if not strange and (candidate.name in owners or (candidate.name == "numpy" and leaves and not owners)):
                 return candidate
+            if owners == {"numpy"} and not strange and container is None:
+                container = candidate
             if strange and opaque is None:
                 path = candidate.paths(tree)[[leaf is strange[0] for leaf in candidate.flatten(tree)[0]].index(True)]
                 opaque = (path, strange[0])
-    if opaque is None:
-        return None
+    if opaque is None or container is not None:
+        return container
     path, leaf = opaque
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(

@@ -93,7 +93,9 @@ def params(view: Flat, tree: Any, transform: str) -> list[Array]:
     """
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
-    return beside(view, tree, f"{transform}: the parameters")
+    found = beside(view, tree, f"{transform}: the parameters")
+    align = getattr(view.backend, "alongside", None)  # PyTorch's, where they may be sharded otherwise
+    return found if align is None else align(found, [view.leaves[i] for i in view.chosen])
 
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:

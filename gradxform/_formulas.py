@@ -138,3 +138,8 @@ def quotient(xp: Any, dividend: Array, divisor: Array) -> Array:
 def is_finite(xp: Any, x: Array) -> Array:
     """Whether a number is neither NaN nor infinite."""
     return xp.isfinite(x)
+
+
+def is_zero(xp: Any, x: Array) -> Array:
+    """Whether a number is zero."""
+    return equal(x, 0.0)

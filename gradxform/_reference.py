@@ -173,6 +173,10 @@ def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> 
     _apply_if(due, leaves, tx, memory)
 
 
+def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory: Memory) -> None:
+    _apply(tx, leaves, _inner(memory, "inner"))
+
+
 def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, memory: Memory) -> None:
     if due:
         return _apply(tx, leaves, _inner(memory, "inner"))
@@ -205,6 +209,7 @@ _WITH_STATE: dict[str, Callable[..., None]] = {
     "accumulate": _accumulate,
     "chain": _chain,
     "masked": _masked,
+    "measure": _measure,
     "partition": _partition,
     "skip_large": _skip_large,
     "skip_nonfinite": _skip_nonfinite,

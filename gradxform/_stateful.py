@@ -73,11 +73,17 @@ def _same(xp: Any, x: Array) -> Array:
     return x
 
 
-def first(tx: GradientTransformation, likes: Sequence[tuple[Sequence[int], str]], paths: Sequence[str]) -> Any:
-    """The first state, in NumPy arrays, for parameters of which an adapter knows shapes, dtypes and paths alone."""
+def first(
+    tx: GradientTransformation, likes: Sequence[tuple[Sequence[int], str]], keys: Sequence[str], paths: Sequence[str]
+) -> Any:
+    """The first state, in NumPy arrays, for parameters of which an adapter knows shapes, dtypes and paths alone.
+
+    Its trees are dicts with these keys, which are in order.
+    """
     numpy = _backend.backend("numpy")
-    zeros = [np.zeros(tuple(shape), np.dtype(dtype)) for shape, dtype in likes]
-    return tx.init(_flat.from_leaves(numpy, zeros, numpy.flatten(zeros)[1], lambda: list(paths)))
+    zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
+    leaves, structure = numpy.flatten(zeros)
+    return tx.init(_flat.from_leaves(numpy, leaves, structure, lambda: list(paths)))
 
 
 def stored(view: Flat, value: Any, old: Array) -> Array:
@@ -163,19 +169,29 @@ def zeros(view: Flat) -> Flat:
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:
-    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for None; or the one number of all."""
+    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for None; or the one number of all.
+
+    Rows are in the order of the paths, which is the same in every framework.
+    """
     if rows == 1 and len(getattr(norms, "shape", ())) == 0:
         return view.backend.compute(_one_row, norms)
-    kept: Sequence[int] = view.source.kept
     if rows != len(view.source.slots):
         raise ValueError(
             f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
         )
-    if len(kept) == rows:
+    row_of = rows_of(view)
+    if row_of == tuple(range(rows)):
         return norms
-    places = dict(zip(kept, range(len(kept)), strict=True))
-    index = tuple(places.get(slot, 0) for slot in range(rows))
-    return view.backend.compute(_spread, norms, index=index, there=tuple(slot in places for slot in range(rows)))
+    places = dict(zip(row_of, range(len(row_of)), strict=True))
+    index = tuple(places.get(row, 0) for row in range(rows))
+    return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
+
+
+def rows_of(view: Flat) -> tuple[int, ...]:
+    """The row of each leaf in a table with one row a slot."""
+    paths = view.source.find_paths()
+    rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}
+    return tuple(rank[slot] for slot in view.source.kept)
 
 
 def _one_row(xp: Any, number: Array) -> Array:

@@ -148,7 +148,7 @@ def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
     """The limits of rows as one for all leaves, or one a leaf."""
-    return g.backend.compute(formulas.take, rows, index=tuple(g.source.kept) if per_leaf else 0)
+    return g.backend.compute(formulas.take, rows, index=stateful.rows_of(g) if per_leaf else 0)
 
 
 def _held(xp: Any, norm: Array, dtype: str) -> Array:

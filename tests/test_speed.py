@@ -74,17 +74,22 @@ PASSES = [
     (gx.parse(RESCALING), {"norms": 1, "multiply": 1}),
     (gx.chain(gx.scale(0.5), gx.clip_value(0.5)), {"clip": 1}),
     (gx.chain(*[gx.scale(0.9)] * 8), {"multiply": 1}),
+    (gx.measure(gx.parse(RESCALING)), {"norms": 1, "multiply": 1}),
+    (gx.measure(transformation(CHAINS[3])), {"clip": 1, "norms": 2, "multiply": 1}),
 ]
 
 
 @pytest.mark.parametrize("framework", EVERY)
-@pytest.mark.parametrize(("tx", "wanted"), PASSES, ids=[f"{len(tx.arguments)} {wanted}" for tx, wanted in PASSES])
+@pytest.mark.parametrize(
+    ("tx", "wanted"), PASSES, ids=[f"{tx.name} {len(tx.arguments)} {wanted}" for tx, wanted in PASSES]
+)
 def test_passes_over_each_leaf(
     tx: Any, wanted: dict[str, int], framework: str, passes: Callable[[str], Counter[str]]
 ) -> None:
     grads = given(framework)
+    state = tx.init(grads)
     counted = passes(framework)
-    tx(grads)
+    tx.update(grads, state)
     assert {name: number / len(grads) for name, number in counted.items()} == wanted
 
 
@@ -225,25 +230,45 @@ def torch_refuses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 LIMITED = gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
 
 
-def test_torch_reads_nothing_where_gradients_flow(torch_refuses: Any) -> None:
+def first_step(tx: Any) -> Callable[[Any], Any]:
+    """The gradients after one step, and all that is kept for a log."""
+
+    def step(grads: Any) -> Any:
+        updates, state = tx.update(grads, tx.init(grads))
+        return updates, gx.metrics(state)
+
+    return step
+
+
+measured = pytest.mark.parametrize("tx", [LIMITED, gx.measure(LIMITED)], ids=["bare", "measured"])
+
+
+@measured
+def test_torch_reads_nothing_where_gradients_flow(tx: Any, torch_refuses: Any) -> None:
     grads = {path: torch_refuses.ones(3, requires_grad=True) for path in "ab"}
-    assert LIMITED(grads)["a"].requires_grad
+    updates, metrics = first_step(tx)(grads)
+    assert updates["a"].requires_grad and len(metrics) == 15 * tx.stateful
 
 
-def test_torch_reads_nothing_under_a_transform(torch_refuses: Any) -> None:
+@measured
+def test_torch_reads_nothing_under_a_transform(tx: Any, torch_refuses: Any) -> None:
     grads = {path: torch_refuses.ones(2, 3) for path in "ab"}
-    assert torch_refuses.func.vmap(LIMITED)(grads)["a"].shape == (2, 3)
+    updates, metrics = torch_refuses.func.vmap(first_step(tx))(grads)
+    assert updates["a"].shape == (2, 3) and {value.shape for value in metrics.values()} <= {(2,)}
 
 
-def test_torch_reads_nothing_off_the_cpu(torch_refuses: Any) -> None:
+@measured
+def test_torch_reads_nothing_off_the_cpu(tx: Any, torch_refuses: Any) -> None:
     grads = {path: torch_refuses.ones(3, device="meta") for path in "ab"}
-    assert LIMITED(grads)["a"].device.type == "meta"
+    updates, metrics = first_step(tx)(grads)
+    assert {leaf.device.type for leaf in (*updates.values(), *metrics.values())} == {"meta"}
 
 
-def test_tensorflow_reads_nothing_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
+def test_tensorflow_reads_nothing_in_a_graph(tx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tf = pytest.importorskip("tensorflow")
     grads = given("tensorflow")
-    step = tf.function(lambda grads: CHAIN(grads))
+    step = tf.function(first_step(tx))
     kind = type(tf.constant(0.0))
     for name in ("numpy", "__bool__", "__float__", "__int__", "__index__", "__array__"):
         monkeypatch.setattr(kind, name, refuse)
@@ -254,8 +279,9 @@ def test_tensorflow_reads_nothing_in_a_graph(monkeypatch: pytest.MonkeyPatch) ->
     graph(grads)
 
 
+@pytest.mark.parametrize("tx", [CHAIN, gx.measure(CHAIN)], ids=["bare", "measured"])
 @pytest.mark.parametrize("jit", [False, True], ids=["eager", "jit"])
-def test_jax_reads_nothing(jit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jax_reads_nothing(jit: bool, tx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     jax = pytest.importorskip("jax")
     grads = given("jax")
     kind = type(grads["0"])
@@ -263,7 +289,8 @@ def test_jax_reads_nothing(jit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kind, name, refuse)
     with pytest.raises(Read):
         bool(jax.numpy.ones(()) > 0)
-    jax.block_until_ready((jax.jit(CHAIN) if jit else CHAIN)(grads))
+    step = first_step(tx)
+    jax.block_until_ready((jax.jit(step) if jit else step)(grads))
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------

@@ -239,7 +239,7 @@ def restored(strategy: Any, compiled: bool) -> Any:
             else:
                 saved.restore(path).assert_consumed()
                 repeated(under, compiled, step)
-            found.append(shown(processor.state.trace))
+            found.append(shown(list(processor.state.trace.values())))
     return found
 
 

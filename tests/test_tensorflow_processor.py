@@ -90,14 +90,18 @@ def kept(values: list[Any], name: str) -> list[Any]:
     return [value for i, value in enumerate(values) if i not in stopped(name)]
 
 
-def on_a_plain_list(name: str, jit_compile: bool | None = None) -> tuple[list[list[Any]], Any]:
-    """What `update` gives on lists, without the gradients it stops, and the last state; eagerly, or compiled."""
+def by_path(values: list[Any]) -> dict[str, Any]:
+    return {str(i): value for i, value in enumerate(values)}
+
+
+def on_a_plain_dict(name: str, jit_compile: bool | None = None) -> tuple[list[list[Any]], Any]:
+    """What `update` gives on dicts, without the gradients it stops, and the last state; eagerly, or compiled."""
     tx, results = TRANSFORMS[name], []
     update = tx.update if jit_compile is None else tf.function(tx.update, jit_compile=jit_compile)
-    state = tx.init([tf.zeros(shape) for shape in SHAPES])
+    state = tx.init(by_path([tf.zeros(shape) for shape in SHAPES]))
     for step in range(STEPS):
-        updates, state = update(tensors(gradients(step, name)), state)
-        results.append(kept(updates, name))
+        updates, state = update(by_path(tensors(gradients(step, name))), state)
+        results.append(kept(list(updates.values()), name))
     return results, state
 
 
@@ -154,9 +158,9 @@ MODES: dict[str, tuple[Callable[[str], tuple[list[list[Any]], Any]], bool | None
     ("mode", "name"),
     [(mode, name) for mode in MODES for name in (COMPILED if mode == "XLA" else TRANSFORMS)],
 )
-def test_every_mode_gives_bit_by_bit_what_update_gives_on_a_list(mode: str, name: str) -> None:
+def test_every_mode_gives_bit_by_bit_what_update_gives_on_a_dict(mode: str, name: str) -> None:
     run, jit_compile = MODES[mode]
-    wanted, state = on_a_plain_list(name, jit_compile)
+    wanted, state = on_a_plain_dict(name, jit_compile)
     results, kept_state = run(name)
     for step, (result, reference) in enumerate(zip(results, wanted, strict=True)):
         assert all_bits(result) == all_bits(reference), (step, result, reference)
@@ -167,8 +171,8 @@ def test_every_mode_gives_bit_by_bit_what_update_gives_on_a_list(mode: str, name
 @pytest.mark.parametrize(
     ("name", "use_resource"), [*((name, False) for name in TRANSFORMS), ("chain", True), ("freeze", True)]
 )
-def test_a_session_gives_what_update_gives_on_a_list(name: str, use_resource: bool) -> None:
-    wanted, state = on_a_plain_list(name, jit_compile=False)
+def test_a_session_gives_what_update_gives_on_a_dict(name: str, use_resource: bool) -> None:
+    wanted, state = on_a_plain_dict(name, jit_compile=False)
     results, kept_state = in_v1_graph(name, use_resource)
     for result, reference in zip(results, wanted, strict=True):
         for a, b in zip(result, reference, strict=True):
@@ -187,7 +191,7 @@ def test_keras_variables_are_as_good() -> None:
     made = variables(keras.Variable)
     assert [v.path for v in made] == ["0", "1", "2", "3"]
     processor = gx.tensorflow.GradientProcessor(TRANSFORMS["chain"], made)
-    for step, wanted in enumerate(on_a_plain_list("chain")[0]):
+    for step, wanted in enumerate(on_a_plain_dict("chain")[0]):
         pairs = processor(pairs_of(gradients(step, "chain"), made))
         assert all_bits(g for g, _ in pairs) == all_bits(wanted)
         assert all(given is own for (_, given), own in zip(pairs, made, strict=True))
@@ -232,7 +236,7 @@ def test_any_iterable_of_pairs_and_of_variables(form: str, compiled: bool) -> No
 def test_pairs_in_another_order_find_their_own_state() -> None:
     made = variables()
     processor = gx.tensorflow.GradientProcessor(TRANSFORMS["chain"], made)
-    for step, wanted in enumerate(on_a_plain_list("chain")[0]):
+    for step, wanted in enumerate(on_a_plain_dict("chain")[0]):
         pairs = pairs_of(gradients(step, "chain"), made)
         order = np.random.default_rng(step).permutation(len(made))
         result = processor([pairs[i] for i in order])
@@ -244,7 +248,7 @@ def test_pairs_in_another_order_find_their_own_state() -> None:
 def test_no_pair_is_as_good_as_none(name: str) -> None:
     made = variables()
     processor = gx.tensorflow.GradientProcessor(TRANSFORMS[name], made)
-    wanted, state = on_a_plain_list(name)
+    wanted, state = on_a_plain_dict(name)
     for step, reference in enumerate(wanted):
         result = processor(pairs_of(gradients(step, name), made)[:NO_GRADIENT])
         assert len(result) == NO_GRADIENT
@@ -268,7 +272,29 @@ def test_a_variable_without_a_gradient_keeps_its_trace(compiled: bool) -> None:
     first, second = step(None, tf.constant(W))
     assert first is None
     assert second.numpy().tolist() == [4.5, 6.0]
-    assert processor.state.trace[0].numpy().tolist() == [4.5, 6.0]
+    assert processor.state.trace["a"].numpy().tolist() == [4.5, 6.0]
+
+
+@pytest.mark.parametrize("source", ["numpy", "jax", "tensorflow"])
+def test_the_state_can_be_set_to_one_from_elsewhere(source: str) -> None:
+    tx, make = gx.chain(gx.clip_norm(3.0), gx.trace(0.5)), pytest.importorskip(source)
+    tree = {"layer": {"w": gx.from_numpy(np.float32(W), like=getattr(make, "numpy", make).zeros(1))}}
+    _, state = tx.update(tree, tx.init(tree))
+    w = variable(name="layer/w")
+    processor = gx.tensorflow.GradientProcessor(tx, [w])
+    processor.state = gx.to_numpy(state)
+    assert_ulp(processor([(tf.constant(W), w)])[0][0], np.float32(W) * np.float32(0.9))
+    with pytest.raises(ValueError, match=r"GradientProcessor: the state lacks '1/trace/layer/w'.*'1/trace/w'"):
+        processor.state = (gx.EmptyState(), {"trace": {"w": np.float32(W)}})
+
+
+def test_two_variables_of_one_name_have_a_state_each() -> None:
+    made = [tf.Variable([0.0, 0.0], name="w") for _ in range(3)]
+    processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), made)
+    for _ in range(2):
+        pairs = processor([(tf.constant(W) * float(i), v) for i, v in enumerate(made)])
+    assert [g.numpy().tolist() for g, _ in pairs] == [[0.0, 0.0], [4.5, 6.0], [9.0, 12.0]]
+    assert set(processor.state.trace) == {"w", "w_1", "w_2"}
 
 
 def test_only_none_and_no_pairs_leave_the_state_as_it_is() -> None:
@@ -436,7 +462,7 @@ def test_a_v1_optimizer_in_a_session(name: str, use_resource: bool) -> None:
             assert session.run(step) == 4
             assert bits(session.run(frozen)) == bits(np.float32([0.1, 0.2]))
             assert session.run(unused).tolist() == [7.0]
-            state = session.run(processor.state[1].trace[2]) if ours else trace
+            state = session.run(processor.state[1].trace["w"]) if ours else trace
         return seen, state
 
     (ours, state), (wanted, trace) = train(True), train(False)
@@ -459,7 +485,7 @@ def test_a_run_of_a_session_moves_the_state_once_whatever_it_fetches(use_resourc
         assert session.run([second, first], {place: [2.0, 4.0]})[1].tolist() == [1.75, 3.5]
         for state in (before, processor.state):
             assert session.run(state.count) == 3
-            assert [x.tolist() for x in session.run(list(state.ema))] == [[1.75, 3.5], [3.5, 7.0]]
+            assert [x.tolist() for x in session.run(list(state.ema.values()))] == [[1.75, 3.5], [3.5, 7.0]]
 
 
 def test_the_state_of_a_session_has_a_saver(tmp_path: Any) -> None:
@@ -578,7 +604,7 @@ def test_variables_of_the_state_are_named_after_their_place() -> None:
     w = variable()
     processor = gx.tensorflow.GradientProcessor(gx.chain(gx.clip_norm(1.0), gx.trace(0.5)), [w], name="momentum")
     assert processor.name == "momentum"
-    assert [v.name for v in processor.variables] == ["momentum/1_trace_0:0"]
+    assert [v.name for v in processor.variables] == ["momentum/1_trace_w:0"]
     assert processor.tx == gx.chain(gx.clip_norm(1.0), gx.trace(0.5))
 
 
@@ -600,7 +626,7 @@ def test_the_state_has_the_dtypes_of_sums() -> None:
             ((gradient, _),) = processor([(tf.cast(tf.constant(W), dtype), w)])
         assert gradient.dtype == dtype
         assert np.asarray(gradient, np.float64).tolist() == [4.5, 6.0]
-        assert processor.state.trace[0].dtype == wanted
+        assert processor.state.trace["w"].dtype == wanted
 
 
 def test_a_complex_variable() -> None:
@@ -770,7 +796,7 @@ def test_a_limit_that_is_an_argument_changes_without_a_retrace() -> None:
 
     assert_ulp(run(tf.constant(W), tf.constant(1.0)), W / 5)
     assert_ulp(run(tf.constant(W), tf.constant(3.0)), W / 5 * 3)
-    assert processor.state.trace[0].numpy().tolist() == [4.5, 6.0]
+    assert processor.state.trace["w"].numpy().tolist() == [4.5, 6.0]
     assert len(traces) == 1
 
 
@@ -796,7 +822,7 @@ def test_in_a_loop_of_the_graph(compiled: bool) -> None:
         return tf.identity(w)
 
     assert (tf.function(train) if compiled else train)(tf.constant(3)).numpy().tolist() == [-12.75, -17.0]
-    assert processor.state.trace[0].numpy().tolist() == [5.25, 7.0]
+    assert processor.state.trace["w"].numpy().tolist() == [5.25, 7.0]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -892,7 +918,7 @@ def test_a_gradient_of_another_shape_than_its_variable(value: Any, compiled: boo
 
     with pytest.raises(ValueError, match=r"'kernel'.*shape.*\(2,\)"):
         (tf.function(step) if compiled else step)()
-    assert processor.state.trace[0].numpy().tolist() == [0.0, 0.0]
+    assert processor.state.trace["kernel"].numpy().tolist() == [0.0, 0.0]
 
 
 def test_an_integer_gradient() -> None:

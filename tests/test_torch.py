@@ -385,7 +385,7 @@ def test_the_parameters_are_handed_to_what_needs_them() -> None:
             return ()
 
         def update(self, updates: Any, state: Any, params: Any = None) -> Any:
-            return [g if g is None else g + p.detach() for g, p in zip(updates, params, strict=True)], state
+            return {path: g if g is None else g + params[path].detach() for path, g in updates.items()}, state
 
     tx, p, none = gx.chain(Decay(), gx.clip_norm(100.0)), parameter(W), parameter(None)
     p.data.fill_(1.0)
@@ -440,60 +440,6 @@ def test_a_frozen_nan_does_not_reach_the_others() -> None:
     gx.torch.apply_(gx.chain(gx.freeze("0"), gx.clip_global_norm(1.0)), [frozen, free])
     assert frozen.grad is None
     assert_ulp(free.grad, CLIPPED)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_attach_transforms_before_each_step(name: str) -> None:
-    tx = gx.chain(gx.clip_norm(0.5), gx.scale(-1.0))
-    attached, by_hand = {"w": torch.nn.Parameter(torch.tensor(W))}, {"w": torch.nn.Parameter(torch.tensor(W))}
-    first, second = OPTIMIZERS[name](attached.values()), OPTIMIZERS[name](by_hand.values())
-    handle = gx.torch.attach(first, tx)
-    for _ in range(3):
-        step(first, attached, gx.identity())
-        step(second, by_hand, tx)
-    assert bits(attached["w"]) == bits(by_hand["w"])
-    handle.remove()
-    step(first, attached, gx.identity())
-    step(second, by_hand, gx.identity())
-    assert bits(attached["w"]) == bits(by_hand["w"])
-
-
-def test_attach_takes_in_groups_that_are_added_later() -> None:
-    first, second = parameter(W), parameter(W)
-    optimizer = torch.optim.SGD([{"params": [first]}], lr=1.0)
-    gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
-    optimizer.add_param_group({"params": [second], "lr": 0.5})
-    optimizer.step()
-    assert_ulp(first.detach(), -torch.tensor(W) / 50**0.5)
-    assert_ulp(second.detach(), -torch.tensor(W) / 50**0.5 / 2)
-
-
-@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])
-def test_attach_reaches_the_gradients_that_a_closure_makes(make: Any) -> None:
-    w = torch.nn.Parameter(torch.tensor(W))
-    optimizer = make([w], lr=1.0, **({"max_iter": 1} if make is torch.optim.LBFGS else {}))
-    gx.torch.attach(optimizer, gx.clip_norm(0.5))
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = (w**2).sum() / 2
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    assert_ulp(w.grad, [0.3, 0.4])
-
-
-def test_attach_refuses_a_stateful_transformation() -> None:
-    class Counter:
-        def init(self, params: Any) -> int:
-            return 0
-
-        def update(self, updates: Any, state: int, params: Any = None) -> Any:
-            return updates, state
-
-    with pytest.raises(TypeError, match="attach takes a stateless"):
-        gx.torch.attach(torch.optim.SGD([parameter(W)]), gx.chain(Counter()))
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------

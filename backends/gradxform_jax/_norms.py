@@ -44,7 +44,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 @jax.custom_jvp
 def _norms2(leaves: tuple[Any, ...]) -> Any:
     """The 2-norms of leaves of which none is of 64 bits."""
-    large = [i for i, leaf in enumerate(leaves) if leaf.dtype == np.float32 and leaf.size >= _LARGE and _width(leaf)]
+    large = [i for i, leaf in enumerate(leaves) if leaf.dtype == np.float32 and _is_large(leaf) and _width(leaf)]
     others = sorted(set(range(len(leaves))).difference(large))
     found = list(_together(leaves, others))
     if large:
@@ -70,7 +70,7 @@ def _norms2_jvp(primals: Any, tangents: Any) -> Any:
 def norms_alone(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
     """The 2-norms of leaves of which none is of 64 bits, as separate numbers; those of small leaves each by itself."""
     found: dict[int, Any] = {}
-    large = [i for i, leaf in enumerate(leaves) if leaf.size > _SMALL]
+    large = [i for i, leaf in enumerate(leaves) if not _is_small(leaf)]
     if large:
         squares = _norms2(tuple(leaves[i] for i in large))
         found |= {i: squares[place] for place, i in enumerate(large)}
@@ -99,11 +99,20 @@ def _together(leaves: Sequence[Any], places: Sequence[int]) -> Any:
     groups: dict[Any, list[int]] = {}
     for i in places:
         leaf = leaves[i]
-        groups.setdefault((leaf.size, leaf.dtype) if leaf.size <= _SMALL else i, []).append(i)
+        groups.setdefault((leaf.size, leaf.dtype) if _is_small(leaf) else i, []).append(i)
     for group in groups.values():
         flat = [leaves[i].reshape(-1) if leaves[i].ndim != 1 else leaves[i] for i in group]
         whole = flat[0] if len(flat) == 1 else lax.optimization_barrier(lax.concatenate(flat, 0))  # type: ignore[no-untyped-call]
         yield group, jnp.sum(_squares(whole).reshape(len(group), -1), axis=1)
+
+
+def _is_small(leaf: Any) -> bool:
+    """Whether a leaf is surely small: of a symbolic shape, as `jax.export` has them, nothing is sure."""
+    return isinstance(leaf.size, int) and leaf.size <= _SMALL
+
+
+def _is_large(leaf: Any) -> bool:
+    return isinstance(leaf.size, int) and leaf.size >= _LARGE
 
 
 def _width(leaf: Any) -> int:

@@ -8,6 +8,7 @@ dispatch for a tree and gets what it gets under `jax.jit`.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -56,9 +57,22 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
 
 
 def paths(tree: Any) -> list[str]:
-    """One path a leaf."""
-    found = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in found]
+    """One path a leaf. The value of a variable of Flax NNX has the path of the variable."""
+    variables = _nnx_variables()
+    found = []
+    for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is None or isinstance(x, variables)):
+        if isinstance(node, variables):
+            inside = jax.tree_util.tree_leaves_with_path(node, is_leaf=_is_none)
+            found += [(*path, *keys[1:]) for keys, _ in inside]
+        else:
+            found.append(path)
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path in found]
+
+
+def _nnx_variables() -> tuple[type, ...]:
+    """The types of the nodes that hold one value, if the user has imported them."""
+    names = vars(sys.modules.get("flax.nnx", object))
+    return tuple(names[name] for name in ("Variable", "VariableState") if name in names)
 
 
 def _is_none(node: Any) -> bool:
@@ -278,9 +292,11 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     return _elements.sum_over(leaf, axes, weights)
 
 
-def count(leaf: Any, axes: tuple[int, ...] | None) -> float:
-    """The number of elements."""
-    return float(leaf.size if axes is None else np.prod([leaf.shape[axis] for axis in axes]))
+@_wide
+def count(leaf: Any, axes: tuple[int, ...] | None) -> Any:
+    """The number of elements; an array where the shape is symbolic, as `jax.export` has them."""
+    size = leaf.size if axes is None else math.prod(leaf.shape[axis] for axis in axes)
+    return float(size) if isinstance(size, int) else lax.convert_element_type(jnp.asarray(size), np.float64)
 
 
 def copied(leaves: Sequence[Any]) -> list[Any]:
@@ -318,7 +334,8 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             return found
         operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
     given = list(map(_as_operand, operands))
-    if "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, and compiled as often
+    traced = any(isinstance(number, jax.core.Tracer) for number in static.get("counts", ()))  # of symbolic shapes
+    if traced or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, and compiled as often
         return evaluate(formula, Vectors, given, static)
     return _compiled(formula, **static)(*given)
 
@@ -357,6 +374,13 @@ def from_numpy(array: Any) -> Any:
     """A JAX array; of 64 bits too, whether they are on or not."""
     with jax.enable_x64(True):
         return jnp.asarray(array)
+
+
+def placed(array: Any, like: Any) -> Any:
+    """A JAX array on the devices of another, if it has been put there."""
+    with jax.enable_x64(True):
+        committed = isinstance(like, jax.Array) and getattr(like, "committed", False)
+        return jax.device_put(array, like.sharding) if committed else jnp.array(array)
 
 
 def to_numpy(leaf: Any) -> Any:

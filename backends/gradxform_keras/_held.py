@@ -13,7 +13,8 @@ from gradxform import GradientTransformation, _backend, _flat, has_updated
 from gradxform import _operands as operands
 from gradxform import _stateful as stateful
 from gradxform._transformation import Context
-from gradxform._variables import path_of
+from gradxform._variables import keys_of, path_of
+from gradxform.portable import matched
 
 
 class Held:
@@ -29,17 +30,23 @@ class Held:
         self.due: Any = True
         """Whether the step is to be applied: True, or a bool of the backend."""
         self._replicas = 1
-        self._variables: Sequence[Any] = ()
+        self._order: list[int] = []
+        """The places of the variables in the order of their keys, in which all else here is."""
+        self._keys: list[str] = []
         self._paths: list[str] = []
+        self._variables: Sequence[Any] = ()
         self._leaves: list[Any] = []
         self._structure: Any = None
 
     def build(self, optimizer: Any) -> None:
         """Make the variables of the first state."""
-        self._variables = optimizer._trainable_variables
+        given = optimizer._trainable_variables
+        keys = keys_of(list(map(path_of, given)))
+        self._order = sorted(range(len(given)), key=keys.__getitem__)
+        self._keys, self._variables = [keys[i] for i in self._order], [given[i] for i in self._order]
         self._paths = list(map(path_of, self._variables))
         likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self._variables]
-        first = stateful.first(self.tx, likes, self._paths)
+        first = stateful.first(self.tx, likes, self._keys, self._paths)
         numpy = _backend.backend("numpy")
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
         self._leaves = [None if leaf is None else _variable(optimizer, np.asarray(leaf), path) for leaf, path in found]
@@ -64,26 +71,37 @@ class Held:
         Raises:
             ValueError: all gradients are stopped.
         """
-        slots: list[Any] = [None] * len(self._variables)
-        for place, gradient in zip(self.given, grads, strict=True):
-            slots[place] = gradient
+        gradients = dict(zip(self.given, grads, strict=True))
+        slots = [gradients.get(place) for place in self._order]
         with _unrecorded(self.backend):
             slots, self._replicas = _summed(self.backend, slots)
-            view = _flat.from_leaves(self.backend, slots, self.backend.flatten(slots)[1], lambda: self._paths)
+            structure = self.backend.flatten(self._by_key(slots))[1]
+            view = _flat.from_leaves(self.backend, slots, structure, lambda: self._paths)
             if view is None:
                 return list(grads)
-            old = self.state()
-            view, new = self.tx.rule(view, old, Context([_value(v) for v in self._variables], {}))
-            results, self.stopped, self.due = view.results(), view.skipped(), _is_due(self.tx, new)
-            for variable, leaf in zip(self._leaves, self.backend.flatten(new)[0], strict=True):
-                if variable is not None:
-                    variable.assign(leaf)
-        if self.stopped.issuperset(range(len(self._variables))):
+            params = self._by_key([_value(v) for v in self._variables])
+            view, new = self.tx.rule(view, self.state(), Context(params, {}))
+            results = dict(zip(self._order, view.results(), strict=True))
+            self.stopped, self.due = {self._order[i] for i in view.skipped()}, _is_due(self.tx, new)
+            self._assign(new)
+        if self.stopped.issuperset(self._order):
             raise ValueError(
                 f"keras.wrap: {self.tx!r} stops the gradients of all variables, and nothing is left to apply; "
                 f"the variables are {', '.join(self._paths)}"
             )
         return [None if place in self.stopped else results[place] for place in self.given]
+
+    def restore(self, state: Any) -> None:
+        """Go on with a state from elsewhere."""
+        self._assign(matched("keras.wrap", state, self.state()))
+
+    def _assign(self, state: Any) -> None:
+        for variable, leaf in zip(self._leaves, self.backend.flatten(state)[0], strict=True):
+            if variable is not None:
+                variable.assign(leaf)
+
+    def _by_key(self, items: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self._keys, items, strict=True))
 
     def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
         """Do what changes some variables if the step is to be applied."""

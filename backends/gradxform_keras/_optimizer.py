@@ -41,8 +41,17 @@ class Transforming:
 
     @property
     def gradient_transformation_state(self) -> Any:
-        """Its state now, a pytree of arrays of Keras's backend; None before the optimizer is built."""
+        """Its state now, a pytree of arrays of Keras's backend, of dicts by path; None before the optimizer is built.
+
+        It can be set to a state of the same transformation from anywhere, such as what `gradxform.to_numpy` gave.
+        """
         return self._gradxform.state(copied=True) if self.built else None
+
+    @gradient_transformation_state.setter
+    def gradient_transformation_state(self, state: Any) -> None:
+        if not self.built:
+            raise ValueError("keras.wrap: the optimizer has no state yet; call optimizer.build(variables) first")
+        self._gradxform.restore(state)
 
     def build(self: Any, variables: Sequence[Any]) -> None:
         """Makes the optimizer's variables, and after them those of the transformation's state."""

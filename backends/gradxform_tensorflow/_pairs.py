@@ -38,9 +38,11 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
 
 
 def transformed(
-    what: str, tx: GradientTransformation, slots: Pairs, state: Any, params: Any
+    what: str, tx: GradientTransformation, slots: Pairs, state: Any, params: Any, keys: Sequence[str] | None = None
 ) -> tuple[list[Any], set[int], Any]:
     """The gradients of a list of pairs after a transformation, the places of those it stopped, and its state.
+
+    With keys, which are in order, the trees of the state are dicts.
 
     In a replica of a `tf.distribute` strategy, the transformation sees the gradients' sums, and each replica is given
     its share of the result: optimizers add them up.
@@ -49,10 +51,14 @@ def transformed(
         ValueError: all variables are stopped.
     """
     gradients, replicas = _replicas.summed(slots.gradients)
-    view = _flat.from_leaves(backend, gradients, list(gradients), lambda: slots.paths)
+    params = slots.variables if params is None else params
+    structure: Any = list(gradients)
+    if keys is not None:
+        structure, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
+    view = _flat.from_leaves(backend, gradients, structure, lambda: slots.paths)
     if view is None:
         return list(gradients), set(), state
-    view, state = tx.rule(view, state, Context(slots.variables if params is None else params, {}))
+    view, state = tx.rule(view, state, Context(params, {}))
     skipped = view.skipped()
     if len(skipped) == sum(gradient is not None for gradient in gradients):
         raise ValueError(

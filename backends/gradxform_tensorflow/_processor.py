@@ -11,7 +11,8 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 from gradxform import _stateful as stateful
 from gradxform._foreign import as_transformation
-from gradxform._variables import path_of
+from gradxform._variables import keys_of, path_of
+from gradxform.portable import matched
 from gradxform_tensorflow import _pairs as pairs
 from gradxform_tensorflow import backend
 from gradxform_tensorflow._pairs import Pairs
@@ -24,6 +25,8 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
     `tf.train.Checkpoint`, or a SavedModel, that holds it holds the state, and a run that is restored goes on bit by
     bit, whatever the order of the variables. Keras's own files, ``.keras`` and ``.weights.h5``, hold no `tf.Module`:
     there it is `gradxform.keras.wrap` that saves a state. Under a `tf.distribute` strategy, make it within its scope.
+    Its ``state`` can be read, and, outside of traced code, set to a state of the same transformation from anywhere,
+    such as what `gradxform.to_numpy` gave.
 
     Args:
         tx: a transformation.
@@ -55,7 +58,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         super().__init__(name=name)
         self.tx = as_transformation("tensorflow.GradientProcessor", tx)
         self._slots = _Slots(variables)
-        first = stateful.first(self.tx, self._slots.likes, self._slots.paths)
+        first = stateful.first(self.tx, self._slots.likes, self._slots.keys, self._slots.paths)
         leaves, self._slots.structure = backend.flatten(first)
         self._slots.places_of_state = [
             None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
@@ -69,10 +72,14 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
 
     @property
     def state(self) -> Any:
-        """The state of the transformation now, a pytree of tensors; its lists are in the order of the paths."""
+        """The state of the transformation now, a pytree of tensors; its trees are dicts by path."""
         paths = self._slots.places_of_state
         values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
         return backend.unflatten(self._slots.structure, values)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._assign(matched("tensorflow.GradientProcessor", state, self.state))
 
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> list[tuple[Any, Any]]:
@@ -90,7 +97,8 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         slots, places = self._slots.spread(given)
         old = self.state
         params = None if params is None else self._slots.sorted(params)
-        results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params)
+        keys = self._slots.keys
+        results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params, keys)
         # In a TF1 graph nothing else makes sure that the state moves on, and only after it has been read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
             assigned = self._assign(new)
@@ -116,7 +124,9 @@ class _Slots:
                 raise TypeError(
                     f"tensorflow.GradientProcessor: item {i} of variables is no variable: {variable!r:.100}"
                 )
-        self.order = sorted(range(len(given)), key=lambda i: path_of(given[i]))
+        keys = keys_of([path_of(variable) for variable in given])
+        self.order = sorted(range(len(given)), key=keys.__getitem__)
+        self.keys = self.sorted(keys)
         self.variables = self.sorted(given)
         self.places_of_state: list[str | None] = []
         self.paths = [path_of(variable) for variable in self.variables]

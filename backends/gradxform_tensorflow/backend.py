@@ -260,6 +260,12 @@ def from_numpy(array: Any) -> Any:
     return tf.constant(array)
 
 
+def placed(array: Any, like: Any) -> Any:
+    """A tensor on the device of another."""
+    with tf.device(like.device):
+        return tf.constant(array)
+
+
 def to_numpy(leaf: Any) -> Any:
     """A NumPy array; dense for IndexedSlices."""
     return tf.convert_to_tensor(leaf).numpy()

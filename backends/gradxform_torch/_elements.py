@@ -10,6 +10,7 @@ import torch
 from gradxform import _host_elements as host
 from gradxform import _pairs as pairs
 from gradxform._pairs import Pair
+from gradxform_torch import _sharded
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
@@ -20,6 +21,9 @@ def elementwise(
     formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
 ) -> Any:
     """A formula of one leaf's elements, in float32, or float64 for float64 leaves; complex ones by their parts."""
+    if _sharded.any_sharded(column):
+        own, of_shard = _sharded.beside(column), _sharded.numbered(formula, column[0])
+        return _sharded.like(column[0], own[0], elementwise(of_shard, own, numbers, factor, static))
     if _is_readable([*column, *numbers, factor]):
         known = list(map(_on_host, numbers))
         return torch.from_numpy(host.elementwise(formula, list(map(_on_host, column)), known, _on_host(factor), static))
@@ -56,11 +60,15 @@ def _on_host(operand: Any) -> Any:
 
 
 def _wide(number: Any, device: torch.device) -> Any:
-    return number if isinstance(number, Pair) else torch.as_tensor(number, dtype=torch.float64, device=device)
+    if isinstance(number, Pair):
+        return number
+    return torch.as_tensor(_sharded.whole(number), dtype=torch.float64, device=device)
 
 
 def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes: NumPy arrays where values may be read, else tensors; a pair for a float64 leaf."""
+    if _sharded.any_sharded((leaf, weights)):
+        return _sum_of_shards(leaf, axes, weights)
     if _is_readable([leaf, weights]):
         return host.sum_over(_on_host(leaf), axes, _on_host(weights))
 
@@ -74,6 +82,17 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
         return add(wide * _wide(pairs.rounded(weights), leaf.device))
     parts = [_wide(part, leaf.device).expand(leaf.shape) for part in _parts(weights)]
     return pairs.total_products(space, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
+
+
+def _sum_of_shards(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    plain = weights is None and not axes and leaf.ndim == 1
+    if plain or (weights is not None and tuple(weights.shape) != tuple(leaf.shape)):
+        raise NotImplementedError(
+            "per_example_clip_norm and per_example_clip_global_norm take no DTensors; hand in each process's own "
+            "examples, whole (full_tensor()), and add the sums up over the mesh"
+        )
+    own = _sharded.beside([leaf] if weights is None else [leaf, weights])
+    return _sharded.sum_over(leaf, axes, sum_over(own[0], axes, own[1] if len(own) > 1 else None))
 
 
 def _parts(weights: Any) -> tuple[Any, ...]:

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from gradxform import GradientTransformation, _flat
+from gradxform import _formulas as formulas
+from gradxform import _stateful as stateful
+from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
 from gradxform._transformation import Context
+from gradxform._variables import keys_of
 from gradxform_torch import backend
+
+Named = Sequence[tuple[str, torch.Tensor]]
+
+
+def init(tx: GradientTransformation, named_parameters: Any) -> Any:
+    """The state before the first call of `apply_`.
+
+    Args:
+        tx: the transformation.
+        named_parameters: as `apply_` takes them.
+
+    Returns:
+        A pytree of tensors, on the parameters' devices; its trees are dicts by path. `EmptyState()` for a stateless
+        transformation.
+
+    Raises:
+        TypeError: an item that is no parameter.
+        ValueError: a pattern that matches no path.
+
+    Example:
+        >>> import torch
+        >>> import gradxform as gx
+        >>> gx.torch.init(gx.trace(0.9), torch.nn.Linear(2, 1))
+        TraceState(trace={'weight': tensor([[0., 0.]]), 'bias': tensor([0.])})
+
+    Source:
+        ``optax.GradientTransformation.init``.
+    """
+    return started(as_transformation("torch.init", tx), list(_named("torch.init", named_parameters)))
+
+
+def started(tx: GradientTransformation, named: Named) -> Any:
+    """The first state for parameters with names."""
+    view = _view(named, [parameter.detach() for _, parameter in named])
+    return tx.init({} if view is None else view)
 
 
 def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None) -> Any:
@@ -19,9 +58,10 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     Args:
         tx: the transformation.
         named_parameters: ``model.named_parameters()``, a module, or parameters without names; their ``.grad`` are
-            dense or sparse COO tensors of floating or complex dtype, or None. A gradient's path is its parameter's
-            name with "/" for "."; one without a name has its number. A parameter given twice is transformed once.
-        state: the state of a stateful transformation: what ``tx.init(gradients)`` or the last call returned.
+            dense, sparse COO or distributed tensors of floating or complex dtype, or None. A gradient's path is its
+            parameter's name with "/" for "."; one without a name has its number. A parameter given twice is
+            transformed once.
+        state: the state of a stateful transformation: what `gradxform.torch.init` or the last call returned.
 
     Returns:
         The new state; `state` as it is for a stateless transformation. The gradient of a stopped parameter becomes
@@ -45,9 +85,18 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     tx = as_transformation("torch.apply_", tx)
     if tx.stateful and state is None:
         raise TypeError(
-            f"{tx!r} keeps a state: call state = tx.init(...) first, then state = apply_(tx, parameters, state)"
+            f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
+            "state = gx.torch.apply_(tx, parameters, state)"
         )
-    named = list(_named(named_parameters))
+    return transformed(tx, list(_named("torch.apply_", named_parameters)), state)
+
+
+def transformed(tx: GradientTransformation, named: Named, state: Any, scale: Any = None, found_inf: Any = None) -> Any:
+    """The new state, after the gradients of parameters with names were transformed.
+
+    With a scale, the gradients are a loss scaler's, and are divided by it before; where it found an infinity, the state
+    stays as it is, since there will be no step.
+    """
     gradients: list[torch.Tensor | None] = []
     owners: dict[int, list[torch.Tensor]] = {}
     for _, parameter in named:
@@ -55,22 +104,35 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
         sharing = owners.setdefault(id(gradient), [])
         gradients.append(None if sharing else gradient)  # one that parameters share is transformed once
         sharing.append(parameter)
-    structure = backend.flatten(gradients)[1]
-    view = _flat.from_leaves(
-        backend, gradients, structure, lambda: [name.replace(".", "/") for name, _ in named], inplace=True
-    )
+    view = _view(named, gradients, inplace=True)
     if view is None:
         return state
     with torch.no_grad():
-        view, state = tx.rule(view, state, Context([parameter for _, parameter in named], {}))
+        if scale is not None:
+            view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
+        parameters = dict(zip(keys_of(paths_of(named)), (parameter for _, parameter in named), strict=True))
+        view, new = tx.rule(view, state, Context(parameters, {}))
+        if found_inf is not None and tx.stateful:
+            new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
         skipped = view.skipped()
-        for i, (old, new) in enumerate(zip(gradients, view.results(), strict=True)):
+        for i, (old, result) in enumerate(zip(gradients, view.results(), strict=True)):
             if i in skipped:
                 for parameter in owners[id(old)]:
                     parameter.grad = None
-            elif new is not old:
-                _write(owners[id(old)], new)
-    return state
+            elif result is not old:
+                _write(owners[id(old)], result)
+    return new
+
+
+def paths_of(named: Named) -> list[str]:
+    """The paths of parameters with names."""
+    return [name.replace(".", "/") for name, _ in named]
+
+
+def _view(named: Named, tensors: Sequence[torch.Tensor | None], inplace: bool = False) -> Flat | None:
+    """The view of one tensor a parameter, None among them, in a dict by path."""
+    structure = backend.flatten(dict.fromkeys(keys_of(paths_of(named))))[1]
+    return _flat.from_leaves(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
 
 
 def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:
@@ -83,77 +145,19 @@ def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:
         parameter.grad = new
 
 
-def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> torch.utils.hooks.RemovableHandle:
-    """Transform the gradients of an optimizer's parameters before each of its steps.
-
-    Args:
-        optimizer: any `torch.optim` optimizer. A path is the parameter's name if the optimizer was built from named
-            parameters, else its number over all groups.
-        tx: a stateless transformation.
-
-    Returns:
-        A handle; its ``remove()`` takes the transformation off.
-
-    Raises:
-        TypeError: a stateful transformation.
-
-    Example:
-        >>> import torch
-        >>> import gradxform as gx
-        >>> w = torch.nn.Parameter(torch.zeros(2))
-        >>> optimizer = torch.optim.SGD([w], lr=1.0)
-        >>> handle = gx.torch.attach(optimizer, gx.clip_norm(1.0))
-        >>> w.grad = torch.tensor([3.0, 4.0])
-        >>> optimizer.step()
-        >>> w.data
-        tensor([-0.6000, -0.8000])
-
-    Source:
-        `torch.optim.Optimizer.register_step_pre_hook`.
-    """
-    tx = as_transformation("torch.attach", tx)
-    if tx.stateful:
-        raise TypeError(
-            f"torch.attach takes a stateless transformation, and {tx!r} keeps a state; use torch.apply_ before step()"
-        )
-
-    def transform(stepped: torch.optim.Optimizer) -> None:
-        named: list[tuple[str, torch.Tensor]] = []
-        for group in stepped.param_groups:
-            names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
-            named += zip(names, group["params"], strict=True)
-        apply_(tx, named)
-
-    def before_step(stepped: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            transform(stepped)
-            return None
-
-        def transformed() -> Any:  # the closure computes the gradients, inside of the step
-            with torch.enable_grad():
-                loss = closure()
-            transform(stepped)
-            return loss
-
-        return (args[0],), {**kwargs, "closure": transformed}
-
-    return optimizer.register_step_pre_hook(before_step)
-
-
-def _named(given: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(given, torch.nn.Module):
         given = given.named_parameters()
     if isinstance(given, torch.Tensor):
         given = [given]
     if not isinstance(given, Iterable):
-        raise TypeError(f"torch.apply_ takes named parameters, a module or parameters, got {given!r}")
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {given!r}")
     for i, item in enumerate(given):
-        name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(i, item)
+        name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
         yield name, parameter
 
 
-def _pair(i: int, item: Any) -> tuple[str, torch.Tensor]:
+def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
-    raise TypeError(f"torch.apply_: item {i} is neither a parameter nor a (name, parameter) pair: {item!r:.100}")
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {item!r:.100}")

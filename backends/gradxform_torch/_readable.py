@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
+PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def traced() -> bool:
@@ -27,6 +27,6 @@ def readable(tensors: Iterable[Any]) -> bool:
     if traced():
         return False
     given = list(tensors)
-    if not (_PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
+    if not (PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))

@@ -15,12 +15,12 @@ from torch.utils import _pytree as pytree
 
 from gradxform import _host
 from gradxform._pairs import Pair, evaluate
-from gradxform_torch import _backward, _elements, _norms
+from gradxform_torch import _backward, _elements, _norms, _sharded
 from gradxform_torch._readable import readable, traced
 from gradxform_torch._scalars import Vectors, materialized
 
 name: str = "torch"
-types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
+types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, *_sharded.types())
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 
@@ -73,6 +73,8 @@ def shape(leaf: torch.Tensor) -> tuple[int, ...]:
 
 def dense(leaves: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
     """The values of sparse COO tensors, those of one index summed, and how to put values back."""
+    if _sharded.any_sharded(leaves):
+        leaves = _sharded.added(leaves)
     if not any(leaf.is_sparse for leaf in leaves):
         return leaves, None
     values, backs = zip(*map(_dense, leaves), strict=True)
@@ -105,6 +107,8 @@ def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
 
 def multiply(leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
     """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
+    if _sharded.any_sharded(leaves):
+        return _sharded.on_shards(leaves, lambda own: multiply(own, factors, inplace))
     if isinstance(factors, torch.Tensor) or traced():
         each = factors.unbind() if getattr(factors, "ndim", 0) else [factors] * len(leaves)
         return [_traced(leaf, factor) for leaf, factor in zip(leaves, each, strict=True)]
@@ -159,8 +163,10 @@ def _extreme(factor: float) -> bool:
     return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
 
 
-def is_writable(leaf: torch.Tensor) -> bool:
+def is_writable(leaf: Any) -> bool:
     """Whether each element has memory of its own and no gradient is asked of it."""
+    if _sharded.is_sharded(leaf):
+        return not any(placement.is_partial() for placement in leaf.placements) and is_writable(_sharded.local(leaf))
     own = leaf.is_contiguous() or all(
         stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
     )
@@ -189,12 +195,16 @@ def _scaled(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def multiply_over(leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
     """One leaf times a float64 array that broadcasts against it."""
+    if _sharded.is_sharded(leaf):
+        return _sharded.on_shards([leaf], lambda own: [multiply_over(own[0], factor, inplace)])[0]
     factor = torch.as_tensor(factor, dtype=torch.float64, device=leaf.device)
     return _put(leaf, _traced(leaf, factor), inplace)
 
 
 def divide(function: str, leaves: Sequence[torch.Tensor], divisors: Sequence[Any]) -> list[torch.Tensor]:
     """Each leaf divided by its divisor, in its own dtype."""
+    if _sharded.any_sharded(leaves):
+        return _sharded.on_shards(leaves, lambda own: divide(function, own, divisors))
     return [_quotient(leaf, by) for leaf, by in zip(leaves, divisors, strict=True)]
 
 
@@ -216,6 +226,8 @@ def peer_norm(
 
 def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool) -> list[torch.Tensor]:
     """min(max(factor * leaf, low), high)."""
+    if _sharded.any_sharded(leaves):
+        return _clip_shards(leaves, low, high, factors, inplace)
     scaled = list(leaves)
     if factors is not None:
         scaled = multiply([leaf.float() if leaf.itemsize == 2 else leaf for leaf in leaves], factors, inplace)
@@ -234,10 +246,22 @@ def clip(leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inpl
     return out
 
 
+def _clip_shards(leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+    """The same of leaves of which some are sharded: of a bound that has axes, each has its own part."""
+    if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
+        return _sharded.on_shards(leaves, lambda own: clip(own, low, high, factors, inplace))
+
+    def one(i: int, own: list[Any]) -> list[Any]:
+        factor = factors[i] if getattr(factors, "ndim", 0) else factors
+        return clip(own, _sharded.cut(low, leaves[i]), _sharded.cut(high, leaves[i]), factor, inplace)
+
+    return [_sharded.on_shards([leaf], functools.partial(one, i))[0] for i, leaf in enumerate(leaves)]
+
+
 def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:
     """A bound in a leaf's dtype and then in that of its values now; a number stays one, which torch is faster with."""
     if bound is None or isinstance(bound, torch.Tensor):
-        return None if bound is None else bound.to(device, of).to(to)
+        return None if bound is None else _sharded.whole(bound).to(device, of).to(to)
     if isinstance(bound, (int, float)) and not traced():
         return float(bound) if bound == 0 else _number(bound, of, to)  # zeros of two signs are one key
     return torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).to(device)
@@ -265,10 +289,17 @@ def elementwise(
 
 def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
     """A formula of each leaf's elements, in its own dtype."""
+    if any(map(_sharded.any_sharded, columns)):
+        return [_each_of_shards(formula, column, numbers) for column in zip(*columns, strict=True)]
     return [
         formula(Vectors(column[0].device), *column, *(_on_device(number, column[0].device) for number in numbers))
         for column in zip(*columns, strict=True)
     ]
+
+
+def _each_of_shards(formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    own = _sharded.beside(column)
+    return _sharded.like(column[0], own[0], each(formula, [[part] for part in own], numbers)[0])
 
 
 def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
@@ -279,6 +310,13 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
 def count(leaf: torch.Tensor, axes: tuple[int, ...] | None) -> float:
     """The number of elements."""
     return float(leaf.numel() if axes is None else math.prod([leaf.shape[axis] for axis in axes]))
+
+
+def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+    """Arrays sharded as the leaves that they stand beside are."""
+    if not _sharded.any_sharded([*arrays, *leaves]):
+        return list(arrays)
+    return [_sharded.alongside(leaf, array) for leaf, array in zip(leaves, arrays, strict=True)]
 
 
 def copied(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -327,11 +365,15 @@ def _on_host(operand: Any) -> Any:
 
 
 def _on_device(operand: Any, device: torch.device) -> Any:
-    return operand if isinstance(operand, Pair) else torch.as_tensor(operand, dtype=torch.float64, device=device)
+    if isinstance(operand, Pair):
+        return operand
+    return torch.as_tensor(_sharded.whole(operand), dtype=torch.float64, device=device)
 
 
 def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> list[Any]:
     """The leaves as they are, with a backward pass of one's own."""
+    if _sharded.any_sharded(leaves):
+        return _sharded.on_backward(leaves, function, lambda own, back: _backward.on_backward(own, numbers, back))
     return _backward.on_backward(leaves, numbers, function)
 
 
@@ -367,9 +409,14 @@ def from_numpy(array: Any) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def placed(array: Any, like: torch.Tensor) -> torch.Tensor:
+    """A tensor on the device of another, or sharded as it is."""
+    return _sharded.alongside(like, from_numpy(array).to(like.device))
+
+
 def to_numpy(leaf: torch.Tensor) -> Any:
     """A NumPy array; dense for a sparse tensor; ml_dtypes' bfloat16 for bfloat16."""
-    leaf = leaf.detach().cpu().resolve_conj()
+    leaf = _sharded.whole(leaf.detach()).cpu().resolve_conj()
     leaf = leaf.to_dense() if leaf.layout != torch.strided else leaf
     if leaf.dtype == torch.bfloat16:
         import ml_dtypes

@@ -1,0 +1,369 @@
+"""Tensors that are sharded over a mesh of processes: DTensors, as FSDP2 and tensor parallelism make them.
+
+Each process computes on its own shards, and the results are sharded as the gradients are. What is told to the other
+processes are norms and sums: those of all leaves of a mesh together, in float64 (in pairs for float64 gradients), one
+collective for each dimension of the mesh that a leaf is sharded over. They are put together in the same way on every
+process, so that all of them get the same bits and decide alike. No process communicates for what it alone knows.
+
+PyTorch's module of DTensors is not imported before there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradxform import _formulas as formulas
+from gradxform import _host
+from gradxform import _pairs as pairs
+from gradxform._pairs import Exact, Pair
+from gradxform_torch._readable import PLAIN
+from gradxform_torch._scalars import Vectors
+
+Local = Callable[[list[Any]], Sequence[Any]]
+
+
+def types() -> tuple[type, ...]:
+    """The type of DTensors, if it is there already: torch.compile cannot follow the search for a backend."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return () if module is None else (module.DTensor,)
+
+
+def is_sharded(x: Any) -> bool:
+    """Whether this is a DTensor; the same tensor on all processes is one too."""
+    return type(x) not in PLAIN and hasattr(type(x), "from_local")
+
+
+def any_sharded(tensors: Iterable[Any]) -> bool:
+    """Whether a DTensor is among these."""
+    kinds = set(map(type, tensors))
+    return not kinds <= PLAIN and any([hasattr(kind, "from_local") for kind in kinds])
+
+
+def local(x: Any) -> Any:
+    """What this process holds of a tensor."""
+    if not is_sharded(x):
+        return x
+    own = x.to_local()
+    return own.wait() if hasattr(own, "wait") else own  # a collective may be under way
+
+
+def whole(x: Any) -> Any:
+    """A tensor that no process holds alone, in one piece; others as they are."""
+    return x.full_tensor() if is_sharded(x) else x
+
+
+# --- on the shards ---------------------------------------------------------------------------------------------------
+
+
+def added(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves, those added up of which each process holds a summand.
+
+    Raises:
+        ValueError: a leaf of which this process has no part.
+    """
+    for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
+        if mesh.get_coordinate() is None:
+            raise ValueError(
+                f"this process is not in the {mesh} of a gradient and cannot know its norm; transform the parameters "
+                "of one mesh on the processes that are in it"
+            )
+    return [_added(leaf) if is_sharded(leaf) else leaf for leaf in leaves]
+
+
+def _added(leaf: Any) -> Any:
+    if not any(placement.is_partial() for placement in leaf.placements):
+        return leaf
+    from torch.distributed.tensor import Replicate
+
+    return leaf.redistribute(placements=[Replicate() if p.is_partial() else p for p in leaf.placements])
+
+
+def on_shards(leaves: Sequence[Any], function: Local) -> list[Any]:
+    """What a function makes of the shards, sharded as the leaves are; it may write to them and return them."""
+    own = [local(leaf) for leaf in leaves]
+    return [like(leaf, mine, new) for leaf, mine, new in zip(leaves, own, function(own), strict=True)]
+
+
+def like(leaf: Any, own: Any, new: Any) -> Any:
+    """A new shard in place of a leaf's own: sharded as the leaf is; the leaf itself if they are one."""
+    if new is own:
+        return leaf
+    return _spread(leaf, own, new, leaf.placements) if is_sharded(leaf) else new
+
+
+def _spread(leaf: Any, own: Any, new: Any, placements: Sequence[Any]) -> Any:
+    mesh, stride = leaf.device_mesh, leaf.stride()
+    if new.stride() != own.stride():
+        new, stride = new.contiguous(), _strides(leaf.shape)
+    if new.device.type == mesh.device_type or new.is_meta:
+        return type(leaf).from_local(new, mesh, placements, run_check=False, shape=leaf.shape, stride=stride)
+    kept = torch.empty_like(leaf, dtype=new.dtype)  # offloaded to the host, where from_local would not leave it
+    local(kept).copy_(new)
+    return kept
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of contiguous memory."""
+    found, step = [], 1
+    for size in reversed(shape):
+        found.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(found))
+
+
+def beside(column: Sequence[Any]) -> list[Any]:
+    """The shard of the first tensor of a column, and the same part of the others; those that broadcast, as they are."""
+    return [local(column[0]), *(_beside(column[0], part) for part in column[1:])]
+
+
+def _beside(leaf: Any, part: Any) -> Any:
+    if not is_sharded(leaf):
+        return whole(part)
+    if tuple(getattr(part, "shape", ())) != tuple(leaf.shape) or leaf.ndim == 0:
+        return whole(part)
+    return _part(part, leaf)
+
+
+def alongside(leaf: Any, part: Any) -> Any:
+    """A tensor of a leaf's shape, sharded as the leaf is."""
+    if not is_sharded(leaf):
+        return whole(part)
+    if is_sharded(part) and part.device_mesh == leaf.device_mesh and tuple(part.placements) == tuple(leaf.placements):
+        return part
+    return _spread(leaf, local(leaf), _part(part, leaf), leaf.placements)
+
+
+def _part(part: Any, leaf: Any) -> Any:
+    """The part of an array of a leaf's shape that goes with its shard."""
+    if is_sharded(part) and part.device_mesh == leaf.device_mesh:
+        same = tuple(part.placements) == tuple(leaf.placements)
+        return local(part if same else part.redistribute(placements=leaf.placements))
+    return cut(part, leaf)
+
+
+def cut(part: Any, leaf: Any) -> Any:
+    """What goes with a leaf's shard of an array that broadcasts to the leaf's shape; a number as it is."""
+    part = whole(part)
+    rank = len(getattr(part, "shape", ()))
+    return _cut(torch.as_tensor(part), leaf, range(leaf.ndim - rank, leaf.ndim)) if rank and is_sharded(leaf) else part
+
+
+def _cut(part: torch.Tensor, leaf: Any, axes: Sequence[int]) -> Any:
+    """The same, of a tensor whose axes are some of the leaf's; no process tells another anything."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    at = {axis: i for i, axis in enumerate(axes) if part.shape[i] == leaf.shape[axis]}
+    placements = [_on_axis(p, at[p.dim]) if _axis(p) in at else Replicate() for p in leaf.placements]
+    everywhere = DTensor.from_local(part, leaf.device_mesh, [Replicate()] * len(placements), run_check=False)
+    return local(everywhere.redistribute(placements=placements))
+
+
+def _on_axis(placement: Any, axis: int) -> Any:
+    """How a tensor is sharded, on another axis."""
+    strided = hasattr(placement, "split_factor")
+    return type(placement)(axis, split_factor=placement.split_factor) if strided else type(placement)(axis)
+
+
+class _Numbered:
+    """A namespace in which the number of an element is that in the whole leaf."""
+
+    def __init__(self, inner: Any, leaf: Any) -> None:
+        self._inner, self._leaf = inner, leaf
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def iota(self, x: Any) -> Any:
+        """The number of each element."""
+        rest, step = self._inner.iota(x), 1
+        found = rest * 0
+        for axis in reversed(range(self._leaf.ndim)):
+            size = self._leaf.shape[axis]
+            places = _cut(torch.arange(size), self._leaf, (axis,))
+            places = places.numpy() if isinstance(rest, np.ndarray) else places.to(rest.device)
+            found = found + places[rest % max(len(places), 1)] * step
+            rest, step = rest // max(len(places), 1), step * size
+        return found
+
+
+def numbered(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
+    """A formula of elements, for the shard of a leaf."""
+    if not is_sharded(leaf):
+        return formula
+
+    def of_shard(xp: Any, *operands: Any, **static: Any) -> Any:
+        there = Exact(_Numbered(xp.xp, leaf)) if isinstance(xp, Exact) else _Numbered(xp, leaf)
+        return formula(there, *operands, **static)
+
+    return of_shard
+
+
+def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Callable[..., Sequence[Any]]) -> list[Any]:
+    """The leaves as `make` makes them of their shards and of a function of what flows back to those."""
+
+    def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+        given = [
+            _flowing(leaf, mine) if is_sharded(leaf) else mine for leaf, mine in zip(leaves, upstream, strict=True)
+        ]
+        return [local(new) for new in function(given, numbers)]
+
+    return on_shards(leaves, lambda own: make(own, flowing))
+
+
+def _flowing(leaf: Any, own: Any) -> Any:
+    """What flows back to a leaf; where each process held a summand, the same flows to all."""
+    from torch.distributed.tensor import Replicate
+
+    return _spread(leaf, local(leaf), own, [Replicate() if p.is_partial() else p for p in leaf.placements])
+
+
+# --- norms and sums of the whole -------------------------------------------------------------------------------------
+
+
+def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float], Any]) -> Any:
+    """The vector of the norms of the leaves as wholes, in the form in which those of the shards are measured.
+
+    Of a leaf that is the same everywhere, the first process tells the norm, so that no bit differs.
+    """
+    found = measure([local(leaf) for leaf in leaves], ord)
+    stacked, split = _stacked(found), [_split(leaf) for leaf in leaves]
+    meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
+    for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
+        here = [i for i, own in enumerate(meshes) if own is None or own == mesh]
+        told = _told(stacked[:, here], mesh, {dim for i in here for dim in split[i]})
+        for over in dict.fromkeys(split[i] for i in here):
+            places = [i for i in here if split[i] == over]
+            rows = _rows(told, mesh.ndim, over)[..., [here.index(i) for i in places]]
+            new = rows[0]
+            if over:
+                new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
+            stacked = stacked.index_copy(1, torch.tensor(places, device=stacked.device), new)
+    return _formed(found, stacked)
+
+
+def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
+    """Norms over some axes of a leaf, from those of its shard; of the slices that this process has a part of."""
+    return _over_axes(formulas.total_norm_scaled, leaf, axes, found, active=None, ord=float(ord))
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], found: Any) -> Any:
+    """Sums over some axes of a leaf, in the same way."""
+    return _over_axes(_sum, leaf, axes, found)
+
+
+def _sum(xp: Any, rows: Any) -> Any:
+    return xp.sum(rows)
+
+
+def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], found: Any, **static: Any) -> Any:
+    over = _split(leaf, {axis % leaf.ndim for axis in axes})
+    stacked = _stacked(found)
+    if not over or not stacked.numel():
+        return found
+    mesh = leaf.device_mesh
+    return _over_rows(formula, found, _rows(_told(stacked, mesh, over), mesh.ndim, over), **static)
+
+
+def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
+    """The dimensions of its mesh that a leaf is sharded over, on some axes or any."""
+    if not is_sharded(leaf):
+        return ()
+    of: Collection[int | None] = range(leaf.ndim) if axes is None else axes
+    return tuple([dim for dim, p in enumerate(leaf.placements) if _axis(p) in of])
+
+
+def _axis(placement: Any) -> int | None:
+    """The axis that a placement is over, None for the same tensor everywhere; is_shard() knows no strided shards."""
+    return getattr(placement, "dim", None)
+
+
+def _told(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
+    """The numbers of all processes along some dimensions of a mesh; each of its dimensions is an axis, the first ones.
+
+    They are gathered and not reduced: a sum could overflow, the largest of some loses NaN, and the order is left open.
+    """
+    if stacked.requires_grad and torch.is_grad_enabled():
+        return _Told.apply(stacked, mesh, over)  # type: ignore[no-untyped-call]
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    placements = [Shard(dim) if dim in over else Replicate() for dim in range(mesh.ndim)]
+    mine = stacked.reshape((1,) * mesh.ndim + stacked.shape)
+    return DTensor.from_local(mine, mesh, placements, run_check=False).full_tensor().to(stacked.device)
+
+
+class _Told(torch.autograd.Function):
+    """The same, with no way back: to a norm flows what flows to all shards, and replicas would count several times."""
+
+    @staticmethod
+    def forward(ctx: Any, stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
+        return _told(stacked, mesh, over)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        raise NotImplementedError(
+            "no derivative flows through the norm or the sum of a DTensor; detach() the gradients before they are "
+            "transformed"
+        )
+
+
+def _rows(told: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:
+    """The numbers along some of the dimensions of a mesh, one row a process; along the others all tell the same."""
+    for dim in reversed(range(dims)):
+        if dim not in over:
+            told = told.select(dim, 0)
+    return told.flatten(0, len(over) - 1) if over else told[None]
+
+
+def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **static: Any) -> Any:
+    """A formula that makes one row of many, of numbers in the form of others."""
+    value = _formed(found, rows.movedim(1, 0))
+    if not isinstance(value, np.ndarray):
+        return pairs.evaluate(formula, _Rows(rows.device), [value], static)
+    with np.errstate(all="ignore"):
+        return pairs.evaluate(formula, _HostRows, [value], static)
+
+
+class _HostRows(_host.Vectors):
+    """NumPy's functions, over the rows of an array where they are over a vector's numbers; most are so already."""
+
+    any: Any = staticmethod(functools.partial(np.any, axis=0))
+
+
+class _Rows(Vectors):
+    """The same in PyTorch."""
+
+    @staticmethod
+    def sum(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.sum(x, 0)
+
+    @staticmethod
+    def max(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.amax(x, 0)
+
+    @staticmethod
+    def any(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.any(x, 0)
+
+
+def _stacked(value: Any) -> torch.Tensor:
+    """Numbers, in one part or two, as a tensor with an axis of parts."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = pairs.pair(value)
+    return torch.stack([torch.as_tensor(part) for part in (value if isinstance(value, Pair) else (value,))])
+
+
+def _formed(found: Any, stacked: torch.Tensor) -> Any:
+    """Such a tensor in the form of other numbers: NumPy's array, a tensor or a pair."""
+    if isinstance(found, (np.ndarray, np.generic)):
+        parts = stacked.numpy()
+        return parts[0] if len(parts) == 1 else parts[0].astype(np.longdouble) + parts[1]
+    return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked[0]

@@ -1,0 +1,158 @@
+"""States that go from one framework to another, by way of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform import _backend
+from gradxform._backend import Array
+
+
+def to_numpy(state: Any) -> Any:
+    """A state as NumPy arrays, to be saved, or to go on with in another framework.
+
+    Args:
+        state: the state of any transformation, or any tree of arrays of one framework, on any devices.
+
+    Returns:
+        The same tree, of NumPy arrays of the same shapes and dtypes with memory of their own, bfloat16 as that of
+        ml_dtypes. It is a state itself, of gradients that are NumPy's.
+
+    Raises:
+        TypeError: a leaf without values (traced, or symbolic), or one that NumPy cannot hold; names the path.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import gradxform as gx
+        >>> tx = gx.trace(0.5)
+        >>> _, state = tx.update({"w": jnp.array([2.0, 4.0])}, tx.init({"w": jnp.zeros(2)}))
+        >>> gx.to_numpy(state)
+        TraceState(trace={'w': array([2., 4.], dtype=float32)})
+
+    Source:
+        ``flax.serialization.to_state_dict``.
+    """
+    backend, (leaves, structure) = _backend.opened(state)
+    if backend is None:
+        return state
+    found = [None if leaf is None else _values(backend, state, i, leaf) for i, leaf in enumerate(leaves)]
+    return backend.unflatten(structure, found)
+
+
+def _values(backend: _backend.Backend, tree: Any, i: int, leaf: Any) -> Any:
+    try:
+        return np.array((_backend.owner(leaf) or backend).to_numpy(leaf))
+    except Exception as error:
+        path = backend.paths(tree)[i]
+        raise TypeError(f"to_numpy: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}") from error
+
+
+def from_numpy(state: Any, like: Any) -> Any:
+    """A state that was saved, or made in another framework, as one to go on with here.
+
+    The leaves find their places by their paths: a nested dict and one whose keys are joined by "/" are alike, and so
+    are dicts in two orders. So what NumPy has loaded from an ``.npz`` of paths is a state too.
+
+    Args:
+        state: what `to_numpy` gave; or a mapping from path to array.
+        like: the state to take the place of, such as the ``tx.init(params)`` of the same transformation here: it gives
+            the structure, the framework, the dtypes and the devices. Or one array, for a state of the same structure in
+            its framework and on its device.
+
+    Returns:
+        A tree of arrays of the framework of `like`.
+
+    Raises:
+        TypeError: a `like` without arrays while the state has some; a leaf that is no array.
+        ValueError: leaves that only one of the two has, or that differ in shape; names the paths.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> import gradxform as gx
+        >>> tx = gx.trace(0.5)
+        >>> _, state = tx.update({"w": np.array([2.0, 4.0])}, tx.init({"w": np.zeros(2)}))
+        >>> gx.from_numpy(state, like=tx.init({"w": torch.zeros(2)}))
+        TraceState(trace={'w': tensor([2., 4.])})
+
+    Source:
+        ``flax.serialization.from_state_dict``.
+    """
+    return matched("from_numpy", state, like)
+
+
+def matched(what: str, state: Any, like: Any) -> Any:
+    """A state in the place of another, for an adapter whose name errors begin with."""
+    given = _opened(what, state)
+    backend, (likes, structure) = _backend.opened(like)
+    if backend is None:
+        if given:
+            raise TypeError(f"{what}: like has no arrays ({like!r:.80}), and the state has {_some(list(given))}")
+        return like
+    if len(likes) == 1 and likes[0] is like:
+        own, (leaves, structure) = _backend.opened(state)
+        new = [None if leaf is None else backend.placed(_array(leaf), like) for leaf in leaves]
+        return state if own is None else own.unflatten(structure, new)
+    paths = backend.paths(like)
+    places = list(zip(paths, likes, strict=True))
+    _check_paths(what, list(given), [path for path, leaf in places if leaf is not None])
+    new = [None if leaf is None else _like(what, backend, path, given[path], leaf) for path, leaf in places]
+    return backend.unflatten(structure, new)
+
+
+def _opened(what: str, state: Any) -> dict[str, Any]:
+    """The leaves of a state by their paths."""
+    if isinstance(state, Mapping) and not isinstance(state, dict):
+        state = dict(state)  # an .npz that NumPy has opened
+    backend, (leaves, _) = _backend.opened(state)
+    if backend is None:
+        return {}
+    found = {path: leaf for path, leaf in zip(backend.paths(state), leaves, strict=True) if leaf is not None}
+    if len(found) < sum(leaf is not None for leaf in leaves):
+        raise ValueError(f"{what}: two leaves of the state have one path; a key of a dict holds a '/'")
+    return found
+
+
+def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str]) -> None:
+    missing, strange = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
+    if missing or strange:
+        parts = [
+            f"{what} {_some(paths)}"
+            for what, paths in (("the state lacks", missing), ("like has no", strange))
+            if paths
+        ]
+        raise ValueError(
+            f"{what}: {'; '.join(parts)}. like must be the state of the same transformation, for parameters of the "
+            "same paths: tx.init(params)"
+        )
+
+
+def _some(paths: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, paths[:5]))
+    return shown + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+
+
+def _like(what: str, backend: _backend.Backend, path: str, leaf: Any, like: Array) -> Array:
+    if _backend.is_number(like) or isinstance(like, bool):
+        return type(like)(_array(leaf).item())
+    array, shape, dtype = _array(leaf), backend.shape(like), _dtype(backend.dtype(like))
+    if array.shape != shape:
+        raise ValueError(f"{what}: the leaf at {path!r} has shape {array.shape}, and like has {shape} there")
+    if array.dtype != dtype and (array.dtype.kind in "biu" or dtype.kind in "biu"):
+        raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there")
+    return backend.placed(array.astype(dtype), like)
+
+
+def _array(leaf: Any) -> Any:
+    found = _backend.owner(leaf)
+    return np.asarray(leaf if found is None else found.to_numpy(leaf))
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
