@@ -106,6 +106,9 @@ class Backend(Protocol):
     ) -> list[Array]:
         """The same in the leaves' own dtypes, for formulas that choose and do not round."""
 
+    def alongside(self, arrays: Sequence[Array], leaves: Sequence[Array]) -> Sequence[Array]:
+        """Arrays of the leaves' shapes, spread over devices as the leaves are, where that is the caller's affair."""
+
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array:
         """The sums of a real leaf, times weights that broadcast, over some axes: float64, the axes kept as ones."""
 
@@ -296,13 +299,15 @@ def _by_engine(tree: Any) -> Backend | None:
         if name in sys.modules:
             candidate = backend(name)
             leaves = [leaf for leaf in candidate.flatten(tree)[0] if leaf is not None]
+            if not leaves:
+                return None
             strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
             owners = {found.name for found in map(owner, leaves) if found is not None}
-            if not strange and (candidate.name in owners or (candidate.name == "numpy" and leaves and not owners)):
+            if not strange and (candidate.name in owners or (candidate.name == "numpy" and not owners)):
                 return candidate
             if owners == {"numpy"} and not strange and container is None:
                 container = candidate
-            if strange and opaque is None:
+            if strange and (opaque is None or owners):  # one that finds arrays has looked deeper
                 path = candidate.paths(tree)[[leaf is strange[0] for leaf in candidate.flatten(tree)[0]].index(True)]
                 opaque = (path, strange[0])
     if opaque is None or container is not None:
@@ -311,10 +316,14 @@ def _by_engine(tree: Any) -> Backend | None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(
         f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
-        f"({', '.join(FRAMEWORKS)}); "
-        + (
-            "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
-            if type(leaf).__name__ == "KerasTensor"
-            else "hand in a pytree of arrays, with None where there is no gradient"
-        )
+        f"({', '.join(FRAMEWORKS)}); {_advice(leaf)}"
     )
+
+
+def _advice(leaf: Any) -> str:
+    """What to do about a leaf that is no array."""
+    if type(leaf).__name__ == "KerasTensor":
+        return "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
+    if callable(leaf):
+        return "leave it out: hand in the arrays of a model, such as equinox.filter(model, equinox.is_inexact_array)"
+    return "hand in a pytree of arrays, with None where there is no gradient"

@@ -85,7 +85,7 @@ def may_agree(one: Any, other: Any) -> bool:
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
-def params(view: Flat, tree: Any, transform: str) -> list[Array]:
+def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """The parameters beside the active leaves.
 
     Raises:
@@ -94,8 +94,7 @@ def params(view: Flat, tree: Any, transform: str) -> list[Array]:
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
     found = beside(view, tree, f"{transform}: the parameters")
-    align = getattr(view.backend, "alongside", None)  # PyTorch's, where they may be sharded otherwise
-    return found if align is None else align(found, [view.leaves[i] for i in view.chosen])
+    return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:

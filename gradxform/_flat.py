@@ -65,7 +65,10 @@ class Flat(NamedTuple):
 
     def global_norm(self, ord: float = 2) -> Norm:
         """The norm over all active leaves together; a 0-d number."""
-        norms = self.norms(ord)
+        return self.norm_of(self.norms(ord), ord)
+
+    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
+        """The same, from the norms of the leaves."""
         if self.active is self.source.nothing:
             return Norm(0.0, True, self.backend)
         single = self._is_single()

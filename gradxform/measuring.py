@@ -95,9 +95,10 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     called = name or inner.name or _name_of(tx)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
-        before, whole = g.norms(), g.global_norm()
+        before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
-        after, rest = out.norms(), out.global_norm()
+        after = out.norms()
+        whole, rest = g.norm_of(before), out.norm_of(after)
         new = (
             whole.value,
             rest.value,

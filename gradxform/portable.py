@@ -11,11 +11,12 @@ from gradxform import _backend
 from gradxform._backend import Array
 
 
-def to_numpy(state: Any) -> Any:
+def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     """A state as NumPy arrays, to be saved, or to go on with in another framework.
 
     Args:
         state: the state of any transformation, or any tree of arrays of one framework, on any devices.
+        by_path: whether to give a flat dict from path to array, as files hold them: ``np.savez(file, **arrays)``.
 
     Returns:
         The same tree, of NumPy arrays of the same shapes and dtypes with memory of their own, bfloat16 as that of
@@ -23,6 +24,7 @@ def to_numpy(state: Any) -> Any:
 
     Raises:
         TypeError: a leaf without values (traced, or symbolic), or one that NumPy cannot hold; names the path.
+        ValueError: by path, two leaves of one path.
 
     Example:
         >>> import jax.numpy as jnp
@@ -31,15 +33,24 @@ def to_numpy(state: Any) -> Any:
         >>> _, state = tx.update({"w": jnp.array([2.0, 4.0])}, tx.init({"w": jnp.zeros(2)}))
         >>> gx.to_numpy(state)
         TraceState(trace={'w': array([2., 4.], dtype=float32)})
+        >>> gx.to_numpy(state, by_path=True)
+        {'trace/w': array([2., 4.], dtype=float32)}
 
     Source:
         ``flax.serialization.to_state_dict``.
     """
     backend, (leaves, structure) = _backend.opened(state)
     if backend is None:
-        return state
+        return {} if by_path else state
     found = [None if leaf is None else _values(backend, state, i, leaf) for i, leaf in enumerate(leaves)]
-    return backend.unflatten(structure, found)
+    return _by_path("to_numpy", backend.paths(state), found) if by_path else backend.unflatten(structure, found)
+
+
+def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, Any]:
+    found = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if leaf is not None}
+    if len(found) < sum(leaf is not None for leaf in leaves):
+        raise ValueError(f"{what}: two leaves of the state have one path; a key of a dict holds a '/'")
+    return found
 
 
 def _values(backend: _backend.Backend, tree: Any, i: int, leaf: Any) -> Any:
@@ -107,12 +118,7 @@ def _opened(what: str, state: Any) -> dict[str, Any]:
     if isinstance(state, Mapping) and not isinstance(state, dict):
         state = dict(state)  # an .npz that NumPy has opened
     backend, (leaves, _) = _backend.opened(state)
-    if backend is None:
-        return {}
-    found = {path: leaf for path, leaf in zip(backend.paths(state), leaves, strict=True) if leaf is not None}
-    if len(found) < sum(leaf is not None for leaf in leaves):
-        raise ValueError(f"{what}: two leaves of the state have one path; a key of a dict holds a '/'")
-    return found
+    return {} if backend is None else _by_path(what, backend.paths(state), leaves)
 
 
 def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str]) -> None:

@@ -366,7 +366,13 @@ CAREFUL: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", CAREFUL)
 @pytest.mark.parametrize(
-    "tx", [gx.skip_nonfinite(gx.identity()), gx.chain(gx.skip_large(gx.identity(), 100.0))], ids=repr
+    "tx",
+    [
+        gx.skip_nonfinite(gx.identity()),
+        gx.chain(gx.skip_large(gx.identity(), 100.0)),
+        gx.measure(gx.chain(gx.skip_nonfinite(gx.identity()), gx.scale(1.0))),
+    ],
+    ids=repr,
 )
 def test_a_step_that_is_skipped_leaves_the_optimizer_alone(name: str, tx: Any) -> None:
     """As if it had never been: momentum and weight decay act on zeros too."""
@@ -392,8 +398,19 @@ def test_accumulation_by_the_transformation_leaves_the_optimizer_alone_in_betwee
     assert int(optimizer.iterations) == 3
 
 
-def test_what_a_masked_part_leaves_out_is_its_own_affair() -> None:
-    tx = gx.masked(gx.accumulate(gx.identity(), every=2), "**/bias")
+ACCUMULATED = gx.accumulate(gx.identity(), every=2)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        gx.masked(ACCUMULATED, "**/bias"),
+        gx.measure(gx.masked(ACCUMULATED, "**/bias")),
+        gx.measure(gx.measure(gx.chain(gx.scale(1.0), gx.chain(gx.measure(gx.masked(ACCUMULATED, "**/bias")))))),
+    ],
+    ids=repr,
+)
+def test_what_a_masked_part_leaves_out_is_its_own_affair(tx: Any) -> None:
     kernel, bias = steps(gx.keras.wrap(opt.SGD(1.0), tx), [G, G])
     assert_ulp([kernel, bias], [-2 * G[0], -G[1]])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants import Mutant, Tests, of
 
-BACKWARD, OPERANDS, MEASURING = (f"gradxform/{name}.py" for name in ("backward", "_operands", "measuring"))
+BACKWARD, OPERANDS, INSPECTING = (f"gradxform/{name}.py" for name in ("backward", "_operands", "inspecting"))
 FLAT, COMBINING, STATEFUL = (f"gradxform/{name}.py" for name in ("_flat", "combining", "_stateful"))
 VARIABLES, _NUMPY = "gradxform/_variables.py", "backends/gradxform_numpy/backend.py"
 APPLY, PAIRS, PROCESSOR, OVERRIDE, REPLICAS = (
@@ -279,19 +279,19 @@ AS_MODULES = (
 
 NUMBERS = (
     Mutant(
-        "global_norm", "the order is ignored", MEASURING,
+        "global_norm", "the order is ignored", INSPECTING,
         "view.global_norm(order)", "view.global_norm()", of("numpy", "test_the_global_norm_as_a_number"),
     ),
     Mutant(
-        "global_norm", "the norm is that of each leaf", MEASURING,
-        "view.global_norm(order)", "view.norms(order)", (MEASURING,),
+        "global_norm", "the norm is that of each leaf", INSPECTING,
+        "view.global_norm(order)", "view.norms(order)", (INSPECTING,),
     ),
     Mutant(
-        "global_norm", "a norm of float64 is given in float32", MEASURING,
-        '"float32" if norm.single else "float64"', '"float32"', of("numpy", "test_the_global_norm_as_a_number"),
+        "global_norm", "a norm of float64 is given in float32", INSPECTING,
+        '"float32" if norm.single is True else "float64"', '"float32"', of("numpy", "test_the_global_norm_as_a_number"),
     ),
     Mutant(
-        "global_norm", "a tree without leaves has none", MEASURING,
+        "global_norm", "a tree without leaves has none", INSPECTING,
         "return np.zeros((), np.float32)", "return None", of("numpy", "test_the_global_norm_as_a_number"),
     ),
 )  # fmt: skip
@@ -497,7 +497,7 @@ THE_PROCESSOR = (
     ),
     Mutant(
         "tensorflow.GradientProcessor", "the given parameters are forgotten", PROCESSOR,
-        "slots, old, params)", "slots, old, None)", processor(OWN_PARAMETERS),
+        "slots, old, params, keys)", "slots, old, None, keys)", processor(OWN_PARAMETERS),
     ),
     Mutant(
         "tensorflow.GradientProcessor", "its state is trained", PROCESSOR,
@@ -688,7 +688,8 @@ IN_KERAS = (
     ),
     Mutant(
         "keras.wrap", "built twice, it has its variables twice", OPTIMIZER,
-        "        if not self.built:\n", "        if True:\n", keras("test_built_twice_it_has_its_variables_once"),
+        "        if not self.built:\n            super()", "        if True:\n            super()",
+        keras("test_built_twice_it_has_its_variables_once"),
     ),
     Mutant(
         "keras.wrap", "the config is without the expression", OPTIMIZER,
@@ -745,7 +746,7 @@ IN_KERAS = (
     ),
     Mutant(
         "keras.wrap", "all are stopped, and no one is told", HELD,
-        "if self.stopped.issuperset(range(len(self._variables))):", "if False:", keras("test_all_stopped"),
+        "if self.stopped.issuperset(self._order):", "if False:", keras("test_all_stopped"),
     ),
     Mutant(
         "keras.wrap", "paths are numbers", HELD,
@@ -754,12 +755,14 @@ IN_KERAS = (
     ),
     Mutant(
         "keras.wrap", "there are no parameters", HELD,
-        "Context([_value(v) for v in self._variables], {})", "Context(None, {})",
+        "Context(params, {})", "Context(None, {})",
         keras("test_parameters_are_there_for_those_that_need_them"),
     ),
     Mutant(
         "keras.wrap", "gradients go to the first places", HELD,
-        "slots[place] = gradient", "slots[list(self.given).index(place)] = gradient", keras("test_missing_gradients"),
+        "slots = [gradients.get(place) for place in self._order]",
+        "slots = [*gradients.values(), *[None] * len(self._order)][: len(self._order)]",
+        keras("test_missing_gradients"),
     ),
     Mutant(
         "keras.wrap", "the transformation sees a replica's own gradients", HELD,

@@ -120,11 +120,11 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "all gradients are limited as the first", ADAPTIVE,
-        "index=tuple(g.source.kept) if per_leaf else 0", "index=0", PERCENTILES,
+        "index=stateful.rows_of(g) if per_leaf else 0", "index=0", PERCENTILES,
     ),
     Mutant(
         "clip_percentile", "the rows of None are taken for those of gradients", ADAPTIVE,
-        "index=tuple(g.source.kept) if per_leaf else 0", "index=tuple(range(len(g.source.kept))) if per_leaf else 0",
+        "index=stateful.rows_of(g) if per_leaf else 0", "index=tuple(range(len(g.source.kept))) if per_leaf else 0",
         PERCENTILES,
     ),
     Mutant(
@@ -133,7 +133,7 @@ LIMITS = (
     ),
     Mutant(
         "clip_percentile", "a gradient that is None counts as the first one", STATEFUL,
-        "there=tuple(slot in places for slot in range(rows))", "there=(True,) * rows",
+        "there=tuple(row in places for row in range(rows))", "there=(True,) * rows",
         catalogue("test_a_gradient_that_is_none_leaves_its_state_as_it_is"),
     ),
     Mutant(

@@ -16,7 +16,7 @@ NEEDS_NONE = {
 """Functions of the protocol that need no mutant in any backend."""
 NEEDS_NONE_HERE = {
     *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # they give back what they are given
-    *("jax.copied", "tensorflow.copied"),
+    *("jax.copied", "tensorflow.copied", "numpy.alongside", "jax.alongside", "tensorflow.alongside"),
 }
 
 

@@ -84,10 +84,7 @@ def through_a_pickle(state: Any, _: Path) -> Any:
 
 
 def through_an_npz(state: Any, folder: Path) -> Any:
-    found = gx.to_numpy(state)
-    numpy = _backend.backend("numpy")
-    leaves = zip(numpy.paths(found), numpy.flatten(found)[0], strict=True)
-    np.savez(folder / "state.npz", **{path: leaf for path, leaf in leaves if leaf is not None})
+    np.savez(folder / "state.npz", **gx.to_numpy(state, by_path=True))
     return np.load(folder / "state.npz")
 
 
@@ -193,6 +190,12 @@ def test_a_state_of_float32_goes_on_in_float64() -> None:
 def test_states_without_arrays() -> None:
     assert gx.to_numpy(gx.EmptyState()) == gx.from_numpy(gx.EmptyState(), like=gx.EmptyState()) == gx.EmptyState()
     assert gx.to_numpy({"w": None}) == {"w": None}
+    assert gx.to_numpy({"w": None}, by_path=True) == gx.to_numpy(gx.EmptyState(), by_path=True) == {}
+
+
+def test_two_leaves_of_one_path_cannot_be_told_apart() -> None:
+    with pytest.raises(ValueError, match=r"to_numpy: two leaves of the state have one path"):
+        gx.to_numpy({"a": {"b": ZERO}, "a/b": ZERO}, by_path=True)
 
 
 def test_containers_that_only_one_framework_knows() -> None:

@@ -649,6 +649,25 @@ def _() -> None:
         assert bool(agree(gx.has_updated(state))) == (step != 2)
 
 
+@case("FSDP2 goes on with a state that an optimizer has saved")
+def _() -> None:
+    models, optimizers = [], []
+    for _ in range(2):
+        models.append(fsdp(Net()))
+        optimizers.append(torch.optim.SGD(models[-1].named_parameters(), lr=0.1))
+        gx.torch.attach(optimizers[-1], gx.chain(gx.ema(0.5), gx.clip_percentile(40.0, 3), gx.clip_global_norm(0.5)))
+    for step in range(4):
+        if step == 2:
+            optimizers[1].load_state_dict(optimizers[0].state_dict())
+            for p, q in zip(*(model.parameters() for model in models), strict=True):
+                own(q).copy_(own(p))
+        for model, optimizer in zip(models[: step // 2 + 1], optimizers, strict=False):
+            backward(model, step, 2, rank())
+            optimizer.step()
+    for p, q in zip(*(model.parameters() for model in models), strict=True):
+        assert own(p).equal(own(q))
+
+
 @case("tensor parallel layers beside plain ones")
 def _() -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -685,6 +704,19 @@ def _() -> None:
         gx.torch.apply_(tx, [p])
         assert p.grad.placements == (replicated(),)
         assert_same([p.grad], tx([leaf], [leaf * 0]), [p])
+
+
+@case("a gradient that is still under way")
+def _() -> None:
+    leaf = random(6, 3)
+    for tx in (gx.clip_norm(1.0), gx.chain(gx.scale(0.3), gx.clip_value(0.1)), gx.scale(0.3)):
+        given = shard(leaf, 0).redistribute(placements=[replicated()], async_op=True)
+        assert type(given._local_tensor) is not torch.Tensor
+        assert_same([tx(given)], [tx(leaf)], [shard(leaf, replicated())])
+        p = torch.nn.Parameter(shard(leaf * 0, replicated()))
+        p.grad = shard(leaf, 0).redistribute(placements=[replicated()], async_op=True)
+        gx.torch.apply_(tx, [p])
+        assert_same([p.grad], [tx(leaf)], [p])
 
 
 @case("sparse gradients beside DTensors")

@@ -49,10 +49,11 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     """An optimizer that leaves the chosen parameters bit by bit as they are.
 
     A zero gradient does not freeze a parameter under momentum or weight decay; this sets the optimizer's *update* of
-    the chosen parameters to zero, whatever the optimizer is.
+    the chosen parameters to zero, whatever the optimizer is. Outside of `jax.jit`, XLA makes zeros of subnormal
+    parameters in any sum, that of `optax.apply_updates` too.
 
     Args:
-        optimizer: any optax optimizer.
+        optimizer: any optax optimizer, of which no line search or Hessian asks for all parameters.
         where: which parameters, as in `gradxform.masked`.
 
     Returns:

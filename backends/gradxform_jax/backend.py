@@ -8,7 +8,6 @@ dispatch for a tree and gets what it gets under `jax.jit`.
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -60,7 +59,9 @@ def paths(tree: Any) -> list[str]:
     """One path a leaf. The value of a variable of Flax NNX has the path of the variable."""
     variables = _nnx_variables()
     found = []
-    for path, node in jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is None or isinstance(x, variables)):
+    for path, node in jax.tree_util.tree_leaves_with_path(
+        tree, is_leaf=lambda x: x is None or isinstance(x, variables)
+    ):
         if isinstance(node, variables):
             inside = jax.tree_util.tree_leaves_with_path(node, is_leaf=_is_none)
             found += [(*path, *keys[1:]) for keys, _ in inside]
@@ -286,6 +287,11 @@ def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers:
     return list(map(_weak_as, columns[0], found))
 
 
+def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+    """The arrays as they are."""
+    return arrays
+
+
 @_wide
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes, in float64, the axes kept as ones."""
@@ -295,8 +301,10 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 @_wide
 def count(leaf: Any, axes: tuple[int, ...] | None) -> Any:
     """The number of elements; an array where the shape is symbolic, as `jax.export` has them."""
-    size = leaf.size if axes is None else math.prod(leaf.shape[axis] for axis in axes)
-    return float(size) if isinstance(size, int) else lax.convert_element_type(jnp.asarray(size), np.float64)
+    size = leaf.size if axes is None else np.prod([leaf.shape[axis] for axis in axes])
+    if isinstance(size, (int, float, np.number)):
+        return float(size)
+    return lax.convert_element_type(jnp.asarray(size), np.float64)
 
 
 def copied(leaves: Sequence[Any]) -> list[Any]:

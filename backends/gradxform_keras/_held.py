@@ -14,6 +14,7 @@ from gradxform import _operands as operands
 from gradxform import _stateful as stateful
 from gradxform._transformation import Context
 from gradxform._variables import keys_of, path_of
+from gradxform.measuring import MeasureState
 from gradxform.portable import matched
 
 
@@ -162,6 +163,10 @@ def _is_due(tx: Any, state: Any) -> Any:
     """Whether the step is to be applied; what some variables' part of a transformation says holds for these alone."""
     if not isinstance(tx, GradientTransformation):
         return has_updated(state)
+    if tx.name == "measure":
+        return _is_due(tx.arguments[0][1], state)
+    while isinstance(state, MeasureState):
+        state = state.inner
     if not tx.stateful or tx.name in ("masked", "partition"):
         return True
     if tx.name != "chain":

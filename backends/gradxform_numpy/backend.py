@@ -216,6 +216,11 @@ def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers:
         ]
 
 
+def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+    """The arrays as they are."""
+    return arrays
+
+
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes, in float64, the axes kept as ones."""
     return _host_elements.sum_over(leaf, axes, weights)

@@ -175,6 +175,11 @@ def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers:
     return [formula(Vectors, *column, *given) for column in zip(*columns, strict=True)]
 
 
+def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
+    """The arrays as they are."""
+    return arrays
+
+
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes, in float64, the axes kept as ones."""
     return _elements.sum_over(leaf, axes, weights)

@@ -60,7 +60,19 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
 
 class Attached:
-    """The handle of a transformation that is attached to an optimizer."""
+    """The handle of a transformation that is attached to an optimizer.
+
+    Example:
+        >>> import torch
+        >>> import gradxform as gx
+        >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=1.0)
+        >>> with gx.torch.attach(optimizer, gx.trace(0.9)) as handle:
+        ...     handle.state
+        TraceState(trace={'0': tensor([0., 0.])})
+
+    Source:
+        `torch.utils.hooks.RemovableHandle`.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> None:
         """Registers the hooks."""
@@ -134,8 +146,8 @@ class Attached:
             self._state = matched("torch.attach", new, fresh)
         except ValueError as error:
             raise ValueError(
-                f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added since; "
-                "attach it anew"
+                f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
+                "since; attach it anew"
             ) from error
 
     def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import torch
 from gradxform import _host_elements as host
 from gradxform import _pairs as pairs
 from gradxform._pairs import Pair
-from gradxform_torch import _sharded
+from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
@@ -92,7 +92,7 @@ def _sum_of_shards(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
             "examples, whole (full_tensor()), and add the sums up over the mesh"
         )
     own = _sharded.beside([leaf] if weights is None else [leaf, weights])
-    return _sharded.sum_over(leaf, axes, sum_over(own[0], axes, own[1] if len(own) > 1 else None))
+    return _sharded_norms.sum_over(leaf, axes, sum_over(own[0], axes, own[1] if len(own) > 1 else None))
 
 
 def _parts(weights: Any) -> tuple[Any, ...]:

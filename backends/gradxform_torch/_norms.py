@@ -15,7 +15,7 @@ import torch
 
 from gradxform import _host_norms as host
 from gradxform._pairs import Pair, length, root, total, total_squares
-from gradxform_torch import _sharded
+from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
 
@@ -27,7 +27,7 @@ _REAL = _NARROW | {torch.float32, torch.float64}
 def norms(leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The leaves' norms: a float64 tensor, or a NumPy vector where values may be read."""
     if _sharded.any_sharded(leaves):
-        return _sharded.norms(leaves, ord, norms)
+        return _sharded_norms.norms(leaves, ord, norms)
     kinds = {leaf.dtype for leaf in leaves}
     real = leaves if kinds <= _REAL else [_real(leaf, ord) for leaf in leaves]
     if ord != 2 or not readable(leaves):
@@ -56,7 +56,7 @@ def _traced(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair:
 def norm_over(leaf: torch.Tensor, axes: tuple[int, ...], ord: float) -> torch.Tensor | Pair:
     """Norms over some axes, in float64, the axes kept as ones."""
     if _sharded.is_sharded(leaf):
-        return _sharded.norm_over(leaf, axes, ord, norm_over(_sharded.local(leaf), axes, ord))
+        return _sharded_norms.norm_over(leaf, axes, ord, norm_over(_sharded.local(leaf), axes, ord))
     high, low, unit = _sum(leaf, axes, ord)
     return _rooted(Pair(high, low), unit, ord, leaf.dtype in _DOUBLE)
 

@@ -102,6 +102,7 @@ ROWS = (
             "accumulate(clip_global_norm(1.0), 1)",
             "skip_nonfinite(trace(0.5))",
             "skip_large(trace(0.5), 10.0)",
+            "measure(clip_global_norm(1.0))",
         )
     ),
 )

@@ -1,0 +1,153 @@
+"""Norms and sums of tensors that are sharded over a mesh of processes.
+
+What is told to the other processes are the norms and sums of the shards: those of all leaves of a mesh together, in
+float64 (in pairs for float64 gradients), one collective for each dimension of the mesh that a leaf is sharded over.
+They are put together in the same way on every process, so that all of them get the same bits and decide alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradxform import _formulas as formulas
+from gradxform import _host
+from gradxform import _pairs as pairs
+from gradxform._pairs import Pair
+from gradxform_torch._scalars import Vectors
+from gradxform_torch._sharded import axis_of, is_sharded, local
+
+
+def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float], Any]) -> Any:
+    """The vector of the norms of the leaves as wholes, in the form in which those of the shards are measured.
+
+    Of a leaf that is the same everywhere, the first process tells the norm, so that no bit differs.
+    """
+    found = measure([local(leaf) for leaf in leaves], ord)
+    stacked, split = _stacked(found), [_split(leaf) for leaf in leaves]
+    meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
+    for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
+        here = [i for i, own in enumerate(meshes) if own is None or own == mesh]
+        told = _told(stacked[:, here], mesh, {dim for i in here for dim in split[i]})
+        for over in dict.fromkeys(split[i] for i in here):
+            places = [i for i in here if split[i] == over]
+            rows = _rows(told, mesh.ndim, over)[..., [here.index(i) for i in places]]
+            new = rows[0]
+            if over:
+                new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
+            stacked = stacked.index_copy(1, torch.tensor(places, device=stacked.device), new)
+    return _formed(found, stacked)
+
+
+def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
+    """Norms over some axes of a leaf, from those of its shard; of the slices that this process has a part of."""
+    return _over_axes(formulas.total_norm_scaled, leaf, axes, found, active=None, ord=float(ord))
+
+
+def sum_over(leaf: Any, axes: tuple[int, ...], found: Any) -> Any:
+    """Sums over some axes of a leaf, in the same way."""
+    return _over_axes(_sum, leaf, axes, found)
+
+
+def _sum(xp: Any, rows: Any) -> Any:
+    return xp.sum(rows)
+
+
+def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], found: Any, **static: Any) -> Any:
+    over = _split(leaf, {axis % leaf.ndim for axis in axes})
+    stacked = _stacked(found)
+    if not over or not stacked.numel():
+        return found
+    mesh = leaf.device_mesh
+    return _over_rows(formula, found, _rows(_told(stacked, mesh, over), mesh.ndim, over), **static)
+
+
+def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
+    """The dimensions of its mesh that a leaf is sharded over, on some axes or any."""
+    if not is_sharded(leaf):
+        return ()
+    of: Collection[int | None] = range(leaf.ndim) if axes is None else axes
+    return tuple([dim for dim, p in enumerate(leaf.placements) if axis_of(p) in of])
+
+
+def _told(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
+    """The numbers of all processes along some dimensions of a mesh; each of its dimensions is an axis, the first ones.
+
+    They are gathered and not reduced: a sum could overflow, the largest of some loses NaN, and the order is left open.
+    """
+    if stacked.requires_grad and torch.is_grad_enabled():
+        return _Told.apply(stacked, mesh, over)  # type: ignore[no-untyped-call]
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    placements = [Shard(dim) if dim in over else Replicate() for dim in range(mesh.ndim)]
+    mine = stacked.reshape((1,) * mesh.ndim + stacked.shape)
+    return DTensor.from_local(mine, mesh, placements, run_check=False).full_tensor().to(stacked.device)
+
+
+class _Told(torch.autograd.Function):
+    """The same, with no way back: to a norm flows what flows to all shards, and replicas would count several times."""
+
+    @staticmethod
+    def forward(ctx: Any, stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
+        return _told(stacked, mesh, over)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        raise NotImplementedError(
+            "no derivative flows through the norm or the sum of a DTensor; detach() the gradients before they are "
+            "transformed"
+        )
+
+
+def _rows(told: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:
+    """The numbers along some of the dimensions of a mesh, one row a process; along the others all tell the same."""
+    for dim in reversed(range(dims)):
+        if dim not in over:
+            told = told.select(dim, 0)
+    return told.flatten(0, len(over) - 1) if over else told[None]
+
+
+def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **static: Any) -> Any:
+    """A formula that makes one row of many, of numbers in the form of others."""
+    value = _formed(found, rows.movedim(1, 0))
+    if not isinstance(value, np.ndarray):
+        return pairs.evaluate(formula, _Rows(rows.device), [value], static)
+    with np.errstate(all="ignore"):  # NumPy's sums and largest are over rows; only 2-norms and sums are measured there
+        return pairs.evaluate(formula, _host.Vectors, [value], static)
+
+
+class _Rows(Vectors):
+    """PyTorch's functions, over the rows of an array where they are over a vector's numbers."""
+
+    @staticmethod
+    def sum(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.sum(x, 0)
+
+    @staticmethod
+    def max(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.amax(x, 0)
+
+    @staticmethod
+    def any(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Of each column."""
+        return torch.any(x, 0)
+
+
+def _stacked(value: Any) -> torch.Tensor:
+    """Numbers, in one part or two, as a tensor with an axis of parts."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = pairs.pair(value)
+    return torch.stack([torch.as_tensor(part) for part in (value if isinstance(value, Pair) else (value,))])
+
+
+def _formed(found: Any, stacked: torch.Tensor) -> Any:
+    """Such a tensor in the form of other numbers: NumPy's array, a tensor or a pair."""
+    if isinstance(found, (np.ndarray, np.generic)):
+        parts = stacked.numpy()
+        return parts[0] if len(parts) == 1 else parts[0].astype(np.longdouble) + parts[1]
+    return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked[0]
