@@ -290,7 +290,8 @@ ATTACHED = (
     ),
     Mutant(
         "torch.attach", "the state_dict's state is not loaded", ATTACH,
-        'self._state = matched("torch.attach", state_dict[self._key()], self._state)', "pass", attach(RESTORED),
+        'self._state = matched("torch.attach", state_dict[self._key()], self._fresh(optimizer))', "pass",
+        attach(RESTORED),
     ),
     Mutant(
         "torch.attach", "two have one place in the state_dict", ATTACH,
@@ -319,11 +320,12 @@ ATTACHED = (
     ),
     Mutant(
         "torch.attach", "parameters that are added have no state", ATTACH,
-        "            self._take_in(named)\n", "            pass\n", attach("test_groups_that_are_added_later"),
+        "            self._take_in(optimizer)\n", "            pass\n", attach("test_groups_that_are_added_later"),
     ),
     Mutant(
         "torch.attach", "with parameters that are added all begins anew", ATTACH,
-        "new = _by_path(fresh) | kept", "new = _by_path(fresh)", attach("test_groups_that_are_added_later"),
+        "_by_path(fresh) | _by_path(self._state), fresh)", "_by_path(fresh), fresh)",
+        attach("test_groups_that_are_added_later"),
     ),
     Mutant(
         "torch.attach", "a wrapped optimizer is refused", ATTACH,

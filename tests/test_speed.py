@@ -93,6 +93,18 @@ def test_passes_over_each_leaf(
     assert {name: number / len(grads) for name, number in counted.items()} == wanted
 
 
+def test_measuring_adds_no_bytes_to_what_xla_counts() -> None:
+    jax = pytest.importorskip("jax")
+    grads = given("jax", tree((64, 1000, 1 << 18, 1 << 20)))
+
+    def accessed(tx: Any) -> float:
+        found = jax.jit(tx.update).lower(grads, tx.init(grads)).compile().cost_analysis()
+        return float((found[0] if isinstance(found, list) else found)["bytes accessed"])
+
+    tx = gx.chain(gx.clip_norm(90.0), gx.scale(2.0), gx.clip_global_norm(80.0))
+    assert accessed(tx) <= accessed(gx.measure(tx)) < 1.001 * accessed(tx)
+
+
 # --- when nothing is due ---------------------------------------------------------------------------------------------
 
 

@@ -253,6 +253,26 @@ def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
         optimizer.step()
 
 
+def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here there is one device alone: what is moved is seen by its memory."""
+    from gradxform.portable import matched
+    from gradxform_torch import _attach
+
+    p = parameter(W)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 10.0 + t)))
+    optimizer.step()
+    before = handle.state
+    monkeypatch.setattr(_attach, "_device", lambda named: torch.device("meta"))
+    moved: list[Any] = []
+    monkeypatch.setattr(_attach, "matched", lambda *given: moved.append(given[1]) or matched(*given))
+    p.grad = torch.tensor(W)
+    optimizer.step()
+    optimizer.step()
+    assert len(moved) == 1 and set(map(bits, moved[0].values())) == set(tensors(before))
+    assert_ulp(handle.state[0].trace["0"], [11.25 * 0.6, 11.25 * 0.8], ulp=4)
+
+
 def test_metrics_of_a_handle() -> None:
     optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
     handle = gx.torch.attach(optimizer, gx.measure(gx.clip_global_norm(1.0)))

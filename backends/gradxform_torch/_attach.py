@@ -78,9 +78,9 @@ class Attached:
         """Registers the hooks."""
         self.tx = tx
         self._optimizer = weakref.ref(optimizer)
-        named = _named(optimizer)
-        self._paths = paths_of(named)
-        self._state = started(tx, named)
+        self._paths: list[str] = []
+        self._device: Any = None
+        self._state = self._fresh(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_state_dict_post_hook(self._after_saving),
@@ -95,7 +95,8 @@ class Attached:
 
     @state.setter
     def state(self, state: Any) -> None:
-        self._state = matched("torch.attach", state, self._state)
+        optimizer = self._optimizer()
+        self._state = matched("torch.attach", state, self._state if optimizer is None else self._fresh(optimizer))
 
     def remove(self) -> None:
         """Take the transformation off the optimizer."""
@@ -129,21 +130,25 @@ class Attached:
 
     def _transform(self, optimizer: Any) -> None:
         named = _named(optimizer)
-        if self.tx.stateful and paths_of(named) != self._paths:
-            self._take_in(named)
+        if self.tx.stateful and (paths_of(named), _device(named)) != (self._paths, self._device):
+            self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
         self._state = transformed(self.tx, named, self._state, scale, found_inf)
         if scale is not None:
             optimizer.grad_scale = None
 
-    def _take_in(self, named: Named) -> None:
-        """Parameters of groups that were added since."""
-        fresh, self._paths = started(self.tx, named), paths_of(named)
-        kept = _by_path(self._state)
-        new = _by_path(fresh) | kept
+    def _fresh(self, optimizer: torch.optim.Optimizer) -> Any:
+        """The first state for the parameters that the optimizer has now, where they are now."""
+        named = _named(optimizer)
+        self._paths, self._device = paths_of(named), _device(named)
+        return started(self.tx, named)
+
+    def _take_in(self, optimizer: torch.optim.Optimizer) -> None:
+        """Parameters of groups that were added since, or another device that they have gone to."""
+        fresh = self._fresh(optimizer)
         try:
-            self._state = matched("torch.attach", new, fresh)
+            self._state = matched("torch.attach", _by_path(fresh) | _by_path(self._state), fresh)
         except ValueError as error:
             raise ValueError(
                 f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
@@ -158,7 +163,7 @@ class Attached:
         if not self.tx.stateful:
             return
         if self._key() in state_dict:
-            self._state = matched("torch.attach", state_dict[self._key()], self._state)
+            self._state = matched("torch.attach", state_dict[self._key()], self._fresh(optimizer))
         else:
             warnings.warn(
                 f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
@@ -194,6 +199,11 @@ def _named(optimizer: torch.optim.Optimizer) -> Named:
         names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
         named += zip(names, group["params"], strict=True)
     return named
+
+
+def _device(named: Named) -> Any:
+    """Where the parameters are, as far as the first one tells."""
+    return named[0][1].device if named else None
 
 
 def _by_path(state: Any) -> dict[str, torch.Tensor]:
