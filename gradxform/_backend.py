@@ -227,10 +227,11 @@ def _search(kind: type) -> Backend | None:
 
 
 def unwrapped(leaf: Any) -> Any:
-    """The array in a variable of Keras, which is of the framework that Keras runs on; what is no such is itself."""
-    if type(leaf).__module__.startswith("keras.") and hasattr(leaf, "assign") and hasattr(leaf, "value"):
+    """The array in a variable of Keras, of the framework that Keras runs on, or of Flax NNX; others are themselves."""
+    root = type(leaf).__module__.partition(".")[0]
+    if root == "keras" and hasattr(leaf, "assign") and hasattr(leaf, "value"):
         return leaf.value
-    return leaf
+    return leaf[...] if root == "flax" and hasattr(type(leaf), "get_value") else leaf
 
 
 def is_number(leaf: Any) -> bool:

@@ -42,6 +42,10 @@ class Fresh:
         """A bool."""
         return self._array(np.array(value), "bool")
 
+    def number(self, value: float) -> Array:
+        """One number, in the dtype of the norms."""
+        return self._array(np.array(value), self.dtype)
+
     def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
         """Zeros of a shape."""
         return self._array(np.zeros(shape), dtype or self.dtype)
@@ -169,7 +173,7 @@ def zeros(view: Flat) -> Flat:
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:
-    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for None; or the one number of all.
+    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for holes; or the one number of all.
 
     Rows are in the order of the paths, which is the same in every framework.
     """
@@ -180,9 +184,9 @@ def by_row(view: Flat, norms: Any, rows: int) -> Any:
             f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
         )
     row_of = rows_of(view)
-    if row_of == tuple(range(rows)):
+    if view.active is view.source.everything and row_of == tuple(range(rows)):
         return norms
-    places = dict(zip(row_of, range(len(row_of)), strict=True))
+    places = {row: place for place, row in enumerate(row_of) if view.active[place]}
     index = tuple(places.get(row, 0) for row in range(rows))
     return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
 

@@ -71,7 +71,7 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
 
     Raises:
         TypeError: an integer leaf, arrays of two frameworks; names the path.
-        ValueError: an order below 1.
+        ValueError: an order below 1, two leaves of one path.
 
     Example:
         >>> import numpy as np
@@ -87,8 +87,11 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
     view = _flat.view(tree)
     if view is None:
         return {}
-    found = _stored(view, view.norms(order))
-    return {path: found[i] for i, path in enumerate(view.source.paths)}
+    found, paths = _stored(view, view.norms(order)), view.source.paths
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ValueError(f"norms: two leaves have the path {twice!r}; a key of a dict holds a '/'")
+    return {path: found[i] for i, path in enumerate(paths)}
 
 
 def nonfinite_paths(tree: Any) -> list[str]:

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gradxform import _stateful as stateful
-from gradxform._backend import Array
+from gradxform._backend import Array, unwrapped
 from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
-from gradxform._source import NARROW, SINGLE
+from gradxform._source import SINGLE
 from gradxform._transformation import Context, GradientTransformation
 from gradxform.combining import chain
 
+_HOLDERS = ("gradient_transformation_state", "opt_state", "state")
+"""The attributes in which optimizers, of Keras and of Flax NNX, and adapters hold a state."""
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
 
 
@@ -52,15 +54,16 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
     Args:
         tx: a transformation, or any object with `init` and `update`. The transforms of a chain are measured each by
-            itself.
+            itself. One of optax is named after the function that made it, if that can be told.
         name: what the measures are filed under; the transform's own name if left out. A chain that is given a name is
             measured as one.
 
     Returns:
         A transformation of gradients of any shape and floating or complex dtype. Its state holds, of the last step,
         the norm of all gradients in its scope together before and after, their quotient, whether the norm of a gradient
-        became smaller (by more than rounding), and how many gradients held NaN or an infinity: float32 (float64 for
-        float64 gradients), bool and int32. None where there is no gradient.
+        became smaller, and how many gradients held NaN or an infinity (or had a norm that float64 cannot hold): float32
+        (float64 for float64 gradients), bool and int32. Where elements are changed, smaller is what is more than a
+        few units in the last place of the norm. A step without gradients leaves them as they are.
 
     Raises:
         TypeError: an object that is no transformation, a name that is no string; on use, an integer gradient, named by
@@ -88,13 +91,15 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         The norm that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
     """
     inner = as_transformation("measure", tx)
-    if name is not None and not isinstance(name, str):
-        raise TypeError(f"measure: name must be a string, got {name!r} of type {type(name).__name__}")
+    if name is not None and not (isinstance(name, str) and name):
+        raise TypeError(f"measure: name must be a string that is not empty, got {name!r} of type {type(name).__name__}")
     if inner.name == "chain" and name is None:
         return chain(*(measure(part) for _, part in inner.arguments))
     called = name or inner.name or _name_of(tx)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
+        if not (isinstance(state, MeasureState) and called in state.measures):
+            raise TypeError(f"measure: init gives a state with measures of {called!r}, and this is none: {state!r:.80}")
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         after = out.norms()
@@ -103,7 +108,9 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
             whole.value,
             rest.value,
             g.compute(_quotient, whole, rest),
-            g.backend.compute(_any_smaller, before.value, after.value, active=out.active, slack=_slack(g, out)),
+            g.backend.compute(
+                _any_smaller, before.value, after.value, active=g.active, left=out.active, slack=_slack(g, out)
+            ),
             g.backend.compute(_nonfinite, before.value, active=g.active),
         )
         old = state.measures[called]
@@ -112,8 +119,8 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
     def start(params: Any) -> MeasureState:
         fresh = stateful.Fresh(params)
-        norms = (fresh.numbers(()), fresh.numbers(()), fresh.numbers(()))
-        return MeasureState({called: Measures(*norms, fresh.flag(False), fresh.count())}, inner.init(params))
+        none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())
+        return MeasureState({called: none}, inner.init(params))
 
     return GradientTransformation(rule, start)
 
@@ -129,8 +136,18 @@ def _quotient(xp: Any, before: Array, after: Array) -> Array:
     return xp.where(positive, after / xp.where(positive, before, 1.0), xp.where(before <= 0.0, from_zero, before))
 
 
-def _any_smaller(xp: Any, before: Array, after: Array, *, active: tuple[bool, ...], slack: tuple[float, ...]) -> Array:
-    return xp.any(xp.mask(active) & (after < before - before * xp.stack(slack)))
+def _any_smaller(
+    xp: Any,
+    before: Array,
+    after: Array,
+    *,
+    active: tuple[bool, ...],
+    left: tuple[bool, ...],
+    slack: tuple[float, ...],
+) -> Array:
+    after = xp.where(xp.mask(left), after, 0.0)
+    least = xp.where(xp.isfinite(before), before - before * xp.stack(slack), before)
+    return xp.any(xp.mask(active) & (after < least))
 
 
 def _nonfinite(xp: Any, norms: Array, *, active: tuple[bool, ...]) -> Array:
@@ -143,11 +160,11 @@ def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
     New elements are measured anew, to a few units in the last place, and may have been rounded to their dtype.
     """
     found = []
-    for new, old, own, dtype in zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True):
+    for i, (new, old, own, dtype) in enumerate(zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True)):
         slack = 0.0
         if out.measured is not g.measured and (own or new is not old):
             slack = 2.0**-22 if dtype in SINGLE else 2.0**-50
-            if g.factor is not None or dtype in NARROW:
+            if g.factor is not None or old.dtype != g.source.slots[g.source.kept[i]].dtype:
                 slack += _ROUNDING.get(dtype, 2.0**-23)
         found.append(slack)
     return tuple(found)
@@ -158,7 +175,8 @@ def metrics(state: Any) -> dict[str, Array]:
 
     Args:
         state: any state that has the one of `measure` somewhere in it: of a chain, of an optax optimizer, of a whole
-            train state; tuples, lists, dicts and dataclasses are looked into.
+            train state; tuples, lists, dicts and dataclasses are looked into. Or what holds one: the handle of
+            `gradxform.torch.attach`, a `GradientProcessor`, a wrapped optimizer of Keras, an ``nnx.Optimizer``.
 
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, traced in traced code, such as
@@ -177,11 +195,14 @@ def metrics(state: Any) -> dict[str, Array]:
         The flat dicts that TensorBoard, Weights & Biases and MLflow take.
     """
     found: dict[str, Array] = {}
-    times: dict[str, int] = {}
+    taken: set[str] = set()
     for name, measures in _measures(state):
-        count = times[name] = times.get(name, -1) + 1
-        own = name if count == 0 else f"{name}_{count}"
-        found |= {f"{own}/{field}": value for field, value in measures._asdict().items()}
+        own, number = name, 0
+        while own in taken:
+            number += 1
+            own = f"{name}_{number}"
+        taken.add(own)
+        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures._asdict().items()}
     return found
 
 
@@ -193,6 +214,14 @@ def _measures(state: Any) -> Iterator[tuple[str, Measures]]:
         for part in state:
             yield from _measures(part)
     elif isinstance(state, Mapping):
-        yield from _measures(list(state.values()))
+        try:
+            keys = sorted(state)  # as JAX orders them, which sorts them on the way out of compiled code
+        except TypeError:
+            keys = list(state)
+        yield from _measures([state[key] for key in keys])
     elif dataclasses.is_dataclass(state) and not isinstance(state, type):
         yield from _measures([getattr(state, field.name) for field in dataclasses.fields(state)])
+    else:
+        holder = next((name for name in _HOLDERS if hasattr(state, name)), None)
+        if holder is not None:
+            yield from _measures(getattr(state, holder))

@@ -15,7 +15,8 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     """A state as NumPy arrays, to be saved, or to go on with in another framework.
 
     Args:
-        state: the state of any transformation, or any tree of arrays of one framework, on any devices.
+        state: the state of any transformation, or any tree of arrays of one framework, on any devices. One of DTensors
+            is gathered: call it in every process.
         by_path: whether to give a flat dict from path to array, as files hold them: ``np.savez(file, **arrays)``.
 
     Returns:
@@ -42,8 +43,12 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
     backend, (leaves, structure) = _backend.opened(state)
     if backend is None:
         return {} if by_path else state
-    found = [None if leaf is None else _values(backend, state, i, leaf) for i, leaf in enumerate(leaves)]
-    return _by_path("to_numpy", backend.paths(state), found) if by_path else backend.unflatten(structure, found)
+    paths = backend.paths(state)
+    found = [
+        None if leaf is None else np.array(_values("to_numpy", path, leaf))
+        for path, leaf in zip(paths, leaves, strict=True)
+    ]
+    return _by_path("to_numpy", paths, found) if by_path else backend.unflatten(structure, found)
 
 
 def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, Any]:
@@ -53,12 +58,19 @@ def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str
     return found
 
 
-def _values(backend: _backend.Backend, tree: Any, i: int, leaf: Any) -> Any:
+def _values(what: str, path: str, leaf: Any) -> Any:
+    """A leaf as a NumPy array."""
+    own = _backend.owner(leaf)
     try:
-        return np.array((_backend.owner(leaf) or backend).to_numpy(leaf))
+        found = np.asarray(leaf if own is None else own.to_numpy(leaf))
     except Exception as error:
-        path = backend.paths(tree)[i]
-        raise TypeError(f"to_numpy: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}") from error
+        raise TypeError(
+            f"{what}: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}. Call it outside of compiled code; "
+            "of a random key of JAX, keep jax.random.key_data"
+        ) from error
+    if found.dtype.kind in "OSU":
+        raise TypeError(f"{what}: the leaf at {path!r} is no array of numbers: {leaf!r:.100}")
+    return found
 
 
 def from_numpy(state: Any, like: Any) -> Any:
@@ -78,7 +90,8 @@ def from_numpy(state: Any, like: Any) -> Any:
 
     Raises:
         TypeError: a `like` without arrays while the state has some; a leaf that is no array.
-        ValueError: leaves that only one of the two has, or that differ in shape; names the paths.
+        ValueError: leaves that only one of the two has, that differ in shape, or whose values the dtype of `like`
+            cannot hold; names the paths.
 
     Example:
         >>> import numpy as np, torch
@@ -104,7 +117,7 @@ def matched(what: str, state: Any, like: Any) -> Any:
         return like
     if len(likes) == 1 and likes[0] is like:
         own, (leaves, structure) = _backend.opened(state)
-        new = [None if leaf is None else backend.placed(_array(leaf), like) for leaf in leaves]
+        new = [None if leaf is None else backend.placed(_values(what, "", leaf), like) for leaf in leaves]
         return state if own is None else own.unflatten(structure, new)
     paths = backend.paths(like)
     places = list(zip(paths, likes, strict=True))
@@ -117,7 +130,10 @@ def _opened(what: str, state: Any) -> dict[str, Any]:
     """The leaves of a state by their paths."""
     if isinstance(state, Mapping) and not isinstance(state, dict):
         state = dict(state)  # an .npz that NumPy has opened
-    backend, (leaves, _) = _backend.opened(state)
+    try:
+        backend, (leaves, _) = _backend.opened(state)
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from error
     return {} if backend is None else _by_path(what, backend.paths(state), leaves)
 
 
@@ -140,20 +156,34 @@ def _some(paths: Sequence[str]) -> str:
     return shown + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
-def _like(what: str, backend: _backend.Backend, path: str, leaf: Any, like: Array) -> Array:
-    if _backend.is_number(like) or isinstance(like, bool):
-        return type(like)(_array(leaf).item())
-    array, shape, dtype = _array(leaf), backend.shape(like), _dtype(backend.dtype(like))
+def _like(what: str, backend: _backend.Backend, path: str, leaf: Any, like: Array) -> Any:
+    """A leaf with the dtype of another, where that is."""
+    array, number = _values(what, path, leaf), _backend.owner(like) is None
+    shape = () if number else backend.shape(like)
+    dtype = np.asarray(like).dtype if number else _dtype(backend.dtype(like))
     if array.shape != shape:
         raise ValueError(f"{what}: the leaf at {path!r} has shape {array.shape}, and like has {shape} there")
-    if array.dtype != dtype and (array.dtype.kind in "biu" or dtype.kind in "biu"):
-        raise ValueError(f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there")
-    return backend.placed(array.astype(dtype), like)
+    if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
+        array = array.view(dtype)  # as NumPy loads them
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype) if _kind(array.dtype) == _kind(dtype) else None
+    if cast is None or not _is_same(array, cast):
+        raise ValueError(
+            f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there, which cannot hold its values"
+        )
+    return type(like)(cast.item()) if number else backend.placed(cast, like)
 
 
-def _array(leaf: Any) -> Any:
-    found = _backend.owner(leaf)
-    return np.asarray(leaf if found is None else found.to_numpy(leaf))
+def _kind(dtype: np.dtype[Any]) -> str:
+    """Bools, integers, real numbers or complex ones."""
+    return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
+
+
+def _is_same(array: Any, cast: Any) -> bool:
+    """Whether integers are the same, and what is finite has stayed so."""
+    if _kind(cast.dtype) in "bi":
+        return bool(np.all(array == cast))
+    return bool(np.all(np.isfinite(array) == np.isfinite(cast)))
 
 
 def _dtype(name: str) -> np.dtype[Any]:

@@ -179,6 +179,17 @@ def test_a_gradient_that_is_none_leaves_its_state_as_it_is() -> None:
     assert state.history.tolist() == [[1.0, 0.0], [3.0, 0.0]]
 
 
+@pytest.mark.parametrize("hole", [gx.freeze("b"), gx.chain(gx.measure(gx.identity()), gx.freeze("b"))], ids=repr)
+def test_a_gradient_that_is_frozen_or_masked_out_has_no_norm_in_a_table(hole: Any) -> None:
+    tree = {"a": np.full(2, 3.0), "b": np.full(3, 5.0)}
+    inner = gx.clip_percentile(50.0, 2, per_leaf=True)
+    for tx in (gx.chain(hole, inner), gx.chain(gx.measure(gx.identity()), gx.masked(inner, "a"))):
+        state = tx.init(tree)
+        _, state = tx.update(tree, state)
+        assert state[-1].count.tolist() == [1, 0]
+        assert state[-1].history[1].tolist() == [0.0, 0.0]
+
+
 def test_a_state_of_other_parameters_is_refused() -> None:
     state = gx.trace(0.5).init({"a": np.ones(1)})
     with pytest.raises(ValueError, match=r"trace: the traces have 1 leaves and the gradients 2"):

@@ -183,14 +183,39 @@ def test_noise_on_zeros_has_an_infinite_factor() -> None:
     assert (found["add_noise/norm_before"], found["add_noise/factor"]) == (0.0, math.inf)
 
 
-# --- no extra pass, no read ------------------------------------------------------------------------------------------
-
-
-def test_without_gradients_there_is_nothing_to_measure() -> None:
+def test_a_step_without_gradients_leaves_the_measures_as_they_were() -> None:
     tx = gx.measure(gx.clip_norm(1.0))
-    state = tx.init({"w": None})
+    state = tx.init({"w": np.zeros(2)})
+    assert [gx.metrics(state)[f"clip_norm/{field}"] for field in FIELDS] == [0.0, 0.0, 1.0, False, 0]
+    _, state = tx.update({"w": np.array([3.0, 4.0])}, state)
     updates, after = tx.update({"w": None}, state)
-    assert updates == {"w": None} and gx.metrics(after)["clip_norm/norm_before"] == 0.0
+    assert updates == {"w": None} and gx.metrics(after)["clip_norm/norm_before"] == 5.0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_comes_down_from_infinity_or_is_stopped_is_clipped(framework: str) -> None:
+    tree = {"w": np.float32([math.inf, 1.0])}
+    assert measured(gx.measure(gx.clip_value(25.0)), tree, framework)["clip_value/clipped"]
+    assert measured(gx.measure(gx.zero_nonfinite()), tree, framework)["zero_nonfinite/clipped"]
+    ones = {"w": np.ones(2, np.float32), "b": np.zeros(1, np.float32)}
+    assert measured(gx.measure(gx.freeze("w")), ones, framework)["freeze/clipped"]
+    assert not measured(gx.measure(gx.freeze("b")), ones, framework)["freeze/clipped"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_one_element_of_a_thousand_is_clipped(dtype: str, framework: str) -> None:
+    numpy = few(dtype)["a"]["v"].dtype
+    leaf = np.ones(1000).astype(numpy)
+    leaf[7] = 1.25
+    assert measured(gx.measure(gx.clip_value(1.0)), {"w": leaf}, framework)["clip_value/clipped"]
+
+
+def test_a_state_of_another_transform_is_refused() -> None:
+    _, state = gx.measure(gx.clip_norm(1.0)).update([np.ones(2)], gx.measure(gx.clip_norm(1.0)).init([np.ones(2)]))
+    for wrong in (state, gx.EmptyState(), {}):
+        with pytest.raises(TypeError, match=r"measure: init gives a state with measures of 'b'"):
+            gx.measure(gx.clip_norm(1.0), "b").update([np.ones(2)], wrong)
 
 
 # --- names and nesting -----------------------------------------------------------------------------------------------
@@ -208,6 +233,34 @@ def test_names() -> None:
     assert names(gx.chain(gx.measure(clip, "a"), clip, gx.measure(clip, "a"))) == ["a", "a_1"]
     assert names(gx.masked(gx.measure(gx.skip_nonfinite(gx.measure(clip))), "w")) == ["skip_nonfinite", "clip_norm"]
     assert names(gx.chain(clip, gx.trace(0.5))) == []
+    three = [gx.measure(clip, name) for name in ("a", "a", "a_1")]
+    assert names(gx.chain(*three)) == ["a", "a_1", "a_1_1"]
+
+
+def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() -> None:
+    jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
+    rules = {"z": gx.measure(gx.clip_norm(1.0)), "a": gx.measure(gx.clip_norm(2.0))}
+    tx = optax.partition(rules, {"one": "z", "two": "a"})
+    tree = {"one": jax.numpy.array([5.0]), "two": jax.numpy.array([10.0])}
+    eager = tx.update(tree, tx.init(tree))[1]
+    compiled = jax.jit(tx.update)(tree, tx.init(tree))[1]
+    for state in (eager, compiled):
+        assert [float(gx.metrics(state)[f"{name}/norm_before"]) for name in ("clip_norm", "clip_norm_1")] == [10.0, 5.0]
+
+
+def test_metrics_of_what_holds_a_state() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    jnp = pytest.importorskip("jax").numpy
+    model = nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, gx.measure(gx.clip_global_norm(1.0)), wrt=nnx.Param)
+    optimizer.update(model, nnx.grad(lambda model: model(jnp.array([3.0, 4.0])).sum())(model))
+    for held in (optimizer, optimizer.opt_state):
+        found = gx.metrics(held)
+        assert float(found["clip_global_norm/norm_before"]) == 5.0
+        assert {value.shape for value in found.values()} == {()}
+    torch = pytest.importorskip("torch")
+    handle = gx.torch.attach(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), gx.measure(gx.clip_norm(1.0)))
+    assert gx.metrics(handle).keys() == gx.metrics(handle.state).keys() != set()
 
 
 def test_a_name_with_slashes_is_a_place_in_the_log() -> None:
@@ -237,7 +290,12 @@ def test_repr_and_equality() -> None:
     [
         (lambda: gx.measure("clip"), TypeError, r"measure.*'clip'"),
         (lambda: gx.measure(gx.clip_norm), TypeError, r"measure.*call it first"),
-        (lambda: gx.measure(gx.clip_norm(1.0), 3), TypeError, r"measure: name must be a string, got 3"),
+        (
+            lambda: gx.measure(gx.clip_norm(1.0), 3),
+            TypeError,
+            r"measure: name must be a string that is not empty, got 3",
+        ),
+        (lambda: gx.measure(gx.clip_norm(1.0), ""), TypeError, r"measure: name must be a string that is not empty"),
     ],
 )
 def test_bad_arguments(make: Callable[[], Any], error: type[Exception], match: str) -> None:
@@ -344,6 +402,11 @@ def test_nonfinite_paths(framework: str) -> None:
     assert gx.nonfinite_paths(as_arrays(framework, tree)) == ["a/v", "b/0", "c"]
     del tree["a"]["v"], tree["b"][0], tree["c"]
     assert gx.nonfinite_paths(as_arrays(framework, tree)) == []
+
+
+def test_norms_of_two_leaves_of_one_path_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"norms: two leaves have the path 'a/b'"):
+        gx.norms({"a": {"b": np.ones(1)}, "a/b": np.ones(4)})
 
 
 def test_nonfinite_paths_of_nothing() -> None:

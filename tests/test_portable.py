@@ -187,6 +187,30 @@ def test_a_state_of_float32_goes_on_in_float64() -> None:
     assert (found["x"].dtype, found["x"].tolist()) == (np.float64, [0.5])
 
 
+def test_numbers_of_python_and_counts_of_other_widths() -> None:
+    torch = pytest.importorskip("torch")
+    state = {"count": 3, "x": torch.ones(2), "n": torch.tensor(7)}
+    saved = gx.to_numpy(state)
+    assert saved["count"] == 3 and saved["x"].tolist() == [1.0, 1.0]
+    found = gx.from_numpy(saved, like={"count": 0, "x": ZERO, "n": np.zeros((), np.int32)})
+    assert found["count"] == 3 and type(found["count"]) is int and found["n"].dtype == np.int32
+
+
+def test_bfloat16_from_an_npz(tmp_path: Path) -> None:
+    import ml_dtypes
+
+    leaf = np.array([1.5, -2.0]).astype(ml_dtypes.bfloat16)
+    np.savez(tmp_path / "x.npz", x=leaf)
+    found = gx.from_numpy(np.load(tmp_path / "x.npz"), like={"x": np.zeros_like(leaf)})
+    assert (found["x"].dtype, found["x"].tolist()) == (leaf.dtype, [1.5, -2.0])
+
+
+def test_a_random_key_of_jax_is_named() -> None:
+    jax = pytest.importorskip("jax")
+    with pytest.raises(TypeError, match=r"(?s)the leaf at 'key' has no values.*jax\.random\.key_data"):
+        gx.to_numpy({"key": jax.random.key(0)})
+
+
 def test_states_without_arrays() -> None:
     assert gx.to_numpy(gx.EmptyState()) == gx.from_numpy(gx.EmptyState(), like=gx.EmptyState()) == gx.EmptyState()
     assert gx.to_numpy({"w": None}) == {"w": None}
@@ -255,7 +279,23 @@ ZERO = np.zeros(2, np.float32)
         ({"a": {"b": ZERO}, "a/b": ZERO}, {"a": {"b": ZERO}, "a/b": ZERO}, ValueError, r"two leaves .* have one path"),
         ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, r"no '1', '2', '3', '4', '5' and 3 more"),
         ({"a": ZERO}, gx.EmptyState(), TypeError, r"like has no arrays.*'a'"),
-        ({"a": "text"}, {"a": ZERO}, TypeError, r"'a'"),
+        ({"a": "text"}, {"a": ZERO}, TypeError, r"from_numpy: .*'a'"),
+        ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, r"'a' is complex64, and like has float32 there, which cannot hold"),
+        (
+            {"a": np.full(2, 1e300)},
+            {"a": ZERO},
+            ValueError,
+            r"'a' is float64, and like has float32 there, which cannot",
+        ),
+        (
+            {"a": np.array([2**40, 0])},
+            {"a": np.zeros(2, np.int32)},
+            ValueError,
+            r"'a' is int64.*int32 there, which cannot",
+        ),
+        ({"a": np.array([None, None])}, {"a": ZERO}, TypeError, r"from_numpy: the leaf at 'a' is no array of numbers"),
+        ({"a": np.array(2.5), "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' is float64, and like has int64"),
+        ({"a": ZERO, "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' has shape \(2,\), and like has \(\) there"),
     ],
 )
 def test_what_does_not_fit(state: Any, like: Any, error: type[Exception], match: str) -> None:

@@ -288,6 +288,20 @@ def test_the_state_can_be_set_to_one_from_elsewhere(source: str) -> None:
         processor.state = (gx.EmptyState(), {"trace": {"w": np.float32(W)}})
 
 
+def test_a_state_is_not_set_within_a_graph() -> None:
+    w = variable()
+    processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), [w])
+
+    @tf.function
+    def step() -> None:
+        processor.state = {"trace": {"w": W}}
+
+    with pytest.raises(RuntimeError, match=r"GradientProcessor: a state is set eagerly"):
+        step()
+    with pytest.raises(ValueError, match=r"'trace/w' has shape \(3,\), and like has \(2,\)"):
+        processor.state = {"trace": {"w": np.zeros(3, np.float32)}}
+
+
 def test_two_variables_of_one_name_have_a_state_each() -> None:
     made = [tf.Variable([0.0, 0.0], name="w") for _ in range(3)]
     processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), made)

@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import io
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -251,6 +252,120 @@ def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
     optimizer.add_param_group({"params": [parameter(W)]})
     with pytest.raises(ValueError, match=r"clip_percentile.*a row for each parameter.*attach it anew"):
         optimizer.step()
+
+
+def test_a_class_that_calls_the_step_of_its_base() -> None:
+    """PyTorch calls the hooks of both, if the base has been used before."""
+
+    class Mine(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    for closure in (None, lambda: None):
+        torch.optim.SGD([parameter(W)], lr=1.0)
+        p = parameter(W)
+        optimizer = Mine([p], lr=1.0)
+        handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)))
+        for count in (1, 2):
+            optimizer.step(closure)
+            assert int(handle.state[1].count) == count
+        with pytest.raises(RuntimeError, match="in the closure"):
+            optimizer.step(raising)
+        optimizer.step()
+        assert int(handle.state[1].count) == 3
+
+
+def raising() -> None:
+    raise RuntimeError("in the closure")
+
+
+LEFT_OUT = {
+    "skip_nonfinite": (gx.skip_nonfinite(gx.clip_norm(1.0)), [W, [float("nan"), 1.0], W], [True, False, True]),
+    "accumulate": (gx.accumulate(gx.clip_norm(1.0), 2), [W, W, W, W], [False, True, False, True]),
+    "in a chain": (
+        gx.measure(gx.chain(gx.scale(1.0), gx.skip_large(gx.clip_norm(1.0), 9.0))),
+        [W, [300.0, 0.0]],
+        [True, False],
+    ),
+    "masked": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[float("nan"), 1.0]], [True]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str) -> None:
+    """Zeros would not: momentum and weight decay act on them."""
+    tx, gradients, due = LEFT_OUT[name]
+    p = parameter(W)
+    p.data.fill_(1.0)
+    optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.5)
+    gx.torch.attach(optimizer, tx)
+    for gradient, is_due in zip(gradients, due, strict=True):
+        p.grad = torch.tensor(gradient)
+        before, moments = bits(p), tensors(optimizer.state_dict()["state"])
+        optimizer.step()
+        assert (bits(p) != before) is is_due
+        assert (tensors(optimizer.state_dict()["state"]) != moments) is is_due
+        assert (p.grad is not None) is is_due
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_distributed_checkpoints_leave_the_state_alone() -> None:
+    """They make an optimizer's state by a step of zeros, before it is saved and before it is loaded."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model = Model()
+    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
+    handle = gx.torch.attach(optimizer, gx.ema(0.9))
+    fresh = tensors(handle.state)
+    checkpoint.get_optimizer_state_dict(model, optimizer)
+    assert tensors(handle.state) == fresh
+    train(optimizer, model, range(2))
+    kept = copy.deepcopy(checkpoint.get_optimizer_state_dict(model, optimizer))
+    state = gx.to_numpy(handle.state)
+    other = Model()
+    restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
+    other_handle = gx.torch.attach(restored, gx.ema(0.9))
+    other_handle.state = state
+    other.load_state_dict(model.state_dict())
+    with pytest.warns(UserWarning, match="has no state of ema"):
+        checkpoint.set_optimizer_state_dict(other, restored, kept)
+    assert tensors(other_handle.state) == tensors(handle.state)
+    train(optimizer, model, range(2, 4))
+    train(restored, other, range(2, 4))
+    assert weights(model) == weights(other)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    first, second = parameter(W), parameter(W)
+    optimizer = torch.optim.SGD([first], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    optimizer.add_param_group({"params": [second]})
+    for wrong in ({"nope": torch.ones(1)}, {"trace/0": torch.ones(3)}):
+        with pytest.raises(ValueError, match=r"torch\.attach"):
+            handle.state = wrong
+    optimizer.step()
+    assert set(handle.state.trace) == {"0", "1"}
+
+
+def test_a_state_dict_that_is_refused_changes_nothing() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    before, kept = tensors(handle.state), optimizer.state_dict()
+    kept["gradient_transformation"] = {"trace/0": torch.ones(2)}
+    kept["param_groups"] = []
+    with pytest.raises(ValueError, match="parameter groups"):
+        optimizer.load_state_dict(kept)
+    assert tensors(handle.state) == before
+
+
+def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_norm(1.0), gx.trace(0.5)))
+    optimizer.step()
+    for other in (pickle.loads(pickle.dumps(handle)), copy.deepcopy(handle)):
+        assert other.tx == handle.tx and tensors(other.state) == tensors(handle.state)
+        other.state = gx.to_numpy(handle.state)
+        other.remove()
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
 
 
 def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:

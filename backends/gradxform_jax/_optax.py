@@ -77,6 +77,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     import optax
 
     check("freeze", where)
+    as_transformation("jax.freeze", optimizer)
 
     def labels(tree: Any) -> Any:
         view = _flat.view(tree)

@@ -9,12 +9,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from gradxform import GradientTransformation, _backend, _flat, has_updated
+from gradxform import GradientTransformation, _backend, _flat
 from gradxform import _operands as operands
 from gradxform import _stateful as stateful
+from gradxform._due import is_due
 from gradxform._transformation import Context
 from gradxform._variables import keys_of, path_of
-from gradxform.measuring import MeasureState
 from gradxform.portable import matched
 
 
@@ -83,7 +83,7 @@ class Held:
             params = self._by_key([_value(v) for v in self._variables])
             view, new = self.tx.rule(view, self.state(), Context(params, {}))
             results = dict(zip(self._order, view.results(), strict=True))
-            self.stopped, self.due = {self._order[i] for i in view.skipped()}, _is_due(self.tx, new)
+            self.stopped, self.due = {self._order[i] for i in view.skipped()}, is_due(self.tx, new)
             self._assign(new)
         if self.stopped.issuperset(self._order):
             raise ValueError(
@@ -157,25 +157,6 @@ def _unrecorded(backend: Any) -> Any:
     import torch
 
     return torch.no_grad()
-
-
-def _is_due(tx: Any, state: Any) -> Any:
-    """Whether the step is to be applied; what some variables' part of a transformation says holds for these alone."""
-    if not isinstance(tx, GradientTransformation):
-        return has_updated(state)
-    if tx.name == "measure":
-        return _is_due(tx.arguments[0][1], state)
-    while isinstance(state, MeasureState):
-        state = state.inner
-    if not tx.stateful or tx.name in ("masked", "partition"):
-        return True
-    if tx.name != "chain":
-        return has_updated(state)
-    found = True
-    for (_, part), inner in zip(tx.arguments, state, strict=True):
-        due = _is_due(part, inner)
-        found = due if found is True else found if due is True else found & due
-    return found
 
 
 def _summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:

@@ -79,6 +79,11 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
 
     @state.setter
     def state(self, state: Any) -> None:
+        if not tf.executing_eagerly():
+            raise RuntimeError(
+                "tensorflow.GradientProcessor: a state is set eagerly; within a graph nothing would run it. In a "
+                "Session, save and restore the variables with tf.compat.v1.train.Saver"
+            )
         self._assign(matched("tensorflow.GradientProcessor", state, self.state))
 
     @tf.autograph.experimental.do_not_convert

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from gradxform import GradientTransformation
+from gradxform._due import is_due
 from gradxform._foreign import as_transformation
 from gradxform.portable import matched
 from gradxform_torch import backend
 from gradxform_torch._parameters import Named, paths_of, started, transformed
 
 _KEY = "gradient_transformation"
+_WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
 _attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = weakref.WeakKeyDictionary()
 
 
@@ -24,7 +28,9 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
     The optimizer is left as it is but for hooks. Its ``state_dict()`` holds the state of the transformation, and
     ``load_state_dict`` restores it: a run goes on bit by bit, with Lightning's and Accelerate's checkpoints too. Under
     a `torch.amp.GradScaler` the transformation sees unscaled gradients, also where the optimizer unscales them itself
-    (``fused=True``), and a step that the scaler skips leaves its state alone.
+    (``fused=True``), and a step that the scaler skips leaves its state alone. A step that the transformation leaves out
+    (`skip_nonfinite`, `skip_large`, `accumulate`, unless they are masked) leaves the parameters alone: their gradients
+    become None; to know it, one bool is read.
 
     Args:
         optimizer: any `torch.optim` optimizer, or one that Lightning or Accelerate has wrapped. A path is the
@@ -77,26 +83,27 @@ class Attached:
     def __init__(self, optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> None:
         """Registers the hooks."""
         self.tx = tx
-        self._optimizer = weakref.ref(optimizer)
-        self._paths: list[str] = []
-        self._device: Any = None
-        self._state = self._fresh(optimizer)
+        self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
+        self._held = _held(tx, optimizer)
+        self._loaded: _Held | None = None
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_state_dict_post_hook(self._after_saving),
             optimizer.register_load_state_dict_pre_hook(self._before_loading),
+            optimizer.register_load_state_dict_post_hook(self._after_loading),
         ]
         _attached.setdefault(optimizer, []).append(self)
 
     @property
     def state(self) -> Any:
         """The state of the transformation now, a pytree of tensors; its trees are dicts by path."""
-        return self._state
+        return self._held.state
 
     @state.setter
     def state(self, state: Any) -> None:
         optimizer = self._optimizer()
-        self._state = matched("torch.attach", state, self._state if optimizer is None else self._fresh(optimizer))
+        fresh = self._held if optimizer is None else _held(self.tx, optimizer)
+        self._held = fresh._replace(state=matched("torch.attach", state, fresh.state))
 
     def remove(self) -> None:
         """Take the transformation off the optimizer."""
@@ -114,7 +121,19 @@ class Attached:
         """Takes the transformation off."""
         self.remove()
 
+    def __getstate__(self) -> Any:
+        """A copy keeps the transformation and its state, and is attached to nothing."""
+        return self.tx, self._held.state
+
+    def __setstate__(self, kept: Any) -> None:
+        """As it was kept."""
+        self.tx, state = kept
+        self._optimizer, self._hooks, self._loaded = lambda: None, [], None
+        self._held = _Held([], None, state)
+
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if _is_inner_call(optimizer) or _is_for_show(optimizer, args, kwargs):
+            return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._transform(optimizer)
@@ -126,50 +145,58 @@ class Attached:
             self._transform(optimizer)
             return loss
 
-        return (args[0],), {**kwargs, "closure": transformed_closure}
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": transformed_closure}
+        return (args[0], transformed_closure, *args[2:]), kwargs
 
     def _transform(self, optimizer: Any) -> None:
         named = _named(optimizer)
-        if self.tx.stateful and (paths_of(named), _device(named)) != (self._paths, self._device):
+        if self.tx.stateful and (paths_of(named), _device(named)) != self._held[:2]:
             self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        self._state = transformed(self.tx, named, self._state, scale, found_inf)
+        state = transformed(self.tx, named, self._held.state, scale, found_inf)
+        self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None
-
-    def _fresh(self, optimizer: torch.optim.Optimizer) -> Any:
-        """The first state for the parameters that the optimizer has now, where they are now."""
-        named = _named(optimizer)
-        self._paths, self._device = paths_of(named), _device(named)
-        return started(self.tx, named)
+        due = is_due(self.tx, state)
+        if due is not True and not due:
+            for _, parameter in named:  # zeros would move what has momentum or weight decay
+                parameter.grad = None
 
     def _take_in(self, optimizer: torch.optim.Optimizer) -> None:
         """Parameters of groups that were added since, or another device that they have gone to."""
-        fresh = self._fresh(optimizer)
+        fresh = _held(self.tx, optimizer)
         try:
-            self._state = matched("torch.attach", _by_path(fresh) | _by_path(self._state), fresh)
+            state = matched("torch.attach", _by_path(fresh.state) | _by_path(self._held.state), fresh.state)
         except ValueError as error:
             raise ValueError(
                 f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
                 "since; attach it anew"
             ) from error
+        self._held = fresh._replace(state=state)
 
     def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         if self.tx.stateful:
-            state_dict[self._key()] = _by_path(self._state)
+            state_dict[self._key()] = _by_path(self._held.state)
 
     def _before_loading(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        self._loaded = None
         if not self.tx.stateful:
             return
         if self._key() in state_dict:
-            self._state = matched("torch.attach", state_dict[self._key()], self._fresh(optimizer))
+            fresh = _held(self.tx, optimizer)
+            self._loaded = fresh._replace(state=matched("torch.attach", state_dict[self._key()], fresh.state))
         else:
             warnings.warn(
                 f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
                 UserWarning,
                 stacklevel=3,
             )
+
+    def _after_loading(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._loaded is not None:
+            self._held, self._loaded = self._loaded, None
 
     def _key(self) -> str:
         """Its place in a state_dict, beside "state" and "param_groups": by its rank where there are several."""
@@ -179,10 +206,50 @@ class Attached:
         return f"{_KEY}_{rank}" if rank else _KEY
 
 
+class _Held(NamedTuple):
+    """A state, and what it was made for: the parameters' paths, and where they are."""
+
+    paths: list[str]
+    device: Any
+    state: Any
+
+
+def _held(tx: GradientTransformation, optimizer: torch.optim.Optimizer) -> _Held:
+    """The first state for the parameters that an optimizer has now, where they are now."""
+    named = _named(optimizer)
+    return _Held(paths_of(named), _device(named), started(tx, named))
+
+
+def _is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this step is called by that of a derived class, whose hooks have been called: PyTorch calls them in both.
+
+    Both run the wrapper that PyTorch puts around the step of each class.
+    """
+    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
+        return False
+    wrapper = sys._getframe(2)
+    frame = wrapper.f_back
+    while frame is not None:
+        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
+    """Whether this is the step of zeros by which `torch.distributed.checkpoint` makes an optimizer's state."""
+    if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:
+        return False
+    if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
+        return False
+    gradients = [parameter.grad for _, parameter in _named(optimizer)]
+    return all(gradient is None or not gradient.any() for gradient in gradients)
+
+
 def _bare(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer inside of what Lightning or Accelerate made of it."""
     found = optimizer
-    while not hasattr(found, "_optimizer_step_pre_hooks") and hasattr(found, "optimizer"):
+    while any(kind.__module__.partition(".")[0] in _WRAPPING for kind in type(found).__mro__):
         found = found.optimizer
     if not isinstance(found, torch.optim.Optimizer):
         raise TypeError(
