@@ -118,6 +118,11 @@ def test_sparse_gradients_of_an_embedding() -> None:
         return bits(table.weight)
 
     assert trained(True) == trained(False)
+    optimizer = torch.optim.SGD(torch.nn.Embedding(6, 2, sparse=True).parameters(), lr=0.0)
+    handle = gx.torch.attach(optimizer, gx.ema(0.5))
+    optimizer.param_groups[0]["params"][0].grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (6, 2))
+    optimizer.step(closure=None)
+    assert int(handle.state.count) == 1
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])

@@ -243,7 +243,7 @@ def _is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bo
     if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
         return False
     gradients = [parameter.grad for _, parameter in _named(optimizer)]
-    return all(gradient is None or not gradient.any() for gradient in gradients)
+    return all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
 
 
 def _bare(optimizer: Any) -> torch.optim.Optimizer:
