@@ -208,7 +208,7 @@ TRAVELS = (
     Mutant(
         "from_numpy", "an open npz is no tree", PORTABLE,
         "if isinstance(state, Mapping) and not isinstance(state, dict):", "if False:",
-        portable(f"{RUNS}[jax-torch]", f"{RUNS}[numpy-tensorflow]"),
+        portable("test_an_npz_is_a_state_where_there_is_numpy_alone"),
     ),
     Mutant(
         "from_numpy", "one array is a tree with one leaf", PORTABLE,

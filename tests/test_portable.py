@@ -155,6 +155,9 @@ def test_from_numpy_has_memory_of_its_own(framework: str) -> None:
     found = gx.from_numpy(state, like={"w": backend.from_numpy(np.zeros(2, np.float32))})
     state["w"][0] = 99.0
     assert backend.to_numpy(found["w"]).tolist() == [3.0, 4.0]
+    found = gx.from_numpy(state, like=backend.from_numpy(np.zeros(1, np.float32)))
+    state["w"][0] = 7.0
+    assert backend.to_numpy(found["w"]).tolist() == [99.0, 4.0]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -203,6 +206,14 @@ def test_bfloat16_from_an_npz(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=leaf)
     found = gx.from_numpy(np.load(tmp_path / "x.npz"), like={"x": np.zeros_like(leaf)})
     assert (found["x"].dtype, found["x"].tolist()) == (leaf.dtype, [1.5, -2.0])
+
+
+def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's tree engine opens any mapping; NumPy's does not."""
+    monkeypatch.setattr(_backend, "FRAMEWORKS", ("numpy",))
+    np.savez(tmp_path / "x.npz", **{"a/b": np.ones(2, np.float32)})
+    found = gx.from_numpy(np.load(tmp_path / "x.npz"), like={"a": {"b": ZERO}})
+    assert found["a"]["b"].tolist() == [1.0, 1.0]
 
 
 def test_a_random_key_of_jax_is_named() -> None:
