@@ -1446,7 +1446,7 @@ ON_TORCH = (
     ),
     Mutant(
         "torch.apply_", "the gradient of a stopped parameter becomes zeros", _PARAMETERS,
-        "parameter.grad = None\n            elif", "parameter.grad = new\n            elif",
+        "parameter.grad = None\n            elif", "parameter.grad = result\n            elif",
         of("torch", "test_frozen_parameters_stay_bit_by_bit"),
     ),
     Mutant(

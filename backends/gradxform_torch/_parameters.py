@@ -48,7 +48,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 def started(tx: GradientTransformation, named: Named) -> Any:
     """The first state for parameters with names."""
-    view = _view(named, [parameter.detach() for _, parameter in named])
+    view = _view(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named])
     return tx.init({} if view is None else view)
 
 
@@ -104,13 +104,14 @@ def transformed(tx: GradientTransformation, named: Named, state: Any, scale: Any
         sharing = owners.setdefault(id(gradient), [])
         gradients.append(None if sharing else gradient)  # one that parameters share is transformed once
         sharing.append(parameter)
-    view = _view(named, gradients, inplace=True)
+    keys = keys_of(paths_of(named))
+    view = _view(named, keys, gradients, inplace=True)
     if view is None:
         return state
     with torch.no_grad():
         if scale is not None:
             view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
-        parameters = dict(zip(keys_of(paths_of(named)), (parameter for _, parameter in named), strict=True))
+        parameters = dict(zip(keys, [parameter for _, parameter in named], strict=True))
         view, new = tx.rule(view, state, Context(parameters, {}))
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
@@ -129,9 +130,11 @@ def paths_of(named: Named) -> list[str]:
     return [name.replace(".", "/") for name, _ in named]
 
 
-def _view(named: Named, tensors: Sequence[torch.Tensor | None], inplace: bool = False) -> Flat | None:
+def _view(
+    named: Named, keys: Sequence[str], tensors: Sequence[torch.Tensor | None], inplace: bool = False
+) -> Flat | None:
     """The view of one tensor a parameter, None among them, in a dict by path."""
-    structure = backend.flatten(dict.fromkeys(keys_of(paths_of(named))))[1]
+    structure = backend.flatten(dict.fromkeys(keys))[1]
     return _flat.from_leaves(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
 
 
