@@ -14,6 +14,7 @@ from table import few, gradients
 
 import gradxform as gx
 from gradxform import _backend, _parity, _reference
+from gradxform.testing import max_ulp
 
 FRAMEWORKS = _backend.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in _parity.modes(name)]
@@ -36,6 +37,11 @@ def measured(tx: Any, tree: Any, framework: str = "numpy", mode: str = "eager") 
     found = function(as_arrays(framework, tree))[1]
     assert all(isinstance(value, backend.types) for value in found.values())
     return {name: backend.to_numpy(value) for name, value in found.items()}
+
+
+def assert_ulp(found: Any, wanted: Any, ulp: float, what: str = "") -> None:
+    assert found.dtype == wanted.dtype, what
+    assert max_ulp(np.asarray(found), np.asarray(wanted)) <= ulp, (what, found, wanted)
 
 
 # --- right numbers ---------------------------------------------------------------------------------------------------
@@ -63,15 +69,14 @@ def wanted(tree: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str) -> None:
-    for dtype, tolerance in (("float32", 4 * 2.0**-24), ("float64", 1e-15)):
-        if dtype == "float64" and (framework, mode) == ("torch", "compiled"):
-            continue  # inductor needs two minutes for it
+    """A norm to one unit in the last place, a factor to two."""
+    slow = (framework, mode) == ("torch", "compiled")  # inductor needs two minutes for float64
+    for dtype in ("float32",) if slow else ("float32", "float64"):
         tree = few(dtype)
         found = measured(gx.measure(CHAIN), tree, framework, mode)
         assert set(found) == {f"{name}/{field}" for name in PARTS for field in FIELDS}
         for name, value in wanted(tree).items():
-            assert found[name].dtype == dtype
-            assert math.isclose(found[name], value, rel_tol=tolerance), (name, found[name], value)
+            assert_ulp(found[name], np.asarray(value, dtype), 2 if name.endswith("factor") else 1, name)
         assert [bool(found[f"{name}/clipped"]) for name in PARTS] == [True] * 4
         assert {found[f"{name}/clipped"].dtype.name for name in PARTS} == {"bool"}
         assert {found[f"{name}/nonfinite_count"].dtype.name for name in PARTS} == {"int32"}
@@ -83,9 +88,8 @@ def test_the_norms_of_other_dtypes_are_float32(dtype: str, framework: str) -> No
     tree = few(dtype)
     found = measured(gx.measure(gx.clip_global_norm(1.0)), tree, framework)
     norm = _reference.norm(list(_parity.named_leaves(tree).values()))
-    assert found["clip_global_norm/norm_before"].dtype == np.float32
-    assert math.isclose(found["clip_global_norm/norm_before"], norm, rel_tol=2.0**-23)
-    assert math.isclose(found["clip_global_norm/norm_after"], 1.0, rel_tol=2.0**-23)
+    assert_ulp(found["clip_global_norm/norm_before"], np.float32(norm), 1)
+    assert_ulp(found["clip_global_norm/norm_after"], np.float32(1.0), 1)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -209,6 +213,14 @@ def test_one_element_of_a_thousand_is_clipped(dtype: str, framework: str) -> Non
     leaf = np.ones(1000).astype(numpy)
     leaf[7] = 1.25
     assert measured(gx.measure(gx.clip_value(1.0)), {"w": leaf}, framework)["clip_value/clipped"]
+
+
+def test_one_element_of_a_million_that_loses_a_tenth_is_not_seen_in_float32() -> None:
+    """What the page on logging says of the limits of `clipped`."""
+    for dtype, seen in ((np.float32, False), (np.float64, True)):
+        leaf = np.ones(1_000_000, dtype)
+        leaf[7] = 1.1
+        assert bool(measured(gx.measure(gx.clip_value(1.0)), {"w": leaf})["clip_value/clipped"]) is seen
 
 
 def test_a_state_of_another_transform_is_refused() -> None:
@@ -387,9 +399,11 @@ def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
         for path, leaf in _parity.named_leaves(tree).items():
             wide = dtype in ("float64", "complex128")
             value = _backend.backend(framework).to_numpy(found[path])
-            assert value.dtype == ("float64" if wide else "float32")
             wanted = _reference.norm([leaf], ord) if leaf.size else 0.0
-            assert math.isclose(value, wanted, rel_tol=2.0**-51 if wide else 2.0**-23), (dtype, path)
+            of_powers = wide and ord == 3  # whose root is that of the framework's own powers
+            assert_ulp(
+                value, np.asarray(wanted, "float64" if wide else "float32"), 2 if of_powers else 1, f"{dtype} {path}"
+            )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
