@@ -585,7 +585,7 @@ def trained(tx: Any, optimizer: Callable[[Any], Any], attached: bool, world: int
         for o in optimizers:
             o.step()
         for p, q in zip(alone.parameters(), model.parameters(), strict=True):
-            np.testing.assert_allclose(q.full_tensor().detach(), p.detach(), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(q.full_tensor().detach(), p.detach(), rtol=1e-5, atol=1e-7)
 
 
 for _name, _optimizer in OPTIMIZERS.items():
@@ -681,7 +681,7 @@ def _() -> None:
             backward(m, step)
             gx.torch.apply_(CHAIN, m)
         for p, q in zip(alone.parameters(), model.parameters(), strict=True):
-            np.testing.assert_allclose(own(q.grad), part(p.grad, q), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(own(q.grad), part(p.grad, q), rtol=1e-5, atol=1e-7)
 
 
 @case("DDP, whose gradients are the same everywhere")
@@ -692,7 +692,7 @@ def _() -> None:
     gx.torch.apply_(CHAIN, alone)
     gx.torch.apply_(CHAIN, model)
     for p, q in zip(alone.parameters(), model.parameters(), strict=True):
-        np.testing.assert_allclose(agree(q.grad), p.grad, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(agree(q.grad), p.grad, rtol=1e-5, atol=1e-7)
 
 
 @case("a gradient of summands is replaced by its sum")
@@ -840,7 +840,7 @@ def _() -> None:
         right = CHAIN({n.replace(".", "/"): g for (n, _), g in zip(model.named_parameters(), before, strict=True)})
         for p, q, g in zip(alone.parameters(), model.parameters(), right.values(), strict=True):
             assert max_ulp(array(q.grad.full_tensor()), array(g)) <= 2, (q.placements, own(q.grad), g)
-            np.testing.assert_allclose(own(q.grad), part(p.grad, q), rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(own(q.grad), part(p.grad, q), rtol=1e-5, atol=1e-7)
 
 
 # --- the processes ---------------------------------------------------------------------------------------------------
