@@ -331,17 +331,17 @@ ATTACHED = (
         attach("test_groups_that_are_added_later"),
     ),
     Mutant(
-        "torch.attach", "a wrapped optimizer is refused", ATTACH,
+        "torch.attach", "a wrapped optimizer is refused", "backends/gradxform_torch/_optimizers.py",
         "    while any(kind.__module__", "    while False and any(kind.__module__",
         of("torch_trainers", "test_attach_takes_lightnings_own_optimizer", "test_accelerate"),
     ),
     Mutant(
         "torch.attach", "a step within a step transforms once more", ATTACH,
-        "if _is_inner_call(optimizer) or ", "if ", attach("test_a_class_that_calls_the_step_of_its_base"),
+        "if is_inner_call(optimizer) or ", "if ", attach("test_a_class_that_calls_the_step_of_its_base"),
     ),
     Mutant(
         "torch.attach", "a checkpoint's step of zeros moves the state", ATTACH,
-        " or _is_for_show(optimizer, args, kwargs):", ":", attach("test_distributed_checkpoints_leave_the_state_alone"),
+        " or is_for_show(optimizer, args, kwargs):", ":", attach("test_distributed_checkpoints_leave_the_state_alone"),
     ),
     Mutant(
         "torch.attach", "a step that was left out moves the parameters", ATTACH,

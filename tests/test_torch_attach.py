@@ -385,7 +385,7 @@ def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypa
     handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 10.0 + t)))
     optimizer.step()
     before = handle.state
-    monkeypatch.setattr(_attach, "_device", lambda named: torch.device("meta"))
+    monkeypatch.setattr(_attach, "device_of", lambda named: torch.device("meta"))
     moved: list[Any] = []
     monkeypatch.setattr(_attach, "matched", lambda *given: moved.append(given[1]) or matched(*given))
     p.grad = torch.tensor(W)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from gradxform._due import is_due
 from gradxform._foreign import as_transformation
 from gradxform.portable import matched
 from gradxform_torch import backend
-from gradxform_torch._parameters import Named, paths_of, started, transformed
+from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of
+from gradxform_torch._parameters import paths_of, started, transformed
 
 _KEY = "gradient_transformation"
-_WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
 _attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = weakref.WeakKeyDictionary()
 
 
@@ -62,7 +61,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
     Source:
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
-    return Attached(_bare(optimizer), as_transformation("torch.attach", tx))
+    return Attached(bare(optimizer), as_transformation("torch.attach", tx))
 
 
 class Attached:
@@ -132,7 +131,7 @@ class Attached:
         self._held = _Held([], None, state)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if _is_inner_call(optimizer) or _is_for_show(optimizer, args, kwargs):
+        if is_inner_call(optimizer) or is_for_show(optimizer, args, kwargs):
             return None
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
@@ -150,8 +149,8 @@ class Attached:
         return (args[0], transformed_closure, *args[2:]), kwargs
 
     def _transform(self, optimizer: Any) -> None:
-        named = _named(optimizer)
-        if self.tx.stateful and (paths_of(named), _device(named)) != self._held[:2]:
+        named = named_of(optimizer)
+        if self.tx.stateful and (paths_of(named), device_of(named)) != self._held[:2]:
             self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
@@ -216,61 +215,8 @@ class _Held(NamedTuple):
 
 def _held(tx: GradientTransformation, optimizer: torch.optim.Optimizer) -> _Held:
     """The first state for the parameters that an optimizer has now, where they are now."""
-    named = _named(optimizer)
-    return _Held(paths_of(named), _device(named), started(tx, named))
-
-
-def _is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this step is called by that of a derived class, whose hooks have been called: PyTorch calls them in both.
-
-    Both run the wrapper that PyTorch puts around the step of each class.
-    """
-    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
-        return False
-    wrapper = sys._getframe(2)
-    frame = wrapper.f_back
-    while frame is not None:
-        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
-    """Whether this is the step of zeros by which `torch.distributed.checkpoint` makes an optimizer's state."""
-    if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:
-        return False
-    if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
-        return False
-    gradients = [parameter.grad for _, parameter in _named(optimizer)]
-    return all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
-
-
-def _bare(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer inside of what Lightning or Accelerate made of it."""
-    found = optimizer
-    while any(kind.__module__.partition(".")[0] in _WRAPPING for kind in type(found).__mro__):
-        found = found.optimizer
-    if not isinstance(found, torch.optim.Optimizer):
-        raise TypeError(
-            f"torch.attach: an optimizer of torch.optim is wanted, got {optimizer!r:.80} of type "
-            f"{type(optimizer).__name__}"
-        )
-    return found
-
-
-def _named(optimizer: torch.optim.Optimizer) -> Named:
-    """The parameters of all groups, with their names or their numbers."""
-    named: list[tuple[str, torch.Tensor]] = []
-    for group in optimizer.param_groups:
-        names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
-        named += zip(names, group["params"], strict=True)
-    return named
-
-
-def _device(named: Named) -> Any:
-    """Where the parameters are, as far as the first one tells."""
-    return named[0][1].device if named else None
+    named = named_of(optimizer)
+    return _Held(paths_of(named), device_of(named), started(tx, named))
 
 
 def _by_path(state: Any) -> dict[str, torch.Tensor]:

@@ -1,0 +1,65 @@
+"""What there is to know of an optimizer of PyTorch: its parameters, and which of its steps count."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from gradxform_torch._parameters import Named
+
+_WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
+
+
+def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether this step is called by that of a derived class, whose hooks have been called: PyTorch calls them in both.
+
+    Both run the wrapper that PyTorch puts around the step of each class.
+    """
+    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
+        return False
+    wrapper = sys._getframe(2)
+    frame = wrapper.f_back
+    while frame is not None:
+        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
+    """Whether this is the step of zeros by which `torch.distributed.checkpoint` makes an optimizer's state."""
+    if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:
+        return False
+    if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
+        return False
+    gradients = [parameter.grad for _, parameter in named_of(optimizer)]
+    return all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
+
+
+def bare(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer inside of what Lightning or Accelerate made of it."""
+    found = optimizer
+    while any(kind.__module__.partition(".")[0] in _WRAPPING for kind in type(found).__mro__):
+        found = found.optimizer
+    if not isinstance(found, torch.optim.Optimizer):
+        raise TypeError(
+            f"torch.attach: an optimizer of torch.optim is wanted, got {optimizer!r:.80} of type "
+            f"{type(optimizer).__name__}"
+        )
+    return found
+
+
+def named_of(optimizer: torch.optim.Optimizer) -> Named:
+    """The parameters of all groups, with their names or their numbers."""
+    named: list[tuple[str, torch.Tensor]] = []
+    for group in optimizer.param_groups:
+        names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
+        named += zip(names, group["params"], strict=True)
+    return named
+
+
+def device_of(named: Named) -> Any:
+    """Where the parameters are, as far as the first one tells."""
+    return named[0][1].device if named else None
