@@ -1,30 +1,45 @@
-"""How the site is built."""
+"""How the site is built: `make docs`."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import gradxform
 
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
+
 project = "gradxform"
 author = "the gradxform authors"
 release = version = gradxform.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax", "sphinx.ext.doctest"]
-myst_enable_extensions = ["dollarmath"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "mathml",
+    "names",
+]
+nitpicky = True
+exclude_patterns = ["_build", "numbers/bench.md"]  # numbers/speed.md includes it
+
 html_theme = "furo"
 html_title = "gradxform"
-exclude_patterns = ["_build", "bench.md"]  # speed.md includes it
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_show_sphinx = False
+html_copy_source = html_show_sourcelink = False
+html_math_renderer = "mathml"
+html_domain_indices = False
+pygments_style, pygments_dark_style = "friendly", "native"
+
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
 autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 napoleon_custom_sections = [("Source", "References")]
-
-
-def draw_examples(app):
-    """Run each example whose picture is missing or older than it."""
-    for script in sorted(Path(__file__).parent.glob("examples/*.py")):
-        picture = script.parents[1] / "pictures" / f"{script.stem}.png"
-        if not picture.exists() or picture.stat().st_mtime < script.stat().st_mtime:
-            subprocess.run([sys.executable, str(script)], check=True)
-
-
-def setup(app):
-    app.connect("builder-inited", draw_examples)

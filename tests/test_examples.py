@@ -1,4 +1,4 @@
-"""The examples of docs/backward.md run, and give the numbers that the page shows."""
+"""The examples of docs/guides/backward.md run, and give the numbers that the page shows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import gradxform as gx
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/backward.md").read_text()
+PAGE = (ROOT / "docs/guides/backward.md").read_text()
 
 
 @pytest.fixture(autouse=True)

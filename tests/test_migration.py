@@ -23,7 +23,7 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 pytest.importorskip("sklearn")
 
-PAGE = Path(__file__).parent.parent / "docs" / "migration.md"
+PAGE = Path(__file__).parent.parent / "docs" / "migrating" / "tensorflow.md"
 TABLE = re.compile(
     r"^<table>\n<tr><th>(TensorFlow [12])</th><th>gradxform</th></tr>\n"
     r'<tr valign="top"><td>\n\n```python\n(.+?)^```\n\n</td><td>\n\n```python\n(.+?)^```\n\n</td></tr>\n</table>$',

@@ -1,0 +1,52 @@
+"""Public names: each must be in the reference, and each `gx.name` in the text leads there.
+
+A public name without an entry is a warning, which `make docs` takes for an error.
+"""
+
+import inspect
+import re
+
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.nodes import make_refnode
+
+import gradxform as gx
+
+log = logging.getLogger(__name__)
+PLACES = ("numpy", "jax", "tensorflow", "keras", "torch", "testing")
+CALL = re.compile(r"(?:gx\.|gradxform\.)?([A-Za-z_.]+)(\(.*\))?", re.DOTALL)
+
+
+def public():
+    """The names as users write them behind `gradxform.`."""
+    names = [name for name in gx.__all__ if not inspect.ismodule(getattr(gx, name))]
+    return names + [f"{place}.{name}" for place in PLACES for name in getattr(gx, place).__all__]
+
+
+def check(app, env):
+    """Warn of each public name that the reference leaves out."""
+    objects = env.domains["py"].objects
+    for name in public():
+        if f"gradxform.{name}" not in objects:
+            log.warning("the public name gx.%s has no entry in the reference", name, location="reference/index")
+
+
+def link(app, doctree, page):
+    """Make a link of each inline literal that is a public name, or a call of one."""
+    objects = app.env.domains["py"].objects
+    for literal in list(doctree.findall(nodes.literal)):
+        found = CALL.fullmatch(literal.astext())
+        target = objects.get(f"gradxform.{found[1]}") if found else None
+        inside = literal.parent
+        while inside is not None and not isinstance(inside, (nodes.reference, nodes.title, nodes.section)):
+            inside = inside.parent
+        if target is None or not isinstance(inside, nodes.section) or page == target.docname:
+            continue
+        reference = make_refnode(app.builder, page, target.docname, target.node_id, [literal.deepcopy()])
+        literal.replace_self(reference)
+
+
+def setup(app):
+    app.connect("env-check-consistency", check)
+    app.connect("doctree-resolved", link)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
