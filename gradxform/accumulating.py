@@ -32,7 +32,7 @@ class AccumulateState(NamedTuple):
 def accumulate(tx: Any, every: int) -> GradientTransformation:
     r"""Apply a transform to the mean of ``every`` gradients, and give zeros in between.
 
-    .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \textstyle\sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
+    .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
         \text{ at each k-th step, else } 0
 
     `has_updated` tells whether an update is due. Sums are kept in two numbers an element, of which the second holds

@@ -86,7 +86,7 @@ class PercentileState(NamedTuple):
 def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = False) -> GradientTransformation:
     r"""Limit the norm of all gradients together to a percentile of its last values, this one among them.
 
-    .. math:: g_i \leftarrow g_i \min(1, c / n_t), \quad c = P_p(n_{t-w+1}, \dots, n_t)
+    .. math:: g_i \leftarrow g_i \min(1, c / n_t), \quad c = P_p(n_{t-w+1}, \ldots, n_t)
 
     The percentile lies between two norms as `numpy.percentile` has it. A norm that is not finite is not kept, and makes
     the gradients NaN. Gradients within the limit come back bit by bit.

@@ -120,7 +120,7 @@ def clip_norm(
 def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
     r"""Limit the norm of all gradients together to ``max_norm``.
 
-    .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\textstyle\sum_i \lVert g_i \rVert^2}
+    .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\sum_i \lVert g_i \rVert^2}
 
     Gradients within the limit come back bit by bit. A NaN or an infinite element anywhere makes all of them NaN. With
     `like`, a library's own formula holds instead, its faults included.

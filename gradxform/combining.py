@@ -39,7 +39,7 @@ def identity() -> GradientTransformation:
 def chain(*txs: Any) -> GradientTransformation:
     r"""Apply transforms one after the other.
 
-    .. math:: g \leftarrow t_k(\dots t_2(t_1(g)))
+    .. math:: g \leftarrow t_k(\ldots t_2(t_1(g)))
 
     The tree is flattened once; each gradient is read once for its norms, and read and written once at the end,
     however many of the transforms rescale it; the result is rounded to its dtype once.

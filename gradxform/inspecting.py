@@ -19,7 +19,7 @@ from gradxform._source import DOUBLE, SINGLE
 def global_norm(tree: Any, *, ord: float | None = None) -> Array:
     r"""The norm over all leaves of a tree together, right at any size.
 
-    .. math:: n = \Bigl(\textstyle\sum_{i,j} |g_{ij}|^p\Bigr)^{1/p}
+    .. math:: n = \Bigl(\sum_{i,j} |g_{ij}|^p\Bigr)^{1/p}
 
     Nothing is read on the host: within a trace, or on an accelerator, it is one more number of the computation.
 
@@ -57,7 +57,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
 def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
     r"""The norm of each leaf of a tree, by its path.
 
-    .. math:: n_i = \Bigl(\textstyle\sum_j |g_{ij}|^p\Bigr)^{1/p}
+    .. math:: n_i = \Bigl(\sum_j |g_{ij}|^p\Bigr)^{1/p}
 
     Nothing is read on the host; all leaves are measured together.
 

@@ -43,7 +43,7 @@ def normalize_norm() -> GradientTransformation:
 def normalize_global_norm() -> GradientTransformation:
     r"""Divide all gradients by the norm of all of them together.
 
-    .. math:: g_i \leftarrow g_i / n, \quad n = \sqrt{\textstyle\sum_i \lVert g_i \rVert^2}
+    .. math:: g_i \leftarrow g_i / n, \quad n = \sqrt{\sum_i \lVert g_i \rVert^2}
 
     Gradients that are all zero stay as they are; a NaN or an infinite element anywhere makes all of them NaN.
 

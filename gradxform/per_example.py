@@ -40,7 +40,7 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     Raises:
         TypeError: a limit that is no number; a complex or an integer gradient, named by its path.
         ValueError: a negative or NaN limit; a leaf without a batch axis, or with another length of it, named by its
-        path.
+            path.
 
     Example:
         >>> import numpy as np
@@ -65,7 +65,7 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
 def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
     r"""Limit the norm of each example's gradients together, and add the examples up.
 
-    .. math:: s_i = \sum_b g_{bi} \min(1, c / n_b), \quad n_b = \sqrt{\textstyle\sum_i \lVert g_{bi} \rVert^2}
+    .. math:: s_i = \sum_b g_{bi} \min(1, c / n_b), \quad n_b = \sqrt{\sum_i \lVert g_{bi} \rVert^2}
 
     An example with a NaN or an infinite element anywhere makes NaN of all sums, and a warning names it where values can
     be read at no cost.
@@ -81,7 +81,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     Raises:
         TypeError: a limit that is no number; a complex or an integer gradient, named by its path.
         ValueError: a negative or NaN limit; a leaf without a batch axis, or with another length of it, named by its
-        path.
+            path.
 
     Example:
         >>> import numpy as np

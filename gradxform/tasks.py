@@ -89,7 +89,7 @@ def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[lis
 def mean(trees: Any) -> Any:
     r"""The mean of several trees of gradients.
 
-    .. math:: g_i = \tfrac{1}{k} \textstyle\sum_k g_i^{(k)}
+    .. math:: g_i = \tfrac{1}{k} \sum_k g_i^{(k)}
 
     Each sum is rounded once. A gradient that is None in one tree counts as zero there.
 
@@ -128,7 +128,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     r"""The sum of several tasks' gradients, each without what works against another one.
 
     .. math:: g^{(i)} \leftarrow g^{(i)} - \frac{g^{(i)} \cdot g^{(j)}}{\lVert g^{(j)} \rVert^2} g^{(j)}
-        \text{ for each } j \text{ with } g^{(i)} \cdot g^{(j)} < 0, \quad g = \textstyle\sum_i g^{(i)}
+        \text{ for each } j \text{ with } g^{(i)} \cdot g^{(j)} < 0, \quad g = \sum_i g^{(i)}
 
     The other tasks come in an order that the seed draws for each task, the same in every framework. The gradients are
     read for the products of each two of them, and once more for their sum, which is rounded once.

@@ -1,13 +1,15 @@
-"""Public names: each must be in the reference, and each `gx.name` in the text leads there.
+"""Public names: each must be in the reference, each `gx.name` in the text leads there, and `{names}` lists them all.
 
 A public name without an entry is a warning, which `make docs` takes for an error.
 """
 
+import functools
 import inspect
 import re
 
 from docutils import nodes
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
 import gradxform as gx
@@ -21,6 +23,18 @@ def public():
     """The names as users write them behind `gradxform.`."""
     names = [name for name in gx.__all__ if not inspect.ismodule(getattr(gx, name))]
     return names + [f"{place}.{name}" for place in PLACES for name in getattr(gx, place).__all__]
+
+
+class Names(SphinxDirective):
+    """A table of all public names and the first sentences of their docstrings."""
+
+    def run(self):
+        lines = ["| name | |", "|---|---|"]
+        for name in public():
+            value = functools.reduce(getattr, name.split("."), gx)
+            sentence = inspect.getdoc(value).partition("\n")[0].replace("|", "\\|")
+            lines.append(f"| {{py:obj}}`gx.{name} <gradxform.{name}>` | {sentence} |")
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
 def check(app, env):
@@ -47,6 +61,7 @@ def link(app, doctree, page):
 
 
 def setup(app):
+    app.add_directive("names", Names)
     app.connect("env-check-consistency", check)
     app.connect("doctree-resolved", link)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
