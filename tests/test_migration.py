@@ -1,4 +1,4 @@
-"""The page for those who come from TensorFlow: both sides of every table run, and agree, or differ as the page says."""
+"""The pages for those who come from another library: both columns run, and agree, or differ as the page says."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 pytest.importorskip("sklearn")
 
-PAGE = Path(__file__).parent.parent / "docs" / "migrating" / "tensorflow.md"
+FOLDER = Path(__file__).parent.parent / "docs" / "migrating"
+SIDE = r":::\{grid-item\}\n\n```\{code-block\} python\n:caption: (%s)\n\n(.+?)^```\n:::\n"
 TABLE = re.compile(
-    r"^<table>\n<tr><th>(TensorFlow [12])</th><th>gradxform</th></tr>\n"
-    r'<tr valign="top"><td>\n\n```python\n(.+?)^```\n\n</td><td>\n\n```python\n(.+?)^```\n\n</td></tr>\n</table>$',
+    rf"^::::\{{grid\}} 1 1 2 2\n:gutter: 1\n:margin: 0\n:padding: 0\n\n{SIDE % '.+?'}\n{SIDE % 'gradxform'}::::$",
     re.DOTALL | re.MULTILINE,
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ONE, TWO = "TensorFlow 1", "TensorFlow 2"
+ONE, TWO, KERAS = "TensorFlow 1", "TensorFlow 2", "Keras 3"
 
 EXPLODE = "My recurrent network's gradients explode: where does the clipping go?"
 VALUE = "Clip each gradient to a range of values"
@@ -53,8 +53,8 @@ SCHEDULE = "My clipping limit changes during training, and every step is slow"
 COMPILE = "I use model.compile and fit: clipnorm, global_clipnorm, clipvalue"
 DEVICES = "I train on several devices with tf.distribute"
 
-# The questions of the page in its order: the number of the case, None for what no case asks, and the tables.
-QUESTIONS = {
+# The questions of each page in its order: the number of the case, None for what no case asks, and the tables.
+TENSORFLOW = {
     EXPLODE: (1, [TWO, ONE]),
     VALUE: (2, [TWO, ONE]),
     GLOBAL_NORM: (3, [TWO, ONE]),
@@ -73,14 +73,18 @@ QUESTIONS = {
     SOME: (13, [ONE, TWO]),
     AVERAGE: (None, [TWO, ONE]),
     SCHEDULE: (None, [TWO]),
-    COMPILE: (None, [TWO]),
     DEVICES: (None, [TWO]),
+}
+QUESTIONS: dict[str, dict[str, tuple[int | None, list[str]]]] = {
+    "tensorflow": TENSORFLOW,
+    "keras": {COMPILE: (None, [KERAS])},
 }
 
 
 class Table(NamedTuple):
-    """One table of the page, with the code before it."""
+    """Two columns of a page, with the code before them."""
 
+    page: str
     question: str
     version: str
     setup: str
@@ -88,8 +92,12 @@ class Table(NamedTuple):
     right: str
 
 
-def sections() -> dict[str, str]:
-    _, *found = re.split(r"^## (.+)$", PAGE.read_text(), flags=re.MULTILINE)
+def text(page: str) -> str:
+    return (FOLDER / f"{page}.md").read_text()
+
+
+def sections(page: str) -> dict[str, str]:
+    _, *found = re.split(r"^## (.+)$", text(page), flags=re.MULTILINE)
     return dict(zip(found[::2], found[1::2], strict=True))
 
 
@@ -97,18 +105,21 @@ def sections() -> dict[str, str]:
 def tables() -> dict[tuple[str, int], Table]:
     """The tables by question and number; the code before a table, if any, takes the place of that of the one before."""
     found = {}
-    for question, text in sections().items():
-        setup, end = "", 0
-        for number, match in enumerate(TABLE.finditer(text)):
-            setup = "".join(BLOCK.findall(text[end : match.start()])) or setup
-            end = match.end()
-            found[question, number] = Table(question, match[1], setup, match[2], match[3])
+    for page in QUESTIONS:
+        for question, section in sections(page).items():
+            setup, end = "", 0
+            for number, match in enumerate(TABLE.finditer(section)):
+                setup = "".join(BLOCK.findall(section[end : match.start()])) or setup
+                end = match.end()
+                version, left, _, right = match.groups()
+                found[question, number] = Table(page, question, version, setup, left, right)
+            assert not BLOCK.findall(section[end:]), f"{question}: code that nothing runs"
     return found
 
 
 def run(table: Table, side: str, change: tuple[str, str] | None = None) -> dict[str, Any]:
     """The names that one side of a table has made, after the page's first lines and its setup."""
-    preamble = PAGE.read_text().partition("\n## ")[0]
+    preamble = text(table.page).partition("\n## ")[0]
     snippet = getattr(table, side)
     if change is not None:
         assert snippet.count(change[0]) == 1
@@ -148,29 +159,40 @@ def assert_close(result: Any, wanted: Any, ulp: float) -> None:
             assert ulp or same.all(), (a, b)
 
 
-# --- the page itself -------------------------------------------------------------------------------------------------
+# --- the pages themselves --------------------------------------------------------------------------------------------
 
 
-def test_every_question_is_there_and_every_table_has_two_sides() -> None:
-    assert list(sections()) == list(QUESTIONS)
-    found = {question: [t.version for t in tables().values() if t.question == question] for question in QUESTIONS}
-    assert found == {question: versions for question, (_, versions) in QUESTIONS.items()}
-    assert PAGE.read_text().count("<table>") == len(tables())
-    for table in tables().values():
+@pytest.mark.parametrize("page", QUESTIONS)
+def test_every_question_is_there_and_every_table_has_two_sides(page: str) -> None:
+    assert list(sections(page)) == list(QUESTIONS[page])
+    own = [table for table in tables().values() if table.page == page]
+    found = {question: [table.version for table in own if table.question == question] for question in QUESTIONS[page]}
+    assert found == {question: versions for question, (_, versions) in QUESTIONS[page].items()}
+    assert text(page).count("{grid}") == len(own)
+    theirs = {"tensorflow": "tf.", "keras": "keras.", "optax": "optax.", "torch": "torch."}[page]
+    for table in own:
         assert "gx." in table.right and "gx." not in table.left + table.setup, table
-        assert "tf." in table.left + table.setup or "keras." in table.setup, table
+        assert theirs in table.left + table.setup, table
         assert re.search(r"^ *result\b", table.left, re.MULTILINE), table
         assert re.search(r"^ *result\b", table.right, re.MULTILINE), table
 
 
-def test_both_sides_fit_beside_each_other() -> None:
+def test_a_line_of_code_fits_into_a_column() -> None:
     for table in tables().values():
         widths = [max(map(len, side.splitlines())) for side in (table.left, table.right)]
-        assert sum(widths) <= 86, (table.question, widths)  # what the site's column holds
+        assert max(widths) <= 43, (table.question, widths)  # what half of the site's column holds
+
+
+@pytest.mark.parametrize("page", QUESTIONS)
+def test_the_questions_are_listed_at_the_top(page: str) -> None:
+    top = text(page).partition("\n## ")[0]
+    for question in sections(page):
+        anchor = re.sub(r"[^\w\- ]", "", question.lower()).replace(" ", "-")
+        assert f"](#{anchor})" in top, question
 
 
 def test_every_case_is_there() -> None:
-    assert {case for case, _ in QUESTIONS.values() if case} == {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13}
+    assert {case for case, _ in TENSORFLOW.values() if case} == {1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13}
 
 
 def test_every_table_is_tested() -> None:
@@ -420,7 +442,7 @@ for side in ("left", "right"):
     assert names["strategy"].num_replicas_in_sync == 2
     print(names["result"].tolist())
 """
-    path = os.pathsep.join(str(PAGE.parent.parent / part) for part in (".", "backends"))
+    path = os.pathsep.join(str(FOLDER.parent.parent / part) for part in (".", "backends"))
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
