@@ -6,6 +6,10 @@ READY := $(VENV)/.ready
 # One process a core; two where that cannot be told.
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
+# What runs the examples of the pages.
+EXAMPLES := tests/test_docs.py tests/test_examples.py tests/test_examples_training.py tests/test_migration.py \
+  tests/test_migrating.py tests/test_mlx_backend.py
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test check bench docs clean
 
@@ -26,17 +30,19 @@ demo: $(READY) ## train one network in three frameworks, with and without the ch
 test: $(READY) ## the whole suite and the doctests, in all frameworks
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-check: $(READY) ## format, lint, types, and the built wheel in an empty folder
+check: $(READY) ## format, lint, types, the built wheel in an empty folder, and the site, strictly
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/release.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/release.py tests/site.py
 
 bench: $(READY) ## time gradxform beside the frameworks' own functions
 	$(BIN)/gradxform bench
 
-docs: $(READY) ## build the site into docs/_build/html; a warning is an error
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+docs: $(READY) ## run every example, and build the site into docs/_build/html; a warning is an error
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(EXAMPLES)
+	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/site.py
+	@echo "the site is docs/_build/html/index.html"
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
