@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 project = "gradxform"
 author = "the gradxform authors"
+copyright = "the gradxform authors, Apache-2.0"
 release = version = gradxform.__version__
 extensions = [
     "myst_parser",
@@ -20,13 +21,15 @@ extensions = [
     "names",
 ]
 nitpicky = True
+default_role = "literal"
 exclude_patterns = ["_build", "numbers/bench.md"]  # numbers/speed.md includes it
 
 html_theme = "furo"
 html_title = "gradxform"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"navigation_with_keys": True}
+html_logo = html_favicon = "_static/logo.svg"
+html_theme_options = {"navigation_with_keys": True, "sidebar_hide_name": False}
 html_show_sphinx = False
 html_copy_source = html_show_sourcelink = False
 html_math_renderer = "mathml"

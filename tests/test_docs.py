@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 from pathlib import Path
 
-import numpy as np
 import peers
 import pytest
 
@@ -27,9 +27,11 @@ def executed(page: str) -> bool:
     return bool(blocks(page, "pycon"))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::UserWarning:torch", "ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("page", list(filter(executed, PAGES)))
 def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for framework in ("jax", "optax", "tensorflow", "torch"):
+    for framework in ("jax", "optax", "tensorflow", "torch", "lightning", "accelerate"):
         pytest.importorskip(framework)
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
     text = "\n".join(blocks(page, "pycon"))
@@ -37,6 +39,47 @@ def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.Mon
     results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples)
     assert results.attempted
     assert results.failed == 0
+
+
+def test_no_python_of_a_page_goes_unrun() -> None:
+    """What stands in a page without prompts is part of an example that the tests run, or a side of a table."""
+    scripts = [path.read_text() for path in (ROOT / "docs/examples").rglob("*.py")]
+    found = 0
+    for page in PAGES:
+        for block in blocks(page, "python"):
+            if page in ("docs/migrating/tensorflow.md", "docs/migrating/keras.md"):  # tests/test_migration.py
+                continue
+            lines = [line.partition("  #")[0].strip() for line in block.splitlines() if line.strip()]
+            assert any(all(line in script for line in lines) for script in scripts), (page, block)
+            found += 1
+    assert found
+
+
+def test_the_commands_of_the_pages_are_commands() -> None:
+    typer = pytest.importorskip("typer")
+    from gradxform.cli import app
+
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = [(ROOT / page).read_text() for page in [*PAGES, "README.md", "CONTRIBUTING.md"]]
+    wanted = {target for text in texts for target in re.findall(r"(?:`|^    |^\$ )make ([a-z]+)", text, re.MULTILINE)}
+    assert {"demo", "test", "docs"} <= wanted <= targets
+    lines = {line for text in texts for line in re.findall(r"(?:`|^    |^\$ )gradxform ([^`\n]+)", text, re.MULTILINE)}
+    assert len(lines) > 5
+    for line in lines:
+        name, *arguments = shlex.split(line.partition("  #")[0])
+        typer.main.get_command(app).commands[name].make_context(name, arguments)
+
+
+def test_the_page_of_the_command_line_has_every_option() -> None:
+    typer = pytest.importorskip("typer")
+    from gradxform.cli import app
+
+    sections = re.split(r"^## gradxform ", (ROOT / "docs/reference/cli.md").read_text(), flags=re.MULTILINE)[1:]
+    commands = typer.main.get_command(app).commands
+    assert [section.split()[0] for section in sections] == list(commands)
+    for section, command in zip(sections, commands.values(), strict=True):
+        options = [name for option in command.params for name in option.opts + option.secondary_opts]
+        assert re.findall(r"`(--[a-z]+)`(?=[^|]*\|[^|]*\|[^|]*\|$)", section, re.MULTILINE) == options
 
 
 def test_the_readmes_first_example_runs() -> None:
@@ -53,7 +96,7 @@ def test_the_readmes_first_example_runs() -> None:
         "gx": gx,
         "x": jax.numpy.ones(2),
     }
-    first, second = blocks("README.md", "python")
+    (first,) = blocks("README.md", "python")
     code, optimizer = first.partition("optimizer.apply_gradients")[::2]
     exec(code, names)
     names["optimizer"] = keras.optimizers.SGD(1.0)
@@ -62,7 +105,6 @@ def test_the_readmes_first_example_runs() -> None:
     assert names["y"].tolist() == [1.0, 1.0]
     assert variable.numpy() == pytest.approx([0.4, 0.2], abs=1e-6)
     assert float(torch.linalg.vector_norm(model.weight.grad)) <= 1.0
-    exec(second, {"tx": gx.clip_norm(1.0), "np": np})
 
 
 @pytest.mark.parametrize("like", ["gradxform", "tensorflow", "keras", "optax", "torch", "mlx", "paddle"])
@@ -79,10 +121,24 @@ def test_the_tables_of_hard_cases_are_what_the_libraries_do(like: str) -> None:
             assert row[header.index(like)] == peers.shown(clip, row[0]), (transform, row[0])
 
 
-def test_every_transform_is_in_the_readmes_table() -> None:
+def test_the_first_pages_hard_cases_are_those_of_the_whole_table() -> None:
+    def rows(page: str) -> list[dict[str, str]]:
+        table = re.search(r"^\| g \|.*?(?=^$)", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+        assert table
+        header, _, *lines = ([cell.strip() for cell in row.strip("|").split("|")] for row in table[0].splitlines())
+        return [dict(zip(header, line, strict=True)) for line in lines]
+
+    whole = {row["g"]: row for row in rows("docs/migrating/like.md")}
+    shown = rows("docs/index.md")
+    assert len(shown) >= 5
+    for row in shown:
+        assert row.items() <= whole[row["g"]].items()
+
+
+def test_every_transform_is_in_the_catalogue() -> None:
     from gradxform._transformation import factories
 
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/guides/catalogue.md").read_text()
     for name in factories:
         assert f"`{name}(" in text or f"`{name}`" in text, name
 

@@ -19,7 +19,7 @@ _PACKAGES = ("numpy", "ml_dtypes", "jax", "optax", "tensorflow", "keras", "torch
 
 def beginning(command: str, verdict: str) -> Iterator[str]:
     """What is measured, the budgets, and where the numbers come from."""
-    yield "# The numbers"
+    yield "# Parity and accuracy"
     yield (
         "How far results are from the right ones, in units in the last place (ULP) of the gradient's dtype: the "
         "largest distance of any element, real and imaginary parts each by themselves. The right ones come from "

@@ -1,4 +1,4 @@
-"""The figures of docs/numbers/speed.md that `gradxform bench` does not print: what lies behind the goals that are not reached.
+"""The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are not reached.
 
     python tests/benchmarks/limits.py [small] [bytes] [rows] [compile] [--slow]
 
