@@ -1,4 +1,4 @@
-"""The examples of docs/guides/backward.md run, and give the numbers that the page shows."""
+"""The scripts of the how-to pages run, and give the numbers that the pages show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import pytest
 import gradxform as gx
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs/guides/backward.md").read_text()
+ONLY_W1, REVERSE, STRAIGHT, BETWEEN, SAME = (
+    (ROOT / f"docs/how-to/{name}.md").read_text()
+    for name in (
+        "only-w1-learns",
+        "reverse-a-gradient",
+        "straight-through",
+        "clip-between-layers",
+        "same-numbers-everywhere",
+    )
+)
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +32,9 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
 
 
-def rows(header: str) -> list[list[str]]:
+def rows(page: str, header: str) -> list[list[str]]:
     """The cells of the page's table with that header."""
-    found = re.search(rf"^\| {re.escape(header)} \|\n\|[-|]+\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    found = re.search(rf"^\| {re.escape(header)} \|\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert found, header
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
 
@@ -43,9 +52,13 @@ def assert_drawn(picture: Path) -> None:
 def test_only_w1_learns(tmp_path: Path) -> None:
     example = importlib.import_module("stop_gradient")
     runs = example.main(tmp_path)
-    shown = rows("framework | distance of w1 from w2 * w3 at first | after 150 steps | w2 and w3")
+    shown = rows(ONLY_W1, "framework | distance of w1 from w2 * w3 at first | after 150 steps | w2 and w3")
     assert len(shown) == len(runs) == 3
     assert example.STEPS == 150
+    assert "for _ in range(150)" in ONLY_W1
+    line = "error = x @ w1 - gx.stop_gradient(x @ (w2 * w3))"
+    assert line in ONLY_W1
+    assert line in Path(example.__file__).read_text()
     for run, (name, first, last, still) in zip(runs, shown, strict=True):
         assert name == example.NAMES[run.framework]
         assert run.distances[0] == pytest.approx(float(first), abs=0.006)
@@ -60,7 +73,7 @@ def test_only_w1_learns(tmp_path: Path) -> None:
 def test_the_reversal_reads_tilted_digits(tmp_path: Path) -> None:
     example = importlib.import_module("domain_adaptation")
     runs = example.main(tmp_path)
-    shown = rows("framework | target, without | target, with | largest difference of the weights from JAX")
+    shown = rows(REVERSE, "framework | target, without | target, with | largest difference of the weights from JAX")
     assert len(shown) == 3
     assert len(runs) == 6
     for name, without, reversed_, ulp in shown:
@@ -83,11 +96,13 @@ def test_the_reversal_reads_tilted_digits(tmp_path: Path) -> None:
 def test_the_reversal_with_other_seeds() -> None:
     """The even ones, for the time they take; the least and the largest gain are among them."""
     example = importlib.import_module("domain_adaptation")
-    shown = rows("seed | target, without | target, with")
+    shown = rows(REVERSE, "seed | target, without | target, with")
     assert [int(seed) for seed, _, _ in shown] == list(range(1, 10))
     for seed, without, reversed_ in shown[1::2]:
         assert_accuracies(example.train_all(int(seed), ("torch",)), without, reversed_)
-    shown += rows("framework | target, without | target, with | largest difference of the weights from JAX")[:1]
+    shown += rows(REVERSE, "framework | target, without | target, with | largest difference of the weights from JAX")[
+        :1
+    ]
     gains = [percent(cells[2]) - percent(cells[1]) for cells in shown]
     assert [np.round(of(gains)) for of in (np.mean, min, max)] == [16, 3, 23]
 
@@ -97,26 +112,75 @@ def assert_accuracies(runs: list[Any], without: str, reversed_: str) -> None:
         assert 100 * run.accuracy["target"][-1] == pytest.approx(percent(cell), abs=3)
 
 
-def test_the_pages_lines_are_the_examples() -> None:
-    for section, name in (("Reverse the gradient", "domain_adaptation"), ("Stop the gradient", "stop_gradient")):
-        (block,) = re.findall(r"^```python\n(.*?)^```", section_of(section), re.DOTALL | re.MULTILINE)
-        script = (ROOT / f"docs/examples/{name}.py").read_text()
-        for line in block.splitlines():
-            assert line.partition("  #")[0].removeprefix("loss = ") in script
+def test_straight_through_has_the_value_that_the_formula_loses(tmp_path: Path) -> None:
+    example = importlib.import_module("straight_through")
+    result = example.main(tmp_path)
+    np.testing.assert_array_equal(result.value, np.sign(result.x))
+    np.testing.assert_array_equal(result.slope, np.abs(result.x) <= 1)
+    shown = [(float(a), float(b)) for a, b in re.findall(r"^\[(0\.\d+), (0\.0)\]$", STRAIGHT, re.MULTILINE)]
+    assert [(round(formula, 2), through) for formula, through in result.shares.values()] == shown
+    assert [formula > 0.3 for formula, _ in shown] == [True, True, False]
+    large, formula = np.asarray(result.large, np.float64), np.asarray(result.formula)
+    np.testing.assert_array_equal(result.through, 1)
+    kept, lost = number(r"gives it up to\s([\d,]+)"), number(r"from ([\d,]+) on 0")
+    assert (kept, lost) == (2**24, 2**25)
+    np.testing.assert_array_equal(formula[large <= kept], 1)
+    assert set(formula[(kept < large) & (large < lost)]) == {0.0, 2.0}
+    np.testing.assert_array_equal(formula[large >= lost], 0)
+    assert min(np.sum(large <= kept), np.sum(large >= lost)) > 100
+    assert_drawn(tmp_path / "straight_through.png")
 
 
-def section_of(title: str) -> str:
-    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+def number(pattern: str) -> int:
+    """A number in the text of the page on straight-through functions."""
+    (found,) = re.findall(pattern, STRAIGHT)
+    return int(found.replace(",", ""))
+
+
+def test_the_libraries_functions_differ_and_ours_do_not(tmp_path: Path) -> None:
+    example = importlib.import_module("same_numbers")
+    by_size, by_count = example.main(tmp_path)
+    assert all(of.ours <= 1 and of.between == 0 for of in (*by_size, *by_count))
+    found = {f"{of.size:.0e}": of for of in by_size}
+    natives = ("`optax.clip_by_global_norm`", "`tf.clip_by_global_norm`", "`clip_grad_norm_`")
+    shown = rows(SAME, " | ".join(("1,000 elements of size", *natives, "gradxform")))
+    assert len(shown) == 5
+    for size, *cells, ours in shown:
+        of = found[size]
+        assert of.count == 1000
+        assert float(ours) == of.ours
+        for name, cell in zip(example.NATIVE, cells, strict=True):
+            assert of.given[name] == (cell if cell in ("zeros", "NaN") else "numbers")
+            if of.given[name] == "numbers":
+                assert of.native[name] == pytest.approx(float(cell.replace(",", "")), rel=0.5, abs=3)
+    optax, tensorflow, torch = example.NATIVE
+    for of in by_size:
+        assert (of.given[optax], of.given[tensorflow]) == (("zeros", "NaN") if of.size >= 1e18 else ("numbers",) * 2)
+        if of.size <= 1e-21:  # twice the right numbers: not clipped at all
+            assert max(abs(of.native[name] - 2**23) for name in (optax, tensorflow)) <= 1
+    assert all(max(of.native[optax], of.native[tensorflow]) <= 4 for of in by_count)
+    assert by_count[-1].native[torch] > 100 > 20 > by_count[0].native[torch]
+    assert_drawn(tmp_path / "same_numbers.png")
 
 
 def test_case_10s_figures() -> None:
-    """The page prints what the question's answers do, and the doctest of the page that the functions give it."""
-    wanted = ([[0.278543, 0.6499337]] * 2, [[1.57841039, 3.43536377]] * 2)
-    found = np.array(re.findall(r"\[+(\d\.\d+) +(\d\.\d+)\]", section_of("Clip between layers")), float).reshape(
-        3, 2, 2, 2
-    )
-    for framework in found:
-        np.testing.assert_allclose(framework, wanted, rtol=0, atol=5e-8)
+    """The page prints what the question's answers do, and its doctest shows that the functions give it."""
+    plain = [[3.0, 7.0]] * 2
+    at_the_ends, in_the_middle = [[0.278543, 0.6499337]] * 2, [[1.57841039, 3.43536377]] * 2
+    tabs = dict(re.findall(r"^:::\{tab-item\} ([^\n]+)\n(.*?)^:::$", BETWEEN, re.MULTILINE | re.DOTALL))
+    assert list(tabs) == ["TensorFlow", "TensorFlow 1", "Keras", "JAX", "PyTorch"]
+    for framework, tab in tabs.items():
+        wanted = [plain, at_the_ends, in_the_middle, *[in_the_middle] * (framework == "TensorFlow")]
+        found = np.array(re.findall(r"^ ?\[+([\d.]+) +([\d.]+)\]", tab, re.MULTILINE), float).reshape(-1, 2, 2)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=5e-8)
+
+
+@pytest.mark.parametrize("page", [ONLY_W1, REVERSE, STRAIGHT, SAME], ids=lambda page: page.partition("\n")[0])
+def test_a_page_shows_the_script_that_draws_its_picture(page: str) -> None:
+    (picture,) = re.findall(r"\{image\} \.\./pictures/(.+)\.png", page)
+    scripts = set(re.findall(r"\{literalinclude\} \.\./examples/(.+)\.py", page))
+    assert scripts == {picture}
+    assert f'"{picture}.png"' in (ROOT / f"docs/examples/{picture}.py").read_text()
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])

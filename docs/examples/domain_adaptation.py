@@ -23,26 +23,25 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import drawing
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 import torch
-from matplotlib.figure import Figure
+from drawing import NAMES
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
 import gradxform as gx
 from gradxform.testing import max_ulp
 
-HERE = Path(__file__).parent
 DEGREES = 25.0
 STEPS, EVERY = 600, 25
 BATCH = 128
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 SCALE = 0.5
 HIDDEN = 64
-NAMES = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 Array = Any
 Weights = list[Array]
 """Features, label head, hidden layer and output of the domain head: a matrix and a bias each."""
@@ -184,7 +183,7 @@ def look(run: Run, weights: Weights, task: Task) -> None:
         run.accuracy[domain].append(float(np.mean(np.argmax(read(run.weights, images), axis=1) == labels)))
 
 
-def train_all(seed: int = 0, frameworks: Any = tuple(NAMES)) -> list[Run]:
+def train_all(seed: int = 0, frameworks: Any = tuple(GRADIENTS)) -> list[Run]:
     """Each framework without the reversal and with it. JAX has 64 bits within this function only."""
     threads, given = torch.get_num_threads(), task(seed)
     torch.set_num_threads(1)  # for matrices as small as these, threads would mostly wait for one another
@@ -224,13 +223,13 @@ def table(runs: list[Run]) -> str:
 
 
 def draw(runs: list[Run], out: Path) -> None:
-    styles = ((5.5, "#9ecae1"), (2.8, "#f28e2b"), (0.9, "#111111"))
-    figure = Figure(figsize=(9.6, 5.0), layout="constrained", facecolor="white")
+    figure = drawing.canvas(9.6, 5.0)
     steps = range(0, STEPS + 1, EVERY)
     for axes, reverse in zip(figure.subplots(1, 2, sharey=True), (False, True), strict=True):
         shown = [run for run in runs if run.reverse is reverse]
         for domain, line in (("source", (0, (3, 1.5))), ("target", "-")):
-            for run, (width, color) in zip(shown, styles, strict=False):
+            for run in shown:
+                color, width = drawing.FRAMEWORKS[run.framework]
                 label = NAMES[run.framework] if domain == "target" else None
                 style = {"color": color, "linewidth": width, "solid_joinstyle": "round"}
                 axes.plot(steps, run.accuracy[domain], label=label, linestyle=line, **style)
@@ -241,22 +240,15 @@ def draw(runs: list[Run], out: Path) -> None:
         axes.set_title("with the gradient reversed" if reverse else "without", fontsize=11)
         axes.set_xlabel("step")
         axes.set_ylim(0, 1.02)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-        axes.set_axisbelow(True)
-        axes.margins(x=0.01)
+        drawing.tidy(axes)
         if not reverse:
             axes.set_ylabel("accuracy on digits not trained on")
             axes.yaxis.set_major_formatter("{x:.0%}")
     axes.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
-    figure.suptitle("Labels of upright digits only: what is read of tilted ones", fontsize=13, fontweight="bold")
-    found = {"NumPy": np, "JAX": jax, "TensorFlow": tf, "PyTorch": torch}
-    versions = ", ".join(f"{name} {module.__version__}" for name, module in found.items())
-    figure.supxlabel(f"reverse_gradient(features, {SCALE:g})     {versions}", fontsize=8, color="#5f6368")
-    figure.savefig(out, dpi=150)
+    drawing.save(figure, out, "Labels of upright digits only: what is read of tilted ones")
 
 
-def main(folder: Path = HERE.parent / "pictures", *seeds: int) -> list[Run]:
+def main(folder: Path = drawing.PICTURES, *seeds: int) -> list[Run]:
     runs = train_all()
     print(table(runs))
     draw(runs, folder / "domain_adaptation.png")

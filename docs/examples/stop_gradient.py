@@ -12,19 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import drawing
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tensorflow as tf
 import torch
-from matplotlib.figure import Figure
+from drawing import NAMES
 
 import gradxform as gx
 
-HERE = Path(__file__).parent
 STEPS = 150
 LEARNING_RATE = 0.08
-NAMES = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 Array = Any
 
 
@@ -110,15 +109,13 @@ def keep(run: Run, weights: Any) -> None:
 
 
 def draw(runs: list[Run], out: Path) -> None:
-    widths, tones = (5.5, 2.8, 0.9), ("#9ecae1", "#f28e2b", "#111111")
-    colors = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#7f5539")
-    grey, run, steps = "#5f6368", runs[0], range(STEPS + 1)
-    figure = Figure(figsize=(9.6, 5.8), layout="constrained", facecolor="white")
+    run, steps = runs[0], range(STEPS + 1)
+    figure = drawing.canvas(9.6, 5.8)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.15, 1))
     learns, still = figure.add_subplot(grid[:, 0]), figure.add_subplot(grid[0, 1])
     near = figure.add_subplot(grid[1, 1], sharex=still)
     targets = (run.w2[0] * run.w3[0])[:, 0]
-    for i, color in enumerate(colors):
+    for i, color in enumerate(drawing.COLORS):
         learns.axhline(targets[i], color=color, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.8)
         learns.plot(steps, [w[i, 0] for w in run.w1], color=color, linewidth=2.2, solid_capstyle="round")
         learns.annotate(
@@ -132,32 +129,22 @@ def draw(runs: list[Run], out: Path) -> None:
         )
         for kept, style in ((run.w2, "-"), (run.w3, ":")):
             still.plot(steps, [w[i, 0] for w in kept], color=color, linewidth=1.6, linestyle=style)
-    for of, width, color in zip(runs, widths, tones, strict=True):
+    for of in runs:
+        color, width = drawing.FRAMEWORKS[of.framework]
         near.plot(steps, of.distances, label=NAMES[of.framework], color=color, linewidth=width)
     learns.set_title("the five elements of w1 (lines) reach those of w2 · w3 (dashed)", fontsize=11)
     still.set_title("w2 (solid) and w3 (dotted): not a bit changes", fontsize=11)
     near.set_title("distance of w1 from w2 · w3", fontsize=11)
     near.set_yscale("log")
     near.legend(frameon=False, fontsize=9, loc="upper right")
-    for axes in (learns, still, near):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-        axes.set_axisbelow(True)
-        axes.margins(x=0.01)
+    drawing.tidy(learns, still, near)
     for axes in (learns, near):
         axes.set_xlabel("step")
     still.tick_params(labelbottom=False)
-    figure.suptitle("Only w1 learns: mean((x @ w1 - stop_gradient(x @ (w2 · w3)))²)", fontsize=13, fontweight="bold")
-    figure.supxlabel(versions(), fontsize=8, color=grey)
-    figure.savefig(out, dpi=150)
+    drawing.save(figure, out, "Only w1 learns: mean((x @ w1 - stop_gradient(x @ (w2 · w3)))²)")
 
 
-def versions() -> str:
-    found = {"NumPy": np, "JAX": jax, "TensorFlow": tf, "PyTorch": torch}
-    return ", ".join(f"{name} {module.__version__}" for name, module in found.items())
-
-
-def main(folder: Path = HERE.parent / "pictures") -> list[Run]:
+def main(folder: Path = drawing.PICTURES) -> list[Run]:
     runs = [in_jax(), in_tensorflow(), in_torch()]
     for run in runs:
         moved = "bit-identical" if run.still else "changed"
