@@ -322,8 +322,8 @@ class Exact:
         return x._sum(near, rest.high / (2.0 * near))
 
     def root(self, x: Number) -> Number:
-        """The square root, zero and its derivative where x is zero."""
-        positive = x.high > 0.0
+        """The square root, zero and its derivative where x is zero; infinity's is infinite."""
+        positive = (x.high > 0.0) & self.xp.isfinite(x.high)
         near = self.sqrt(self.where(positive, x, 1.0))
         return self.where(positive, near, Number(self.xp, x.high * 1.0))
 

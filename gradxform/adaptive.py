@@ -72,7 +72,8 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
 
 def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:
-    return clipping * xp.where(norm < eps, eps, norm)
+    limit = clipping * xp.where(norm < eps, eps, norm)
+    return xp.where(xp.isfinite(norm), limit, norm)  # in pairs, infinity times a number is NaN
 
 
 class PercentileState(NamedTuple):

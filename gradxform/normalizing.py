@@ -118,7 +118,11 @@ def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
 
 
 def _mean(g: Flat, leaf: Array, axes: tuple[int, ...]) -> Array:
-    return g.backend.compute(formulas.quotient, g.backend.sum_over(leaf, axes, None), g.backend.count(leaf, axes))
+    return g.backend.compute(_share, g.backend.sum_over(leaf, axes, None), g.backend.count(leaf, axes))
+
+
+def _share(xp: Any, total: Array, count: Array) -> Array:
+    return xp.where(xp.isfinite(total), total / count, total)  # in pairs, infinity by a number is NaN
 
 
 def _less(xp: Any, x: Array, mean: Array) -> Array:

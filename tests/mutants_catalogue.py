@@ -61,7 +61,7 @@ LIMITS = (
     ),
     Mutant(
         "clip_adaptive", "the multiple is forgotten", ADAPTIVE,
-        "return clipping * xp.where(norm < eps, eps, norm)", "return xp.where(norm < eps, eps, norm)", ADAPTIVE_KERAS,
+        "limit = clipping * xp.where(norm < eps, eps, norm)", "limit = xp.where(norm < eps, eps, norm)", ADAPTIVE_KERAS,
     ),
     Mutant(
         "clip_adaptive", "parameters that are zero cannot learn", ADAPTIVE,

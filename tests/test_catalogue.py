@@ -40,6 +40,21 @@ def halving(step: Any) -> Any:
     return 2.0**-step
 
 
+# --- infinities in float64, which pairs of numbers make NaN of --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("framework", "mode"), COMPILED)
+@pytest.mark.parametrize("expression", ["centralize()", "clip_adaptive(0.1, axes='keras')"])
+def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mode: str, expression: str) -> None:
+    """An infinite mean is taken from finite elements; parameters of an infinite norm set no limit."""
+    given = {"w": np.array([[np.inf, 1.0, 2.0], [3.0, 4.0, 5.0]]), "b": np.array([1.0, -np.inf])}
+    (result,), _ = _parity.run_steps(gx.parse(expression), [given], given, framework, mode)
+    (wanted,) = _parity.expected_steps(gx.parse(expression), [given], given)
+    assert any(np.isinf(leaf).any() for leaf in wanted.values())
+    for path, leaf in wanted.items():
+        assert max_ulp(result.leaves[path], leaf) <= 2
+
+
 # --- all that keep a state, in one chain -----------------------------------------------------------------------------
 
 

@@ -144,6 +144,17 @@ def test_only_a_kernel_that_flushes_may_lose_subnormal_numbers(dtype: Any, frame
     assert (verdict.worst is None) == bool(flushed)
 
 
+def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() -> None:
+    """A tenth of 1e-37 is below the smallest normal float32, 1.2e-38; a tenth of 1e-36 is not."""
+    for value, flushed in ((1e-37, 1), (1e-36, 0)):
+        wanted, lost, less = (np.float32([x]) for x in (value, 0.0, value - 1e-38))
+        for got in (lost, less):
+            assert judge({"w": got}, {"w": wanted}, "jax", 0.1).flushed == flushed
+            assert judge({"w": got}, {"w": wanted}, "jax").flushed == 0
+            assert judge({"w": got}, {"w": wanted}, "torch", 0.1).flushed == 0
+        assert judge({"w": np.float32([value - 3e-38])}, {"w": wanted}, "jax", 0.1).flushed == 0
+
+
 @pytest.mark.parametrize("framework", _backend.installed())
 def test_native_functions_clip(framework: str) -> None:
     for native in _full_native.natives([framework], everything=False):

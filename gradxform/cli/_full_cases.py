@@ -47,6 +47,8 @@ class Row:
     """For real gradients only."""
     only: tuple[str, ...] = ()
     """The columns it is measured in, if not all."""
+    kept: float = 1.0
+    """The part of a gradient that it computes with on its way: a tenth, if it keeps a tenth."""
 
     @property
     def tx(self) -> GradientTransformation:
@@ -83,6 +85,8 @@ ROWS = (
     Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
     Row("freeze('**/w')", ulp=0),
     Row("add_noise(0.1, 7)", only=("float32",)),
+    Row("centralize()", only=("float32", "float64"), real=True, kept=0.1),
+    Row("ema(0.9)", only=("float32", "float64"), real=True, kept=0.1),
     *(
         Row(expression, only=("float32", "float64"), real=True)
         for expression in (
@@ -93,11 +97,9 @@ ROWS = (
             "clip_zscore(1.0, 0.9, 2)",
             "normalize_norm()",
             "normalize_global_norm()",
-            "centralize()",
             "sign()",
             "zero_nonfinite()",
             "add_decayed_weights(0.3)",
-            "ema(0.9)",
             "trace(0.9)",
             "accumulate(clip_global_norm(1.0), 1)",
             "skip_nonfinite(trace(0.5))",

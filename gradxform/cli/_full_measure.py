@@ -131,7 +131,7 @@ class _Trees:
 
     def _hold(self, case: str, result: _parity.Result, tally: Tally) -> None:
         wanted = self.wanted[case]
-        verdict = judge(result.leaves, wanted, result.framework)
+        verdict = judge(result.leaves, wanted, result.framework, self.row.kept)
         if self._is_untouched(case):
             tally.within += 1
             if not _equal(result.leaves, wanted):

@@ -101,10 +101,11 @@ def _subnormal(numbers: Numbers) -> str:
     listed = ", ".join(f"{NAMES[where]} {count:,}" for where, count in counts.items() if count)
     return (
         "## Subnormal numbers\n\nMost kernels of JAX and TensorFlow give zero for a result below the smallest normal "
-        "number (2^-126 in float32 and bfloat16, 2^-1022 in float64), whatever function is called. Where they did, the "
-        "element is in none of the tables above, neither in ours nor in those of the frameworks' own functions. Of "
-        f"ours there were: {listed}. NumPy and PyTorch keep such numbers and are measured on them; so are all in "
-        "float16."
+        "number (2^-126 in float32 and bfloat16, 2^-1022 in float64), whatever function is called, and so for what is "
+        "computed on the way: `ema(0.9)` keeps a tenth of a gradient, and a mean may be smaller than all elements. "
+        "Where they did, the element is in none of the tables above, neither in ours nor in those of the frameworks' "
+        f"own functions. Of ours there were: {listed}. NumPy and PyTorch keep such numbers and are measured on "
+        "them; so are all in float16."
     )
 
 
