@@ -219,6 +219,19 @@ SIZES_AND_SIGNS = (
         "some.given(new, applied=False)", "some.given(new)", of("primitives", "test_cases[23-numpy]"),
     ),
     Mutant(
+        "centralize", "an infinite mean of float64 numbers is NaN", NORMALIZING,
+        "xp.where(xp.isfinite(total), total / count, total)", "total / count",
+        of("catalogue", "test_an_infinity_stays_one_where_nothing_makes_nan_of_it[centralize()-jax-eager]"),
+    ),
+    Mutant(
+        "clip_adaptive", "an infinite norm of float64 numbers is NaN", PAIRS,
+        "positive = (x.high > 0.0) & self.xp.isfinite(x.high)", "positive = x.high > 0.0",
+        of(
+            "catalogue",
+            "test_an_infinity_stays_one_where_nothing_makes_nan_of_it[clip_adaptive(0.1, axes='keras')-jax-eager]",
+        ),
+    ),
+    Mutant(
         "sign", "the sign is lost", NORMALIZING,
         "one, xp.where(x < 0, -one, x)", "one, xp.where(x < 0, one, x)", table(NUMPY, "sign()"),
     ),
