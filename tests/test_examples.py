@@ -170,7 +170,7 @@ def test_case_10s_figures() -> None:
     tabs = dict(re.findall(r"^:::\{tab-item\} ([^\n]+)\n(.*?)^:::$", BETWEEN, re.MULTILINE | re.DOTALL))
     assert list(tabs) == ["TensorFlow", "TensorFlow 1", "Keras", "JAX", "PyTorch"]
     for framework, tab in tabs.items():
-        wanted = [plain, at_the_ends, in_the_middle, *[in_the_middle] * (framework == "TensorFlow")]
+        wanted = [plain, at_the_ends, in_the_middle, *[at_the_ends, in_the_middle] * (framework == "TensorFlow")]
         found = np.array(re.findall(r"^ ?\[+([\d.]+) +([\d.]+)\]", tab, re.MULTILINE), float).reshape(-1, 2, 2)
         np.testing.assert_allclose(found, wanted, rtol=0, atol=5e-8)
 
