@@ -30,7 +30,7 @@ TABLE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-ONE, TWO, KERAS = "TensorFlow 1", "TensorFlow 2", "Keras 3"
+ONE, TWO, KERAS, TORCH, OPTAX = "TensorFlow 1", "TensorFlow 2", "Keras 3", "PyTorch", "optax"
 
 EXPLODE = "My recurrent network's gradients explode: where does the clipping go?"
 VALUE = "Clip each gradient to a range of values"
@@ -52,6 +52,12 @@ AVERAGE = "I keep a moving average of the gradients by hand"
 SCHEDULE = "My clipping limit changes during training, and every step is slow"
 COMPILE = "I use model.compile and fit: clipnorm, global_clipnorm, clipvalue"
 DEVICES = "I train on several devices with tf.distribute"
+TORCH_CLIP = "I clip by the global norm, between backward and step"
+TORCH_LOG = "I log the norm that clip_grad_norm_ returns"
+TORCH_EACH = "Clip each element, or each gradient by itself"
+TORCH_HOOK = "I clip in a hook"
+TORCH_SCALER = "I use a GradScaler"
+TORCH_FREEZE = "I freeze layers, and they move"
 
 # The questions of each page in its order: the number of the case, None for what no case asks, and the tables.
 TENSORFLOW = {
@@ -78,6 +84,18 @@ TENSORFLOW = {
 QUESTIONS: dict[str, dict[str, tuple[int | None, list[str]]]] = {
     "tensorflow": TENSORFLOW,
     "keras": {COMPILE: (None, [KERAS])},
+    "torch": {
+        TORCH_CLIP: (None, [TORCH]),
+        TORCH_LOG: (None, [TORCH]),
+        "error_if_nonfinite does not say which gradient it was": (None, []),
+        TORCH_EACH: (None, [TORCH]),
+        TORCH_HOOK: (None, [TORCH]),
+        TORCH_SCALER: (None, [TORCH]),
+        TORCH_FREEZE: (None, [TORCH]),
+        "Is the norm of a large gradient right?": (None, []),
+        "I port a run to JAX: by how much do the numbers change?": (None, []),
+        "How to change no number": (None, []),
+    },
 }
 
 
@@ -240,6 +258,11 @@ AGREE: dict[tuple[str, int], tuple[float, Any]] = {
     (SOME, 0): (100, None),  # in the variable that is trained
     (AVERAGE, 0): (2, AVERAGES),
     (AVERAGE, 1): (2, [1 - sum(AVERAGES)]),
+    (TORCH_CLIP, 0): (1000, None),  # differences of a unit, and of the 1e-6, grow from step to step
+    (TORCH_LOG, 0): (2, None),
+    (TORCH_EACH, 0): (20, None),  # 1e-6 of norms of 0.6
+    (TORCH_HOOK, 0): (0, None),
+    (TORCH_SCALER, 0): (20, None),
     (COMPILE, 0): (4, [*NORMS, F([[-4], [-4]]), F([-1])]),
 }
 
@@ -330,6 +353,7 @@ DIFFER: dict[tuple[str, int], tuple[Any, Any]] = {
     (IGNORED, 0): ([F([1])] * 2, [F([0.1])] * 2),
     (SOME, 1): (None, [np.zeros(2, F)] * 3),
     (SCHEDULE, 0): (LIMITED, LIMITED),
+    (TORCH_FREEZE, 0): (None, [np.zeros((8, 4), F), np.zeros(8, F)]),
 }
 
 
@@ -365,9 +389,10 @@ def test_the_norm_of_a_sparse_gradient_is_taken_over_its_duplicates() -> None:
     assert ROOT == pytest.approx(7.21, abs=0.005)
 
 
-def test_zeros_are_not_nothing() -> None:
-    moved = arrays(both(SOME, 1)[0]["result"])
-    assert len(moved) == 3
+@pytest.mark.parametrize(("question", "number", "count"), [(SOME, 1, 3), (TORCH_FREEZE, 0, 2)])
+def test_zeros_are_not_nothing(question: str, number: int, count: int) -> None:
+    moved = arrays(both(question, number)[0]["result"])
+    assert len(moved) == count
     for change in moved:
         assert np.abs(change).min() > 0.01
     assert_close(both(SOME, 1)[1]["result"], [np.zeros(2, F)] * 3, 0)
