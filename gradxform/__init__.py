@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gradxform._backend import adapter, preload
+from gradxform._backend import adapter, extends, preload
 from gradxform._order import OrderWarning
 from gradxform._parse import parse
 from gradxform._transformation import EmptyState, GradientTransformation
@@ -109,11 +109,13 @@ preload()
 
 
 def __getattr__(name: str) -> Any:
-    """`gradxform.jax` and its like, imported when they are first used."""
+    """`gradxform.jax` and its like, imported when they are first used; a backend of one's own as well."""
     if name in ("jax", "keras", "numpy", "tensorflow", "torch"):
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")
+    if not name.startswith("_") and extends(name):
+        return adapter(name)
     raise AttributeError(f"module 'gradxform' has no attribute {name!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -162,13 +163,34 @@ class Backend(Protocol):
 
 FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
 _ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
+_NO_ARRAYS = {"builtins", "gradxform", "keras"}
+"""Modules whose types are no arrays, of which no backend is looked for; Keras has an adapter, and no arrays."""
 _NUMBERS = (int, float, complex)
 _by_type: dict[type, Backend] = {}
+_others: dict[str, Backend] = {}
+"""Backends of other frameworks, which have been imported, by their names."""
 
 
 def installed() -> tuple[str, ...]:
-    """The names of the frameworks that can be imported here, NumPy first."""
+    """The names of the frameworks that can be imported here, NumPy first; without those of other backends."""
     return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None)
+
+
+def known() -> tuple[str, ...]:
+    """The names of the frameworks, and of those whose backends have been imported."""
+    return *FRAMEWORKS, *_others
+
+
+def extends(name: str) -> bool:
+    """Whether there is a backend of another framework: one that has been imported, or a package `gradxform_<name>`."""
+    if name in _others or name in _NO_ARRAYS:
+        return name in _others
+    return _is_package(f"gradxform_{name}", tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_package(name: str, path: tuple[str, ...]) -> bool:
+    return name in sys.modules or importlib.util.find_spec(name) is not None
 
 
 def adapter(name: str) -> ModuleType:
@@ -177,19 +199,20 @@ def adapter(name: str) -> ModuleType:
         return importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
         missing = error.name or name
-        raise ImportError(
-            f"gradxform.{name} needs {missing!r}, which is not installed: pip install 'gradxform[{name}]'"
-        ) from error
+        hint = f": pip install 'gradxform[{name}]'" if name in FRAMEWORKS or name == "keras" else ""
+        raise ImportError(f"gradxform.{name} needs {missing!r}, which is not installed{hint}") from error
 
 
 def backend(name: str) -> Backend:
     """The backend of a framework by its name."""
-    return cast(Backend, adapter(name).backend)
+    return _others[name] if name in _others else cast(Backend, adapter(name).backend)
 
 
 def register(backend: Backend) -> None:
-    """Make a backend's own types known; each backend package does so when it is imported."""
+    """Make a backend and its own types known; each backend package does so when it is imported."""
     _by_type.update(dict.fromkeys(backend.types, backend))
+    if backend.name not in FRAMEWORKS:
+        _others[backend.name] = backend
 
 
 def preload() -> None:
@@ -217,7 +240,7 @@ def _search(kind: type) -> Backend | None:
     for base in kind.__mro__:
         root = base.__module__.partition(".")[0]
         name = _ALIASES.get(root, root)
-        if name in FRAMEWORKS and name in sys.modules:
+        if name in sys.modules and (name in FRAMEWORKS or extends(name)):
             found = backend(name)
             if issubclass(kind, found.types):
                 if not issubclass(kind, np.ma.MaskedArray):  # which each tree is searched for
@@ -296,8 +319,8 @@ def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
 def _by_engine(tree: Any) -> Backend | None:
     """The first imported framework whose tree engine opens the tree down to arrays, its own rather than NumPy's."""
     opaque = container = None
-    for name in FRAMEWORKS:
-        if name in sys.modules:
+    for name in known():
+        if name in sys.modules or name in _others:
             candidate = backend(name)
             leaves = [leaf for leaf in candidate.flatten(tree)[0] if leaf is not None]
             if not leaves:
@@ -317,7 +340,7 @@ def _by_engine(tree: Any) -> Backend | None:
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(
         f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
-        f"({', '.join(FRAMEWORKS)}); {_advice(leaf)}"
+        f"({', '.join(known())}); {_advice(leaf)}"
     )
 
 

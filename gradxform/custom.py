@@ -132,7 +132,7 @@ def xp(array: Any) -> Any:
         array: an array of any framework here, or a Python number.
 
     Returns:
-        `numpy`, `jax.numpy`, `tf.experimental.numpy` or `torch`.
+        `numpy`, `jax.numpy`, `tf.experimental.numpy` or `torch`, or what another backend names.
 
     Raises:
         TypeError: what is no array.
@@ -148,5 +148,5 @@ def xp(array: Any) -> Any:
     """
     found = _backend.backend("numpy") if _backend.is_number(array) else _backend.owner(array)
     if found is None:
-        raise TypeError(f"xp: an array of {', '.join(_backend.FRAMEWORKS)} is wanted, got {array!r:.80}")
+        raise TypeError(f"xp: an array of {', '.join(_backend.known())} is wanted, got {array!r:.80}")
     return found.namespace()

@@ -60,7 +60,8 @@ def assert_parity(
         tx: a transformation.
         grads: a tree of NumPy arrays in dicts, lists and tuples, of any shapes, floating or complex, None among them.
         params: a tree like it, for transforms that need parameters; by default the gradients themselves.
-        frameworks: some of "numpy", "jax", "tensorflow", "torch"; by default all that are installed.
+        frameworks: some of "numpy", "jax", "tensorflow", "torch", or the names of backends of one's own; by default all
+            that are installed, and the backends of other frameworks that have been imported.
         max_ulp: the largest distance allowed, in units in the last place of each leaf's dtype: of each result from the
             reference in extended precision, and of any two results.
 
@@ -116,7 +117,7 @@ def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> 
 
 
 def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> list[str]:
-    """The frameworks asked for, or all that are installed.
+    """The frameworks asked for, or all that are installed, and those whose backends have been imported.
 
     Raises:
         ValueError: a name that is none of a framework, or one that is not installed.
@@ -125,10 +126,10 @@ def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> li
         raise ValueError(f"{caller}: frameworks must be a list of names, got {frameworks!r}")
     here = _backend.installed()
     for name in frameworks or ():
-        if name not in _backend.FRAMEWORKS:
+        if name not in _backend.FRAMEWORKS and not _backend.extends(name):
             raise ValueError(
-                f"{caller}: no framework is named {name!r}; the known ones are {', '.join(_backend.FRAMEWORKS)}"
+                f"{caller}: no framework is named {name!r}; the known ones are {', '.join(_backend.known())}"
             )
-        if name not in here:
+        if name in _backend.FRAMEWORKS and name not in here:
             raise ValueError(f"{caller}: {name} is not installed: pip install 'gradxform[{name}]'")
-    return list(frameworks or here)
+    return list(frameworks or (*here, *_backend.known()[len(_backend.FRAMEWORKS) :]))

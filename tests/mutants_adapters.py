@@ -257,6 +257,21 @@ AS_MODULES = (
         "reverse_gradient(x, self.scale)", "reverse_gradient(x)", backward("test_modules"),
     ),
     Mutant(
+        "a backend of another framework", "it is not remembered by its name", BACKENDS_DOOR,
+        "        _others[backend.name] = backend\n", "        pass\n",
+        of("discovery", "test_parity_runs_it_once_it_is_imported"),
+    ),
+    Mutant(
+        "a backend of another framework", "it is looked for before its framework is imported", BACKENDS_DOOR,
+        "if name in sys.modules and (name in FRAMEWORKS or extends(name)):", "if name in FRAMEWORKS or extends(name):",
+        of("discovery", "test_a_framework_that_is_not_imported_is_left_alone"),
+    ),
+    Mutant(
+        "a backend of another framework", "its tree engine is not asked", BACKENDS_DOOR,
+        "if name in sys.modules or name in _others:\n", "if name in FRAMEWORKS and name in sys.modules:\n",
+        of("discovery", "test_its_tree_engine_opens_what_no_other_knows"),
+    ),
+    Mutant(
         "keras.Variable", "it is no leaf", BACKENDS_DOOR,
         "        return leaf.value\n", "        return leaf\n", keras("test_keras_s_variables_are_leaves"),
     ),
