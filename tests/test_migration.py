@@ -58,6 +58,14 @@ TORCH_EACH = "Clip each element, or each gradient by itself"
 TORCH_HOOK = "I clip in a hook"
 TORCH_SCALER = "I use a GradScaler"
 TORCH_FREEZE = "I freeze layers, and they move"
+OPTAX_CLIP = "Clip by the global norm in front of an optimizer"
+OPTAX_LOG = "I want to log the norm"
+OPTAX_HARD = "Where do the numbers differ?"
+OPTAX_UNITS = "Adaptive gradient clipping"
+OPTAX_LIMIT = "My limit is a schedule"
+OPTAX_SKIP = "I skip steps that are not finite"
+OPTAX_MASK = "My masks are trees of bools"
+OPTAX_FREEZE = "set_to_zero does not freeze"
 
 # The questions of each page in its order: the number of the case, None for what no case asks, and the tables.
 TENSORFLOW = {
@@ -95,6 +103,18 @@ QUESTIONS: dict[str, dict[str, tuple[int | None, list[str]]]] = {
         "Is the norm of a large gradient right?": (None, []),
         "I port a run to JAX: by how much do the numbers change?": (None, []),
         "How to change no number": (None, []),
+    },
+    "optax": {
+        OPTAX_CLIP: (None, [OPTAX]),
+        OPTAX_LOG: (None, [OPTAX]),
+        OPTAX_HARD: (None, [OPTAX]),
+        OPTAX_UNITS: (None, [OPTAX]),
+        OPTAX_LIMIT: (None, [OPTAX]),
+        OPTAX_SKIP: (None, [OPTAX]),
+        OPTAX_MASK: (None, [OPTAX]),
+        OPTAX_FREEZE: (None, [OPTAX]),
+        "What do I keep?": (None, []),
+        "How to change no number of a run": (None, []),
     },
 }
 
@@ -263,6 +283,11 @@ AGREE: dict[tuple[str, int], tuple[float, Any]] = {
     (TORCH_EACH, 0): (20, None),  # 1e-6 of norms of 0.6
     (TORCH_HOOK, 0): (0, None),
     (TORCH_SCALER, 0): (20, None),
+    (OPTAX_CLIP, 0): (20, None),  # in the parameters, which are sums
+    (OPTAX_LOG, 0): (2, None),
+    (OPTAX_UNITS, 0): (20, None),
+    (OPTAX_LIMIT, 0): (20, None),
+    (OPTAX_MASK, 0): (20, None),
     (COMPILE, 0): (4, [*NORMS, F([[-4], [-4]]), F([-1])]),
 }
 
@@ -342,6 +367,7 @@ def test_var_list_and_freeze_leave_the_others_alone() -> None:
 # --- tables whose left side is wrong ---------------------------------------------------------------------------------
 
 NAN = np.nan
+BF16 = tf.bfloat16.as_numpy_dtype
 WITHIN = F(0.01 * np.random.default_rng(0).standard_normal(1000))
 ROOT = np.sqrt(F(6**2 + 4**2))
 LIMITED = [F([3, 4]), F([1.5, 2]), F([3, 4]) / 3]
@@ -353,6 +379,12 @@ DIFFER: dict[tuple[str, int], tuple[Any, Any]] = {
     (IGNORED, 0): ([F([1])] * 2, [F([0.1])] * 2),
     (SOME, 1): (None, [np.zeros(2, F)] * 3),
     (SCHEDULE, 0): (LIMITED, LIMITED),
+    (OPTAX_HARD, 0): (
+        [F([0]), F([0]), F([NAN, 0]), np.float16([0]), F([NAN]), BF16(64)],
+        [F([1]), F([3e-30]), F([NAN, NAN]), np.float16([1]), F([0]), F(np.sqrt(50000))],
+    ),
+    (OPTAX_SKIP, 0): ([np.full(shape, NAN, F) for shape in ((4,), (8, 4), (4, 2))], None),
+    (OPTAX_FREEZE, 0): (None, [np.zeros(4, F), np.zeros((8, 4), F)]),
     (TORCH_FREEZE, 0): (None, [np.zeros((8, 4), F), np.zeros(8, F)]),
 }
 
@@ -389,13 +421,18 @@ def test_the_norm_of_a_sparse_gradient_is_taken_over_its_duplicates() -> None:
     assert ROOT == pytest.approx(7.21, abs=0.005)
 
 
-@pytest.mark.parametrize(("question", "number", "count"), [(SOME, 1, 3), (TORCH_FREEZE, 0, 2)])
+@pytest.mark.parametrize(("question", "number", "count"), [(SOME, 1, 3), (TORCH_FREEZE, 0, 2), (OPTAX_FREEZE, 0, 2)])
 def test_zeros_are_not_nothing(question: str, number: int, count: int) -> None:
     moved = arrays(both(question, number)[0]["result"])
     assert len(moved) == count
     for change in moved:
         assert np.abs(change).min() > 0.01
     assert_close(both(SOME, 1)[1]["result"], [np.zeros(2, F)] * 3, 0)
+
+
+def test_a_run_goes_on_after_steps_that_are_not_finite() -> None:
+    for leaf in arrays(both(OPTAX_SKIP, 0)[1]["result"]):
+        assert np.isfinite(leaf).all()
 
 
 def test_a_python_number_traces_again_and_a_schedule_does_not() -> None:
