@@ -257,8 +257,8 @@ AS_MODULES = (
         "reverse_gradient(x, self.scale)", "reverse_gradient(x)", backward("test_modules"),
     ),
     Mutant(
-        "a backend of another framework", "it is not remembered by its name", BACKENDS_DOOR,
-        "        _others[backend.name] = backend\n", "        pass\n",
+        "a backend of another framework", "it is not among those that are known", BACKENDS_DOOR,
+        "    return *FRAMEWORKS, *_others\n", "    return FRAMEWORKS\n",
         of("discovery", "test_parity_runs_it_once_it_is_imported"),
     ),
     Mutant(
