@@ -206,3 +206,24 @@ def test_torch_refuses_to_clip_values_of_sparse_gradients() -> None:
         torch.nn.utils.clip_grad_value_(table.parameters(), 5.0)
     gx.torch.apply_(gx.clip_value(5.0), table)
     assert table.weight.grad.to_dense().tolist() == [[5.0, 5.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+# --- what the other pages say --------------------------------------------------------------------------------------
+
+
+def test_keras_refuses_variables_that_it_has_not_been_built_with() -> None:
+    tf, keras = pytest.importorskip("tensorflow"), pytest.importorskip("keras")
+    w, b = tf.Variable([1.0], name="w"), tf.Variable([1.0], name="b")
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer.apply_gradients([(tf.constant([0.25]), w)])
+    with pytest.raises((KeyError, ValueError)):
+        optimizer.apply_gradients([(tf.constant([0.25]), b)])
+
+
+def test_a_lambda_has_no_name_to_be_found_by() -> None:
+    keras = pytest.importorskip("keras")
+    capper = gx.elementwise(lambda g: g / (1.0 + abs(g)))
+    with pytest.raises((ValueError, SyntaxError)):
+        gx.parse(repr(capper))
+    with pytest.raises((TypeError, ValueError)):
+        keras.saving.serialize_keras_object(gx.keras.wrap(keras.optimizers.SGD(1.0), capper))
