@@ -34,14 +34,14 @@ check: $(READY) ## format, lint, types, the built wheel in an empty folder, and 
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/release.py tests/site.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/release.py tests/built_site.py
 
 bench: $(READY) ## time gradxform beside the frameworks' own functions
 	$(BIN)/gradxform bench
 
 docs: $(READY) ## run every example, and build the site into docs/_build/html; a warning is an error
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(EXAMPLES)
-	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/site.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/built_site.py
 	@echo "the site is docs/_build/html/index.html"
 
 clean: ## remove what the other targets made
