@@ -85,7 +85,7 @@ ROWS = (
     Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
     Row("freeze('**/w')", ulp=0),
     Row("add_noise(0.1, 7)", only=("float32",)),
-    Row("centralize()", only=("float32", "float64"), real=True, kept=0.1),
+    Row("centralize()", only=("float32", "float64"), real=True, kept=0.01),
     Row("ema(0.9)", only=("float32", "float64"), real=True, kept=0.1),
     *(
         Row(expression, only=("float32", "float64"), real=True)
