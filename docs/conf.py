@@ -43,6 +43,5 @@ copybutton_prompt_is_regexp = True
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-add_module_names = False
 toc_object_entries_show_parents = "hide"
 napoleon_custom_sections = [("Source", "References")]
