@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -185,12 +186,15 @@ def extends(name: str) -> bool:
     """Whether there is a backend of another framework: one that has been imported, or a package `gradxform_<name>`."""
     if name in _others or name in _NO_ARRAYS:
         return name in _others
-    return _is_package(f"gradxform_{name}", tuple(sys.path))
+    return name.isidentifier() and _is_package(f"gradxform_{name}", tuple(sys.path))
 
 
 @functools.lru_cache(maxsize=256)
 def _is_package(name: str, path: tuple[str, ...]) -> bool:
-    return name in sys.modules or importlib.util.find_spec(name) is not None
+    """Whether there is a package of that name with a file `backend.py`; a mere folder may be called so too."""
+    spec = importlib.util.find_spec(name)
+    folders = spec.submodule_search_locations if spec is not None and spec.origin is not None else None
+    return any(os.path.exists(os.path.join(folder, "backend.py")) for folder in folders or ())
 
 
 def adapter(name: str) -> ModuleType:

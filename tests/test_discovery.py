@@ -157,3 +157,24 @@ def test_a_backend_that_lacks_something_says_what(folder: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(folder))
     with pytest.raises(ImportError, match=r"gradxform\.fakelib needs 'nowhere_to_be_found', which is not installed$"):
         gx.fakelib  # noqa: B018
+
+
+@pytest.mark.parametrize("content", [None, "x = 1\n"])
+def test_what_only_has_the_name_is_no_backend(
+    fakelib: Any, folder: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in the working directory, or somebody's package of helpers; the error still names the path."""
+    (folder / "other").mkdir()
+    (folder / "other/gradxform_fakelib").mkdir()
+    if content is not None:
+        (folder / "other/gradxform_fakelib/__init__.py").write_text(content)
+    monkeypatch.setattr(sys, "path", [str(folder / "other"), *(path for path in sys.path if path != str(folder))])
+    importlib.invalidate_caches()
+    assert not hasattr(gx, "fakelib")
+    with pytest.raises(TypeError, match=r"the leaf at 'b' is a fakelib\.Strange"):
+        gx.scale(2.0)({"a": np.ones(2), "b": fakelib.Strange()})
+
+
+def test_a_name_that_is_none_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match=r"no framework is named 'a\.b'"):
+        assert_parity(gx.scale(2.0), [np.ones(2)], frameworks=["a.b"])

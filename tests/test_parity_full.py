@@ -152,6 +152,7 @@ def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() ->
             assert judge({"w": got}, {"w": wanted}, "jax", 0.1).flushed == flushed
             assert judge({"w": got}, {"w": wanted}, "jax").flushed == 0
             assert judge({"w": got}, {"w": wanted}, "torch", 0.1).flushed == 0
+        assert judge({"w": wanted}, {"w": wanted}, "jax", 0.1) == judge({"w": wanted}, {"w": wanted}, "jax")
         assert judge({"w": np.float32([value - 3e-38])}, {"w": wanted}, "jax", 0.1).flushed == 0
 
 
