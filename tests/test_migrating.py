@@ -1165,6 +1165,9 @@ def test_what_theirs_does_otherwise(line: Line, phrase: str) -> None:
     check = row.own[phrase] if phrase in row.own else functools.partial(PHRASES[phrase], row)
     called = calls(check)
     if phrase not in OF_THEIRS:
+        if "jax" in sys.modules and any(not called & codes(name) for name in line.ours):
+            sys.modules["jax"].clear_caches()  # what jax.jit has compiled for another test is not called again
+            called = calls(check)
         assert [name for name in line.ours if not called & codes(name)] == []
 
 
