@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pages import assert_drawn, rows
 
 import gradxform as gx
 
@@ -25,24 +26,11 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
 
 
-def rows(page: str, header: str) -> list[list[str]]:
-    """The cells of the page's table with that header."""
-    found = re.search(rf"^{re.escape(header)}\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert found, header
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
-
-
 def figures(page: str, pattern: str) -> list[float]:
     """The numbers of a sentence, which may be broken into lines."""
     found = re.search(pattern.replace(" ", r"\s+"), page)
     assert found, pattern
     return [float(number) for number in found.groups()]
-
-
-def assert_drawn(picture: Path) -> None:
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 20_000
-    assert (ROOT / "docs/pictures" / picture.name).exists()
 
 
 # --- exploding gradients ---------------------------------------------------------------------------------------------
