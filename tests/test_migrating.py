@@ -1156,7 +1156,7 @@ def test_every_check_belongs_to_a_row(section: str) -> None:
         assert set(row.own) <= set(own[name].phrases), name
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore")  # theirs warn of what they do to NaN, of None, of what they will drop
 @pytest.mark.parametrize(
     ("line", "phrase"), CHECKS, ids=[f"{line.section}-{line.theirs[0]}-{phrase}" for line, phrase in CHECKS]
 )
