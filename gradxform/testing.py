@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform import _backend, _parity
+from gradxform import _backend
 from gradxform._foreign import as_transformation
 from gradxform._transformation import GradientTransformation
-from gradxform._ulp import ulps
+from gradxform.proof import parity
+from gradxform.proof.ulp import ulps
 
 __all__ = ["assert_parity", "max_ulp"]
 
@@ -89,31 +90,31 @@ def assert_parity(
                 kind = type(leaf).__name__
                 raise TypeError(f"assert_parity: {what} must be a tree of NumPy arrays, and a leaf is a {kind}")
     steps = [grads] * (3 if tx.stateful else 1)
-    runs = [_parity.run_steps(tx, steps, params, name, mode)[0] for name in names for mode in _parity.modes(name)]
+    runs = [parity.run_steps(tx, steps, params, name, mode)[0] for name in names for mode in parity.modes_of(name)]
     for result in (result for run in runs for result in run):
         if result.problem:
             raise AssertionError(f"{tx!r} in {result.framework} ({result.mode}): {result.problem}")
     for step, wanted in enumerate(_expected(tx, steps, params)):
-        right = _parity.Result("the reference", "extended precision", wanted)
+        right = parity.Result("the reference", "extended precision", wanted)
         _compare(tx, [right, *(run[step] for run in runs)], max_ulp, f" at step {step}" if tx.stateful else "")
 
 
-def _compare(tx: GradientTransformation, results: Sequence[_parity.Result], max_ulp: float, when: str) -> None:
+def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:
     """Each two results, the reference's first."""
     for i, one in enumerate(results):
         for other in results[:i]:
-            _, worst = _parity.differences(one.leaves, other.leaves)
+            _, worst = parity.differences(one.leaves, other.leaves)
             if worst is not None and worst.ulp > max_ulp:
                 who = f"{one.framework} ({one.mode}) and {other.framework} ({other.mode})"
                 raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}{when}: {worst}")
 
 
-def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[_parity.Leaves]:
+def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[parity.Leaves]:
     """The reference's results; where a transform has none, NumPy's."""
     try:
-        return _parity.expected_steps(tx, steps, params)
+        return parity.expected_steps(tx, steps, params)
     except NotImplementedError:
-        return [result.leaves for result in _parity.run_steps(tx, steps, params, "numpy", "eager")[0]]
+        return [result.leaves for result in parity.run_steps(tx, steps, params, "numpy", "eager")[0]]
 
 
 def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> list[str]:

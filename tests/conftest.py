@@ -1,21 +1,64 @@
-"""What every test file has: quiet frameworks, which of them are here, and no backend that another test has found."""
+"""What every test has: quiet frameworks, compilers that keep what they made, an order, and no leftover backend."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import slow
 
+CACHE = Path(__file__).parent.parent / ".cache"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# A second run finds what the first has compiled. pytest's workers are the parallelism: a compiler needs no pool.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+COSTLY_FIRST = ("torch", "numpy", "", "jax", "tensorflow")
+"""pytest-xdist gives each worker a contiguous part of the tests, so that a framework's are on few workers."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the table of docs/numbers/tests.md."""
+    parser.addoption("--slow-table", help="write a Markdown table of the slow tests to this file, and run nothing")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests by framework, and write the table of slow tests where it is asked for."""
+    for item in items:
+        if (reason := slow.reason(item.nodeid)) and not item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.slow(reason=reason))
+    if set(config.args) == set(config.getini("testpaths")) and (stale := slow.unused([item.nodeid for item in items])):
+        raise pytest.UsageError(f"tests/slow.py has patterns that no test matches: {stale}")
+    items.sort(key=_rank)
+    if path := config.getoption("--slow-table"):
+        found = Counter(
+            (_function(item), mark.kwargs["reason"]) for item in items for mark in item.iter_markers("slow")
+        )
+        lines = [f"| `{name}` | {count} | {reason} |" for (name, reason), count in sorted(found.items())]
+        Path(path).write_text("\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n")
+        items.clear()
+
+
+def _rank(item: pytest.Item) -> int:
+    named = [rank for rank, name in enumerate(COSTLY_FIRST) if name and name in item.nodeid]
+    return named[0] if named else COSTLY_FIRST.index("")
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0].removeprefix("tests/")
 
 
 @pytest.fixture(autouse=True)
 def backends_of_other_frameworks_are_forgotten() -> Iterator[None]:
-    """What a test has found of packages on a path of its own."""
+    """Forget what a test has found of packages on a path of its own."""
     yield
     from gradxform import _backend
 

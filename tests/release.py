@@ -10,8 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from support import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def test_the_wheel_holds_every_package_and_nothing_else(built: Path) -> None:
 def test_the_sdist_holds_the_tests(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
-        assert any(name.endswith("tests/table.py") for name in archive.getnames())
+        assert any(name.endswith("tests/support.py") for name in archive.getnames())
 
 
 def test_the_installed_wheel_works_in_an_empty_folder(built: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradxform.cli._full_native import Call, Leaves, Native
-from gradxform.cli._full_values import COLUMNS, PARTS
+from gradxform.proof.rows import COMPLEX, DTYPES, MIXED
 
 
 def _clip_value(limit: float) -> Call:
@@ -31,7 +31,7 @@ NATIVES = (
         "eager",
         "clip_global_norm",
         _clip_global_norm,
-        columns=tuple(column for column in COLUMNS if column not in PARTS),
+        columns=tuple(column for column in (*DTYPES, MIXED) if column not in COMPLEX),
     ),
     Native("g * min(1, c / np.linalg.norm(g))", "numpy", "eager", "clip_norm", _clip_norm),
     Native("np.clip", "numpy", "eager", "clip_value", _clip_value),

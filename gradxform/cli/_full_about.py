@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 import gradxform
-from gradxform.cli._full_cases import Sizes
-from gradxform.cli._full_values import HARD, RANDOM, Values
+from gradxform.proof.cases import Sizes
+from gradxform.proof.values import HARD, RANDOM, Values, hard
 
 _PACKAGES = ("numpy", "ml_dtypes", "jax", "optax", "tensorflow", "keras", "torch", "mlx")
 
@@ -23,7 +23,7 @@ def beginning(command: str, verdict: str) -> Iterator[str]:
     yield (
         "How far results are from the right ones, in units in the last place (ULP) of the gradient's dtype: the "
         "largest distance of any element, real and imaginary parts each by themselves. The right ones come from "
-        "`gradxform._reference`: each transform a second time, straight from its formula, in extended precision "
+        "`gradxform.proof.reference`: each transform a second time, straight from its formula, in extended precision "
         f"({np.finfo(np.longdouble).nmant + 1} bits here), rounded once."
     )
     yield "\n".join(
@@ -56,13 +56,15 @@ def trees_measured(sizes: Sizes) -> Iterator[str]:
     yield "## The gradients"
     yield (
         "Every transform sees, in each of its dtypes, small nested trees of matrices, a 0-d and an empty gradient and "
-        f"None (matrices alone where axes are given); in float32 also one leaf of {math.prod(sizes.large):,} elements. "
+        "None (matrices alone where axes are given). One that keeps a state sees five steps of normal numbers, seven "
+        "of hard ones, and one of each other kind. Without a state, it also sees one float32 leaf of "
+        f"{math.prod(sizes.large):,} elements. "
         f"`clip_norm(1.0)`, `clip_global_norm(1.0)` and the chain that ends in `scale(-0.1)` see {sizes.many} leaves "
         "at once, and float32, float16, bfloat16 and float64 in one tree. `clip_global_norm(1.0)` sees one leaf of "
         f"{math.prod(sizes.embedding):,} elements (GPT-2's token embedding has 38,597,376). The small trees hold:"
     )
     random = (f"- {name}: {kind.words}" for name, kind in RANDOM.items())
-    yield "\n".join((*random, *(f"- {name}: {_said(values)}" for name, values in HARD.items())))
+    yield "\n".join((*random, *(f"- {name}: {_said(hard(name, 'float32'))}" for name in HARD)))
 
 
 def _said(values: Values) -> str:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform import _backend, _parity
-from gradxform.cli._full_cases import ROWS, Group, Row, Sizes, groups, size
-from gradxform.cli._full_judge import Tally, judge
+from gradxform import _backend
 from gradxform.cli._full_native import Native
 from gradxform.cli._quiet import quiet
+from gradxform.proof import parity
+from gradxform.proof.cases import Group, Sizes, elements, groups
+from gradxform.proof.judge import Tally, Verdict, judge
+from gradxform.proof.rows import ROWS, Row
 
 
 class Where(NamedTuple):
@@ -58,9 +60,7 @@ class Numbers:
             for wrong, cases in tally.wrong.items():
                 trees = f"all {tally.cases} trees" if len(cases) == tally.cases else ", ".join(cases)
                 found.append(f"{name}: {wrong} in {trees}{tally.why}")
-            if tally.ulp > row.ulp or tally.narrow > row.narrow:
-                budget = f"the budget is {row.ulp:g} ULP, {row.narrow:g} in 16 bits"
-                found.append(f"{name}: {tally.case}, {tally.worst}; {budget}")
+            found.extend(f"{name}: {over}; the budget is {row.ulp:g} ULP" for over in tally.over[:1])
         return found
 
 
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
 def modes(frameworks: Sequence[str]) -> list[Where]:
     """Every framework in all of its modes."""
-    return [Where(name, mode) for name in frameworks for mode in _parity.modes(name)]
+    return [Where(name, mode) for name in frameworks for mode in parity.modes_of(name)]
 
 
 def rounds(
@@ -94,11 +94,11 @@ def _same(native: Native, row: Row) -> bool:
 
 
 class _Trees:
-    """A transform on trees that are alike, whose reference is computed when it is first asked for."""
+    """A transform on runs that are alike, whose reference is computed when it is first asked for."""
 
     def __init__(self, row: Row, group: Group, numbers: Numbers) -> None:
         self.row, self.group, self.numbers = row, group, numbers
-        self.wanted: dict[str, _parity.Leaves] = {}
+        self.wanted: dict[str, list[parity.Leaves]] = {}
 
     def steps(self, places: Sequence[Where], natives: Sequence[Native]) -> Iterator[Step]:
         words = f"{self.row.expression}, {self.group.column} {self.group.words}"
@@ -111,50 +111,54 @@ class _Trees:
         yield Step(words, self.wanted.clear)
 
     def refer(self) -> None:
-        self.wanted |= {case: _parity.expected(self.row.tx, tree) for case, tree in self.group.trees.items()}
+        self.wanted |= {case: parity.expected_steps(self.row.tx, *run) for case, run in self.group.runs.items()}
 
     def ours(self, where: Where) -> None:
-        """Our results in one framework and mode; after an error no more of these trees is tried."""
-        run = _parity.runner(self.row.tx, *where)
+        """Our results in one framework and mode; after an error no more of these runs is tried."""
+        runner = parity.runner(self.row.tx, *where)
         tally = self.numbers.ours.setdefault(Key(self.row, self.group.column, where), Tally())
         problem = ""
-        for case, tree in self.group.trees.items():
-            try:
-                with _silence():
-                    result = None if problem else run(tree)
-            except Exception as error:
-                result, problem = None, f"{type(error).__name__}: {_short(error)}"
-            if result is None or result.problem:
-                tally.refuse(case, size(tree), problem if result is None else result.problem)
+        for case, run in self.group.runs.items():
+            results: list[parity.Result] = []
+            if not problem:
+                try:
+                    with _silence():
+                        results, _ = runner(*run)
+                    problem = next((result.problem for result in results if result.problem), "")
+                except Exception as error:
+                    problem = f"{type(error).__name__}: {_short(error)}"
+            if problem:
+                tally.refuse(case, elements(run), problem)
             else:
-                self._hold(case, result, tally)
+                self._hold(case, results, tally)
 
-    def _hold(self, case: str, result: _parity.Result, tally: Tally) -> None:
-        wanted = self.wanted[case]
-        verdict = judge(result.leaves, wanted, result.framework, self.row.kept)
-        if self._is_untouched(case):
-            tally.within += 1
-            if not _equal(result.leaves, wanted):
-                verdict = verdict._replace(wrong="changed within its limit")
-        tally.add(case, size(self.group.trees[case]), verdict)
+    def _hold(self, case: str, results: Sequence[parity.Result], tally: Tally) -> None:
+        verdict = Verdict()
+        for result, wanted in zip(results, self.wanted[case], strict=True):
+            verdict = verdict.and_then(judge(result.leaves, wanted, result.framework, self.row))
+            if self._is_untouched(case, wanted):
+                tally.within += 1
+                if not _equal(result.leaves, wanted):
+                    verdict = verdict._replace(wrong="changed within its limit")
+        tally.add(case, elements(self.group.runs[case]), verdict)
 
     def theirs(self, native: Native) -> None:
         call = native.make(self.row.tx.arguments[0][1])
         tally = self.numbers.theirs.setdefault(NativeKey(native, self.row, self.group.column), Tally())
-        for case, tree in self.group.trees.items():
-            given = leaves_of(tree)
+        for case, run in self.group.runs.items():
+            given = leaves_of(run.steps[0])
             try:
                 with _silence():
                     got = dict(zip(given, map(_like, call(list(given.values())), given.values()), strict=True))
             except Exception as error:
-                tally.refuse(case, size(tree), _short(error))
+                tally.refuse(case, elements(run), _short(error))
                 continue
-            tally.add(case, size(tree), judge(got, self.wanted[case], native.framework))
+            tally.add(case, elements(run), judge(got, self.wanted[case][0], native.framework, self.row))
 
-    def _is_untouched(self, case: str) -> bool:
+    def _is_untouched(self, case: str, wanted: parity.Leaves) -> bool:
         """Whether this is a clip of gradients that are within its limit."""
         clip = case.startswith("within") and self.row.tx.name.startswith("clip")
-        return clip and _equal(leaves_of(self.group.trees[case]), self.wanted[case])
+        return clip and _equal(leaves_of(self.group.runs[case].steps[0]), wanted)
 
 
 @contextlib.contextmanager
@@ -164,9 +168,9 @@ def _silence() -> Iterator[None]:
         yield
 
 
-def leaves_of(tree: Any) -> _parity.Leaves:
+def leaves_of(tree: Any) -> parity.Leaves:
     """The leaves of a tree of NumPy arrays by path, None left out."""
-    return _parity.named_leaves(tree, _backend.backend("numpy"))
+    return parity.named_leaves(tree, _backend.backend("numpy"))
 
 
 def _like(got: Any, given: Any) -> Any:
@@ -180,6 +184,6 @@ def _short(error: Exception) -> str:
     return " ".join(word for word in words if "/" not in word)[:120]
 
 
-def _equal(got: _parity.Leaves, wanted: _parity.Leaves) -> bool:
+def _equal(got: parity.Leaves, wanted: parity.Leaves) -> bool:
     """Whether two results have the same bits."""
     return all(got[path].tobytes() == leaf.tobytes() for path, leaf in wanted.items())

@@ -10,8 +10,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from gradxform.cli._full_values import COLUMNS, DTYPES
 from gradxform.cli._quiet import quiet
+from gradxform.proof.rows import DTYPES, MIXED
 
 Leaves = list[Any]
 """NumPy arrays."""
@@ -30,7 +30,7 @@ class Native:
     """The name of our transform."""
     make: Callable[[float], Call]
     """The function with its limit; a compiled one is compiled once for leaves that are alike."""
-    columns: tuple[str, ...] = COLUMNS
+    columns: tuple[str, ...] = (*DTYPES, MIXED)
     """The dtypes that its framework has."""
 
 

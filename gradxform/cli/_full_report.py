@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gradxform.cli._full_about import beginning, trees_measured
-from gradxform.cli._full_cases import ROWS, Row, Sizes
-from gradxform.cli._full_judge import Tally, merged
 from gradxform.cli._full_measure import Numbers, Where
 from gradxform.cli._full_native import Native
-from gradxform.cli._full_values import COLUMNS
+from gradxform.proof.cases import Sizes
+from gradxform.proof.judge import Tally, merged
+from gradxform.proof.rows import DTYPES, MIXED, ROWS, Row
 
 NAMES = {
     ("numpy", "eager"): "NumPy",
@@ -129,7 +129,9 @@ def _theirs(numbers: Numbers) -> Iterator[str]:
 
 def _like(numbers: Numbers, row: Row) -> Iterator[str]:
     """All functions that do what one of our transforms does."""
-    columns = [column for column in COLUMNS if any((key.row, key.column) == (row, column) for key in numbers.theirs)]
+    columns = [
+        column for column in (*DTYPES, MIXED) if any((key.row, key.column) == (row, column) for key in numbers.theirs)
+    ]
     tallies = {(key.native, key.column): tally for key, tally in numbers.theirs.items() if key.row == row}
     natives = list(dict.fromkeys(native for native, _ in tallies))
     ours = [cell(_of(numbers, lambda key, c=column: (key.row, key.column) == (row, c))) for column in columns]
@@ -174,7 +176,7 @@ def _of(numbers: Numbers, chosen: Callable[..., bool]) -> Tally:
 
 
 def _present(numbers: Numbers) -> list[str]:
-    return [column for column in COLUMNS if any(key.column == column for key in numbers.ours)]
+    return [column for column in (*DTYPES, MIXED) if any(key.column == column for key in numbers.ours)]
 
 
 def _places(numbers: Numbers) -> list[Where]:

@@ -32,12 +32,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gradxform import _backend, _parity
+from gradxform import _backend
 from gradxform._transformation import GradientTransformation
 from gradxform.cli import _picture
 from gradxform.cli._quiet import quiet
 from gradxform.cli._task import BATCH, NAMES, Gradients, Program, Run, Task, digits
 from gradxform.combining import identity
+from gradxform.proof import parity
 
 DEFAULT_STEPS = 400
 BUDGET = 2.0
@@ -180,7 +181,7 @@ class _Parity:
         results = {name: after if name == self.source else self._through(name, before) for name in self.names}
         for pair, (known, _) in self.worst.items():
             one, other = sorted(pair, key=self.names.index)
-            _, worst = _parity.differences(results[other], results[one])
+            _, worst = parity.differences(results[other], results[one])
             if worst is not None and worst.ulp > known:
                 self.worst[pair] = worst.ulp, f"{NAMES[other]} from {NAMES[one]} at step {self.steps}, {worst}"
         self.seconds += time.perf_counter() - start

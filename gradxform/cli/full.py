@@ -9,11 +9,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from gradxform.cli._full_cases import ROWS, Sizes
 from gradxform.cli._full_measure import Numbers, rounds
 from gradxform.cli._full_native import natives
 from gradxform.cli._full_report import page
 from gradxform.cli._quiet import quiet
+from gradxform.proof.cases import Sizes
+from gradxform.proof.rows import ROWS
 from gradxform.testing import frameworks_or_installed
 
 SIZES = Sizes()

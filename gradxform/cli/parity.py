@@ -12,9 +12,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gradxform import _parity
 from gradxform._transformation import GradientTransformation
 from gradxform.cli._quiet import quiet
+from gradxform.proof import parity
 from gradxform.testing import frameworks_or_installed
 
 BUDGETS = {"float16": 1, "bfloat16": 1}
@@ -28,9 +28,9 @@ def run(tx: GradientTransformation, gradients: Path | None, frameworks: Sequence
     names = frameworks_or_installed("parity", frameworks)
     cases = {gradients.name: read(gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {', '.join(names)}")
-    wanted = [_parity.expected(tx, tree) for tree in cases.values()]
+    wanted = [parity.expected(tx, tree) for tree in cases.values()]
     with console.status("running eager and compiled ..."), quiet():
-        results = _parity.run(tx, list(cases.values()), names)
+        results = parity.run(tx, list(cases.values()), names)
     table, over = _table(list(cases), results, wanted)
     console.print(table)
     largest = _between(results)
@@ -92,7 +92,7 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
 
 
 def _table(
-    cases: Sequence[str], results: Sequence[Sequence[_parity.Result]], wanted: Sequence[_parity.Leaves]
+    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
 ) -> tuple[Table, list[str]]:
     """A row for each outcome of a case, with all that had it, and what is over budget."""
     table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
@@ -101,7 +101,7 @@ def _table(
         outcomes: dict[tuple[str, str, str], list[str]] = {}
         for result in (row[i] for row in results):
             who = f"{result.framework} {result.mode}"
-            first, largest = (None, None) if result.problem else _parity.differences(result.leaves, wanted[i])
+            first, largest = (None, None) if result.problem else parity.differences(result.leaves, wanted[i])
             same = "the same" if largest and first == largest else str(largest or "")
             outcome = (
                 "-" if result.problem else f"{largest.ulp:g}" if largest else "0",
@@ -118,22 +118,22 @@ def _table(
     return table, over
 
 
-def over_budget(result: _parity.Result, wanted: _parity.Leaves) -> bool:
+def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
     """Whether any leaf is farther from the reference than its dtype's budget."""
     for path, right in wanted.items():
-        _, worst = _parity.differences({path: result.leaves[path]}, {path: right})
+        _, worst = parity.differences({path: result.leaves[path]}, {path: right})
         if worst is not None and worst.ulp > BUDGETS.get(right.dtype.name, 2):
             return True
     return False
 
 
-def _between(results: Sequence[Sequence[_parity.Result]]) -> str:
+def _between(results: Sequence[Sequence[parity.Result]]) -> str:
     """The largest difference of any two results, in words."""
     found: tuple[float, str] = (0.0, "")
     for one, other in itertools.combinations(results, 2):
         for a, b in zip(one, other, strict=True):
             if not a.problem and not b.problem:
-                _, worst = _parity.differences(a.leaves, b.leaves)
+                _, worst = parity.differences(a.leaves, b.leaves)
                 if worst is not None and worst.ulp > found[0]:
                     found = (worst.ulp, f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}")
     return found[1]

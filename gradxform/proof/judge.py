@@ -1,0 +1,161 @@
+"""How far a result is from the reference, and in words where a distance says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.proof.parity import Difference, Leaves
+from gradxform.proof.rows import COMPLEX, Row
+from gradxform.proof.ulp import ulps
+from gradxform.proof.values import RANGES
+
+_FLUSHING = ("jax", "tensorflow")
+"""Their kernels turn subnormal results into zero, but for float16."""
+_SENSE = 64
+"""Up to this distance, nothing is NaN or zero that should not be: bfloat16 has 128 numbers to a power of two."""
+
+
+class Verdict(NamedTuple):
+    """What became of one tree."""
+
+    worst: Difference | None = None
+    over: Difference | None = None
+    """The largest distance that is beyond the budget of its dtype."""
+    wrong: str = ""
+    """NaN, infinity or zero where the reference has a number, or the other way round."""
+    flushed: int = 0
+    """Results that were lost because a number was subnormal; they are not measured in units in the last place."""
+
+    def and_then(self, other: Verdict) -> Verdict:
+        """The verdict on both of two trees."""
+        return Verdict(
+            _larger(self.worst, other.worst),
+            _larger(self.over, other.over),
+            self.wrong or other.wrong,
+            self.flushed + other.flushed,
+        )
+
+
+def _larger(one: Difference | None, other: Difference | None) -> Difference | None:
+    return other if one is None or (other is not None and other.ulp > one.ulp) else one
+
+
+@dataclass
+class Tally:
+    """What became of all runs of one transform in one dtype, framework and mode."""
+
+    cases: int = 0
+    elements: int = 0
+    ulp: float = 0.0
+    """The largest distance where nothing is wrong."""
+    case: str = ""
+    """The run it was in."""
+    worst: str = ""
+    """And the element."""
+    over: list[str] = field(default_factory=list)
+    """Runs with distances beyond the budget, and the elements."""
+    within: int = 0
+    """The cases of clips that were not due, whose results must be what was given, bit by bit."""
+    flushed: int = 0
+    wrong: dict[str, list[str]] = field(default_factory=dict)
+    """The cases by what was wrong in them."""
+    why: str = ""
+    """What was said when a result was first refused."""
+
+    def add(self, case: str, elements: int, verdict: Verdict) -> None:
+        """Count one run."""
+        self.cases += 1
+        self.elements += elements
+        self.flushed += verdict.flushed
+        if verdict.wrong:
+            self.wrong.setdefault(verdict.wrong, []).append(case)
+            return
+        if verdict.over is not None:
+            self.over.append(f"{case}, {verdict.over}")
+        if verdict.worst is not None and verdict.worst.ulp > self.ulp:
+            self.ulp, self.case, self.worst = verdict.worst.ulp, case, str(verdict.worst)
+
+    def refuse(self, case: str, elements: int, why: str) -> None:
+        """Count a run for which there was no result."""
+        self.why = self.why or f" ({why})"
+        self.add(case, elements, Verdict(wrong="refused"))
+
+
+def merged(tallies: list[Tally]) -> Tally:
+    """Several tallies as one."""
+    total = Tally()
+    for tally in tallies:
+        total.cases, total.elements = total.cases + tally.cases, total.elements + tally.elements
+        total.flushed, total.within = total.flushed + tally.flushed, total.within + tally.within
+        if tally.ulp > total.ulp:
+            total.ulp, total.case, total.worst = tally.ulp, tally.case, tally.worst
+        total.over += tally.over
+        for wrong, cases in tally.wrong.items():
+            total.wrong.setdefault(wrong, []).extend(cases)
+    return total
+
+
+@np.errstate(all="ignore")
+def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
+    """Hold one result against the reference and the budgets of its row.
+
+    Where the part of a gradient that a transform computes with on its way is subnormal, some kernels lose it.
+    """
+    worst: Difference | None = None
+    over: Difference | None = None
+    wrong, flushed = "", 0
+    for path, right in wanted.items():
+        for name, found, exact in _parts(path, got[path], right):
+            distance = ulps(found, exact)
+            if framework in _FLUSHING and exact.dtype.name != "float16":
+                lost = _lost(found, exact, distance, row.part)
+                flushed += int(lost.sum())
+                distance = np.where(lost, 0.0, distance)
+            if distance.size and distance.max() > 0:
+                difference = _difference(name, found, exact, distance)
+                worst = _larger(worst, difference)
+                over = _larger(over, difference if difference.ulp > row.budget(right.dtype) else None)
+                wrong = wrong or (_in_words(found, exact, distance) if difference.ulp > _SENSE else "")
+    return Verdict(worst, over, wrong, flushed)
+
+
+def _lost(found: Any, exact: Any, distance: Any, part: float) -> Any:
+    """The elements that became zero, or lost their last bits, because a number on the way was subnormal."""
+    least = _smallest(exact)
+    lost = (found == 0) | ((part < 1) & (distance > 1) & (np.abs(found - exact) <= least))
+    return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
+
+
+def _parts(path: str, got: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
+    """A leaf, or the real and the imaginary part of a complex one."""
+    if wanted.dtype.name in COMPLEX:
+        yield f"{path}.real", got.real, wanted.real
+        yield f"{path}.imag", got.imag, wanted.imag
+    else:
+        yield path, got, wanted
+
+
+def _difference(path: str, got: Any, wanted: Any, distance: Any) -> Difference:
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), np.shape(got)))
+    return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
+
+
+def _in_words(got: Any, wanted: Any, distance: Any) -> str:
+    """What is wrong where the distance is beyond sense."""
+    got, wanted = np.asarray(got), np.asarray(wanted)
+    if (np.isnan(got) & ~np.isnan(wanted)).any():
+        return "NaN"
+    if np.isinf(distance).any():
+        return "hides NaN" if np.isnan(wanted).any() else "infinity"
+    if ((got == 0) & (np.abs(wanted) > _smallest(wanted))).any():
+        return "zeros"
+    return ""
+
+
+def _smallest(x: Any) -> Any:
+    """The smallest normal number of a dtype."""
+    return x.dtype.type(2.0 ** RANGES[x.dtype.name].least)

@@ -1,0 +1,164 @@
+"""One chain on the same gradients in every framework, eager and compiled, against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from gradxform import _backend
+from gradxform._transformation import GradientTransformation
+from gradxform.proof.reference import reference, references
+from gradxform.proof.ulp import ulps
+
+Leaves = dict[str, Any]
+"""NumPy arrays by path."""
+Runner = Callable[[Sequence[Any], Any], tuple[list["Result"], Any]]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One element that two results do not agree on."""
+
+    path: str
+    index: tuple[int, ...]
+    got: Any
+    wanted: Any
+    ulp: float
+
+    def __str__(self) -> str:
+        """Path, index, both values and their distance."""
+        place = f"{self.path or '(the only leaf)'}{list(self.index) if self.index else ''}"
+        return f"{place}: {self.got!r}, not {self.wanted!r} ({self.ulp:g} ULP)"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one framework gave in one mode for one tree."""
+
+    framework: str
+    mode: str
+    leaves: Leaves
+    problem: str = ""
+    """What is wrong with structure, dtypes or shapes; then there are no leaves to compare."""
+
+
+def _numpy() -> _backend.Backend:
+    return _backend.backend("numpy")
+
+
+def named_leaves(tree: Any, backend: _backend.Backend | None = None) -> Leaves:
+    """A tree's leaves as NumPy arrays by path, None left out."""
+    backend = backend or _backend.lookup(tree)
+    if backend is None:
+        return {}
+    leaves = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)
+    return {path: backend.to_numpy(leaf) for path, leaf in leaves if leaf is not None}
+
+
+def run(
+    tx: GradientTransformation,
+    trees: Sequence[Any],
+    frameworks: Sequence[str],
+    modes: Sequence[str] = ("eager", "compiled"),
+) -> list[list[Result]]:
+    """The first steps on trees of NumPy arrays: for each framework and mode, one result for each tree.
+
+    The gradients themselves are the parameters. Trees of one structure share one compilation.
+    """
+    results = []
+    for framework in frameworks:
+        for mode in (mode for mode in modes if mode in modes_of(framework)):
+            runners: dict[Any, Runner] = {}
+            row = []
+            for tree in trees:
+                structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree, _numpy()).items()])
+                step = runners.setdefault(structure, runner(tx, framework, mode))
+                row.append(step([tree], tree)[0][0])
+            results.append(row)
+    return results
+
+
+def run_steps(
+    tx: GradientTransformation, steps: Sequence[Any], params: Any, framework: str, mode: str
+) -> tuple[list[Result], Any]:
+    """The results of one step after the other, on trees of NumPy arrays that are alike, and the last state."""
+    return runner(tx, framework, mode)(steps, params)
+
+
+def modes_of(framework: str) -> tuple[str, ...]:
+    """The ways in which a framework runs."""
+    return ("eager",) if _backend.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
+
+
+def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
+    """Run steps in one framework and mode; trees that are alike but for their values are compiled once.
+
+    The runner takes the gradients of each step and the parameters, and returns the results and the last state.
+    """
+    backend = _backend.backend(framework)
+
+    def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return tx.update(updates, state, params)
+
+    function = one if mode == "eager" else backend.compile(one) or one
+
+    def run(steps: Sequence[Any], params: Any) -> tuple[list[Result], Any]:
+        own = optree.tree_map(backend.from_numpy, params)
+        state, results = tx.init(own), []
+        for tree in steps:
+            out, state = function(optree.tree_map(backend.from_numpy, tree), state, own)
+            results.append(_checked(backend, mode, tree, out))
+        return results, state
+
+    return run
+
+
+def _checked(backend: _backend.Backend, mode: str, tree: Any, out: Any) -> Result:
+    """A result, after a look at all that is not a value: structure, None, framework, dtypes and shapes."""
+    given, structure = named_leaves(tree, _numpy()), optree.tree_structure(tree, none_is_leaf=False)
+    if optree.tree_structure(out, none_is_leaf=False) != structure:
+        return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
+    for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
+        if leaf is not None and _backend.owner(leaf) is not backend:
+            return Result(backend.name, mode, {}, f"{path} became a {type(leaf).__name__}")
+    leaves = named_leaves(out, backend)
+    for path, leaf in given.items():
+        if (leaves[path].dtype, leaves[path].shape) != (leaf.dtype, leaf.shape):
+            got = f"{leaves[path].dtype} {leaves[path].shape}"
+            return Result(backend.name, mode, {}, f"{path} became {got}, from {leaf.dtype} {leaf.shape}")
+    return Result(backend.name, mode, leaves)
+
+
+def expected(tx: GradientTransformation, tree: Any) -> Leaves:
+    """The reference's result for a tree of NumPy arrays."""
+    leaves = named_leaves(tree, _numpy())
+    return dict(zip(leaves, reference(tx, list(leaves.items()), list(leaves.values())), strict=True))
+
+
+def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:
+    """The reference's results of one step after the other."""
+    named = [named_leaves(tree, _numpy()) for tree in steps]
+    own = list(named_leaves(params, _numpy()).values())
+    results = references(tx, [list(leaves.items()) for leaves in named], own)
+    return [dict(zip(leaves, result, strict=True)) for leaves, result in zip(named, results, strict=True)]
+
+
+def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
+    """The first and the largest difference of two results; None where there is none."""
+    first = largest = None
+    for path, right in wanted.items():
+        distance = ulps(got[path], right)
+        if distance.size and distance.max() > 0:
+            first = first or _difference(path, got[path], right, distance, int(np.flatnonzero(distance)[0]))
+            worst = _difference(path, got[path], right, distance, int(np.argmax(distance)))
+            largest = worst if largest is None or worst.ulp > largest.ulp else largest
+    return first, largest
+
+
+def _difference(path: str, got: Any, wanted: Any, distance: Any, place: int) -> Difference:
+    index = tuple(int(i) for i in np.unravel_index(place, np.shape(got)))
+    return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))

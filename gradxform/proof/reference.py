@@ -1,0 +1,217 @@
+"""Every transform a second time, straight from its formula, in extended precision: what the others are held against.
+
+Nothing here goes through the flat view or a backend. Values are NumPy's longdouble (float64 where a platform has no
+more), so that float64 results can be judged as well; they are rounded to a leaf's dtype once, at the end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform._transformation import GradientTransformation, factories
+from gradxform.matching import glob
+from gradxform.proof import reference_catalogue, reference_peers, reference_state
+from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
+from gradxform.proof.reference_state import Memory
+
+Leaves = Sequence[tuple[str, Any]]
+
+
+def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] | None = None) -> list[Any]:
+    """What a transformation gives for leaves with paths, at its first step, as NumPy arrays of the leaves' dtypes.
+
+    Raises:
+        NotImplementedError: a transform without a reference.
+    """
+    return references(tx, [leaves], params)[0]
+
+
+def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Any]:
+    """What a transformation gives at each of some steps."""
+    memory: Memory = {}
+    results = []
+    with np.errstate(all="ignore"):
+        for leaves in steps:
+            given = [None] * len(leaves) if params is None else [extended(param) for param in params]
+            work = [
+                Leaf(path, np.asarray(leaf).dtype, extended(leaf), param=param)
+                for (path, leaf), param in zip(leaves, given, strict=True)
+            ]
+            _apply(tx, work, memory)
+            results.append([rounded(leaf) for leaf in work])
+    return results
+
+
+def norm(leaves: Sequence[Any], ord: float = 2) -> float:
+    """The norm of arrays together, in extended precision."""
+    with np.errstate(all="ignore"):
+        return float(norm_of([extended(leaf) for leaf in leaves], ord))
+
+
+def _apply(tx: GradientTransformation, leaves: Sequence[Leaf], memory: Memory) -> None:
+    rule: Any = _WITH_STATE.get(tx.name)
+    kept = {"memory": memory}
+    if rule is None:
+        rule, kept = _RULES.get(tx.name), {}
+    if rule is None:
+        raise NotImplementedError(f"{tx!r} has no reference")
+    bound = inspect.signature(factories[tx.name]).bind(
+        *(value for name, value in tx.arguments if name is None),
+        **{name: value for name, value in tx.arguments if name is not None},
+    )
+    for name, parameter in bound.signature.parameters.items():
+        if ("Scalar" in str(parameter.annotation) or tx.name == "scale_by_schedule") and callable(
+            bound.arguments.get(name)
+        ):
+            bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
+    memory["step"] = memory.get("step", 0) + 1
+    rule([leaf for leaf in leaves if not leaf.stopped], *bound.args, **bound.kwargs, **kept)
+
+
+def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, high: Any = None) -> None:
+    low, high = (-max_abs, max_abs) if max_abs is not None else (low, high)
+    for leaf in leaves:
+        for bound, choose in ((low, np.maximum), (high, np.minimum)):
+            if bound is not None:
+                leaf.value = choose(leaf.value, extended(np.asarray(bound).astype(leaf.dtype)))
+
+
+def _clip_norm(
+    leaves: Sequence[Leaf], max_norm: float, axes: Any = None, ord: float = 2, like: str | None = None
+) -> None:
+    if like is not None:
+        if axes is not None:
+            raise NotImplementedError("the reference of like takes no axes")
+        return _as_a_peer(reference_peers.EACH[like], leaves, max_norm, ord)
+    for leaf in leaves:
+        over = axes if axes is None else tuple(axes) if isinstance(axes, (list, tuple)) else (axes,)
+        size = np.abs(leaf.value)
+        if over is None:
+            n = norm_of([leaf.value], ord)
+        elif ord == math.inf:
+            n = size.max(axis=over, keepdims=True, initial=0)
+        else:
+            n = (size ** np.longdouble(ord)).sum(axis=over, keepdims=True) ** (1 / np.longdouble(ord))
+        leaf.value = limited(leaf.value, n, max_norm, is_single(leaf))
+
+
+def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
+    if like is not None:
+        return _as_a_peer(reference_peers.TOGETHER[like], leaves, max_norm, ord)
+    n = norm_of([leaf.value for leaf in leaves], ord)
+    for leaf in leaves:
+        leaf.value = limited(leaf.value, n, max_norm, all(map(is_single, leaves)))
+
+
+def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
+    """In the arithmetic of the leaves' dtypes."""
+    clipped = clip([rounded(leaf) for leaf in leaves], max_norm, lambda given: norm_of(list(map(extended, given)), ord))
+    for leaf, new in zip(leaves, clipped, strict=True):
+        leaf.value = extended(new)
+
+
+def _scale(leaves: Sequence[Leaf], factor: float) -> None:
+    for leaf in leaves:
+        leaf.value = times(leaf.value, np.longdouble(factor))
+
+
+def _stop(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        leaf.value, leaf.stopped = np.zeros_like(leaf.value), True
+
+
+def _inner(memory: Memory, part: Any) -> Memory:
+    """The memory of one of several inner transforms."""
+    return memory.setdefault(part, {})
+
+
+def _chain(leaves: Sequence[Leaf], *txs: GradientTransformation, memory: Memory) -> None:
+    for rank, tx in enumerate(txs):
+        _apply(tx, leaves, _inner(memory, rank))
+
+
+def _masked(leaves: Sequence[Leaf], tx: GradientTransformation, where: Any, memory: Memory) -> None:
+    _apply(tx, [leaf for leaf in leaves if _matches(where, leaf)], _inner(memory, 0))
+
+
+def _partition(leaves: Sequence[Leaf], rules: Any, default: Any = None, *, memory: Memory) -> None:
+    rest = list(leaves)
+    for rank, (where, tx) in enumerate(rules.items()):
+        _apply(tx, [leaf for leaf in rest if _matches(where, leaf)], _inner(memory, rank))
+        rest = [leaf for leaf in rest if not _matches(where, leaf)]
+    if default is not None:
+        _apply(default, rest, _inner(memory, -1))
+
+
+def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None = None, *, memory: Memory) -> None:
+    finite = all(np.isfinite(leaf.value).all() for leaf in leaves)
+    memory["bad"] = 0 if finite else memory.get("bad", 0) + 1
+    most = math.inf if max_consecutive is None else max_consecutive
+    _apply_if(finite or memory["bad"] > most, leaves, tx, memory)
+
+
+def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory) -> None:
+    kind: Any = np.float32 if all(map(is_single, leaves)) else np.float64
+    n = norm_of([leaf.value for leaf in leaves], 2)
+    _apply_if(bool(np.isfinite(n) and kind(n) <= kind(max_norm)), leaves, tx, memory)
+
+
+def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:
+    sums = memory.setdefault("sums", {})
+    for leaf in leaves:
+        sums[leaf.path] = sums.get(leaf.path, 0) + leaf.value
+        leaf.value = kept(times(sums[leaf.path], 1 / np.longdouble(every)), leaf)
+    due = memory["step"] % every == 0
+    if due:
+        memory["sums"] = {}
+    _apply_if(due, leaves, tx, memory)
+
+
+def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory: Memory) -> None:
+    _apply(tx, leaves, _inner(memory, "inner"))
+
+
+def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, memory: Memory) -> None:
+    if due:
+        return _apply(tx, leaves, _inner(memory, "inner"))
+    for leaf in leaves:
+        leaf.value = np.zeros_like(leaf.value)
+
+
+def _matches(where: Any, leaf: Leaf) -> bool:
+    if isinstance(where, str):
+        return glob(where).fullmatch(leaf.path) is not None
+    if isinstance(where, re.Pattern):
+        return where.search(leaf.path) is not None
+    if callable(where):
+        return bool(where(leaf.path, leaf.value))
+    raise NotImplementedError(f"the reference matches patterns and functions, not {where!r}")
+
+
+_RULES: dict[str, Callable[..., None]] = {
+    "clip_global_norm": _clip_global_norm,
+    "clip_norm": _clip_norm,
+    "clip_value": _clip_value,
+    "freeze": lambda leaves, where: _stop([leaf for leaf in leaves if _matches(where, leaf)]),
+    "identity": lambda leaves: None,
+    "scale": _scale,
+    "scale_by_schedule": _scale,
+    "stop": _stop,
+    **reference_catalogue.RULES,
+}
+_WITH_STATE: dict[str, Callable[..., None]] = {
+    "accumulate": _accumulate,
+    "chain": _chain,
+    "masked": _masked,
+    "measure": _measure,
+    "partition": _partition,
+    "skip_large": _skip_large,
+    "skip_nonfinite": _skip_nonfinite,
+    **reference_state.RULES,
+}

@@ -1,0 +1,104 @@
+"""References of the catalogue's stateless transforms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform.matching import glob
+from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, times
+
+
+def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
+    for leaf in leaves:
+        rms = norm_of([leaf.value], 2) / np.sqrt(np.longdouble(max(leaf.value.size, 1)))
+        leaf.value = limited(leaf.value, rms, max_rms, is_single(leaf))
+
+
+def _clip_average_norm(leaves: Sequence[Leaf], max_norm: float) -> None:
+    for leaf in leaves:
+        average = norm_of([leaf.value], 2) / max(leaf.value.size, 1)
+        leaf.value = limited(leaf.value, average, max_norm, is_single(leaf))
+
+
+def _normalized(leaves: Sequence[Leaf], norm: Any) -> None:
+    for leaf in leaves:
+        leaf.value = times(leaf.value, np.nan if not np.isfinite(norm) else 1 / norm if norm else 1)
+
+
+def _normalize_norm(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        _normalized([leaf], norm_of([leaf.value], 2))
+
+
+def _normalize_global_norm(leaves: Sequence[Leaf]) -> None:
+    _normalized(leaves, norm_of([leaf.value for leaf in leaves], 2))
+
+
+def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
+    rank = leaf.value.ndim
+    if rank < 2:
+        return tuple(range(rank))
+    if isinstance(axes, Mapping):
+        axes = next(found for pattern, found in axes.items() if glob(pattern).fullmatch(leaf.path))
+    if callable(axes):
+        axes = axes(leaf.path, leaf.value)
+    named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}
+    if isinstance(axes, str):
+        return named[axes]
+    return tuple(axis % rank for axis in (axes if isinstance(axes, (list, tuple)) else (axes,)))
+
+
+def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
+    for leaf in leaves:
+        if leaf.value.ndim > 1:
+            over = _over(axes or "torch", leaf)
+            count = max(math.prod(leaf.value.shape[axis] for axis in over), 1)
+            leaf.value = leaf.value - leaf.value.sum(axis=over, keepdims=True) / count
+
+
+def _sign(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        leaf.value = np.sign(leaf.value)
+
+
+def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        leaf.value = np.where(np.isfinite(leaf.value), leaf.value, 0)
+
+
+def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
+    for leaf in leaves:
+        leaf.value = kept(leaf.value + times(leaf.param, np.longdouble(weight_decay)), leaf)
+
+
+def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:
+    for leaf in leaves:
+        over = _over(axes, leaf)
+        size, own = (np.sqrt((np.abs(value) ** 2).sum(axis=over, keepdims=True)) for value in (leaf.param, leaf.value))
+        kind: Any = np.float32 if is_single(leaf) else np.float64
+        limit = np.longdouble(clipping) * np.maximum(size, np.longdouble(eps))
+        factor = np.where(np.isfinite(own), limit / np.where(own == 0, 1, own), np.nan)
+        leaf.value = np.where(own.astype(kind) <= limit.astype(kind), leaf.value, times(leaf.value, factor))
+
+
+def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
+    for leaf in leaves:
+        leaf.value = fn(leaf.value)
+
+
+RULES: dict[str, Callable[..., None]] = {
+    "add_decayed_weights": _add_decayed_weights,
+    "centralize": _centralize,
+    "clip_adaptive": _clip_adaptive,
+    "clip_average_norm": _clip_average_norm,
+    "clip_rms": _clip_rms,
+    "elementwise": _elementwise,
+    "normalize_global_norm": _normalize_global_norm,
+    "normalize_norm": _normalize_norm,
+    "sign": _sign,
+    "zero_nonfinite": _zero_nonfinite,
+}

@@ -1,0 +1,119 @@
+"""References of transforms that keep a state, and of the random numbers: each has a memory of its own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, times
+
+Memory = dict[Any, Any]
+
+
+def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: Memory) -> None:
+    for leaf in leaves:
+        d = np.longdouble(decay)
+        new = kept(times(memory.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
+        memory[leaf.path] = new
+        leaf.value = times(new, 1 / -np.expm1(memory["step"] * np.log(d))) if debias else new
+
+
+def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
+    for leaf in leaves:
+        d = np.longdouble(decay)
+        new = leaf.value + times(memory.get(leaf.path, np.zeros_like(leaf.value)), d)
+        leaf.value = kept(leaf.value + times(new, d) if nesterov else new, leaf)
+        memory[leaf.path] = kept(new, leaf)
+
+
+def _kind(leaves: Sequence[Leaf]) -> Any:
+    return np.float32 if all(map(is_single, leaves)) else np.float64
+
+
+def _scopes(leaves: Sequence[Leaf], per_leaf: bool, memory: Memory) -> list[tuple[Sequence[Leaf], Memory, Any]]:
+    """The leaves that have one norm, their memory, and the dtype of what is kept."""
+    scopes = [[leaf] for leaf in leaves] if per_leaf else [leaves]
+    return [(scope, memory.setdefault(rank, {}), _kind(leaves)) for rank, scope in enumerate(scopes)]
+
+
+def _limit_all(leaves: Sequence[Leaf], norm: Any, limit: Any) -> None:
+    single = all(map(is_single, leaves))
+    for leaf in leaves:
+        leaf.value = limited(leaf.value, norm, limit, single)
+
+
+def _clip_percentile(
+    leaves: Sequence[Leaf], percentile: float, window: int = 1000, per_leaf: bool = False, *, memory: Memory
+) -> None:
+    for scope, own, kind in _scopes(leaves, per_leaf, memory):
+        n, history = norm_of([leaf.value for leaf in scope], 2), own.setdefault("history", [])
+        if np.isfinite(kind(n)):
+            history.append(float(kind(n)))
+        limit = np.percentile(history[-window:], percentile) if history else np.inf
+        _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
+
+
+def _clip_zscore(
+    leaves: Sequence[Leaf],
+    threshold: float = 2.5,
+    decay: float = 0.97,
+    warmup: int = 25,
+    per_leaf: bool = False,
+    *,
+    memory: Memory,
+) -> None:
+    d = np.longdouble(decay)
+    for scope, own, kind in _scopes(leaves, per_leaf, memory):
+        n, seen = norm_of([leaf.value for leaf in scope], 2), own.setdefault("norms", [])
+        mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.longdouble(np.inf)
+        if len(seen) >= warmup and variance > 0 and n - mean > threshold * np.sqrt(variance):
+            limit = mean + np.longdouble(threshold) ** 2 * variance / (n - mean)
+        if np.isfinite(kind(n)):
+            seen.append(n)
+            if len(seen) <= warmup:
+                new = mean + (n - mean) / len(seen)
+                spread = variance + ((n - mean) * (n - new) - variance) / len(seen)
+            else:
+                new = d * mean + (1 - d) * min(n, limit)
+                spread = d * variance + (1 - d) * (min(n, limit) - new) ** 2
+            own["mean"], own["deviation"] = (np.longdouble(kind(number)) for number in (new, np.sqrt(spread)))
+        _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
+
+
+def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memory) -> None:
+    with np.errstate(over="ignore"):
+        for leaf in leaves:
+            key = threefry((seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF, 0, memory["step"] - 1)
+            digest = functools.reduce(lambda h, c: (h ^ ord(c)) * 0x100000001B3 % 2**64, leaf.path, 0xCBF29CE484222325)
+            key = threefry(*key, digest // 2**32, digest % 2**32)
+            first, second = threefry(*key, np.zeros(leaf.value.size, np.uint32), np.arange(leaf.value.size))
+            radius = np.sqrt(-2 * np.log((first.astype(np.longdouble) + 0.5) / 2.0**32))
+            pi = np.longdouble("3.14159265358979323846264338327950288")
+            turns = second.astype(np.uint32).view(np.int32).astype(np.longdouble) / 2.0**32
+            normal = radius * np.cos(2 * pi * turns)
+            leaf.value = kept(leaf.value + np.longdouble(stddev) * normal.reshape(leaf.value.shape), leaf)
+
+
+def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
+    """Threefry-2x32 with 20 rounds, in unsigned words."""
+    keys = [np.asarray(word).astype(np.uint32) for word in (key0, key1)]
+    keys.append(keys[0] ^ keys[1] ^ np.uint32(0x1BD11BDA))
+    x, y = (np.asarray(count).astype(np.uint32) + key for count, key in zip((count0, count1), keys[:2], strict=True))
+    for group in range(5):
+        for places in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
+            x = x + y
+            y = ((y << np.uint32(places)) | (y >> np.uint32(32 - places))) ^ x
+        x, y = x + keys[(group + 1) % 3], y + keys[(group + 2) % 3] + np.uint32(group + 1)
+    return x, y
+
+
+RULES: dict[str, Callable[..., None]] = {
+    "add_noise": _add_noise,
+    "clip_percentile": _clip_percentile,
+    "clip_zscore": _clip_zscore,
+    "ema": _ema,
+    "trace": _trace,
+}

@@ -1,0 +1,156 @@
+"""The table of transforms: the tests and `gradxform parity --full` run every row in every framework and mode.
+
+A row is an expression that builds a transform, and how near its results must come to those of `proof.reference`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradxform._parse import parse
+from gradxform._transformation import GradientTransformation
+
+DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
+COMPLEX = {"complex64": "float32", "complex128": "float64"}
+"""The dtype of a complex dtype's parts."""
+MIXED = "mixed"
+"""In the place of a dtype: float32, float16, bfloat16 and float64 in one tree."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One transform and its budgets."""
+
+    expression: str
+    ulp: float = 2
+    """The budget for float32, float64 and complex gradients, in units in the last place; 0 means bit-identical.
+
+    Half precision has 1, or 0 where this is 0."""
+    double: float | None = None
+    """The budget for float64 and complex128 where hyperparameters are float64 numbers themselves and cost more."""
+    real: bool = False
+    """For real gradients only."""
+    single: bool = False
+    """Not for float64 gradients: sums may cancel what is not right to the last bit."""
+    part: float = 1.0
+    """The part of a gradient that it computes with on its way: 0.1, if it multiplies by a tenth."""
+
+    def __str__(self) -> str:
+        """The expression."""
+        return self.expression
+
+    @property
+    def tx(self) -> GradientTransformation:
+        """The transform."""
+        return parse(self.expression)
+
+    @property
+    def matrix(self) -> bool:
+        """Whether axes are given by number, so that gradients need at least two of them."""
+        return re.search(r"axes=[-(\d]", self.expression) is not None
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of gradients that it takes."""
+        left_out = {*(COMPLEX if self.real else ()), *(("float64", "complex128") if self.single else ())}
+        return tuple(dtype for dtype in DTYPES if dtype not in left_out)
+
+    @property
+    def steps(self) -> int:
+        """How many gradients one after the other show what it does."""
+        return 5 if self.tx.stateful else 1
+
+    def budget(self, dtype: Any) -> float:
+        """The largest distance allowed in one dtype."""
+        name = np.dtype(dtype).name
+        if self.double is not None and name in ("float64", "complex128"):
+            return self.double
+        return min(self.ulp, 1) if name in ("float16", "bfloat16") else self.ulp
+
+
+STATELESS = (
+    Row("identity()", ulp=0),
+    Row("stop()", ulp=0),
+    Row("scale(0.3)"),
+    Row("scale(-1.0)", ulp=0),
+    Row("scale(0.25)", ulp=0),
+    Row("chain(scale(1e25), scale(1e25), scale(1e-30), scale(1e-20))"),
+    Row("clip_value(0.5)", ulp=0, real=True),
+    Row("clip_value(low=-0.25)", ulp=0, real=True),
+    Row("clip_value(low=0.1, high=0.7)", ulp=0, real=True),
+    Row("clip_norm(1.0)"),
+    Row("clip_norm(0.0)", ulp=0),
+    Row("clip_norm(float('inf'))", ulp=0),
+    Row("clip_norm(1.0, ord=1)"),
+    Row("clip_norm(1.0, ord=float('inf'))"),
+    Row("clip_norm(1.0, ord=3)", ulp=4),
+    Row("clip_norm(0.7, axes=-1)"),
+    Row("clip_norm(0.7, axes=(0, 1), ord=1)"),
+    Row("clip_global_norm(1.0)"),
+    Row("clip_global_norm(1.0, ord=1)"),
+    Row("clip_global_norm(1.0, ord=float('inf'))"),
+    Row("clip_global_norm(1.0, ord=2.5)", ulp=4),
+    Row("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"),
+    Row("chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))", real=True),
+    Row("chain(scale(3.0), clip_value(0.5), clip_norm(0.7))", real=True),
+    Row("masked(clip_global_norm(1.0), '**/w')"),
+    Row("freeze('**/w')", ulp=0),
+    Row("chain(freeze('**/v'), clip_global_norm(1.0))"),
+    Row("partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=scale(0.3))"),
+    Row("clip_rms(0.5)"),
+    Row("clip_average_norm(0.01)"),
+    Row("normalize_norm()"),
+    Row("normalize_global_norm()"),
+    Row("sign()", ulp=0, real=True),
+    Row("zero_nonfinite()", ulp=0),
+    Row("chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"),
+)
+
+STATEFUL = (
+    Row("centralize()", real=True, part=0.01),
+    Row("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", real=True, part=0.01),
+    Row("add_decayed_weights(0.01)", part=0.01),
+    Row("chain(clip_global_norm(1.0), add_decayed_weights(0.3))", single=True),
+    Row("chain(scale(0.5), add_decayed_weights(0.3))", part=0.15),
+    Row("clip_adaptive(0.1, axes='keras')"),
+    Row("clip_adaptive(0.1, axes='torch', eps=0.5)"),
+    Row("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))"),
+    Row("ema(0.9)", double=64, part=0.1),
+    Row("ema(0.75, debias=False)", double=64, part=0.25),
+    Row("ema(0.9999)", double=64, part=1e-4),
+    Row("ema(0.999999, debias=False)", double=64, part=1e-6),
+    Row("trace(0.9)", double=64),
+    Row("trace(0.9, nesterov=True)", double=64),
+    Row("masked(trace(0.9), '**/w')", double=64),
+    Row("accumulate(clip_global_norm(1.0), 2)"),
+    Row("accumulate(trace(0.5), 3)"),
+    Row("skip_nonfinite(trace(0.5))"),
+    Row("skip_nonfinite(ema(0.5, debias=False), max_consecutive=1)", part=0.5),
+    Row("skip_large(trace(0.5), 73.5)"),
+    Row("clip_percentile(40.0, 3)"),
+    Row("clip_percentile(75.0, 4, per_leaf=True)"),
+    Row("clip_zscore(1.0, 0.9, 2)", double=4),
+    Row("clip_zscore(0.5, 0.5, 1, per_leaf=True)", double=4),
+    Row("add_noise(0.1, 7)", real=True, single=True),
+    Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
+    Row("measure(masked(trace(0.5), '**/w'), 'momentum')", double=64),
+)
+"""Transforms that need parameters, or that keep a state: these run over several steps."""
+
+ROWS = STATELESS + STATEFUL
+
+
+def first() -> tuple[Row, ...]:
+    """The rows that name a transform for the first time: together they have them all."""
+    seen: set[str] = set()
+    found = []
+    for row in ROWS:
+        names = set(re.findall(r"([a-z_]+)\(", row.expression)) - {"float"}
+        if names - seen:
+            found.append(row)
+        seen |= names
+    return tuple(found)

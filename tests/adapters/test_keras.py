@@ -1,0 +1,104 @@
+"""gradxform in Keras 3: keras_cases.py in a process for each backend, and the same numbers in all of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import python
+
+from gradxform.testing import max_ulp
+
+pytest.importorskip("keras")
+
+BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def run(backend: str, *arguments: str, **more: Any) -> Any:
+    return python(*arguments, KERAS_BACKEND=backend, TF_CPP_MIN_LOG_LEVEL="3", **more)
+
+
+@pytest.mark.timeout(900)
+def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path) -> None:
+    """One test, so that no two workers run the same processes.
+
+    The numbers are weights after a step of plain gradient descent from zero, which adds nothing of its own.
+    """
+    for backend in BACKENDS:
+        pytest.importorskip(backend)
+    options = ("-q", "--no-header", "-p", "no:cacheprovider", "--tb=short")
+    with ThreadPoolExecutor() as pool:
+        done = {
+            backend: pool.submit(
+                run, backend, "-m", "pytest", *options, "tests/adapters/keras_cases.py", GRADXFORM_KERAS_OUT=str(tmp_path)
+            )
+            for backend in BACKENDS
+        }
+    for backend, running in done.items():
+        output = running.result().stdout
+        passed = re.search(r"(\d+) passed", output)
+        assert passed is not None
+        assert int(passed[1]) > 100, backend + output[-2000:]
+    weights = {}
+    for backend in BACKENDS:
+        with np.load(tmp_path / f"{backend}.npz") as arrays:
+            weights[backend] = dict(arrays)
+    for one, other in itertools.combinations(BACKENDS, 2):
+        assert weights[one].keys() == weights[other].keys()
+        assert len(weights[one]) > 10
+        for name, array in weights[one].items():
+            assert np.any(array) or name.startswith("accumulate"), name
+            assert max_ulp(array, weights[other][name]) <= 2, (name, one, other)
+
+
+@pytest.fixture(scope="module")
+def under_a_strategy() -> Any:
+    pytest.importorskip("tensorflow")
+    return json.loads(run("tensorflow", "tests/adapters/keras_strategy.py").stdout.splitlines()[-1])
+
+
+def test_the_limit_holds_for_what_two_replicas_apply_together(under_a_strategy: Any) -> None:
+    """Keras clips in each replica, and adds up: twice the limit. Ours clips the sum."""
+    assert under_a_strategy["replicas"] == 2
+    assert under_a_strategy["native"] == pytest.approx(0.5, rel=1e-5)
+    assert under_a_strategy["ours"] == pytest.approx(0.25, rel=1e-5)
+    assert under_a_strategy["ours, loss scaled"] == pytest.approx(0.25, rel=1e-5)
+
+
+def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
+    assert under_a_strategy["sum"] == [-9.0, -12.0]
+    assert under_a_strategy["clipped"] == pytest.approx([-9.0, -12.0], rel=1e-6)
+    assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+
+
+def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_strategy: Any) -> None:
+    assert "leaves steps out, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
+    make = (
+        "import keras, gradxform as gx; m = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]); "
+        f"m.compile(gx.keras.wrap('sgd', gx.clip_norm(1.0)), loss='mse'); m.save({str(tmp_path / 'm.keras')!r})"
+    )
+    run("jax", "-c", make)
+    load = (
+        f"import keras; m = keras.saving.load_model({str(tmp_path / 'm.keras')!r}); print(type(m.optimizer).__name__)"
+    )
+    done = run("jax", "-c", ("import gradxform_keras; " if imported else "") + load, check=imported)
+    if imported:
+        assert done.stdout.strip() == "TransformingSGD", done.stderr[-2000:]
+    else:
+        assert "Could not locate class" in done.stderr
+
+
+def test_a_backend_that_does_not_train() -> None:
+    code = "import keras, gradxform as gx; gx.keras.wrap(keras.optimizers.SGD(), gx.clip_norm(1.0))"
+    done = run("numpy", "-c", code, check=False)
+    assert "keras.wrap: Keras's backend is 'numpy', which does not train" in done.stderr

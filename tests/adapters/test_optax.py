@@ -1,0 +1,887 @@
+"""gradxform and optax together: optax's combinators around ours, its transforms in ours, and its own tests of ours."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import functools
+import inspect
+import re
+import sys
+import types
+import unittest
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support import assert_bits, assert_close, assert_ulp, f32, tensors, train
+
+import gradxform as gx
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+jnp = jax.numpy
+
+import optax.contrib  # noqa: E402, F811
+import optax.experimental  # noqa: E402
+
+aggregating = optax.experimental.aggregating
+CLIP = gx.clip_norm(1.0)
+UNTOUCHED = {"b": f32(0.1), "w": f32(3, 4)}
+CLIPPED = {"b": f32(0.1), "w": f32(0.6, 0.8)}
+grads = functools.partial(tensors, "jax", UNTOUCHED)
+WRITTEN_FOR = optax.__version__ == "0.2.8"
+of_this_version = pytest.mark.skipif(not WRITTEN_FOR, reason="lists what optax 0.2.8 has")
+
+# --- gradxform in optax ----------------------------------------------------------------------------------------------
+
+NEGATED = jax.tree.map(np.negative, CLIPPED)
+IN_OPTAX = {
+    "chain": (lambda: optax.chain(CLIP, optax.scale(-1.0)), NEGATED, NEGATED),
+    "named_chain": (lambda: optax.named_chain(("clip", CLIP), ("turn", optax.scale(-1.0))), NEGATED, NEGATED),
+    "masked": (lambda: optax.masked(CLIP, {"b": True, "w": False}), UNTOUCHED, UNTOUCHED),
+    "partition": (lambda: optax.partition({1: CLIP, 2: optax.scale(0.0)}, {"b": 2, "w": 1}), "b zero", "b zero"),
+    "multi_transform": (lambda: optax.multi_transform({1: gx.stop(), 2: CLIP}, {"b": 1, "w": 2}), "b zero", "b zero"),
+    "apply_if_finite": (lambda: optax.apply_if_finite(CLIP, 3), CLIPPED, CLIPPED),
+    "conditionally_transform": (
+        lambda: optax.conditionally_transform(CLIP, lambda step: step < 1),
+        CLIPPED,
+        UNTOUCHED,
+    ),
+    "conditionally_mask": (
+        lambda: optax.conditionally_mask(CLIP, lambda step: step < 1),
+        CLIPPED,
+        jax.tree.map(np.zeros_like, CLIPPED),
+    ),
+    "MultiSteps": (lambda: optax.MultiSteps(CLIP, 2), jax.tree.map(np.zeros_like, CLIPPED), CLIPPED),
+    "inject_hyperparams, a schedule": (
+        lambda: optax.inject_hyperparams(gx.clip_norm)(max_norm=optax.piecewise_constant_schedule(1.0, {1: 100.0})),
+        CLIPPED,
+        UNTOUCHED,
+    ),
+    "flatten": (lambda: optax.flatten(gx.clip_value(1.0)), "value", "value"),
+    "with_extra_args_support": (lambda: optax.with_extra_args_support(CLIP), CLIPPED, CLIPPED),
+}
+SHORT = {
+    "b zero": {"b": np.float32([0.0]), "w": CLIPPED["w"]},
+    "value": {"b": np.float32([0.1]), "w": np.float32([1.0, 1.0])},
+}
+
+
+@pytest.mark.parametrize("name", IN_OPTAX)
+def test_in_an_optax_combinator_as_it_stands(name: str) -> None:
+    make, *wanted = IN_OPTAX[name]
+    tx = make()
+    state, update = tx.init(grads()), jax.jit(tx.update)
+    for expected in wanted:
+        updates, state = update(grads(), state, grads())
+        assert_ulp(updates, SHORT.get(expected, expected) if isinstance(expected, str) else expected)
+
+
+def test_apply_if_finite_sees_the_nan_that_a_clip_lets_through() -> None:
+    tx = optax.apply_if_finite(gx.clip_global_norm(1.0), 3)
+    updates, state = jax.jit(tx.update)({"w": jnp.array([jnp.inf, 1.0])}, tx.init({"w": jnp.zeros(2)}))
+    assert_bits(updates, {"w": np.zeros(2, np.float32)})
+    assert int(state.notfinite_count) == 1
+
+
+def test_flatten_makes_the_norm_of_all_gradients_one() -> None:
+    tx = optax.flatten(CLIP)
+    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
+    assert_ulp(updates, gx.clip_global_norm(1.0)(grads()))
+
+
+def test_optax_masked_takes_the_global_norm_over_the_chosen_gradients() -> None:
+    tx = optax.masked(gx.clip_global_norm(1.0), {"b": True, "w": False})
+    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
+    assert_bits(updates, UNTOUCHED)
+
+
+@pytest.mark.parametrize("inner", ["adam", "sgd", "adamw"])
+def test_training_equals_that_with_the_native_clip(inner: str) -> None:
+    after = {"adam": lambda: optax.adam(1e-2), "sgd": lambda: optax.sgd(0.1, momentum=0.9)}
+    after["adamw"] = lambda: optax.adamw(1e-2, weight_decay=0.1)
+    params = {"w": jnp.linspace(-1.0, 1.0, 64), "b": jnp.ones(3)}
+    ours = train(optax.chain(gx.clip_global_norm(1.0), after[inner]()), params)
+    native = train(optax.chain(optax.clip_by_global_norm(1.0), after[inner]()), params)
+    assert float(jnp.max(jnp.abs(params["w"] - ours["w"]))) > 0.01
+    assert_close(ours, native)
+
+
+def test_in_a_train_state_that_goes_through_scan_and_cond() -> None:
+    tx = optax.chain(CLIP, optax.trace(0.5))
+
+    def step(state: Any, gradient: Any) -> Any:
+        return jax.lax.cond(
+            gradient[0] > 0,
+            lambda: tx.update(gradient, state)[::-1],
+            lambda: (state, jnp.zeros_like(gradient)),
+        )
+
+    stacked = jnp.array([[3.0, 4.0], [-1.0, 0.0], [0.3, 0.4]])
+    _, updates = jax.jit(lambda xs: jax.lax.scan(step, tx.init(stacked[0]), xs))(stacked)
+    assert_ulp(updates, np.float32([[0.6, 0.8], [0.0, 0.0], [0.6, 0.8]]))
+
+
+# --- every combinator of optax ---------------------------------------------------------------------------------------
+
+PARAMS = {"b": np.float32([0.5, -2.0]), "w": np.float32([[1.0, -0.5], [0.25, 2.0]])}
+ONLY_W = {"b": False, "w": True}
+Wrap = Callable[[Any], Any]
+
+
+def sgd(tx: Any) -> Any:
+    return optax.chain(tx, optax.sgd(0.1))
+
+
+COMBINATORS: dict[str, Wrap] = {
+    "chain": sgd,
+    "named_chain": lambda tx: optax.named_chain(("ours", tx), ("sgd", optax.sgd(0.1))),
+    "masked": lambda tx: optax.masked(tx, ONLY_W),
+    "masked, by a function": lambda tx: optax.masked(tx, lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)),
+    "partition": lambda tx: optax.partition({"ours": tx, "other": optax.adam(0.1)}, {"b": "other", "w": "ours"}),
+    "multi_transform": lambda tx: optax.multi_transform({0: optax.set_to_zero(), 1: tx}, {"b": 0, "w": 1}),
+    "selective_transform": lambda tx: optax.selective_transform(tx, freeze_mask={"b": True, "w": False}),
+    "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 2),
+    "conditionally_transform": lambda tx: optax.conditionally_transform(tx, lambda step: step != 1),
+    "conditionally_mask": lambda tx: optax.conditionally_mask(tx, lambda step: step != 1),
+    "MultiSteps": lambda tx: optax.MultiSteps(tx, 2),
+    "MultiSteps, gradient_transformation": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
+    "MultiSteps, skip_not_finite": lambda tx: optax.MultiSteps(tx, 1, should_skip_update_fn=optax.skip_not_finite),
+    "MultiSteps, skip_large_updates": lambda tx: optax.MultiSteps(
+        tx, 1, should_skip_update_fn=functools.partial(optax.skip_large_updates, max_squared_norm=100.0)
+    ),
+    "inject_hyperparams": lambda tx: optax.inject_hyperparams(lambda lr: optax.chain(tx, optax.sgd(lr)))(
+        lr=optax.linear_schedule(0.1, 0.2, 4)
+    ),
+    "flatten": optax.flatten,
+    "with_extra_args_support": optax.with_extra_args_support,
+    "lookahead": lambda tx: optax.lookahead(sgd(tx), 2, 0.5),
+    "monitor": lambda tx: optax.chain(
+        optax.monitor({"norm": optax.tree.norm, "mean": optax.measure_with_ema(optax.tree.norm, 0.9)}), tx
+    ),
+    "snapshot": lambda tx: optax.chain(tx, optax.snapshot("norm", optax.tree.norm)),
+    "lbfgs": lambda tx: optax.lbfgs(0.1, linesearch=tx),
+    "freeze": lambda tx: optax.chain(optax.freeze(ONLY_W), tx),
+    "keep_params_nonnegative": lambda tx: optax.chain(sgd(tx), optax.keep_params_nonnegative()),
+    "contrib.mechanize": lambda tx: optax.contrib.mechanize(sgd(tx)),
+    "contrib.schedule_free": lambda tx: optax.contrib.schedule_free(sgd(tx), 0.1),
+    "contrib.sam": lambda tx: optax.contrib.sam(sgd(tx), optax.sgd(0.05), sync_period=2),
+    "contrib.sam, the adversary": lambda tx: optax.contrib.sam(optax.sgd(0.1), sgd(tx), sync_period=2),
+    "contrib.split_real_and_imaginary": optax.contrib.split_real_and_imaginary,
+    "contrib.galore": lambda tx: optax.contrib.galore(0.1, rank=1, base_optimizer=tx),
+    "contrib.scale_by_galore": lambda tx: optax.contrib.scale_by_galore(rank=1, base_optimizer=tx),
+    "contrib.sophia": lambda tx: optax.contrib.sophia(0.1, hessian_diagonal_fn=tx, update_interval=1),
+    "aggregating.process": lambda tx: aggregating.process(optax.identity(), tx, optax.sgd(0.1)),
+}
+WITH_A_COND = ("aggregating", "apply_if", "conditionally", "MultiSteps", "lookahead", "lbfgs", "contrib.")
+NOT_WRAPPING = {
+    "GradientTransformationExtraArgs": "made by as_optax",
+    "inject_stateful_hyperparams": "deprecated: it warns, and is inject_hyperparams",
+    "tree_map_params": "a function of a state: test_tree_map_params",
+    "aggregating.add_mean_variance_to_opt": "adds arguments to an update function: nothing of the inner one is used",
+}
+PAIRS = {
+    "stateless": (gx.clip_global_norm(1.0), optax.clip_by_global_norm(1.0)),
+    "stateful": (
+        gx.chain(gx.clip_value(2.0), gx.ema(0.9), gx.trace(0.5)),
+        optax.chain(optax.clip(2.0), optax.ema(0.9), optax.trace(0.5)),
+    ),
+}
+
+
+def run(name: str, tx: Any, steps: int = 4) -> Any:
+    """Parameters after some steps, of which one is large, one after the other."""
+    optimizer = COMBINATORS[name](tx)
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    if name == "lookahead":
+        params = optax.LookaheadParams.init_synced(params)
+
+    # Eager shares the compiled operations of all combinators; a cond is compiled whenever it is met.
+    update = jax.jit(optimizer.update) if name.startswith(WITH_A_COND) else optimizer.update
+    state = optimizer.init(params)
+    for i in range(steps):
+        gradient = {path: jnp.asarray(np.cos(leaf * 7 + i) * (30 if i == 2 else 3)) for path, leaf in PARAMS.items()}
+        updates, state = update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("name", COMBINATORS)
+def test_in_a_combinator_ours_trains_as_optax_own(name: str, kind: str) -> None:
+    ours, native = PAIRS[kind]
+    found = run(name, ours)
+    wanted = run(name, native)
+    assert_close(found, wanted, rtol=3e-6, atol=1e-6)
+    moved = found.fast if name == "lookahead" else found
+    assert not np.array_equal(moved["w" if name != "freeze" else "b"], PARAMS["w" if name != "freeze" else "b"])
+
+
+KEEPING_STATE = {
+    "accumulate": gx.accumulate(gx.trace(0.5), 2),
+    "add_noise": gx.add_noise(0.1, 0),
+    "clip_percentile": gx.clip_percentile(50.0, 3),
+    "measure": gx.measure(gx.chain(gx.clip_norm(1.0), gx.trace(0.5))),
+    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
+    "schedule": gx.clip_norm(lambda t: 1.0 / (1.0 + t)),
+    "skip": gx.skip_nonfinite(gx.skip_large(gx.ema(0.5), 9.0)),
+}
+GROWS = {"monitor", "snapshot"}
+"""Optax puts what it measures into a state that was made without a place for it."""
+MULTIPLIES = {"contrib.sam", "contrib.sam, the adversary"}
+"""Optax chooses between two states by adding products, so that bools become numbers."""
+
+
+@pytest.mark.parametrize("name", COMBINATORS)
+def test_in_a_combinator_every_state_goes_through_a_trace_and_keeps_its_form(name: str) -> None:
+    params = jax.tree.map(jnp.asarray, PARAMS)
+    if name == "lookahead":
+        params = optax.LookaheadParams.init_synced(params)
+    gradient = params.fast if name == "lookahead" else params
+    for kind, tx in KEEPING_STATE.items():
+        optimizer = COMBINATORS[name](tx)
+        state = jax.eval_shape(optimizer.init, params)
+        updates, new = jax.eval_shape(optimizer.update, gradient, state, params)
+        assert jax.tree.structure(updates) == jax.tree.structure(params), kind
+        if name not in GROWS:
+            assert jax.tree.structure(new) == jax.tree.structure(state), kind
+        if name not in GROWS | MULTIPLIES:
+            kinds = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(part)] for part in (state, new)]
+            assert kinds[0] == kinds[1], kind
+
+
+def takers() -> Iterator[str]:
+    """The public functions of optax with an argument that is a transformation, or makes one."""
+    for prefix, place in (("", optax), ("contrib.", optax.contrib), ("aggregating.", aggregating)):
+        for name, value in vars(place).items():
+            if name.startswith("_") or not (inspect.isfunction(value) or inspect.isclass(value)):
+                continue
+            try:
+                arguments = inspect.signature(value).parameters.values()
+            except ValueError:
+                continue
+            if any("GradientTransformation" in str(argument.annotation) for argument in arguments):
+                yield prefix + name
+
+
+@of_this_version
+def test_every_function_of_optax_that_takes_a_transformation_is_in_the_table() -> None:
+    there = set(takers())
+    assert len(there) > 20
+    assert there - {name.partition(",")[0] for name in COMBINATORS} == set(NOT_WRAPPING) & there
+    assert {name for name in NOT_WRAPPING if "tree_map" not in name and "ExtraArgs" not in name} <= there
+
+
+@of_this_version
+def test_an_optax_monitor_measures_with_ours() -> None:
+    tx = optax.monitor({"clipped": CLIP, "mean": gx.jax.as_optax(gx.ema(0.5))})
+    state = tx.init(grads())
+    for _ in range(2):
+        updates, state = tx.update(grads(), state)
+    assert_bits(updates, grads())
+    assert_ulp(state.measurements, {"clipped": CLIPPED, "mean": jax.tree.map(np.asarray, grads())})
+
+
+def test_a_snapshot_after_a_clip_is_of_the_clipped() -> None:
+    tx = optax.chain(gx.clip_global_norm(1.0), optax.snapshot("norm", optax.tree.norm), optax.scale(5.0))
+    _, state = jax.jit(tx.update)(grads(), tx.init(grads()))
+    assert float(optax.tree.get(state, "norm")) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_tree_get_and_tree_set_find_what_is_in_our_states() -> None:
+    tx = optax.chain(gx.chain(CLIP, gx.ema(0.9)), optax.adam(0.1))
+    state = tx.init(grads())
+    assert_bits(optax.tree.get(state, "ema"), jax.tree.map(np.zeros_like, CLIPPED))
+    new = optax.tree.set(state, ema=grads())
+    assert_bits(optax.tree.get(new, "ema"), grads())
+
+
+@pytest.mark.parametrize("name", KEEPING_STATE)
+def test_tree_map_params_changes_what_is_of_the_parameters_form(name: str) -> None:
+    tx, params = KEEPING_STATE[name], {"b": jnp.ones(7), "w": jnp.ones((3, 5))}
+    for outer in (tx, optax.chain(CLIP, tx, optax.adam(0.1))):
+        state = outer.init(params)
+        new = optax.tree.map_params(outer, lambda leaf: leaf + 1, state)
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(new), strict=True):
+            assert np.array_equal(b, a + 1 if a.shape in ((7,), (3, 5)) else a)
+
+
+# --- hyperparameters that are injected -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(gx.clip_norm, "max_norm"), (gx.clip_rms, "max_rms"), (gx.clip_value, "max_abs"), (gx.scale, "factor")],
+)
+def test_a_hyperparameter_that_is_set_by_hand_between_steps_does_not_retrace(make: Any, name: str) -> None:
+    assert name in inspect.signature(make).parameters
+    tx = optax.chain(optax.inject_hyperparams(make)(**{name: 1.0}), optax.scale(-1.0))
+    traces = []
+
+    @jax.jit
+    def step(tree: Any, state: Any) -> Any:
+        traces.append(state)
+        return tx.update(tree, state)
+
+    state = jax.jit(tx.init)(grads())
+    for limit in (1.0, 0.5, 2.0, 100.0):
+        state[0].hyperparams[name] = jnp.asarray(limit, jnp.float32)
+        updates, state = step(grads(), state)
+        assert_ulp(jax.tree.map(np.negative, updates), make(limit)(grads()))
+    assert len(traces) == 1
+
+
+def test_an_injected_decay_changes_what_a_stateful_transform_does() -> None:
+    tx = optax.inject_hyperparams(gx.trace, static_args="nesterov")(decay=0.5)
+    state = tx.init(grads())
+    update = jax.jit(tx.update)
+    _, state = update(grads(), state)
+    state.hyperparams["decay"] = jnp.float32(0.0)
+    updates, _ = update(grads(), state)
+    assert_bits(updates, grads())
+
+
+def test_an_injected_schedule_is_asked_for_each_step() -> None:
+    tx = optax.inject_hyperparams(gx.clip_global_norm)(max_norm=optax.linear_schedule(1.0, 3.0, 2))
+    state, update = tx.init(grads()), jax.jit(tx.update)
+    for limit in (1.0, 2.0, 3.0, 3.0):
+        updates, state = update(grads(), state)
+        assert_ulp(updates, gx.clip_global_norm(limit)(grads()))
+        assert float(state.hyperparams["max_norm"]) == limit
+
+
+def test_inject_stateful_hyperparams_warns_and_works() -> None:
+    with pytest.warns(DeprecationWarning):
+        make = optax.inject_stateful_hyperparams(gx.clip_norm)
+    tx = make(max_norm=1.0)
+    assert_ulp(jax.jit(tx.update)(grads(), tx.init(grads()))[0], CLIPPED)
+
+
+def test_a_limit_in_several_injected_transforms_of_one_function() -> None:
+    def make(limit: Any, rate: Any) -> Any:
+        return optax.chain(gx.clip_global_norm(limit), gx.clip_norm(limit / 2), optax.sgd(rate))
+
+    tx = optax.inject_hyperparams(make)(limit=1.0, rate=optax.constant_schedule(1.0))
+    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
+    wanted = gx.chain(gx.clip_global_norm(1.0), gx.clip_norm(0.5), gx.scale(-1.0))(grads())
+    assert_ulp(updates, wanted)
+
+
+# --- optax in gradxform ----------------------------------------------------------------------------------------------
+
+
+def both(ours: Any, theirs: Any) -> None:
+    """Two optimizers give the same parameters after some steps."""
+    params = {"b": jnp.ones(3), "w": jnp.linspace(-1.0, 1.0, 8)}
+    assert_close(train(ours, params), train(theirs, params))
+
+
+def test_optax_in_chain() -> None:
+    both(gx.chain(gx.scale(0.5), optax.adam(0.1)), optax.chain(optax.scale(0.5), optax.adam(0.1)))
+
+
+def test_optax_in_chain_is_handed_the_parameters() -> None:
+    both(gx.chain(optax.adamw(0.1, weight_decay=0.5)), optax.adamw(0.1, weight_decay=0.5))
+
+
+def test_optax_in_masked() -> None:
+    both(gx.masked(optax.adamw(0.1), "w"), optax.masked(optax.adamw(0.1), {"b": False, "w": True}))
+
+
+def test_optax_in_partition() -> None:
+    both(
+        gx.partition({"w": optax.sgd(0.1, momentum=0.9)}, default=optax.adamw(0.1)),
+        optax.partition({"w": optax.sgd(0.1, momentum=0.9), "b": optax.adamw(0.1)}, {"w": "w", "b": "b"}),
+    )
+
+
+def test_optax_after_stop_has_no_state_for_what_is_stopped() -> None:
+    tx = gx.partition({"w": gx.stop()}, default=optax.trace(0.9))
+    state = tx.init(grads())
+    assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(1,)]
+
+
+def test_optax_with_none_in_the_tree() -> None:
+    tx = gx.chain(CLIP, optax.trace(0.5))
+    tree = {"w": jnp.array([3.0, 4.0]), "n": None}
+    updates, _ = jax.jit(tx.update)(tree, tx.init(tree))
+    assert_ulp(updates, {"w": np.float32([0.6, 0.8]), "n": None})
+
+
+def test_the_state_is_a_pytree_that_keeps_its_structure() -> None:
+    tx = gx.chain(CLIP, optax.adam(0.1), gx.masked(optax.trace(0.9), "w"))
+    state = tx.init(grads())
+    _, after = jax.jit(tx.update)(grads(), state, grads())
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+VALUE = {"value": True}
+ADAM = functools.partial(optax.adam, 0.1)
+IN_GRADXFORM: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, bool]]] = {
+    "inject_hyperparams": (
+        lambda: gx.chain(gx.scale(0.5), optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.2, 4))),
+        lambda: optax.chain(optax.scale(0.5), optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.2, 4))),
+        {},
+    ),
+    "skip_nonfinite": (lambda: gx.skip_nonfinite(ADAM()), lambda: optax.apply_if_finite(ADAM(), 3), {}),
+    "accumulate": (lambda: gx.accumulate(ADAM(), 2), lambda: optax.MultiSteps(ADAM(), 2), {}),
+    "lbfgs": (
+        lambda: gx.chain(optax.lbfgs(0.1, linesearch=None)),
+        lambda: optax.lbfgs(0.1, linesearch=None),
+        {},
+    ),
+    "contrib.ademamix": (
+        lambda: gx.chain(gx.scale(0.5), optax.contrib.ademamix(0.1)),
+        lambda: optax.chain(optax.scale(0.5), optax.contrib.ademamix(0.1)),
+        {},
+    ),
+    "contrib.muon": (
+        lambda: gx.masked(optax.contrib.muon(0.1), "w"),
+        lambda: optax.masked(optax.contrib.muon(0.1), ONLY_W),
+        {},
+    ),
+    "contrib.schedule_free": (
+        lambda: gx.chain(gx.scale(2.0), optax.contrib.schedule_free(optax.sgd(0.1), 0.1)),
+        lambda: optax.chain(optax.scale(2.0), optax.contrib.schedule_free(optax.sgd(0.1), 0.1)),
+        {},
+    ),
+    "polyak, in three chains": (
+        lambda: gx.jax.as_optax(gx.chain(gx.scale(0.5), gx.chain(gx.chain(optax.polyak_sgd(1.0))))),
+        lambda: optax.chain(optax.scale(0.5), optax.polyak_sgd(1.0)),
+        VALUE,
+    ),
+    "polyak, masked": (
+        lambda: gx.masked(gx.chain(optax.polyak_sgd(1.0)), "w"),
+        lambda: optax.masked(optax.polyak_sgd(1.0), ONLY_W),
+        VALUE,
+    ),
+    "polyak, on steps that are not skipped": (
+        lambda: gx.skip_large(gx.skip_nonfinite(optax.polyak_sgd(1.0)), 100.0),
+        lambda: optax.polyak_sgd(1.0),
+        VALUE,
+    ),
+    "reduce_on_plateau": (
+        lambda: optax.chain(
+            gx.jax.as_optax(gx.chain(gx.scale(0.5), optax.contrib.reduce_on_plateau(patience=1))), optax.sgd(0.1)
+        ),
+        lambda: optax.chain(optax.scale(0.5), optax.contrib.reduce_on_plateau(patience=1), optax.sgd(0.1)),
+        VALUE,
+    ),
+    "contrib.momo, in partition": (
+        lambda: gx.partition({"w": optax.contrib.momo(0.1)}, default=optax.sgd(0.1)),
+        lambda: optax.partition({"w": optax.contrib.momo(0.1), "b": optax.sgd(0.1)}, {"w": "w", "b": "b"}),
+        VALUE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_GRADXFORM)
+def test_what_is_of_optax_does_in_ours_what_it_does_in_optax(name: str) -> None:
+    *makes, extra = IN_GRADXFORM[name]
+
+    def trained(optimizer: Any) -> Any:
+        params = jax.tree.map(jnp.asarray, PARAMS)
+        state, update = optimizer.init(params), jax.jit(optimizer.update)
+        for i in range(4):
+            gradient = {path: jnp.asarray(np.cos(leaf * 7 + i)) for path, leaf in PARAMS.items()}
+            given = dict.fromkeys(extra, jnp.float32(5.0 - i // 2))
+            updates, state = update(gradient, state, params, **given)
+            params = optax.apply_updates(params, updates)
+        return params
+
+    found, wanted = (trained(make()) for make in makes)
+    assert_close(found, wanted)
+    assert float(jnp.max(jnp.abs(found["w"] - PARAMS["w"]))) > 1e-3
+
+
+def test_an_update_has_the_dtype_of_its_gradient_where_optax_alone_would_have_that_of_its_state() -> None:
+    gradient, params = {"w": jnp.ones(2, jnp.bfloat16)}, {"w": jnp.ones(2)}
+    native, ours = optax.adam(0.1, mu_dtype=jnp.float32), gx.chain(optax.adam(0.1, mu_dtype=jnp.float32))
+    for tx, dtype in ((native, np.float32), (ours, jnp.bfloat16), (optax.chain(gx.chain(CLIP), native), np.float32)):
+        assert tx.update(gradient, tx.init(params), params)[0]["w"].dtype == dtype
+
+
+# --- freeze, around every optimizer ----------------------------------------------------------------------------------
+
+FROZEN = {"embedding": {"table": np.float32([[0.1, -3.3], [2e-38, -0.0]])}, "head": np.ones((2, 2), np.float32)}
+SPECIAL: dict[str, Callable[[], Any]] = {
+    "lbfgs": lambda: optax.lbfgs(0.1, linesearch=None),
+    "noisy_sgd": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
+    "polyak_sgd": lambda: optax.polyak_sgd(0.1),
+}
+NOT_FROZEN = {
+    "optimistic_adam": "deprecated: it warns, and is optimistic_adam_v2",
+    "scale_by_learning_rate": "a transformation, and no optimizer",
+    "scale_by_rprop": "a transformation, and no optimizer",
+    "contrib.scale_by_madgrad": "a transformation, and no optimizer",
+    "contrib.dpsgd": "takes the gradients of each example, so that those of the frozen have another shape",
+    "contrib.sophia": "evaluates a loss of all parameters, and would be handed some",
+}
+VALUES = ("contrib.momo", "contrib.momo_adam", "polyak_sgd")
+
+
+def optimizers() -> list[str]:
+    """The functions of optax whose first argument is a learning rate, and its optimizers that have none."""
+    found = []
+    for prefix, place in (("", optax), ("contrib.", optax.contrib)):
+        for name, value in sorted(vars(place).items()):
+            if (
+                name[0] != "_"
+                and inspect.isfunction(value)
+                and next(iter(inspect.signature(value).parameters), "") == "learning_rate"
+            ):
+                found.append(prefix + name)
+    return sorted({*found, *SPECIAL})
+
+
+@pytest.mark.parametrize("name", [name for name in optimizers() if name not in NOT_FROZEN])
+def test_freeze_around_an_optimizer_changes_no_bit_of_what_is_frozen(name: str) -> None:
+    place = optax.contrib if name.startswith("contrib.") else optax
+    make = getattr(place, name.removeprefix("contrib."))
+    inner = SPECIAL[name]() if name in SPECIAL else make(learning_rate=0.1)
+    optimizer = gx.jax.freeze(inner, "embedding/**")
+    params = jax.tree.map(jnp.asarray, FROZEN)
+    gradient = {"embedding": {"table": jnp.array([[1.0, jnp.nan], [-jnp.inf, 2.0]])}, "head": jnp.full((2, 2), 2.0)}
+    extra = {"value": jnp.float32(3.0)} if name in VALUES else {}
+    state = optimizer.init(params)
+    for _ in range(2):
+        updates, state = optimizer.update(gradient, state, params, **extra)
+        params = optax.apply_updates(params, updates)
+    assert_bits(params["embedding"], FROZEN["embedding"])
+    assert not np.array_equal(params["head"], FROZEN["head"])
+    assert np.isfinite(params["head"]).all()
+
+
+@of_this_version
+def test_every_optimizer_of_optax_is_frozen_or_explained() -> None:
+    assert len(optimizers()) > 40
+    assert set(NOT_FROZEN) <= set(optimizers())
+
+
+WHERES = {
+    "a glob": "embedding/*",
+    "a pattern": re.compile("^emb"),
+    "a function": lambda path, leaf: leaf.shape == (3,),
+    "a tree of bools": {"embedding": {"table": True}, "head": False},
+    "a tree of bools, by branch": {"embedding": True, "head": False},
+}
+
+
+@pytest.mark.parametrize("form", WHERES)
+def test_freeze_takes_every_form_of_where(form: str) -> None:
+    params = {"embedding": {"table": jnp.array([0.1, -3.3, 1e-40])}, "head": jnp.ones(2)}
+    after = train(gx.jax.freeze(optax.adamw(0.1, weight_decay=0.5), WHERES[form]), params)
+    assert_bits(after["embedding"], params["embedding"])
+    assert bool(jnp.all(after["head"] != params["head"]))
+
+
+def test_freeze_hands_on_extra_arguments() -> None:
+    optimizer = optax.chain(gx.jax.freeze(optax.chain(CLIP, optax.contrib.reduce_on_plateau(0.5, patience=1)), "b"))
+    state = optimizer.init(grads())
+    for _ in range(2):
+        updates, state = optimizer.update(grads(), state, grads(), value=jnp.float32(1.0))
+    assert_ulp(updates, {"b": -np.zeros(1, np.float32), "w": np.float32([0.3, 0.4])})
+
+
+# --- optax's own tests, which its wheel ships ------------------------------------------------------------------------
+# They run with our transforms in the place of optax's: each of their methods calls one of ours, or stands below with
+# the reason why it does not run.
+
+ROOT = Path(optax.__file__).parent
+
+
+def clip_adaptive(clipping: Any, eps: Any = 1e-3, axis: Any = None) -> Any:
+    return gx.clip_adaptive(clipping, eps=eps, axes="keras" if axis is None else axis)
+
+
+def per_example_global_norm_clip(grads: Any, l2_norm_clip: Any) -> Any:
+    return gx.per_example_clip_global_norm(jax.tree.map(lambda g: g.astype(np.float32), grads), l2_norm_clip)
+
+
+def per_example_layer_norm_clip(grads: Any, global_l2_norm_clip: Any, uniform: bool = True) -> Any:
+    sizes = [leaf[0].size for leaf in grads]
+    shares = [1 / len(sizes) if uniform else size / sum(sizes) for size in sizes]
+    limits = [global_l2_norm_clip * share**0.5 for share in shares]
+    found = [gx.per_example_clip_norm([leaf], limit) for leaf, limit in zip(grads, limits, strict=True)]
+    return [total[0] for total, _ in found], [clipped[0] for _, clipped in found]
+
+
+def masked(inner: Any, mask: Any) -> Any:
+    """Optax's mask may be a function of the tree; ours is one of a path and a leaf."""
+    if not isinstance(mask, (types.FunctionType, functools.partial)):
+        return gx.jax.as_optax(gx.masked(inner, mask))
+    return optax.GradientTransformationExtraArgs(
+        lambda params: gx.masked(inner, mask(params)).init(params),
+        lambda updates, state, params=None, **extra: gx.masked(inner, mask(updates)).update(
+            updates, state, params, **extra
+        ),
+    )
+
+
+def add_decayed_weights(weight_decay: Any = 0.0, mask: Any = None) -> Any:
+    decay = gx.add_decayed_weights(weight_decay)
+    return decay if mask is None else masked(decay, mask)
+
+
+def add_noise(eta: float, gamma: float, key: int) -> Any:
+    return gx.add_noise(lambda t: (eta / (1 + t) ** gamma) ** 0.5, key)
+
+
+def scale(step_size: Any) -> Any:
+    return gx.scale(step_size)
+
+
+def trace(decay: Any, nesterov: bool = False, accumulator_dtype: Any = None) -> Any:
+    return gx.trace(decay, nesterov)
+
+
+def chain(*txs: Any) -> Any:
+    return gx.jax.as_optax(gx.chain(*txs))
+
+
+def named(tx: Any, state_of: Callable[[Any], Any]) -> Any:
+    """A transformation whose state has the names that optax gives to its parts."""
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        updates, new = tx.update(updates, state[0], params, **extra)
+        return updates, state_of(new)
+
+    return optax.GradientTransformationExtraArgs(lambda params: state_of(tx.init(params)), update)
+
+
+class FiniteState(NamedTuple):
+    own: Any
+    notfinite_count = property(lambda self: self.own.consecutive)
+    total_notfinite = property(lambda self: self.own.total)
+    last_finite = property(lambda self: self.own.consecutive == 0)
+
+
+class StepsState(NamedTuple):
+    own: Any
+    mini_step = property(lambda self: getattr(self.own, "inner", self.own).count)
+    acc_grads = property(lambda self: self.own.sum)
+
+
+class FrozenState(NamedTuple):
+    inner_state: Any
+
+
+class MultiSteps:
+    def __init__(self, opt: Any, every_k_schedule: int, should_skip_update_fn: Any = None, **_: Any) -> None:
+        tx = gx.accumulate(opt, every_k_schedule)
+        self.tx = named(tx if should_skip_update_fn is None else gx.skip_nonfinite(tx), StepsState)
+
+    def gradient_transformation(self) -> Any:
+        return self.tx
+
+    def has_updated(self, state: Any) -> Any:
+        return gx.has_updated(state.own)
+
+
+def differentially_private_aggregate(l2_norm_clip: Any, noise_multiplier: float, key: int) -> Any:
+    noise = gx.add_noise(l2_norm_clip * noise_multiplier, key)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        total, _ = gx.per_example_clip_global_norm(updates, l2_norm_clip)
+        total, state = noise.update(total, state)
+        return gx.scale(1 / len(jax.tree.leaves(updates)[0]))(total), state
+
+    return optax.GradientTransformation(noise.init, update)
+
+
+def scale_gradient(inputs: Any, scale: float) -> Any:
+    return gx.on_backward(gx.scale(scale))(jax.tree.map(jnp.asarray, inputs))
+
+
+TRANSFORM = {"scale": scale, "trace": trace, "ema": gx.ema, "add_decayed_weights": add_decayed_weights}
+CLIPS = {
+    "clip": lambda max_delta: gx.clip_value(max_delta),
+    "clip_by_block_rms": gx.clip_rms,
+    "clip_by_global_norm": gx.clip_global_norm,
+}
+OURS: dict[str, dict[str, Mapping[str, Any]]] = {
+    "transforms/_clipping_test.py": {
+        "_clipping": CLIPS
+        | {
+            "adaptive_grad_clip": clip_adaptive,
+            "per_example_global_norm_clip": per_example_global_norm_clip,
+            "per_example_layer_norm_clip": per_example_layer_norm_clip,
+        },
+        "optax": {"tree": types.SimpleNamespace(norm=gx.global_norm)},
+    },
+    "transforms/_adding_test.py": {"_adding": {"add_decayed_weights": add_decayed_weights, "add_noise": add_noise}},
+    "transforms/_accumulation_test.py": {
+        "_accumulation": {"ema": gx.ema, "MultiSteps": MultiSteps},
+        "_constraining": {"zero_nans": gx.zero_nonfinite},
+        "combine": {"chain": chain},
+        "transform": TRANSFORM,
+    },
+    "transforms/_constraining_test.py": {
+        "_accumulation": {"trace": trace},
+        "_constraining": {"zero_nans": gx.zero_nonfinite},
+        "combine": {"chain": chain},
+        "transform": TRANSFORM,
+    },
+    "transforms/_conditionality_test.py": {
+        "_conditionality": {"apply_if_finite": lambda inner, most: named(gx.skip_nonfinite(inner, most), FiniteState)},
+        "_constraining": {"zero_nans": gx.zero_nonfinite},
+        "transform": TRANSFORM,
+    },
+    "transforms/_freezing_test.py": {
+        "_freezing": {
+            "freeze": lambda mask: named(gx.freeze(mask), lambda state: FrozenState(optax.EmptyState(*state))),
+            "selective_transform": lambda optimizer, freeze_mask: gx.jax.freeze(optimizer, freeze_mask),
+        }
+    },
+    "transforms/_masking_test.py": {"_masking": {"masked": masked}, "transform": TRANSFORM},
+    "transforms/_combining_test.py": {
+        "_accumulation": {"trace": trace},
+        "_combining": {"chain": chain},
+        "transform": TRANSFORM,
+    },
+    "transforms/_monitoring_test.py": {
+        "_clipping": CLIPS,
+        "_combining": {"chain": chain},
+        "tree": {"norm": gx.global_norm},
+    },
+    "contrib/_privacy_test.py": {
+        "_privacy": {"differentially_private_aggregate": differentially_private_aggregate},
+    },
+    "_src/transform_test.py": {
+        "combine": {"chain": chain},
+        "transform": TRANSFORM
+        | {
+            "apply_every": lambda k: gx.chain(gx.accumulate(gx.identity(), k), gx.scale(float(k))),
+            "centralize": gx.centralize,
+            "normalize_by_update_norm": lambda: gx.normalize_global_norm(),
+        },
+    },
+    "_src/combine_test.py": {"combine": {"chain": chain}, "transform": TRANSFORM},
+    "_src/float64_test.py": {
+        "base": {"identity": gx.identity},
+        "transforms": CLIPS | {"trace": trace, "add_decayed_weights": add_decayed_weights, "add_noise": add_noise},
+        "transform": {
+            "scale": scale,
+            "scale_by_schedule": lambda step_size_fn: gx.scale_by_schedule(step_size_fn),
+            "apply_every": lambda k=1: gx.accumulate(gx.identity(), k),
+        },
+    },
+    "_src/utils_test.py": {"utils": {"scale_gradient": scale_gradient}},
+    "_src/linear_algebra_test.py": {"optax": {"tree": types.SimpleNamespace(norm=gx.global_norm)}},
+    "schedules/_inject_test.py": {
+        "transform": TRANSFORM,
+        "transforms": {"clip_by_global_norm": gx.clip_global_norm},
+        "wrappers": {"masked": masked},
+    },
+}
+"""What is put in the place of optax's functions, by the file and by the name of the module in it."""
+FEWER_STEPS = {"transforms/_adding_test.py": 4, "_src/transform_test.py": 36}
+"""Of `scale(0.1**i)` the factor itself is subnormal from 38 on: optax gives zero for 500 of it, and ours 500 of it."""
+NOT_RUN = {
+    "*.test_unitwise_norm_with_axis": "a helper of optax, which ours has not",
+    "*.test_multi_steps_every_k_schedule": "the number of steps of `accumulate` is no schedule",
+    "*.test_multi_steps_mixed_precision*": "an update of ours has the dtype of its gradient, and not that of its state",
+    "*.test_zero_nans": "optax keeps which gradients were NaN, and leaves infinities; zero_nonfinite is about both",
+    "*.test_statefull_inner": "asks for the state of zero_nans",
+    "*bad_structure*": "ours is a ValueError as well, but it names the path, and not JAX's words",
+    "*jax_bool": "a tree of bools of ours holds no arrays",
+    "*.test_tree_mismatch_fails[23]": "a tree of bools of ours may have more, as for a gradient that is None",
+    "*.test_masked_state_structure": "asks for optax's MaskedNode in the state",
+    "*.test_tree_map_params": "asks for optax's MaskedNode in the state",
+    "*.test_inject_hyperparams_starts_with_step_count_zero": "has integer gradients, which ours refuses",
+    "*.test_power_iteration*": "its norms are those of optax's own power_iteration",
+}
+NOT_RUN |= dict.fromkeys(
+    (
+        *("*AccumulationTest.test_skip_*", "*.test_none_arguments", "*Partition*.test_e*"),
+        *("_src/transform_*lion*", "_src/transform_*polyak*", "_src/transform_*rms*", "_src/transform_*optimistic*"),
+        *("_src/transform_*scalers_[!np]*", "_src/transform_*scalers_param*"),
+        *("_src/float64_*_ada*", "_src/float64_*_fromage", "_src/float64_*_lamb", "_src/float64_*_rmsprop"),
+        *("_src/float64_*_sgd", "_src/float64_*_by_[art]*", "_src/float64_*_by_stddev"),
+        *("schedules/_inject_*hyperparam_d*", "schedules/_inject_*constant*", "schedules/_inject_*numeric*"),
+        *("schedules/_inject_*prng*", "schedules/_inject_*args_error*", "schedules/_inject_*stateless*"),
+        *("_src/utils_*NormalDiag*", "_src/utils_*Helpers*", "_src/linear_algebra_*nnls*", "_src/linear_*_matrix_*"),
+    ),
+    "calls nothing that ours has",
+)
+ELSEWHERE = {
+    "assignment, losses, perturbations, projections": "no transformations of gradients",
+    "microbatching, experimental": "of functions of many examples; aggregating.process is in the table above",
+    "tree_utils, _src/update, _src/numerics, _src/linesearch, _src/base": "of what ours has no counterpart for",
+    "_src/alias, _src/factorized, _src/lookahead, _src/sharding, optax_test": "of optimizers",
+    "contrib/_common, contrib/_complex, contrib/_galore, contrib/_mechanic, contrib/_muon": "of optimizers",
+    "contrib/_reduce_on, contrib/_sam, contrib/_schedule_free": "of optimizers",
+    "schedules/_schedule, schedules/_join, transforms/_layouts": "of schedules, and of optax.flatten around sgd",
+}
+calls: list[str] = []
+
+
+def counted(name: str, function: Any) -> Any:
+    if isinstance(function, types.SimpleNamespace):
+        return types.SimpleNamespace(**{key: counted(key, value) for key, value in vars(function).items()})
+
+    @functools.wraps(function, updated=())
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return function(*args, **kwargs)
+
+    return inside
+
+
+@functools.cache
+def cases(file: str) -> dict[str, unittest.TestCase]:
+    """The test methods of one of optax's files, with ours in it, each by its name."""
+    code = ast.parse((ROOT / file).read_text())
+    first = 1 + max(i for i, part in enumerate(code.body) if isinstance(part, (ast.Import, ast.ImportFrom)))
+    module = types.ModuleType(f"optax_own_{Path(file).stem}")
+    sys.modules[module.__name__] = module
+    space = vars(module)
+    exec(compile(ast.Module(code.body[:first], []), file, "exec"), space)
+    for name, functions in OURS[file].items():
+        ours = {function: counted(function, ours) for function, ours in functions.items()}
+        space[name] = types.SimpleNamespace(**(vars(space[name]) | ours))
+    exec(compile(ast.Module(code.body[first:], []), file, "exec"), space)
+    if file in FEWER_STEPS:
+        space["STEPS"] = FEWER_STEPS[file]
+    found: dict[str, unittest.TestCase] = {}
+    for kind in space.values():
+        if isinstance(kind, type) and issubclass(kind, unittest.TestCase):
+            names = unittest.defaultTestLoader.getTestCaseNames(kind)
+            found |= {f"{kind.__name__}.{name}": kind(name) for name in names}
+    return found
+
+
+def why_not(file: str, name: str) -> list[str]:
+    """The patterns that leave a test method out."""
+    return [pattern for pattern in NOT_RUN if fnmatch.fnmatch(f"{file}::{name}", pattern)]
+
+
+METHODS = [(file, name) for file in OURS if (ROOT / file).exists() for name in cases(file)]
+
+
+@of_this_version
+@pytest.mark.parametrize(("file", "name"), [method for method in METHODS if not why_not(*method)])
+def test_optax_own_test_of_ours(file: str, name: str) -> None:
+    calls.clear()
+    result = unittest.TestResult()
+    try:
+        cases(file)[name].run(result)
+    finally:
+        jax.config.update("jax_enable_x64", False)  # as optax's own does unless it fails
+    for _, problem in (*result.errors, *result.failures):
+        pytest.fail(problem, pytrace=False)
+    assert result.testsRun == 1
+    assert calls
+
+
+@of_this_version
+def test_every_test_that_optax_ships_is_run_or_explained() -> None:
+    assert {pattern for method in METHODS for pattern in why_not(*method)} == set(NOT_RUN)
+    elsewhere = tuple(start.replace("/_", "/") for starts in ELSEWHERE for start in starts.split(", "))
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*_test.py")}
+    assert set(OURS) <= files
+    assert [file for file in files - set(OURS) if not file.replace("/_", "/").startswith(elsewhere)] == []

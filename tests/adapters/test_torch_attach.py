@@ -1,0 +1,589 @@
+"""Transforms that are attached to optimizers of PyTorch, and the states that they keep there."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import assert_ulp, bits, parameter
+
+import gradxform as gx
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+
+W, CLIPPED = [3.0, 4.0], [0.6, 0.8]
+STATEFUL = gx.chain(gx.clip_percentile(50.0, 3), gx.masked(gx.trace(0.5), "body/**"), gx.clip_norm(lambda t: 2.0 + t))
+
+
+class Model(torch.nn.Module):
+    """A small net whose gradients grow and shrink from step to step."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+        self.scale = torch.nn.Parameter(torch.ones(1, 3))
+
+    def loss(self, step: int) -> Any:
+        x = torch.sin(torch.arange(20.0).reshape(5, 4) + step)
+        return ((self.body(x) * self.scale) ** 2).sum() * (1.0 + 3.0 * (step % 3))
+
+
+def backward(optimizer: Any, model: Model, step: int) -> None:
+    optimizer.zero_grad()
+    model.loss(step).backward()
+
+
+def train(optimizer: Any, model: Model, steps: range, before: Callable[[], None] = lambda: None) -> None:
+    for step in steps:
+        backward(optimizer, model, step)
+        before()
+        optimizer.step()
+
+
+def weights(model: Any) -> Any:
+    return bits(list(model.parameters()))
+
+
+def saved_and_loaded(state_dict: Any) -> Any:
+    """Through a file, as safely as PyTorch loads one."""
+    file = io.BytesIO()
+    torch.save(state_dict, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# --- any optimizer ---------------------------------------------------------------------------------------------------
+
+
+def optimizers() -> Iterator[Any]:
+    for name, kind in sorted(vars(torch.optim).items()):
+        if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer:
+            if name not in ("LBFGS", "SparseAdam"):  # which have tests of their own
+                yield pytest.param(kind, id=name)
+
+
+@pytest.mark.parametrize("kind", list(optimizers()))
+def test_any_optimizer_steps_as_after_apply(kind: Any) -> None:
+    first, second = Model(), Model()
+    keep = {"Muon": lambda model: [p for p in model.named_parameters() if p[1].ndim == 2]}
+    named = keep.get(kind.__name__, lambda model: list(model.named_parameters()))
+    attached, by_hand = kind(named(first), lr=0.1), kind(named(second), lr=0.1)
+    handle = gx.torch.attach(attached, STATEFUL)
+    state = gx.torch.init(STATEFUL, named(second))
+
+    def apply_() -> None:
+        nonlocal state
+        state = gx.torch.apply_(STATEFUL, named(second), state)
+
+    train(attached, first, range(4))
+    train(by_hand, second, range(4), apply_)
+    assert weights(first) == weights(second) != weights(Model())
+    assert bits(handle.state) == bits(state)
+    handle.remove()
+    train(attached, first, range(2))
+    train(by_hand, second, range(2))
+    assert weights(first) == weights(second)
+    assert bits(handle.state) == bits(state)
+
+
+def test_sparse_gradients_of_an_embedding() -> None:
+    def trained(attach: bool) -> Any:
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(6, 2, sparse=True)
+        optimizer = torch.optim.SparseAdam(list(table.parameters()), lr=0.1)
+        tx = gx.clip_norm(0.5)
+        if attach:
+            gx.torch.attach(optimizer, tx)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (table(torch.tensor([1, 1, 4])) ** 2).sum().backward()
+            if not attach:
+                gx.torch.apply_(tx, table)
+            assert table.weight.grad.is_sparse
+            optimizer.step()
+        return bits(table.weight)
+
+    assert trained(True) == trained(False)
+    optimizer = torch.optim.SGD(torch.nn.Embedding(6, 2, sparse=True).parameters(), lr=0.0)
+    handle = gx.torch.attach(optimizer, gx.ema(0.5))
+    optimizer.param_groups[0]["params"][0].grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (6, 2))
+    optimizer.step(closure=None)
+    assert int(handle.state.count) == 1
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])
+@pytest.mark.parametrize("keyword", [False, True])
+def test_the_gradients_that_a_closure_makes(make: Any, keyword: bool) -> None:
+    w = torch.nn.Parameter(torch.tensor(W))
+    optimizer = make([w], lr=1.0, **({"max_iter": 1} if make is torch.optim.LBFGS else {}))
+    handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(0.5)))
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = (w**2).sum() / 2
+        loss.backward()
+        return loss
+
+    loss = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+    assert loss.detach() == 12.5
+    assert_ulp(w.grad, [0.3, 0.4])
+    assert_ulp(handle.state[0].trace["0"], W)
+
+
+def test_frozen_by_name() -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1, weight_decay=0.5)
+    gx.torch.attach(optimizer, gx.freeze("body/0/**"))
+    before = weights(model)
+    train(optimizer, model, range(3))
+    same = [a == b for a, b in zip(weights(model), before, strict=True)]
+    moved = dict(zip([name for name, _ in model.named_parameters()], same, strict=True))
+    assert moved == {name: name.startswith("body.0") for name in moved}
+
+
+def test_parameters_without_names_have_numbers() -> None:
+    optimizer = torch.optim.SGD([{"params": [parameter(W)]}, {"params": [parameter(W)], "lr": 0.5}], lr=1.0)
+    gx.torch.attach(optimizer, gx.freeze("1"))
+    optimizer.step()
+    first, second = (group["params"][0] for group in optimizer.param_groups)
+    assert (first.tolist(), second.tolist()) == ([-3.0, -4.0], [0.0, 0.0])
+
+
+def test_a_pattern_that_matches_nothing() -> None:
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'scale', 'body/0/weight'"):
+        optimizer = torch.optim.SGD(Model().named_parameters())
+        gx.torch.attach(optimizer, gx.masked(gx.trace(0.5), "decoder/**"))
+
+
+@pytest.mark.parametrize("given", [None, 3, "adam", torch.nn.Linear(1, 1), torch.optim.SGD], ids=repr)
+def test_what_is_no_optimizer(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"torch\.attach: an optimizer of torch\.optim is wanted"):
+        gx.torch.attach(given, gx.clip_norm(1.0))
+
+
+def test_what_is_no_transformation() -> None:
+    with pytest.raises(TypeError, match=r"torch\.attach.*call it first"):
+        gx.torch.attach(torch.optim.SGD([parameter(W)]), gx.clip_norm)
+
+
+# --- the handle ------------------------------------------------------------------------------------------------------
+
+
+def test_as_a_context_manager() -> None:
+    p = parameter(W)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    with gx.torch.attach(optimizer, gx.clip_norm(1.0)) as handle:
+        assert handle.tx == gx.clip_norm(1.0) and handle.state == gx.EmptyState()
+        optimizer.step()
+    assert_ulp(p.detach(), [-0.6, -0.8])
+    p.grad = torch.tensor(W)
+    optimizer.step()
+    assert_ulp(p.detach(), [-3.6, -4.8])
+
+
+def test_two_at_once_run_in_the_order_they_were_attached_in() -> None:
+    p = parameter(W)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    first = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(1.0)))
+    second = gx.torch.attach(optimizer, gx.chain(gx.scale(3.0), gx.trace(0.25)))
+    optimizer.step()
+    assert_ulp(p.grad, [1.8, 2.4])
+    kept = saved_and_loaded(optimizer.state_dict())
+    assert {key for key in kept if key.startswith("gradient")} == {
+        "gradient_transformation",
+        "gradient_transformation_1",
+    }
+    wanted = [bits(handle.state) for handle in (first, second)]
+    p.grad = torch.tensor(W)
+    optimizer.step()
+    optimizer.load_state_dict(kept)
+    assert [bits(handle.state) for handle in (first, second)] == wanted
+    first.remove()
+    assert [key for key in optimizer.state_dict() if key.startswith("gradient")] == ["gradient_transformation"]
+    first.remove()  # once more does nothing
+
+
+def test_the_optimizer_is_freed_with_what_is_attached() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+    handle.remove()
+
+
+def test_a_copy_of_an_optimizer_has_no_hooks() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    gx.torch.attach(optimizer, gx.clip_norm(1.0))
+    other = copy.deepcopy(optimizer)
+    other.param_groups[0]["params"][0].grad = torch.tensor(W)
+    other.step()
+    assert other.param_groups[0]["params"][0].tolist() == [-3.0, -4.0]
+
+
+def test_groups_that_are_added_later() -> None:
+    first, second = parameter(W), parameter(W)
+    optimizer = torch.optim.SGD([{"params": [first]}], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5)))
+    optimizer.step()
+    assert_ulp(handle.state[1].trace["0"], CLIPPED)
+    optimizer.add_param_group({"params": [second], "lr": 0.5})
+    first.grad, second.grad = torch.tensor(W), torch.tensor(W)
+    optimizer.step()
+    alone = torch.tensor(W) / 50**0.5
+    assert_ulp(handle.state[1].trace["0"], alone + torch.tensor(CLIPPED) / 2, ulp=4)
+    assert_ulp(handle.state[1].trace["1"], alone)
+    assert_ulp(second.detach(), -alone / 2)
+
+
+def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    gx.torch.attach(optimizer, gx.clip_percentile(50.0, 3, per_leaf=True))
+    optimizer.add_param_group({"params": [parameter(W)]})
+    with pytest.raises(ValueError, match=r"clip_percentile.*a row for each parameter.*attach it anew"):
+        optimizer.step()
+
+
+def test_a_class_that_calls_the_step_of_its_base() -> None:
+    """PyTorch calls the hooks of both, if the base has been used before."""
+
+    class Mine(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    for closure in (None, lambda: None):
+        torch.optim.SGD([parameter(W)], lr=1.0)
+        p = parameter(W)
+        optimizer = Mine([p], lr=1.0)
+        handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)))
+        for count in (1, 2):
+            optimizer.step(closure)
+            assert int(handle.state[1].count) == count
+        with pytest.raises(RuntimeError, match="in the closure"):
+            optimizer.step(raising)
+        optimizer.step()
+        assert int(handle.state[1].count) == 3
+
+
+def raising() -> None:
+    raise RuntimeError("in the closure")
+
+
+LEFT_OUT = {
+    "skip_nonfinite": (gx.skip_nonfinite(gx.clip_norm(1.0)), [W, [float("nan"), 1.0], W], [True, False, True]),
+    "accumulate": (gx.accumulate(gx.clip_norm(1.0), 2), [W, W, W, W], [False, True, False, True]),
+    "in a chain": (
+        gx.measure(gx.chain(gx.scale(1.0), gx.skip_large(gx.clip_norm(1.0), 9.0))),
+        [W, [300.0, 0.0]],
+        [True, False],
+    ),
+    "masked": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[float("nan"), 1.0]], [True]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str) -> None:
+    """Zeros would not: momentum and weight decay act on them."""
+    tx, gradients, due = LEFT_OUT[name]
+    p = parameter(W)
+    p.data.fill_(1.0)
+    optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.5)
+    gx.torch.attach(optimizer, tx)
+    for gradient, is_due in zip(gradients, due, strict=True):
+        p.grad = torch.tensor(gradient)
+        before, moments = bits(p), bits(optimizer.state_dict()["state"])
+        optimizer.step()
+        assert (bits(p) != before) is is_due
+        assert (bits(optimizer.state_dict()["state"]) != moments) is is_due
+        assert (p.grad is not None) is is_due
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_distributed_checkpoints_leave_the_state_alone() -> None:
+    """They make an optimizer's state by a step of zeros, before it is saved and before it is loaded."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    model = Model()
+    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
+    handle = gx.torch.attach(optimizer, gx.ema(0.9))
+    fresh = bits(handle.state)
+    checkpoint.get_optimizer_state_dict(model, optimizer)
+    assert bits(handle.state) == fresh
+    train(optimizer, model, range(2))
+    kept = copy.deepcopy(checkpoint.get_optimizer_state_dict(model, optimizer))
+    state = gx.to_numpy(handle.state)
+    other = Model()
+    restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
+    other_handle = gx.torch.attach(restored, gx.ema(0.9))
+    other_handle.state = state
+    other.load_state_dict(model.state_dict())
+    with pytest.warns(UserWarning, match="has no state of ema"):
+        checkpoint.set_optimizer_state_dict(other, restored, kept)
+    assert bits(other_handle.state) == bits(handle.state)
+    train(optimizer, model, range(2, 4))
+    train(restored, other, range(2, 4))
+    assert weights(model) == weights(other)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    first, second = parameter(W), parameter(W)
+    optimizer = torch.optim.SGD([first], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    optimizer.step()
+    first.grad = torch.tensor(W)
+    optimizer.add_param_group({"params": [second]})
+    for wrong in ({"nope": torch.ones(1)}, {"trace/0": torch.ones(3)}):
+        with pytest.raises(ValueError, match=r"torch\.attach"):
+            handle.state = wrong
+    optimizer.step()
+    assert [handle.state.trace[path].tolist() for path in "01"] == [[4.5, 6.0], W]
+
+
+def test_a_state_dict_that_is_refused_changes_nothing() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.trace(0.5))
+    before, kept = bits(handle.state), optimizer.state_dict()
+    kept["gradient_transformation"] = {"trace/0": torch.ones(2)}
+    kept["param_groups"] = []
+    with pytest.raises(ValueError, match="parameter groups"):
+        optimizer.load_state_dict(kept)
+    assert bits(handle.state) == before
+
+
+def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_norm(1.0), gx.trace(0.5)))
+    optimizer.step()
+    for other in (pickle.loads(pickle.dumps(handle)), copy.deepcopy(handle)):
+        assert other.tx == handle.tx and bits(other.state) == bits(handle.state)
+        other.state = gx.to_numpy(handle.state)
+        other.remove()
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+
+
+def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here there is one device alone: what is moved is seen by its memory."""
+    from gradxform.portable import matched
+    from gradxform_torch import _attach
+
+    p = parameter(W)
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 10.0 + t)))
+    optimizer.step()
+    before = handle.state
+    monkeypatch.setattr(_attach, "device_of", lambda named: torch.device("meta"))
+    moved: list[Any] = []
+    monkeypatch.setattr(_attach, "matched", lambda *given: moved.append(given[1]) or matched(*given))
+    p.grad = torch.tensor(W)
+    optimizer.step()
+    optimizer.step()
+    assert len(moved) == 1 and set(bits(moved[0]).values()) == set(bits(optree.tree_leaves(before)))
+    assert_ulp(handle.state[0].trace["0"], [11.25 * 0.6, 11.25 * 0.8], ulp=4)
+
+
+def test_metrics_of_a_handle() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.measure(gx.clip_global_norm(1.0)))
+    optimizer.step()
+    assert {name: float(value) for name, value in gx.metrics(handle.state).items()} == pytest.approx(
+        {
+            "clip_global_norm/norm_before": 5.0,
+            "clip_global_norm/norm_after": 1.0,
+            "clip_global_norm/factor": 0.2,
+            "clip_global_norm/clipped": 1.0,
+            "clip_global_norm/nonfinite_count": 0.0,
+        }
+    )
+
+
+# --- state_dict ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
+def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(kind: Any, names: bool) -> None:
+    tx = STATEFUL if names else gx.chain(gx.accumulate(gx.ema(0.5), 2), gx.clip_zscore(1.0, 0.9, 1, per_leaf=True))
+
+    def made(seed: int) -> tuple[Any, Any, Any]:
+        model = Model(seed)
+        optimizer = kind(model.named_parameters() if names else model.parameters(), lr=0.05)
+        return model, optimizer, gx.torch.attach(optimizer, tx)
+
+    model, optimizer, handle = made(0)
+    train(optimizer, model, range(3))
+    kept = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    train(optimizer, model, range(3, 6))
+    other, restored, other_handle = made(1)
+    train(restored, other, range(1))
+    other.load_state_dict(kept["model"])
+    restored.load_state_dict(kept["optimizer"])
+    train(restored, other, range(3, 6))
+    assert weights(model) == weights(other)
+    assert bits(handle.state) == bits(other_handle.state)
+
+
+def test_a_state_dict_that_was_loaded_is_not_changed_by_further_steps() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    gx.torch.attach(optimizer, gx.trace(0.5))
+    optimizer.step()
+    kept = optimizer.state_dict()
+    before = bits(kept["gradient_transformation"])
+    optimizer.load_state_dict(kept)
+    optimizer.step()
+    assert bits(kept["gradient_transformation"]) == before
+
+
+def test_a_state_dict_from_before_the_attachment_is_loaded_with_a_warning() -> None:
+    p = parameter(W)
+    optimizer = torch.optim.SGD([p], lr=1.0, momentum=0.9)
+    optimizer.step()
+    kept = saved_and_loaded(optimizer.state_dict())
+    gx.torch.attach(optimizer, gx.trace(0.5))
+    with pytest.warns(UserWarning, match=r"torch\.attach: the state_dict has no state of trace\(0\.5\)"):
+        optimizer.load_state_dict(kept)
+
+
+def test_a_stateless_transformation_leaves_the_state_dict_as_it_is() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    before = optimizer.state_dict()
+    gx.torch.attach(optimizer, gx.clip_norm(1.0))
+    assert optimizer.state_dict().keys() == before.keys()
+    optimizer.load_state_dict(before)
+
+
+def test_the_state_dict_of_another_transformation_is_refused() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
+    with gx.torch.attach(optimizer, gx.trace(0.5)):
+        kept = optimizer.state_dict()
+    handle = gx.torch.attach(optimizer, gx.ema(0.5))
+    before = bits(handle.state)
+    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks .*'ema/0'.*like has no 'trace/0'"):
+        optimizer.load_state_dict(kept)
+    assert bits(handle.state) == before
+
+
+def test_an_optimizer_without_the_attachment_loads_the_state_dict() -> None:
+    optimizer = torch.optim.SGD([parameter(W)], lr=1.0, momentum=0.5)
+    gx.torch.attach(optimizer, gx.trace(0.5))
+    optimizer.step()
+    plain = torch.optim.SGD([parameter(W)], lr=1.0, momentum=0.5)
+    plain.load_state_dict(saved_and_loaded(optimizer.state_dict()))
+    assert plain.state_dict()["state"][0]["momentum_buffer"].tolist() == W
+
+
+def test_the_state_can_be_set_to_one_from_elsewhere() -> None:
+    tx = gx.trace(0.5)
+    _, state = tx.update({"layer": {"w": np.float32(W)}}, tx.init({"layer": {"w": np.float32(W)}}))
+    p = parameter(W)
+    optimizer = torch.optim.SGD([("layer.w", p)], lr=1.0)
+    handle = gx.torch.attach(optimizer, tx)
+    handle.state = gx.to_numpy(state)
+    assert isinstance(handle.state.trace["layer/w"], torch.Tensor)
+    optimizer.step()
+    assert_ulp(p.grad, [4.5, 6.0], ulp=0)
+    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks 'trace/layer/w'"):
+        handle.state = gx.EmptyState()
+
+
+# --- loss scaling ----------------------------------------------------------------------------------------------------
+
+SCALED = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "SGD, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "Adam, fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
+}
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_with_a_scaler_the_chain_sees_unscaled_gradients(name: str, unscale: bool) -> None:
+    """Of scales that are powers of two, training is bit by bit that without a scaler."""
+    tx = gx.chain(gx.clip_value(3.0), gx.clip_global_norm(2.0), gx.trace(0.5))
+    scaled, plain = Model(), Model()
+    optimizer, other = SCALED[name](scaled.parameters()), SCALED[name](plain.parameters())
+    handle, other_handle = gx.torch.attach(optimizer, tx), gx.torch.attach(other, tx)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    for step in range(5):
+        optimizer.zero_grad()
+        scaler.scale(scaled.loss(step)).backward()
+        if unscale:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        assert not hasattr(optimizer, "grad_scale")
+    train(other, plain, range(5))
+    assert scaler.get_scale() == 2.0**12
+    assert weights(scaled) == weights(plain)
+    assert bits(handle.state) == bits(other_handle.state)
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_a_step_that_the_scaler_skips_leaves_the_state_alone(name: str) -> None:
+    model = Model()
+    optimizer = SCALED[name](model.parameters())
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(2.0), gx.trace(0.5)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for factor in (1.0, float("inf"), 1.0):
+        before = weights(model), bits(handle.state)
+        optimizer.zero_grad()
+        scaler.scale(model.loss(1) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        after = weights(model), bits(handle.state)
+        assert (after == before) is (factor != 1.0)
+        assert all(torch.isfinite(leaf).all() for leaf in torch.utils._pytree.tree_leaves(handle.state))
+
+
+# --- compiled, and beside torch.func ---------------------------------------------------------------------------------
+
+
+def test_a_compiled_step() -> None:
+    """Hooks of optimizers are called outside of what is compiled."""
+    models = [Model(), Model()]
+    made = [torch.optim.SGD(model.named_parameters(), lr=0.1) for model in models]
+    handles = [gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5))) for optimizer in made]
+    compiled = torch.compile(made[0].step, backend="eager")
+    for step in range(3):
+        backward(made[0], models[0], step)
+        compiled()
+    train(made[1], models[1], range(3))
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+    assert bool((handles[0].state[1].trace["scale"] != 0).all())
+
+
+def test_pure_use_on_the_gradients_of_torch_func() -> None:
+    model = Model()
+    params = {name: p.detach() for name, p in model.named_parameters()}
+    tx = gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5), gx.scale(-0.1))
+    x = torch.sin(torch.arange(20.0).reshape(5, 4))
+
+    def loss(params: Any) -> Any:
+        return (torch.func.functional_call(model.body, {k[5:]: p for k, p in params.items() if k != "scale"}, x)).sum()
+
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5)))
+    state = tx.init(params)
+    for _ in range(3):
+        grads = torch.func.grad(loss)(params)
+        updates, state = tx.update(grads, state, params)
+        params = {name: p + updates[name] for name, p in params.items()}
+        optimizer.zero_grad()
+        model.body(x).sum().backward()
+        optimizer.step()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(params[name], p.detach(), rtol=1e-6, atol=1e-7)

@@ -1,0 +1,473 @@
+"""gradxform on JAX: in optax as it stands, and under every transformation of JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_bits, assert_ulp, f32, python, tensors, train
+
+import gradxform as gx
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+jnp = jax.numpy
+
+CLIP = gx.clip_norm(1.0)
+GRADS = {"b": f32(0.1), "w": f32(3, 4)}
+CLIPPED = {"b": f32(0.1), "w": f32(0.6, 0.8)}
+
+
+def grads() -> Any:
+    return tensors("jax", GRADS)
+
+
+def count_compilations(work: Callable[[], Any]) -> int:
+    """How many programs XLA compiles for a piece of work."""
+    events: list[str] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jax.block_until_ready(work())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return sum("backend_compile" in event for event in events)
+
+
+# --- the adapters ----------------------------------------------------------------------------------------------------
+
+
+def test_as_optax_is_an_instance_of_optax_own_types() -> None:
+    tx = gx.jax.as_optax(CLIP)
+    assert isinstance(tx, optax.GradientTransformationExtraArgs)
+    assert isinstance(tx, optax.GradientTransformation)
+    assert_ulp(jax.jit(tx.update)(grads(), tx.init(grads()))[0], CLIPPED)
+
+
+def test_as_optax_hands_on_extra_arguments() -> None:
+    tx = optax.chain(gx.jax.as_optax(gx.chain(gx.scale(2.0), optax.scale_by_polyak(max_learning_rate=100.0))))
+    gradient = jnp.array([3.0, 4.0])
+    updates, _ = tx.update(gradient, tx.init(gradient), gradient, value=jnp.float32(50.0))
+    assert_ulp(updates, np.float32([3.0, 4.0]))  # value / |2 g|^2 * 2 g
+
+
+def test_extra_arguments_are_not_handed_to_what_takes_none() -> None:
+    tx = gx.chain(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s)))
+    assert_bits(tx.update(grads(), tx.init(grads()), value=1.0)[0], GRADS)
+
+
+def test_as_optax_refuses_what_is_no_transformation() -> None:
+    with pytest.raises(TypeError, match=r"as_optax.*'clip'"):
+        gx.jax.as_optax("clip")
+
+
+OPTIMIZERS = {
+    "adam": lambda: optax.adam(0.1),
+    "adamw": lambda: optax.adamw(0.1, weight_decay=0.5),
+    "momentum": lambda: optax.sgd(0.1, momentum=0.9),
+    "noise": lambda: optax.noisy_sgd(0.1, key=jax.random.key(0)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_freeze_leaves_the_chosen_parameters_bit_by_bit(name: str) -> None:
+    params = {"embedding": {"table": jnp.array([0.1, -3.3, 1e-40])}, "head": jnp.ones(3)}
+    after = train(gx.jax.freeze(OPTIMIZERS[name](), "embedding/**"), params)
+    assert_bits(after["embedding"], params["embedding"])
+    assert bool(jnp.all(after["head"] != params["head"]))
+
+
+def test_freeze_leaves_a_negative_zero_as_it_is() -> None:
+    params = {"frozen": jnp.array([-0.0]), "head": jnp.ones(1)}
+    tx = gx.jax.freeze(optax.sgd(0.1), "frozen")
+    assert_bits(optax.apply_updates(params, tx.update(params, tx.init(params))[0])["frozen"], params["frozen"])
+
+
+def test_freeze_leaves_the_others_to_the_optimizer() -> None:
+    params = {"frozen": jnp.ones(3), "head": jnp.linspace(-1.0, 1.0, 8)}
+    after = train(gx.jax.freeze(optax.adamw(0.1), "frozen"), params)
+    assert_bits(after["head"], train(optax.adamw(0.1), {"head": params["head"]})["head"])
+
+
+def test_freeze_shuts_out_a_nan() -> None:
+    params = {"frozen": jnp.ones(2), "head": jnp.ones(2)}
+    tx = gx.jax.freeze(optax.adamw(0.1), "frozen")
+    gradient = {"frozen": jnp.array([jnp.nan, jnp.inf]), "head": jnp.ones(2)}
+    updates, _ = jax.jit(tx.update)(gradient, tx.init(params), params)
+    assert_bits(optax.apply_updates(params, updates)["frozen"], params["frozen"])
+
+
+def test_freeze_names_the_paths_when_the_pattern_matches_nothing() -> None:
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'embedding/table', 'head'"):
+        gx.jax.freeze(optax.sgd(0.1), "decoder/**").init({"embedding": {"table": jnp.ones(1)}, "head": jnp.ones(1)})
+
+
+# --- transformations of JAX ------------------------------------------------------------------------------------------
+
+SOME = {
+    "clip_norm": gx.clip_norm(1.0),
+    "clip_global_norm": gx.clip_global_norm(1.0),
+    "clip_norm, ord 3": gx.clip_norm(1.0, ord=3),
+    "clip_norm, ord inf": gx.clip_norm(1.0, ord=float("inf")),
+    "clip_norm, ord 1": gx.clip_norm(1.0, ord=1),
+    "clip_norm, axes": gx.clip_norm(1.0, axes=-1),
+    "chain": gx.chain(gx.clip_norm(0.5), gx.clip_value(0.3), gx.clip_global_norm(0.4), gx.scale(-0.1)),
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_vmap_clips_each_example_by_itself(name: str) -> None:
+    batch = {"w": jnp.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), "b": jnp.array([[0.1], [30.0], [0.0]])}
+    together = jax.vmap(SOME[name])(batch)
+    for i in range(3):
+        one = SOME[name](jax.tree.map(lambda leaf, i=i: leaf[i], batch))
+        assert_ulp(jax.tree.map(lambda leaf, i=i: leaf[i], together), one, ulp=0)
+
+
+def test_vmap_over_the_limit() -> None:
+    clipped = jax.vmap(lambda c: gx.clip_norm(c)(jnp.array([3.0, 4.0])))(jnp.array([0.0, 1.0, 9.0]))
+    assert_ulp(clipped, np.float32([[0.0, 0.0], [0.6, 0.8], [3.0, 4.0]]))
+
+
+WEIGHTS = np.array([1.0, 2.0, -0.5])
+BELOW, AT, BEYOND = np.array([0.3, 0.4, 0.1]), np.array([0.6, 0.8, 0.0]), np.array([3.0, -4.0, 2.0])
+
+
+def loss(tx: Any) -> Callable[[Any], Any]:
+    return lambda g: jnp.sum(jnp.asarray(WEIGHTS, g.dtype) * tx(g))
+
+
+@pytest.mark.parametrize("name", [name for name in SOME if name != "chain"])
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_derivative_at_zero_and_within_the_limit_is_one(name: str, x64: bool) -> None:
+    with jax.enable_x64(x64):
+        for point in (np.zeros(3), BELOW / 2):
+            assert jax.grad(loss(SOME[name]))(jnp.asarray(point)).tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "clip_global_norm", "clip_norm, ord 3", "clip_norm, axes"])
+def test_the_derivative_at_the_limit_is_one(name: str) -> None:
+    point = np.float32([0.6, 0.8, 0.0]) if "3" not in name else np.float32([1.0, 0.0, 0.0])
+    assert jax.grad(loss(SOME[name]))(jnp.asarray(point)).tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("point", [BELOW, BEYOND, BEYOND * 1e30], ids=["below", "beyond", "huge"])
+def test_derivatives_against_finite_differences(name: str, point: Any) -> None:
+    with jax.enable_x64(True):
+        function, h = loss(SOME[name]), 1e-6 * np.abs(point).max()
+        exact = jax.grad(function)(jnp.asarray(point))
+        steps = h * np.eye(3)
+        near = [
+            (float(function(jnp.asarray(point + e))) - float(function(jnp.asarray(point - e)))) / (2 * h) for e in steps
+        ]
+        np.testing.assert_allclose(exact, near, rtol=1e-7, atol=2e-9 / np.abs(point).max())
+
+
+@pytest.mark.parametrize("name", ["clip_global_norm", "clip_norm, ord 3"])
+@pytest.mark.parametrize("point", [np.zeros(3), BELOW, BEYOND], ids=["zero", "below", "beyond"])
+def test_second_derivatives_against_finite_differences(name: str, point: Any) -> None:
+    with jax.enable_x64(True):
+        gradient, h = jax.grad(loss(SOME[name])), 1e-6
+        exact = jax.jacrev(gradient)(jnp.asarray(point))
+        near = [(gradient(jnp.asarray(point + e)) - gradient(jnp.asarray(point - e))) / (2 * h) for e in h * np.eye(3)]
+        np.testing.assert_allclose(exact, np.array(near).T, rtol=0, atol=1e-9)
+
+
+def in_scan(tx: Any) -> Callable[[Any], Any]:
+    return lambda g: jax.lax.scan(lambda carry, _: (tx(1.5 * carry), None), g, None, length=2)[0]
+
+
+def in_cond(tx: Any) -> Callable[[Any], Any]:
+    return lambda g: jax.lax.cond(g[0] > 0, tx, gx.identity(), g)
+
+
+WAYS = {
+    "reverse, in scan": lambda f: jax.jit(jax.jacrev(in_scan(f))),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(f)),
+    "forward over reverse, in cond": lambda f: jax.jacfwd(jax.jacrev(in_cond(f))),
+    "forward, rematerialised": lambda f: jax.jacfwd(jax.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("name", "ord"), [("clip_global_norm", 2), ("clip_norm, ord 3", 3), ("clip_norm, ord inf", np.inf)]
+)
+def test_derivatives_without_64_bits_are_those_of_the_formula_with_them(name: str, ord: float, way: str) -> None:
+    narrow = WAYS[way](SOME[name])(jnp.array([3.0, -4.0, 2.0]))
+    with jax.enable_x64(True):
+        formula = WAYS[way](lambda g: g * jnp.minimum(1.0, 1.0 / jnp.linalg.norm(g, ord)))
+        wide = formula(jnp.array([3.0, -4.0, 2.0]))
+    assert narrow.dtype == np.float32
+    np.testing.assert_allclose(narrow, wide, rtol=2e-6, atol=2e-7)
+
+
+def test_the_derivative_in_the_limit() -> None:
+    slope = jax.grad(lambda c: jnp.sum(gx.clip_norm(c)(jnp.array([3.0, 4.0]))))
+    assert_ulp(slope(2.0), np.float32(1.4))
+    assert float(slope(9.0)) == 0.0
+
+
+@pytest.mark.parametrize("name", [name for name in SOME if name != "chain"])
+def test_the_derivative_of_a_complex_gradient(name: str) -> None:
+    tx = SOME[name]
+    slope = jax.grad(lambda x: jnp.sum(jnp.real(tx(jnp.array([3.0, 4.0]) * x * 1j) * -1j)))
+    assert slope(0.1) == 7.0
+    assert abs(float(slope(2.0))) < 1e-6
+
+
+def test_scan() -> None:
+    stacked = jnp.array([[3.0, 4.0], [0.3, 0.4]])
+    _, clipped = jax.lax.scan(lambda carry, g: (carry, CLIP(g)), None, stacked)
+    assert_ulp(clipped, np.float32([[0.6, 0.8], [0.3, 0.4]]))
+
+
+@pytest.mark.parametrize(("stopped", "wanted"), [(True, [0.0, 0.0]), (False, [0.6, 0.8])])
+def test_cond_between_two_transforms(stopped: bool, wanted: Any) -> None:
+    assert_ulp(jax.lax.cond(stopped, gx.stop(), CLIP, jnp.array([3.0, 4.0])), np.float32(wanted))
+
+
+def test_donated_gradients() -> None:
+    given = jnp.array([3.0, 4.0])
+    assert_ulp(jax.jit(CLIP, donate_argnums=0)(given), np.float32([0.6, 0.8]))
+    assert given.is_deleted()
+
+
+def test_shard_map() -> None:
+    P = jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    clip = jax.shard_map(CLIP, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    assert_ulp(jax.jit(clip)(jnp.array([3.0, 4.0])), np.float32([0.6, 0.8]))
+
+
+SHARDED = """
+import jax, numpy as np, gradxform as gx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+x = np.random.default_rng(0).normal(size=(8, 6))
+tx = gx.chain(gx.clip_norm(1.0), gx.clip_global_norm(0.5), gx.clip_value(0.2))
+for kind in (AxisType.Auto, AxisType.Explicit):
+    sharding = NamedSharding(jax.make_mesh((2, 2), ("x", "y"), axis_types=(kind, kind)), P("x", "y"))
+    for dtype in (np.float32, np.float64):
+        with jax.enable_x64(True):
+            result = tx(jax.device_put(x.astype(dtype), sharding))
+            assert result.sharding == sharding
+            assert gx.testing.max_ulp(np.asarray(result), tx(x.astype(dtype))) <= 2, (kind, dtype)
+"""
+
+
+def test_gradients_sharded_over_four_devices() -> None:
+    python("-c", SHARDED, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+
+
+def test_no_tracer_leaks() -> None:
+    with jax.checking_leaks():
+        jax.jit(lambda g, c: gx.chain(gx.clip_norm(c), gx.clip_value(c), gx.scale(c))(g))(grads(), 0.5)
+    assert_ulp(CLIP(grads()), CLIPPED)
+
+
+def test_no_nan_on_the_way_to_a_finite_result() -> None:
+    with jax.debug_nans(True):
+        assert jax.jit(jax.grad(loss(CLIP)))(jnp.zeros(3)).tolist() == WEIGHTS.tolist()
+        assert gx.clip_norm(0.0)(jnp.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["kernel", "bias"], meta_fields=["name"])
+@dataclasses.dataclass
+class Layer:
+    kernel: Any
+    bias: Any
+    name: str = "layer"
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_registered_dataclass(jit: bool) -> None:
+    layer = Layer(jnp.array([3.0, 4.0]), jnp.array([0.1]), "dense")
+    tx = gx.masked(CLIP, "**/kernel")
+    result = (jax.jit(tx) if jit else tx)({"body": [layer]})["body"][0]
+    assert isinstance(result, Layer)
+    assert result.name == "dense"
+    assert_ulp([result.kernel, result.bias], [np.float32([0.6, 0.8]), np.float32([0.1])])
+
+
+def test_a_registered_dataclass_of_numpy_arrays_beside_jax_arrays() -> None:
+    result = CLIP([Layer(np.float32([3.0, 4.0]), None), jnp.array([0.1])])
+    assert_ulp(result[0].kernel, np.float32([0.6, 0.8]))
+    assert isinstance(result[0].kernel, jax.Array)
+
+
+@pytest.mark.parametrize("hole", [None, optax.MaskedNode()], ids=["None", "MaskedNode"])
+@pytest.mark.parametrize("key", ["a", "z"])
+def test_holes_stay_where_they_are(hole: Any, key: str) -> None:
+    result = jax.jit(CLIP)({"w": jnp.array([3.0, 4.0]), key: hole})
+    assert result[key] == hole
+    assert_ulp(result["w"], np.float32([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("tree", [{}, [], None, {"a": None}, optax.MaskedNode()], ids=repr)
+def test_trees_without_a_leaf_come_back(tree: Any) -> None:
+    assert gx.clip_global_norm(1.0)(tree) == tree
+
+
+def test_float0_passes_through() -> None:
+    gradient = jax.grad(lambda x: x["w"] @ x["w"] * x["n"], allow_int=True)({"w": jnp.array([3.0, 4.0]), "n": 1})
+    assert gradient["n"].dtype == jax.dtypes.float0
+    result = gx.chain(gx.clip_global_norm(1.0), gx.clip_value(0.7))(gradient)
+    assert result["n"] is gradient["n"]
+    assert_ulp(result["w"], np.float32([0.6, 0.7]))
+
+
+@pytest.mark.parametrize("beside", [{}, {"w": np.float32([3.0, 4.0])}], ids=["alone", "beside NumPy"])
+def test_float0_passes_through_without_a_jax_array(beside: Any) -> None:
+    hole = np.zeros(2, jax.dtypes.float0)
+    result = gx.clip_norm(1.0)({"n": hole, **beside})
+    assert result["n"].dtype == jax.dtypes.float0
+
+
+def test_integer_gradients_are_refused_by_path() -> None:
+    with pytest.raises(TypeError, match=r"'layers/0'.*int32"):
+        jax.jit(CLIP)({"layers": [jnp.arange(3)], "w": jnp.ones(2)})
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("jit", [False, True])
+def test_weak_types_stay_weak(name: str, jit: bool) -> None:
+    if name == "clip_norm, axes":
+        tree = {"weak": jnp.full((2,), 3.0), "strong": jnp.ones(2)}
+        tree["weak"] = jax.lax.full_like(tree["weak"], 3.0) + 1.0
+    else:
+        tree = {"weak": jnp.asarray(3.0), "strong": jnp.ones(2)}
+    weak = jax.tree.map(lambda leaf: leaf.weak_type, tree)
+    result = (jax.jit(SOME[name]) if jit else SOME[name])(tree)
+    assert jax.tree.map(lambda leaf: leaf.weak_type, result) == weak
+    assert jax.tree.map(lambda leaf: leaf.dtype, result) == jax.tree.map(lambda leaf: leaf.dtype, tree)
+
+
+def test_python_numbers_and_numpy_arrays_are_adopted() -> None:
+    result = CLIP({"a": jnp.array([3.0, 4.0]), "b": 5.0, "c": np.float64([3.0, 4.0])})
+    assert all(isinstance(leaf, jax.Array) for leaf in result.values())
+    assert_ulp(result, {"a": np.float32([0.6, 0.8]), "b": np.float32(1.0), "c": np.float32([0.6, 0.8])})
+
+
+def test_shapes_alone_are_enough_for_eval_shape() -> None:
+    tx = gx.chain(*SOME.values())
+    wanted = {"w": jax.ShapeDtypeStruct((3, 4), jnp.bfloat16), "n": None}
+    assert jax.eval_shape(tx, wanted) == wanted
+
+
+# --- limits, retraces, 64 bits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [2, 2.0, np.float64(2.0), np.float32(2.0), np.int32(2)], ids=repr)
+def test_a_traced_limit_of_any_dtype(limit: Any) -> None:
+    clip = jax.jit(lambda g, c: gx.clip_global_norm(c)(g))
+    assert_ulp(clip(jnp.array([3.0, 4.0]), limit), np.float32([1.2, 1.6]))
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, 0.0), (np.nan, np.nan), (np.inf, 3.0), (0.0, 0.0)])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)])
+def test_a_traced_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: float, wanted: float) -> None:
+    for scale in (1.0, 0.0):
+        result = make(jnp.float32(limit))(jnp.array([3.0, 0.0]) * scale)
+        assert_ulp(result, np.float32([wanted, 0.0]) * scale + (np.nan if np.isnan(limit) else 0.0))
+
+
+def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(tx: Any, tree: Any) -> Any:
+        traces.append(tx)
+        return tx(tree)
+
+    for _ in range(3):
+        run(gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(-0.1), "w"), gx.clip_value(low=-1)), grads())
+    assert len(traces) == 1
+    run(gx.chain(gx.clip_norm(5.0), gx.masked(gx.scale(-0.2), "w"), gx.clip_value(low=-1)), grads())
+    assert len(traces) == 2
+
+
+def test_a_new_array_limit_does_not_retrace() -> None:
+    traces = []
+
+    @jax.jit
+    def run(limit: Any, tree: Any) -> Any:
+        traces.append(limit)
+        return gx.clip_norm(limit)(tree)
+
+    first, second = (run(jnp.float32(c), grads())["w"] for c in (1.0, 2.0))
+    assert len(traces) == 1
+    assert_bits(second, first * 2)
+
+
+@pytest.mark.parametrize("kind", [float, jnp.float32])
+def test_a_new_limit_compiles_nothing_in_eager(kind: Any) -> None:
+    def clip(c: float) -> Any:
+        return gx.chain(gx.clip_norm(kind(c)), gx.clip_global_norm(kind(2 * c)), gx.scale(kind(-c)))(tree)
+
+    tree = grads()
+    clip(1.0)
+    assert count_compilations(lambda: jax.jit(lambda x: x * 5 + 3)(jnp.ones(7))) > 0
+    assert count_compilations(lambda: clip(0.7)) == 0
+
+
+@pytest.mark.parametrize(("name", "jit"), [*((name, False) for name in SOME), ("chain", True)])
+def test_float64_gradients(name: str, jit: bool) -> None:
+    rng = np.random.default_rng(0)
+    tree = {"w": rng.normal(size=(5, 7)) * 3, "b": rng.normal(size=3).astype(np.float32)}
+    with jax.enable_x64(True):
+        tx = jax.jit(SOME[name]) if jit else SOME[name]
+        result = tx(jax.tree.map(jnp.asarray, tree))
+        assert result["w"].dtype == np.float64
+        assert result["b"].dtype == np.float32
+        assert_ulp(result, SOME[name](tree), ulp=4 if "3" in name else 2)
+
+
+def test_64_bits_do_not_come_out_where_they_are_off() -> None:
+    program = str(jax.make_jaxpr(lambda g: gx.clip_global_norm(1.0)(g))(jnp.ones(3)))
+    assert "f64" in program
+    assert jax.jit(gx.clip_global_norm(1.0))(jnp.ones(3)).dtype == np.float32
+    assert jnp.asarray(np.float64(1.0)).dtype == np.float32
+
+
+def test_64_bits_switched_on_for_a_whole_program() -> None:
+    python(
+        "-c",
+        "import jax, jax.numpy as jnp, optax, gradxform as gx\n"
+        "tx = optax.chain(gx.clip_global_norm(1.0), optax.sgd(1.0))\n"
+        "g = {'a': jnp.array([3.0, 4.0]), 'b': jnp.zeros(2, jnp.float32)}\n"
+        "u, _ = jax.jit(tx.update)(g, tx.init(g))\n"
+        "assert u['a'].dtype == 'float64' and u['b'].dtype == 'float32'\n"
+        "assert abs(u['a'] - jnp.array([-0.6, -0.8])).max() < 3e-16, u\n",
+        JAX_PLATFORMS="cpu",
+        JAX_ENABLE_X64="1",
+    )
+
+
+def test_the_derivative_in_float32_stays_float32() -> None:
+    assert jax.jit(jax.grad(loss(CLIP)))(jnp.ones(3)).dtype == np.float32
+
+
+def test_pmean_before_the_clip_under_vmap_axis() -> None:
+    batch = jnp.array([[6.0, 0.0], [0.0, 8.0]])
+    clipped = jax.vmap(lambda g: CLIP(jax.lax.pmean(g, "batch")), axis_name="batch")(batch)
+    assert_ulp(clipped, np.float32([[0.6, 0.8], [0.6, 0.8]]))
+
+
+def test_a_float0_beside_none() -> None:
+    hole = np.zeros(2, jax.dtypes.float0)
+    out = gx.clip_norm(1.0)([None, hole, jnp.array([3.0, 4.0]), None, hole, jnp.array([0.5])])
+    assert out[0] is out[3] is None
+    assert out[1] is out[4] is hole
+    assert_ulp(out[2], f32(0.6, 0.8), 1)
+    assert out[5].tolist() == [0.5]

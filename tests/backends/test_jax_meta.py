@@ -1,0 +1,259 @@
+"""Derivatives through updates, in parameters, gradients, rates, limits and factors, against finite differences."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_close
+
+import gradxform as gx
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+jnp = jax.numpy
+
+STEPS = 3
+START = {"b": np.array([0.3]), "w": np.array([1.2, -0.7, 0.4])}
+assert_near = functools.partial(assert_close, rtol=1e-6, atol=1e-8)
+KNOBS = {"rate": 0.2, "limit": 0.8, "factor": 1.1}
+
+
+@pytest.fixture(autouse=True)
+def wide() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def task_loss(params: Any) -> Any:
+    """Smooth, with gradients whose norm is about one."""
+    return jnp.sum(jnp.cos(params["w"]) * jnp.array([0.5, -1.5, 0.8])) + jnp.sum(jnp.sin(params["b"]) * params["w"][0])
+
+
+Make = Callable[[Any, Any], Any]
+SMOOTH: dict[str, Make] = {
+    "clip_norm": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(factor)),
+    "clip_norm, axes": lambda limit, factor: gx.chain(gx.clip_norm(limit, axes=0), gx.scale(factor)),
+    "clip_norm, ord 3": lambda limit, factor: gx.chain(gx.clip_norm(limit, ord=3), gx.scale(factor)),
+    "clip_global_norm": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.scale(factor)),
+    "clip_rms": lambda limit, factor: gx.chain(gx.clip_rms(limit / 2), gx.scale(factor)),
+    "clip_average_norm": lambda limit, factor: gx.chain(gx.clip_average_norm(limit / 4), gx.scale(factor)),
+    "clip_value": lambda limit, factor: gx.chain(gx.scale(factor), gx.clip_value(limit)),
+    "clip_adaptive": lambda limit, factor: gx.chain(gx.clip_adaptive(limit, axes="keras"), gx.scale(factor)),
+    "normalize_norm": lambda limit, factor: gx.chain(gx.normalize_norm(), gx.scale(factor * limit)),
+    "normalize_global_norm": lambda limit, factor: gx.chain(gx.normalize_global_norm(), gx.scale(factor * limit)),
+    "centralize": lambda limit, factor: gx.chain(gx.centralize(axes=0), gx.scale(factor * limit)),
+    "add_decayed_weights": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_decayed_weights(factor)),
+    "add_noise": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_noise(factor, 0)),
+    "zero_nonfinite": lambda limit, factor: gx.chain(gx.zero_nonfinite(), gx.clip_norm(limit), gx.scale(factor)),
+    "elementwise": lambda limit, factor: gx.chain(gx.elementwise(lambda g: g / (1 + abs(g))), gx.scale(limit * factor)),
+    "partition": lambda limit, factor: gx.partition({"w": gx.clip_norm(limit)}, default=gx.scale(factor)),
+    "scale_by_schedule": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(lambda t: factor / (1 + t))),
+    "ema": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.ema(factor / 2)),
+    "trace": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.trace(factor / 2, nesterov=True)),
+    "accumulate": lambda limit, factor: gx.accumulate(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 2),
+    "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
+    "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),
+    "clip_zscore": lambda limit, factor: gx.chain(gx.clip_zscore(limit * 0.1, 0.9, 1), gx.scale(factor)),
+}
+WITHOUT_DERIVATIVE = {
+    "sign": "flat wherever it has a derivative",
+    "stop, freeze": "zero",
+    "identity, chain, masked": "nothing of their own",
+    "scale_by_schedule": "a schedule of `scale`, which is above",
+    "clip_percentile": "its limit counts as a constant: test_the_limit_of_clip_percentile_is_a_constant",
+    "transform": "a function of the user's",
+}
+
+
+def after(make: Make, start: Any, knobs: Any, adam: bool = False) -> Any:
+    """The loss after some steps of descent, in a scan whose body is rematerialised."""
+    rule = make(knobs["limit"], knobs["factor"])
+    tx = optax.chain(rule, optax.scale_by_adam(eps=1e-3), optax.scale(-knobs["rate"])) if adam else rule
+
+    @jax.checkpoint
+    def step(carry: Any, _: Any) -> Any:
+        params, state = carry
+        updates, state = tx.update(jax.grad(task_loss)(params), state, params)
+        scale = 1.0 if adam else -knobs["rate"]
+        return (jax.tree.map(lambda p, u: p + scale * u, params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (start, tx.init(start)), None, length=STEPS)
+    return task_loss(params)
+
+
+def arrays(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, np.float64), tree)
+
+
+def central(function: Callable[..., Any], at: Any, h: float = 1e-6) -> Any:
+    """The gradient by differences, place by place."""
+    flat, build = jax.flatten_util.ravel_pytree(at)
+    found = []
+    for i in range(flat.size):
+        high, low = (function(build(flat.at[i].add(sign * h))) for sign in (1, -1))
+        found.append((float(high) - float(low)) / (2 * h))
+    return build(jnp.array(found))
+
+
+WEIGHTS = {"b": np.array([0.7]), "w": np.array([1.0, -2.0, 0.5])}
+GRADIENTS = {"b": np.array([0.45]), "w": np.array([0.9, -0.2, 1.3])}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
+    def total(at: Any) -> Any:
+        params, gradient, knobs = at
+        tx = SMOOTH[name](knobs["limit"], knobs["factor"])
+        state, found = tx.init(params), 0.0
+        for size in (1.0, 1.7) if tx.stateful else (1.0,):
+            updates, state = tx.update(jax.tree.map(lambda g, size=size: g * size, gradient), state, params)
+            found += size * sum(jnp.sum(WEIGHTS[path] * leaf) for path, leaf in updates.items())
+        return found
+
+    both = jax.jit(jax.value_and_grad(total))
+    at = arrays((START, GRADIENTS, {"limit": 0.8, "factor": 1.1}))
+    exact = both(at)[1]
+    assert_near(exact, central(lambda at: both(at)[0], at))
+    assert any(abs(float(exact[2][knob])) > 1e-3 for knob in ("limit", "factor"))
+    of_zeros = both((at[0], jax.tree.map(jnp.zeros_like, at[1]), at[2]))[1]
+    if not name.startswith("normalize"):  # of a zero, a direction has no derivative
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_zeros))
+
+
+def test_the_limit_of_clip_percentile_is_a_constant() -> None:
+    """As AutoClip has it: the norms of the steps before are numbers to it, and its own as well."""
+    norms, g = [1.0, 3.0], jnp.asarray([3.0, 4.0])
+    tx = gx.clip_percentile(50.0, 3)
+    state = tx.init(g)
+    for norm in norms:
+        _, state = tx.update(jnp.array([norm, 0.0]), state)
+    exact = jax.jacrev(lambda g: tx.update(g, state)[0])(g)
+    np.testing.assert_allclose(exact, jax.jacrev(gx.clip_norm(3.0))(g), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["clip_global_norm", "trace"])
+def test_the_loss_after_some_steps_in_parameters_rate_limit_and_factor(name: str) -> None:
+    both = jax.jit(jax.value_and_grad(lambda at: after(SMOOTH[name], *at)))
+    at = arrays((START, KNOBS))
+    exact = both(at)[1]
+    assert_near(exact, central(lambda at: both(at)[0], at))
+    assert all(abs(float(exact[1][knob])) > 1e-3 for knob in KNOBS)
+
+
+def test_every_transform_is_differentiated_or_explained() -> None:
+    from gradxform._transformation import factories
+
+    shown = " ".join(repr(make(0.5, 0.5)) for make in SMOOTH.values())
+    missing = {name for name in factories if f"{name}(" not in shown}
+    assert missing <= {name for names in WITHOUT_DERIVATIVE for name in names.split(", ")} | {"measure", "log"}, missing
+
+
+def test_through_adam_after_the_clip() -> None:
+    both = jax.jit(jax.value_and_grad(lambda at: after(SMOOTH["clip_global_norm"], *at, adam=True)))
+    at = arrays((START, KNOBS))
+    assert_near(both(at)[1], central(lambda at: both(at)[0], at), rtol=1e-5, atol=1e-7)
+
+
+def test_eager_gives_what_jit_gives() -> None:
+    def loss(at: Any) -> Any:
+        params, knobs = at
+        updates = gx.chain(gx.clip_norm(knobs["limit"]), gx.scale(knobs["factor"]))(jax.grad(task_loss)(params))
+        return task_loss(jax.tree.map(lambda p, u: p - knobs["rate"] * u, params, updates))
+
+    at = arrays((START, KNOBS))
+    assert_near(jax.grad(loss)(at), jax.jit(jax.grad(loss))(at), rtol=1e-12, atol=1e-14)
+
+
+def test_second_derivatives_through_an_update() -> None:
+    def slope(vector: Any) -> Any:
+        def loss(vector: Any) -> Any:
+            gradient = jax.grad(task_loss)({"b": vector[:1], "w": vector[1:4]})
+            updates = gx.chain(gx.clip_global_norm(vector[5]), gx.scale(vector[6]))(gradient)
+            return task_loss({"b": vector[:1] - vector[4] * updates["b"], "w": vector[1:4] - vector[4] * updates["w"]})
+
+        return jax.grad(loss)(vector)
+
+    def both(vector: Any) -> Any:
+        return jax.jacrev(slope)(vector), slope(vector)
+
+    compiled = jax.jit(both)
+    at, h = jnp.array([0.3, 1.2, -0.7, 0.4, *KNOBS.values()]), 1e-6
+    exact = compiled(at)[0]
+    near = [(compiled(at + h * e)[1] - compiled(at - h * e)[1]) / (2 * h) for e in np.eye(7)]
+    np.testing.assert_allclose(exact, np.array(near), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(exact, exact.T, rtol=1e-9, atol=1e-10)
+
+
+# --- where a formula has a corner ------------------------------------------------------------------------------------
+
+G = np.array([0.6, 0.8, 0.0])
+CLIPS: dict[str, Callable[[Any], Any]] = {
+    "clip_norm": gx.clip_norm,
+    "clip_norm, axes": lambda c: gx.clip_norm(c, axes=0),
+    "clip_norm, ord 3": lambda c: gx.clip_norm(c, ord=3),
+    "clip_global_norm": gx.clip_global_norm,
+    "clip_rms": gx.clip_rms,
+    "clip_average_norm": gx.clip_average_norm,
+    "clip_value": gx.clip_value,
+}
+
+
+def slopes(tx: Any, g: Any) -> Any:
+    """The derivative of the sum of the transformed gradients, which is one wherever they are left alone."""
+    return jax.grad(lambda g: jnp.sum(tx(g)))(jnp.asarray(g))
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_within_the_limit_and_at_zero_the_derivative_is_one_and_that_in_the_limit_zero(name: str) -> None:
+    both = jax.jit(jax.grad(lambda c, g: jnp.sum(CLIPS[name](c)(g)), argnums=(0, 1)))
+    for g in (np.zeros(3), G * 0.1, G * 1e-300):
+        of_limit, of_gradient = both(jnp.asarray(2.0), jnp.asarray(g))
+        assert float(of_limit) == 0.0
+        assert of_gradient.tolist() == [1.0, 1.0, 1.0]
+
+
+AT_THE_LIMIT = {
+    "clip_norm": (1.0, [0.0, 1.0, 0.0]),
+    "clip_norm, axes": (1.0, [0.0, 1.0, 0.0]),
+    "clip_global_norm": (1.0, [0.0, 1.0, 0.0]),
+    "clip_rms": (1.0, [1.0, -1.0, 1.0]),
+    "clip_average_norm": (0.5, [0.0, 1.5, 0.0]),
+    "clip_norm, ord 3": (1.0, [0.0, 1.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_LIMIT)
+def test_at_the_limit_the_derivative_is_one(name: str) -> None:
+    limit, g = AT_THE_LIMIT[name]
+    assert slopes(CLIPS[name](limit), np.array(g)).tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_beyond_the_limit_it_is_finite_at_any_size(name: str) -> None:
+    for size in (3.0, 1e30, 1e150):
+        g, tx = jnp.asarray(G * size), CLIPS[name](jnp.asarray(0.5))
+        jacobian = jax.jacrev(tx)(g)
+        assert np.isfinite(jacobian).all()
+        along = jacobian @ (g / size)  # a clipped gradient stays where it is when it grows
+        np.testing.assert_allclose(along, np.zeros(3), atol=1e-12 / size)
+
+
+def test_a_learned_limit_finds_a_better_one() -> None:
+    """A few steps on the limit itself: its derivative has the right sign."""
+
+    def loss(limit: Any) -> Any:
+        return after(SMOOTH["clip_global_norm"], arrays(START), arrays(KNOBS) | {"limit": limit})
+
+    value_and_slope = jax.jit(jax.value_and_grad(loss))
+    limit, losses = jnp.asarray(0.05), []
+    for _ in range(5):
+        value, slope = value_and_slope(limit)
+        losses.append(float(value))
+        limit = limit - 0.1 * slope
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 1e-2
+    assert float(limit) > 0.05

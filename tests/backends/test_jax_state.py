@@ -1,0 +1,285 @@
+"""The states of all transforms that keep one, through JAX's transformations and through checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_bits, assert_ulp, python
+from support import assert_close as close
+
+import gradxform as gx
+from gradxform.proof.rows import STATEFUL
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+jnp = jax.numpy
+
+STEPS, HALF = 5, 2
+EXPRESSIONS = list({row.tx.name: row.expression for row in STATEFUL if row.tx.stateful}.values())
+"""One of each transform that keeps a state: all of them are compiled together, many times."""
+TXS: dict[str, gx.GradientTransformation] = {
+    **{expression: gx.parse(expression) for expression in EXPRESSIONS},
+    "a schedule": gx.clip_global_norm(lambda t: 2.0 / (1.0 + t)),
+    "scale_by_schedule": gx.scale_by_schedule(lambda t: 0.5**t),
+    "a partition": gx.partition({"a/*": gx.ema(0.5)}, default=gx.chain(gx.trace(0.5), gx.clip_zscore(1.0, 0.9, 1))),
+    "optax inside": gx.skip_nonfinite(gx.chain(gx.clip_norm(1.0), optax.adam(0.1))),
+}
+
+
+def gradient_at(step: int) -> Any:
+    rng = np.random.default_rng(step)
+    tree = {"a": {"w": rng.normal(size=(3, 2))}, "b": [rng.normal(size=()), None]}
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf * (20 if step == 3 else 1), np.float32), tree)
+
+
+GRADIENTS = [gradient_at(step) for step in range(STEPS)]
+STACKED = jax.tree.map(lambda *leaves: jnp.stack(leaves), *GRADIENTS)
+
+
+def first() -> dict[str, Any]:
+    return {name: tx.init(GRADIENTS[0]) for name, tx in TXS.items()}
+
+
+def update_all(gradient: Any, states: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One step of every transform, so that one compilation serves them all."""
+    found = {name: tx.update(gradient, states[name], gradient) for name, tx in TXS.items()}
+    return {name: pair[0] for name, pair in found.items()}, {name: pair[1] for name, pair in found.items()}
+
+
+step = jax.jit(update_all)
+assert_close = functools.partial(close, rtol=3e-7, atol=1e-7)
+"""As near as two programs of XLA are that fuse one formula in two ways."""
+
+
+@functools.cache
+def uninterrupted() -> tuple[list[Any], list[Any]]:
+    """The updates of each step, and the states before each and after the last."""
+    states, updates = [first()], []
+    for gradient in GRADIENTS:
+        update, state = step(gradient, states[-1])
+        updates.append(update)
+        states.append(state)
+    return updates, states
+
+
+def test_every_transform_with_a_state_is_here() -> None:
+    from gradxform._transformation import factories
+
+    names = " ".join(map(repr, TXS.values()))
+    kept = {row.tx.name for row in STATEFUL if row.tx.stateful and row.tx.name != "chain"} - {"masked"}
+    assert {"measure", "trace", "skip_large"} < kept <= set(factories)
+    assert [name for name in kept if f"{name}(" not in names] == []
+    assert all(tx.stateful for tx in TXS.values())
+
+
+def test_jit_keeps_the_form_of_every_state_and_changes_it() -> None:
+    _, states = uninterrupted()
+    for part in states:
+        assert jax.tree.structure(part) == jax.tree.structure(states[0])
+        kinds = [[(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(x)] for x in (part, states[0])]
+        assert kinds[0] == kinds[1]
+    for name in TXS:
+        assert any(
+            np.asarray(a).tobytes() != np.asarray(b).tobytes()
+            for a, b in zip(jax.tree.leaves(states[0][name]), jax.tree.leaves(states[-1][name]), strict=True)
+        ), name
+
+
+def test_scan() -> None:
+    updates, states = uninterrupted()
+    scan = jax.jit(lambda states, xs: jax.lax.scan(lambda state, g: update_all(g, state)[::-1], states, xs))
+    last, stacked = scan(first(), STACKED)
+    assert_close(last, states[-1])
+    assert_close(stacked, jax.tree.map(lambda *leaves: np.stack(leaves), *updates))
+
+
+def test_vmap_keeps_one_state_for_each() -> None:
+    _, states = uninterrupted()
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), states[1], states[3])
+    gradient = jax.tree.map(lambda *leaves: jnp.stack(leaves), GRADIENTS[1], GRADIENTS[3])
+    updates, after = jax.jit(jax.vmap(update_all))(gradient, both)
+    for i, at in enumerate((1, 3)):
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], after), states[at + 1])
+        assert_close(jax.tree.map(lambda leaf, i=i: leaf[i], updates), uninterrupted()[0][at])
+
+
+def test_cond_between_an_update_and_none() -> None:
+    updates, states = uninterrupted()
+
+    @jax.jit
+    def maybe(due: Any, gradient: Any, state: Any) -> Any:
+        nothing = jax.tree.map(jnp.zeros_like, dict.fromkeys(TXS, gradient))
+        return jax.lax.cond(due, update_all, lambda _, kept: (nothing, kept), gradient, state)
+
+    assert_close(maybe(True, GRADIENTS[1], states[1]), (updates[1], states[2]))
+    left, kept = maybe(False, GRADIENTS[1], states[1])
+    assert_bits(kept, states[1])
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(left))
+
+
+def test_a_donated_state_is_taken_without_a_warning() -> None:
+    updates, states = uninterrupted()
+    donating = jax.jit(update_all, donate_argnums=1)
+    state = first()
+    for gradient, wanted in zip(GRADIENTS[:3], updates, strict=False):
+        old, held = state, sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        update, state = donating(gradient, old)
+        assert_bits(update, wanted)
+        gone = sum(leaf.nbytes for leaf in jax.tree.leaves(old) if leaf.is_deleted())
+        assert gone > 0.9 * held  # some flags are written and never read, and those are not taken
+    assert_bits(state, states[3])
+    with pytest.raises((RuntimeError, ValueError), match="deleted"):
+        donating(GRADIENTS[0], old)
+
+
+TWO_DEVICES = """
+import jax, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+import test_jax_state as t
+assert jax.device_count() == 2
+updates, states = t.uninterrupted()
+batch = jax.tree.map(lambda leaf: jax.numpy.stack([leaf * 0.5, leaf * 1.5]), t.GRADIENTS[1])
+
+def one(gradient, state):
+    gradient = jax.tree.map(lambda leaf: jax.lax.pmean(leaf, "i"), gradient)
+    return t.update_all(gradient, state)
+
+twice = jax.tree.map(lambda leaf: jax.numpy.stack([leaf] * 2), states[1])
+after = jax.pmap(one, axis_name="i")(batch, twice)
+for i in range(2):
+    t.assert_close(jax.tree.map(lambda leaf: leaf[i], after), (updates[1], states[2]))
+
+mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
+inside = lambda gradient, state: one(jax.tree.map(lambda leaf: leaf[0], gradient), state)
+sharded = jax.jit(jax.shard_map(inside, mesh=mesh, in_specs=(P("i"), P()), out_specs=P()))
+t.assert_close(sharded(batch, states[1]), (updates[1], states[2]))
+"""
+
+
+def test_pmap_and_shard_map_over_two_devices() -> None:
+    flags = "--xla_force_host_platform_device_count=2"
+    python("-c", TWO_DEVICES, cwd=Path(__file__).parent, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def by_orbax(state: Any, folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own making
+        ocp = pytest.importorskip("orbax.checkpoint")
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder / "state", state)
+            checkpointer.wait_until_finished()
+            return checkpointer.restore(folder / "state", first())
+
+
+def by_orbax_from_shapes(state: Any, folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ocp = pytest.importorskip("orbax.checkpoint")
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder / "state", state)
+            checkpointer.wait_until_finished()
+            return checkpointer.restore(folder / "state", jax.eval_shape(first))
+
+
+def by_flax_bytes(state: Any, folder: Path) -> Any:
+    serialization = pytest.importorskip("flax.serialization")
+    (folder / "state").write_bytes(serialization.to_bytes(state))
+    return serialization.from_bytes(first(), (folder / "state").read_bytes())
+
+
+def by_flax_dict(state: Any, folder: Path) -> Any:
+    serialization = pytest.importorskip("flax.serialization")
+    return serialization.from_state_dict(first(), serialization.to_state_dict(state))
+
+
+def by_pickle(state: Any, folder: Path) -> Any:
+    (folder / "state").write_bytes(pickle.dumps(jax.tree.map(np.asarray, state)))
+    return pickle.loads((folder / "state").read_bytes())
+
+
+WAYS: dict[str, Callable[[Any, Path], Any]] = {
+    "orbax": by_orbax,
+    "orbax, from shapes": by_orbax_from_shapes,
+    "flax bytes": by_flax_bytes,
+    "flax state dict": by_flax_dict,
+    "pickle": by_pickle,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(way: str, tmp_path: Path) -> None:
+    updates, states = uninterrupted()
+    state = WAYS[way](states[HALF], tmp_path)
+    assert_bits(state, states[HALF])
+    for i in range(HALF, STEPS):
+        update, state = step(GRADIENTS[i], state)
+        assert_bits(update, updates[i])
+    assert_bits(state, states[-1])
+
+
+def test_the_transformation_itself_is_pickled_and_goes_on_with_the_state() -> None:
+    updates, states = uninterrupted()
+    for expression in EXPRESSIONS:
+        tx = pickle.loads(pickle.dumps(TXS[expression]))
+        assert tx == TXS[expression]
+        update, state = tx.update(GRADIENTS[2], states[2][expression], GRADIENTS[2])
+        assert_close((update, state), (updates[2][expression], states[3][expression]))
+
+
+def test_an_exported_step_takes_a_state_and_gives_the_next() -> None:
+    from jax import export
+
+    updates, states = uninterrupted()
+    structure = jax.tree.structure(states[0])
+
+    def flat(gradient: Any, leaves: list[Any]) -> Any:
+        update, state = update_all(gradient, jax.tree.unflatten(structure, leaves))
+        return update, jax.tree.leaves(state)
+
+    program = export.export(jax.jit(flat))(GRADIENTS[0], jax.tree.leaves(states[0]))
+    again = export.deserialize(program.serialize())
+    update, leaves = again.call(GRADIENTS[2], jax.tree.leaves(states[2]))
+    assert_close((update, jax.tree.unflatten(structure, leaves)), (updates[2], states[3]))
+
+
+def test_a_program_of_symbolic_shapes() -> None:
+    from jax import export
+
+    (rows,) = export.symbolic_shape("rows")
+    tx = gx.chain(gx.clip_norm(1.0), gx.clip_rms(0.3), gx.clip_global_norm(0.5), gx.scale(-0.1))
+    shapes = {"w": jax.ShapeDtypeStruct((rows, 3), np.float32), "v": jax.ShapeDtypeStruct((4,), np.float32)}
+    program = export.export(jax.jit(tx))(shapes)
+    for count in (2, 50_000):
+        tree = {"w": np.full((count, 3), 3.0, np.float32), "v": np.ones(4, np.float32)}
+        assert_ulp(program.call(tree), tx(tree))
+
+
+def test_a_flax_train_state_with_ours_in_its_optimizer(tmp_path: Path) -> None:
+    train_state = pytest.importorskip("flax.training.train_state")
+    serialization = pytest.importorskip("flax.serialization")
+    tx = optax.chain(gx.chain(gx.clip_global_norm(1.0), gx.ema(0.5)), optax.adam(0.1))
+
+    def fresh() -> Any:
+        return train_state.TrainState.create(apply_fn=None, params=GRADIENTS[0], tx=tx)
+
+    apply = jax.jit(lambda state, gradient: state.apply_gradients(grads=gradient))
+    whole = fresh()
+    for i, gradient in enumerate(GRADIENTS):
+        if i == HALF:
+            (tmp_path / "state").write_bytes(serialization.to_bytes(whole))
+        whole = apply(whole, gradient)
+    state = serialization.from_bytes(fresh(), (tmp_path / "state").read_bytes())
+    for gradient in GRADIENTS[HALF:]:
+        state = apply(state, gradient)
+    assert int(state.step) == STEPS
+    assert_bits((state.params, state.opt_state), (whole.params, whole.opt_state))

@@ -1,0 +1,297 @@
+"""The backend of docs/extending/backend.md: found by itself, whole, and right to the budgets of the others.
+
+`MLX_COMPILED=all` runs every row under `mx.compile` in every dtype; the first time that takes about half an hour, since
+MLX hands each fused loop to a C++ compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import NORM_CLIPS, ROOT, assert_bits, assert_right, assert_ulp, call, f16, f32, tensors
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform.proof.cases import Group, Run, ordinary_and_hard
+from gradxform.proof.gradients import gradients
+from gradxform.proof.rows import DTYPES, MIXED, ROWS, STATELESS, Row
+from gradxform.testing import assert_parity
+
+mx = pytest.importorskip("mlx.core")
+nn, optimizers = pytest.importorskip("mlx.nn"), pytest.importorskip("mlx.optimizers")
+
+HERE = [dtype for dtype in DTYPES if dtype != "complex128"]  # which MLX has not
+ALL = os.environ.get("MLX_COMPILED") == "all"
+SOME = ("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))", "trace(0.9)")
+
+
+@pytest.fixture(autouse=True)
+def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the backend can be imported, and is forgotten afterwards; see conftest.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+
+
+def dtypes_of(row: Row) -> list[str]:
+    return [dtype for dtype in row.dtypes if dtype in HERE]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_right_numbers(row: Row) -> None:
+    for dtype in dtypes_of(row):
+        assert_right(row, ordinary_and_hard(row, dtype, large=True), "mlx", "eager")
+
+
+@pytest.mark.parametrize("row", [row for row in STATELESS if not row.matrix], ids=str)
+def test_mixed_dtypes(row: Row) -> None:
+    tree = {"a": {"v": f32(3, 4), "w": f16(30)}, "b": np.float64([5])}
+    assert_right(row, Group(MIXED, "mixed", {"mixed": Run([tree], tree)}), "mlx", "eager")
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if ALL or row.expression in SOME], ids=str)
+@pytest.mark.timeout(1800)
+def test_right_numbers_compiled(row: Row) -> None:
+    for dtype in dtypes_of(row) if ALL else ["float32"]:
+        assert_right(row, ordinary_and_hard(row, dtype), "mlx", "compiled")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_no_value_is_read_while_a_function_is_traced(row: Row) -> None:
+    """Traced in every dtype, and not run, which spares the C++ compiler."""
+    for dtype in dtypes_of(row):
+        grads = tensors("mlx", gradients(dtype, matrix=row.matrix))
+        out, _ = mx.compile(row.tx.update)(grads, row.tx.init(grads), grads)
+        assert optree.tree_structure(out) == optree.tree_structure(grads)
+        for new, old in zip(optree.tree_leaves(out), optree.tree_leaves(grads), strict=True):
+            assert (new.dtype, new.shape) == (old.dtype, old.shape)
+
+
+@pytest.mark.parametrize("row", NORM_CLIPS, ids=str)
+def test_unclipped_is_untouched(row: Row) -> None:
+    for dtype in HERE:
+        tree = optree.tree_map(lambda leaf: (leaf * 1e-3).astype(leaf.dtype), gradients(dtype, matrix=row.matrix))
+        tree = optree.tree_map(lambda leaf: (leaf * 1e-3).astype(leaf.dtype), tree)
+        assert_bits(row.tx(tensors("mlx", tree)), tree)
+
+
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
+def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any) -> None:
+    assert_ulp(make(tensors("mlx", np.asarray(2, dtype)))([mx.array([3.0, 4.0])]), [[1.2, 1.6]])
+
+
+@pytest.mark.parametrize("ord", [1, 2, 3, float("inf")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_norm_of_a_large_leaf(dtype: str, ord: float) -> None:
+    leaf = np.random.default_rng(0).standard_normal(3_000_001).astype(dtype)
+    size = np.abs(leaf.astype(np.longdouble))
+    right = size.max() if ord == float("inf") else np.sum(size**ord) ** (1 / np.longdouble(ord))
+    backend = _backend.backend("mlx")
+    found = backend.norms([backend.from_numpy(leaf)], ord)
+    assert getattr(found, "high", found).item() == pytest.approx(
+        float(right), rel={"float32": 1e-9, "float64": 1e-15}[dtype], abs=0
+    )
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_subnormal_numbers_are_kept(mode: str) -> None:
+    leaf = np.float32([1e-40, -3e-45, 1.0])
+    cases = ((gx.scale(2.0), leaf * 2), (gx.clip_value(2.0), leaf), (gx.clip_norm(9.0), leaf))
+    for tx, wanted in cases if mode == "eager" else cases[:1]:
+        assert_bits(call("mlx", mode, tx.__call__, [leaf]), [wanted])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_formula_of_mlx_s_own_clipping_is_bit_for_bit_its_own(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        grads = tensors("mlx", [rng.standard_normal(n).astype(np.float32) for n in (7, 1001)])
+        grads = [grad.astype(getattr(mx, dtype)) for grad in grads]
+        assert_bits(gx.clip_global_norm(2.0, like="mlx")(grads), optimizers.clip_grad_norm(grads, 2.0)[0])
+
+
+MAKES = [(gx.clip_norm, "eager"), (gx.clip_global_norm, "eager"), (gx.clip_norm, "compiled")]
+
+
+@pytest.mark.parametrize(("make", "mode"), MAKES)
+def test_the_derivative_is_one_at_zero_and_the_tangent_beyond(make: Any, mode: str) -> None:
+    tx = make(1.0)
+    slope = mx.grad(lambda x: mx.sum(tx(x)))
+    slope = mx.compile(slope) if mode == "compiled" else slope
+    for point, wanted in (((0, 0), (1, 1)), ((0.3, 0.4), (1, 1)), ((3, 4), (0.032, -0.024))):
+        assert slope(mx.array(point, dtype=mx.float32)).tolist() == pytest.approx(wanted, rel=1e-5)
+    assert slope(mx.array([3e30, 4e30])).tolist() == pytest.approx((0.032e-30, -0.024e-30), rel=1e-5, abs=0)
+
+
+# --- parity, training, states ----------------------------------------------------------------------------------------
+
+GRADS = {"w": np.float32([3.0, 4.0]), "n": None, "b": [np.float32([1.0])]}
+
+
+def test_parity_with_numpy() -> None:
+    assert_parity(gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5)), GRADS, frameworks=["numpy", "mlx"])
+
+
+def test_parity_takes_in_a_backend_that_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_backend, "FRAMEWORKS", ("numpy",))
+    assert gx.mlx.backend.name == "mlx"
+    monkeypatch.setattr(gx.mlx.backend, "zeros", lambda leaves: [mx.ones_like(leaf) for leaf in leaves])
+    with pytest.raises(AssertionError, match=r"stop\(\).*mlx \(eager\)"):
+        assert_parity(gx.stop(), GRADS)
+
+
+def network() -> tuple[Any, Any, Any]:
+    mx.random.seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    x = mx.random.normal((32, 4))
+    return model, x, mx.sum(x, axis=1, keepdims=True) * 100.0
+
+
+def loss_of(model: Any, x: Any, y: Any) -> Any:
+    return mx.mean(mx.square(model(x) - y))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_training_step(compiled: bool) -> None:
+    model, x, y = network()
+    optimizer, tx = optimizers.SGD(0.1), gx.chain(gx.clip_global_norm(1.0), gx.freeze("layers/0/*"))
+    slope = nn.value_and_grad(model, loss_of)
+    inside = [model.state, optimizer.state]
+
+    def step(x: Any, y: Any) -> Any:
+        loss, grads = slope(model, x, y)
+        optimizer.update(model, tx(grads))
+        return loss
+
+    run = mx.compile(step, inputs=inside, outputs=inside) if compiled else step
+    frozen = np.array(model.layers[0].weight)
+    losses = [run(x, y).item() for _ in range(20)]
+    assert losses[-1] < losses[0]
+    assert np.array(model.layers[0].weight).tobytes() == frozen.tobytes()
+    assert float(gx.global_norm(tx(slope(model, x, y)[1])).item()) <= 1.0 + 1e-6
+
+
+def test_a_state_goes_to_another_framework_and_back() -> None:
+    model, x, y = network()
+    _, grads = nn.value_and_grad(model, loss_of)(model, x, y)
+    tx = gx.chain(gx.clip_global_norm(1.0), gx.trace(0.9))
+    one, state = tx.update(grads, tx.init(grads))
+    there = gx.to_numpy(state)
+    assert all(type(leaf) is np.ndarray for leaf in optree.tree_leaves(there))
+    here = gx.from_numpy(there, like=tx.init(grads))
+    plain = gx.to_numpy(grads)
+    two, _ = tx.update(grads, here)
+    wanted, _ = tx.update(plain, there)
+    assert all(isinstance(got, mx.array) for got in optree.tree_leaves(two))
+    assert_ulp(two, wanted)
+    assert optree.tree_structure(one) == optree.tree_structure(grads)
+
+
+# --- backward --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_what_flows_back_is_transformed(mode: str) -> None:
+    clip, w = gx.on_backward(gx.clip_norm(1.0)), mx.array([30.0, 40.0])
+    slope = mx.grad(lambda x: mx.sum(clip(x) * w))
+    slope = mx.compile(slope) if mode == "compiled" else slope
+    assert slope(mx.zeros(2)).tolist() == pytest.approx([0.6, 0.8], rel=1e-7)
+    x = mx.array([1.5, -2.0])
+    assert clip(x).tolist() == x.tolist()
+
+
+def test_over_a_tree_and_by_a_limit_that_is_an_array() -> None:
+    def loss(tree: Any, limit: Any) -> Any:
+        tree = gx.on_backward(gx.clip_global_norm(limit))(tree)
+        return mx.sum(3.0 * tree["a"]) + mx.sum(4.0 * tree["b"][0])
+
+    found = mx.grad(loss)({"a": mx.zeros(1), "b": [mx.zeros(1)]}, mx.array(2.0))
+    assert [found["a"].item(), found["b"][0].item()] == pytest.approx([1.2, 1.6])
+
+
+def test_example_by_example_under_vmap() -> None:
+    clip, w = gx.on_backward(gx.clip_norm(1.0)), mx.array([[30.0, 40.0], [0.3, 0.4]])
+    slope = mx.grad(lambda x, w: mx.sum(clip(x) * w))
+    for axes in ((0, 0), (None, 0)):
+        x = mx.zeros((2, 2)) if axes[0] == 0 else mx.zeros(2)
+        found = mx.vmap(slope, in_axes=axes)(x, w)
+        assert np.array(found).tolist() == [pytest.approx([0.6, 0.8]), pytest.approx([0.3, 0.4])]
+
+
+def test_reversed_stopped_and_straight_through() -> None:
+    x = mx.array([0.4, 1.6])
+    assert mx.grad(lambda x: mx.sum(3.0 * gx.reverse_gradient(x, 0.5)))(x).tolist() == [-1.5, -1.5]
+    assert mx.grad(lambda x: mx.sum(x * gx.stop_gradient(x)))(x).tolist() == x.tolist()
+    through = gx.straight_through(mx.round, gx.clip_value(1.0))
+    assert through(x).tolist() == [0.0, 2.0]
+    assert mx.grad(lambda x: mx.sum(through(x) * mx.array([2.0, 3.0])))(x).tolist() == [2.0, 0.0]
+
+
+# --- the small print -------------------------------------------------------------------------------------------------
+
+
+def test_the_protocol_is_complete() -> None:
+    module = _backend.backend("mlx")
+    wanted = {name for name in (*vars(_backend.Backend), *_backend.Backend.__annotations__) if name[0] != "_"}
+    assert {name for name in wanted if not hasattr(module, name)} == set()
+
+
+def test_an_array_is_never_written_to() -> None:
+    def zeroed(g: Any) -> Any:
+        g[0] = 0.0
+        return g
+
+    x = mx.array([3.0, 4.0])
+    assert gx.elementwise(zeroed)([x])[0].tolist() == [0.0, 4.0]
+    assert x.tolist() == [3.0, 4.0]
+
+
+def test_numpy_arrays_beside_mlx_arrays() -> None:
+    out = gx.scale(0.5)([mx.array([2.0]), np.float32([4.0]), 3.0])
+    assert [leaf.item() for leaf in out] == [1.0, 2.0, 1.5]
+    assert gx.xp(out[0]) is mx
+
+
+def test_two_frameworks_in_one_tree_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"'b' is torch's \(Tensor\), 'a' is mlx's"):
+        gx.scale(2.0)({"a": mx.array([1.0]), "b": torch.ones(1)})
+
+
+def test_what_mlx_has_not() -> None:
+    with pytest.raises(TypeError, match="complex128"):
+        _backend.backend("mlx").from_numpy(np.complex128([1j]))
+    with pytest.raises(TypeError, match="clip_value"):
+        gx.clip_value(1.0)([mx.array([1j])])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_sine_and_cosine_are_right_to_float64(name: str) -> None:
+    vectors = importlib.import_module("gradxform_mlx.vectors")
+    x = np.linspace(-7.0, 7.0, 10_001)
+    found = np.array(getattr(vectors, name)(mx.array(x, dtype=mx.float64)))
+    assert np.abs(found - getattr(np, name)(x)).max() < 1e-15
+
+
+def test_every_dtype_goes_to_numpy_and_back() -> None:
+    backend = _backend.backend("mlx")
+    for dtype in (*HERE, "int32", "int64", "bool", "uint8"):
+        for leaf in (np.zeros((2, 3)), np.ones(()), np.zeros((0, 3))):
+            leaf = np.asarray(leaf, _dtype(dtype))
+            assert_bits(backend.from_numpy(leaf), leaf)
+
+
+def _dtype(name: str) -> Any:
+    return pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name
+
+
+def test_complex_numbers_flow_back_and_no_derivative_goes_through_a_transform_of_them() -> None:
+    clip, w = gx.on_backward(gx.clip_norm(1.0)), mx.array([3j, 4 + 0j])
+    found = mx.grad(lambda x: mx.sum(mx.real(clip(x) * mx.conj(w))))(mx.zeros(2, mx.complex64))
+    assert np.abs(np.abs(np.array(found)) - [0.6, 0.8]).max() < 1e-6
+    with pytest.raises(ValueError, match="Not implemented for View"):
+        mx.grad(lambda x: mx.sum(mx.abs(gx.clip_norm(1.0)([x])[0])))(w)

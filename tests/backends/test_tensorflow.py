@@ -1,0 +1,837 @@
+"""gradxform on TensorFlow: lists of (gradient, variable), eager, compiled and in TF1 graphs, with its optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import array, assert_ulp, bits, f32
+
+import gradxform as gx
+
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+v1 = tf.compat.v1
+
+CLIP = gx.clip_norm(1.0)
+W = np.float32([3.0, 4.0])
+CLIPPED = np.float32([0.6, 0.8])
+
+
+def variable(value: Any = (0.0, 0.0), name: str = "w", dtype: Any = tf.float32) -> Any:
+    return tf.Variable(tf.cast(tf.constant(value), dtype), name=name)
+
+
+# --- one list, every mode --------------------------------------------------------------------------------------------
+
+
+def eager(tx: Any, gradients: list[Any]) -> list[Any]:
+    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
+    return [g for g, _ in gx.tensorflow.apply(tx, zip(map(_tensor, gradients), variables, strict=True))]
+
+
+def in_function(tx: Any, gradients: list[Any], jit_compile: bool = False) -> list[Any]:
+    variables = [variable(np.zeros(np.shape(g), np.float32)) for g in gradients]
+
+    @tf.function(jit_compile=jit_compile)
+    def run(given: list[Any]) -> list[Any]:
+        return [g for g, _ in gx.tensorflow.apply(tx, zip(given, variables, strict=True))]
+
+    return list(run(list(map(_tensor, gradients))))
+
+
+def in_xla(tx: Any, gradients: list[Any]) -> list[Any]:
+    return in_function(tx, gradients, jit_compile=True)
+
+
+def in_v1_graph(tx: Any, gradients: list[Any]) -> list[Any]:
+    with tf.Graph().as_default(), v1.Session() as session:
+        places = [None if g is None else v1.placeholder(tf.float32) for g in gradients]
+        variables = [v1.get_variable(f"v{i}", np.shape(g) or (1,)) for i, g in enumerate(gradients)]
+        pairs = gx.tensorflow.apply(tx, zip(places, variables, strict=True))
+        feed = {place: g for place, g in zip(places, gradients, strict=True) if place is not None}
+        found = iter(session.run([g for g, _ in pairs if g is not None], feed))
+        return [None if g is None else next(found) for g, _ in pairs]
+
+
+def _tensor(gradient: Any) -> Any:
+    return None if gradient is None else tf.constant(gradient)
+
+
+MODES: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
+    "eager": eager,
+    "function": in_function,
+    "XLA": in_xla,
+    "TF1 graph": in_v1_graph,
+}
+
+
+@pytest.fixture(params=MODES)
+def run(request: pytest.FixtureRequest) -> Callable[[Any, list[Any]], list[Any]]:
+    return MODES[request.param]
+
+
+def test_case_2_clip_each_by_value(run: Any) -> None:
+    gradient = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32) * 2
+    (result,) = run(gx.clip_value(1.0), [gradient])
+    assert bits(result) == bits(tf.clip_by_value(gradient, -1.0, 1.0))
+    (result,) = run(gx.clip_value(low=-0.5, high=1.5), [gradient])
+    assert bits(result) == bits(tf.clip_by_value(gradient, -0.5, 1.5))
+
+
+def test_case_3_clip_by_the_global_norm(run: Any) -> None:
+    rng = np.random.default_rng(0)
+    gradients = [rng.normal(size=(40, 3)).astype(np.float32), rng.normal(size=5).astype(np.float32)]
+    native, norm = tf.clip_by_global_norm(gradients, 5.0)
+    assert norm > 5.0
+    assert_ulp(run(gx.clip_global_norm(5.0), gradients), native, ulp=4)
+
+
+def test_case_4_clip_each_by_its_own_norm_with_none_in_the_list(run: Any) -> None:
+    first, none, second, last = run(gx.clip_norm(5.0), [W * 2, None, W, None])
+    assert none is None
+    assert last is None
+    assert_ulp(first, W)
+    assert bits(second) == bits(W)
+
+
+def test_a_chain(run: Any) -> None:
+    tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+    gradients = [W, np.float32(-9.0), np.zeros((0, 2), np.float32)]
+    assert_ulp(run(tx, gradients), tx(gradients))
+
+
+def test_below_the_limit_not_a_bit_changes(run: Any) -> None:
+    gradient = np.random.default_rng(0).normal(size=1001).astype(np.float32)
+    (result,) = run(gx.chain(gx.clip_norm(100.0), gx.clip_global_norm(100.0), gx.clip_value(50.0)), [gradient])
+    assert bits(result) == bits(gradient)
+
+
+def test_a_nan_is_never_hidden(run: Any) -> None:
+    first, second = run(gx.clip_global_norm(1.0), [W, np.float32([np.inf])])
+    assert np.isnan(first).all()
+    assert np.isnan(second).all()
+
+
+def test_stopped_variables_are_left_out(run: Any) -> None:
+    assert len(run(gx.freeze(lambda path, leaf: leaf.shape.rank == 0), [W, W])) == 2
+    (left,) = run(gx.chain(gx.freeze(re_path("0")), CLIP), [W, W * 2])
+    assert_ulp(left, CLIPPED)
+
+
+def re_path(_: str) -> Any:
+    """The first gradient that is asked about, whatever the variables are called."""
+    seen: list[str] = []
+    return lambda path, leaf: seen.append(path) is None and len(seen) % 2 == 1
+
+
+def test_a_stopped_nan_does_not_reach_the_others(run: Any) -> None:
+    (left,) = run(gx.chain(gx.freeze(re_path("0")), gx.clip_global_norm(1.0)), [np.float32([np.nan]), W])
+    assert_ulp(left, CLIPPED)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64, tf.complex64])
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "XLA"])
+def test_dtypes(dtype: Any, jit_compile: bool | None) -> None:
+    w = variable(dtype=dtype)
+
+    def clip(gradient: Any) -> Any:
+        return gx.tensorflow.apply(gx.chain(gx.clip_norm(1.0), gx.clip_global_norm(2.0)), [(gradient, w)])[0][0]
+
+    clip = clip if jit_compile is None else tf.function(clip, jit_compile=jit_compile)
+    result = clip(tf.cast(tf.constant(W), dtype))
+    assert result.dtype == dtype
+    wanted = CLIP(array(tf.cast(tf.constant(W), dtype)))
+    assert_ulp(result, wanted, ulp=1)
+
+
+# --- what a list may be ----------------------------------------------------------------------------------------------
+
+
+def pairs_of(*values: Any) -> list[tuple[Any, Any]]:
+    return [(tf.constant(value), variable(np.zeros_like(value), f"w{i}")) for i, value in enumerate(values)]
+
+
+FORMS = {
+    "list": list,
+    "tuple": tuple,
+    "generator": lambda pairs: (pair for pair in pairs),
+    "zip": lambda pairs: zip([g for g, _ in pairs], [v for _, v in pairs], strict=True),
+    "list of lists": lambda pairs: [list(pair) for pair in pairs],
+    "dict items": lambda pairs: {i: pair for i, pair in enumerate(pairs)}.values(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_any_iterable_of_pairs(form: str) -> None:
+    pairs = pairs_of(W, W / 10)
+    result = gx.tensorflow.apply(CLIP, FORMS[form](pairs))
+    assert isinstance(result, list)
+    assert all(isinstance(pair, tuple) for pair in result)
+    assert [v for _, v in result] == [v for _, v in pairs] or all(
+        a is b for (_, a), (_, b) in zip(result, pairs, strict=True)
+    )
+    assert_ulp(result[0][0], CLIPPED)
+    assert bits(result[1][0]) == bits(W / 10)
+
+
+def test_the_variables_come_back_as_they_are_and_in_order() -> None:
+    pairs = pairs_of(W, W, W)
+    assert [id(v) for _, v in gx.tensorflow.apply(gx.freeze("w1"), pairs)] == [id(pairs[0][1]), id(pairs[2][1])]
+
+
+def test_an_empty_list() -> None:
+    assert gx.tensorflow.apply(CLIP, []) == []
+
+
+def test_only_none() -> None:
+    w = variable()
+    assert gx.tensorflow.apply(CLIP, [(None, w)])[0][0] is None
+
+
+def test_none_beside_stopped() -> None:
+    a, b, c = variable(name="a"), variable(name="b"), variable(name="c")
+    result = gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b), (tf.constant(W), c)])
+    assert [v.name for _, v in result] == ["a:0", "c:0"]
+    assert result[0][0] is None
+
+
+def test_when_all_but_none_is_stopped() -> None:
+    a, b = variable(name="a"), variable(name="b")
+    with pytest.raises(ValueError, match=r"nothing is left.*a, b"):
+        gx.tensorflow.apply(gx.freeze("b"), [(None, a), (tf.constant(W), b)])
+
+
+def test_parameters_are_the_variables_or_those_given() -> None:
+    a, b = variable([1.0, 2.0], "a"), variable([3.0, 4.0], "b")
+    tx, pairs = gx.add_decayed_weights(0.5), [(tf.zeros(2), a), (tf.zeros(2), b)]
+    assert [g.numpy().tolist() for g, _ in gx.tensorflow.apply(tx, pairs)] == [[0.5, 1.0], [1.5, 2.0]]
+    given = gx.tensorflow.apply(tx, pairs, params=[tf.constant([9.0, 9.0]), tf.constant([1.0, 1.0])])
+    assert [g.numpy().tolist() for g, _ in given] == [[4.5, 4.5], [0.5, 0.5]]
+
+
+def test_numpy_gradients_are_adopted() -> None:
+    ((gradient, _),) = gx.tensorflow.apply(CLIP, [(W, variable())])
+    assert tf.is_tensor(gradient)
+    assert_ulp(gradient, CLIPPED)
+
+
+def test_a_variable_as_its_own_gradient_is_read() -> None:
+    w = variable(W)
+    ((gradient, _),) = gx.tensorflow.apply(CLIP, [(w, w)])
+    assert tf.is_tensor(gradient)
+    assert_ulp(gradient, CLIPPED)
+    assert bits(w) == bits(W)
+
+
+# --- paths -----------------------------------------------------------------------------------------------------------
+
+
+def paths(pairs: Any) -> list[str]:
+    seen: list[str] = []
+    gx.tensorflow.apply(gx.masked(gx.identity(), lambda path, leaf: bool(seen.append(path))), pairs)
+    return seen
+
+
+def test_the_path_of_a_tensorflow_variable_is_its_name() -> None:
+    with tf.name_scope("encoder"):
+        w = variable(name="kernel")
+    assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
+
+
+def test_the_path_of_a_keras_variable_is_its_path() -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")], name="model")
+    kernel, bias = model.trainable_variables
+    assert kernel.path.endswith("dense/kernel")
+    assert paths([(tf.ones((2, 2)), kernel), (tf.ones(2), bias)]) == [kernel.path, bias.path]
+    left = gx.tensorflow.apply(gx.freeze("**/kernel"), [(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])
+    assert [v is bias for _, v in left] == [True]
+
+
+def test_the_path_of_a_v1_variable_is_its_name() -> None:
+    with tf.Graph().as_default():
+        with v1.variable_scope("encoder"):
+            w = v1.get_variable("kernel", (2,))
+        assert paths([(tf.constant(W), w)]) == ["encoder/kernel"]
+
+
+# --- sparse gradients ------------------------------------------------------------------------------------------------
+
+
+def slices(values: Any = (3.0, 3.0, 4.0), rows: Any = (0, 0, 1), count: int = 3) -> Any:
+    values = np.asarray(values, np.float32)
+    values = values[:, None] if values.ndim == 1 else values
+    return tf.IndexedSlices(tf.constant(values), tf.constant(rows), tf.constant([count, values.shape[1]]))
+
+
+SPARSE = [
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, ord=1),
+    gx.clip_global_norm(1.0),
+    gx.clip_value(3.5),
+    gx.clip_value(low=-1.0),
+    gx.scale(-0.5),
+    gx.chain(gx.clip_value(5.0), gx.clip_global_norm(2.0), gx.scale(3.0)),
+    gx.identity(),
+]
+
+
+@pytest.mark.parametrize("tx", SPARSE, ids=repr)
+@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "function", "XLA"])
+def test_sparse_gives_what_dense_gives_and_stays_sparse(tx: Any, jit_compile: bool | None) -> None:
+    w = variable(np.zeros((3, 1)))
+
+    def apply(gradient: Any) -> Any:
+        return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
+
+    kinds = []
+
+    def both() -> Any:
+        sparse, dense = apply(slices()), apply(tf.convert_to_tensor(slices()))
+        kinds.append(type(sparse))
+        return tf.convert_to_tensor(sparse), dense
+
+    sparse, dense = (both if jit_compile is None else tf.function(both, jit_compile=jit_compile))()
+    assert kinds == [tf.IndexedSlices]
+    assert_ulp(sparse, dense)
+
+
+def test_duplicates_are_summed_before_the_norm_is_taken() -> None:
+    ((gradient, _),) = gx.tensorflow.apply(CLIP, [(slices(), variable(np.zeros((3, 1))))])
+    assert gradient.indices.numpy().tolist() == [0, 1]
+    assert_ulp(gradient.values, np.float32([[6.0], [4.0]]) / np.sqrt(np.float32(52)))
+
+
+@pytest.mark.parametrize("tx", [gx.clip_value(low=0.5), gx.clip_value(high=-0.5), gx.clip_norm(1.0, axes=1)], ids=repr)
+def test_what_changes_zeros_makes_a_sparse_gradient_dense(tx: Any) -> None:
+    ((gradient, _),) = gx.tensorflow.apply(tx, [(slices(), variable(np.zeros((3, 1))))])
+    assert tf.is_tensor(gradient)
+    assert_ulp(gradient, tx(tf.convert_to_tensor(slices())))
+
+
+def test_the_global_norm_of_sparse_and_dense_together() -> None:
+    pairs = [(slices([[3.0]], [2]), variable(np.zeros((3, 1)), "a")), (tf.constant([4.0]), variable([0.0], "b"))]
+    (sparse, _), (dense, _) = gx.tensorflow.apply(gx.clip_global_norm(1.0), pairs)
+    assert_ulp(sparse.values, [[0.6]])
+    assert_ulp(dense, [0.8])
+
+
+def test_a_sparse_gradient_without_rows() -> None:
+    nothing = slices(np.zeros((0, 2)), np.zeros(0, np.int32))
+    ((gradient, _),) = gx.tensorflow.apply(gx.chain(CLIP, gx.clip_value(1.0)), [(nothing, variable(np.zeros((3, 2))))])
+    assert gradient.values.shape == (0, 2)
+
+
+def test_a_stopped_sparse_gradient_is_left_out_or_zero() -> None:
+    w = variable(np.zeros((3, 1)), "w")
+    other = (tf.constant([1.0]), variable([0.0], "other"))
+    assert len(gx.tensorflow.apply(gx.freeze("w"), [(slices(), w), other])) == 1
+    assert not np.any(tf.convert_to_tensor(gx.stop()([slices()])[0]))
+
+
+def test_an_embedding_trains_as_with_dense_gradients() -> None:
+    def train(dense: bool) -> Any:
+        table = variable(np.linspace(-1, 1, 12, dtype=np.float32).reshape(6, 2), "table")
+        optimizer = keras.optimizers.Adagrad(0.5)
+        for _ in range(3):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(table, [1, 1, 4]) ** 2)
+            gradient = tape.gradient(loss, table)
+            assert isinstance(gradient, tf.IndexedSlices)
+            gradient = tf.convert_to_tensor(gradient) if dense else gradient
+            optimizer.apply_gradients(gx.tensorflow.apply(gx.clip_norm(0.1), [(gradient, table)]))
+        return table
+
+    assert_ulp(train(dense=False), train(dense=True), ulp=4)
+
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+KERAS = {
+    "SGD, momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "Adam": lambda: keras.optimizers.Adam(0.1),
+    "AdamW, weight decay": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.5),
+}
+
+
+def train_keras(optimizer: Any, tx: Any, variables: list[Any], compiled: bool, steps: int = 3) -> None:
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(tf.square(v - 3.0)) for v in variables])
+        pairs = zip(tape.gradient(loss, variables), variables, strict=True)
+        optimizer.apply_gradients(gx.tensorflow.apply(tx, pairs))
+
+    step = tf.function(step) if compiled else step
+    for _ in range(steps):
+        step()
+
+
+@pytest.mark.parametrize("name", KERAS)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [tf.Variable, keras.Variable])
+def test_case_13_frozen_variables_stay_bit_by_bit(name: str, compiled: bool, kind: Any) -> None:
+    frozen, free = kind(np.float32([0.1, 1e-40, -0.0]), name="frozen"), kind(np.float32([0.1, 0.2]), name="free")
+    before = bits(frozen)
+    train_keras(KERAS[name](), gx.chain(gx.freeze("frozen"), gx.clip_global_norm(1.0)), [frozen, free], compiled)
+    assert bits(frozen) == before
+    assert np.all(np.asarray(free) != np.float32([0.1, 0.2]))
+
+
+@pytest.mark.parametrize("name", KERAS)
+def test_the_free_variables_train_as_if_they_were_alone(name: str) -> None:
+    results = []
+    for variables in (["frozen", "free"], ["free"]):
+        made = [tf.Variable(np.float32([0.1, 0.2]), name=path) for path in variables]
+        tx = gx.freeze("frozen") if len(made) == 2 else gx.identity()
+        train_keras(KERAS[name](), gx.chain(tx, CLIP), made, compiled=False)
+        results.append(bits(made[-1]))
+    assert results[0] == results[1]
+
+
+def test_keras_training_equals_that_with_the_native_clip() -> None:
+    results = []
+    for ours in (True, False):
+        rng = np.random.default_rng(0)
+        variables = [tf.Variable(rng.normal(size=(8, 4)).astype(np.float32), name=f"v{i}") for i in range(3)]
+        optimizer = keras.optimizers.Adam(0.01)
+        for _ in range(4):
+            with tf.GradientTape() as tape:
+                loss = tf.add_n([tf.reduce_sum(tf.sin(5 * v)) for v in variables])
+            gradients = tape.gradient(loss, variables)
+            if ours:
+                pairs = gx.tensorflow.apply(gx.clip_global_norm(5.0), zip(gradients, variables, strict=True))
+            else:
+                pairs = list(zip(tf.clip_by_global_norm(gradients, 5.0)[0], variables, strict=True))
+            optimizer.apply_gradients(pairs)
+        results.append(np.stack([v.numpy() for v in variables]))
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=4 * np.finfo(np.float32).eps)
+
+
+V1 = {
+    "GradientDescent": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "Momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9),
+    "Adam": lambda: v1.train.AdamOptimizer(0.1),
+}
+
+
+@pytest.mark.parametrize("name", V1)
+@pytest.mark.parametrize("use_resource", [False, True], ids=["reference variables", "resource variables"])
+def test_case_6_and_13_in_a_v1_session(name: str, use_resource: bool) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=np.float32([0.5, 0.5]), use_resource=use_resource)
+        frozen = v1.get_variable("frozen", initializer=np.float32([0.1, 0.2]), use_resource=use_resource)
+        unused = v1.get_variable("unused", initializer=np.float32([7.0]), use_resource=use_resource)
+        loss = tf.reduce_sum(w * [30.0, 40.0]) + tf.reduce_sum(frozen)
+        step, limit = v1.train.get_or_create_global_step(), v1.placeholder(tf.float32, ())
+        optimizer = V1[name]()
+        pairs = optimizer.compute_gradients(loss)
+        assert [g is None for g, _ in pairs] == [False, False, True]
+        tx = gx.chain(gx.freeze("frozen"), gx.clip_norm(limit))
+        train = optimizer.apply_gradients(gx.tensorflow.apply(tx, pairs), global_step=step)
+        session.run(v1.global_variables_initializer())
+        session.run(train, {limit: 1.0})
+        first = session.run(w)
+        session.run(train, {limit: 0.0})
+        assert session.run(step) == 2
+        assert bits(session.run(frozen)) == bits(f32(0.1, 0.2))
+        assert session.run(unused).tolist() == [7.0]
+    wanted = {"Adam": [0.4, 0.4]}.get(name, [0.44, 0.42])
+    np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
+
+
+def test_a_v1_optimizer_in_eager() -> None:
+    w, optimizer = tf.Variable(W), v1.train.GradientDescentOptimizer(1.0)
+    pairs = optimizer.compute_gradients(lambda: tf.reduce_sum(w**2) / 2, [w])
+    optimizer.apply_gradients(gx.tensorflow.apply(CLIP, pairs))
+    assert_ulp(w, W - CLIPPED)
+
+
+def test_case_6_tf_gradients_in_a_graph() -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        w, b = v1.get_variable("w", (3, 2)), v1.get_variable("b", (3, 2))
+        x1 = tf.constant([2.0, 3.0])
+        step = v1.train.get_or_create_global_step()
+        gradients = tf.gradients(x1 * w + b, [w, b])
+        pairs = gx.tensorflow.apply(gx.clip_global_norm(1.0), zip(gradients, [w, b], strict=True))
+        train = v1.train.GradientDescentOptimizer(1.0).apply_gradients(pairs, global_step=step)
+        session.run(v1.global_variables_initializer())
+        before = session.run([w, b])
+        plain, clipped = session.run([gradients, [g for g, _ in pairs]])
+        session.run(train)
+        after = session.run([w, b])
+        assert session.run(step) == 1
+    assert plain[0].tolist() == [[2.0, 3.0]] * 3
+    norm = np.sqrt(np.float64(3 * (4 + 9) + 6))
+    assert_ulp(clipped[0], np.float32(np.array([[2.0, 3.0]] * 3) / norm))
+    for old, new, gradient in zip(before, after, clipped, strict=True):
+        np.testing.assert_array_equal(new, old - gradient)
+
+
+@pytest.mark.parametrize("limit", [1.0, "placeholder", "variable"])
+def test_unknown_shapes_in_a_v1_graph(limit: Any) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=np.zeros((2, 2), np.float32), validate_shape=False)
+        a, b = v1.placeholder(tf.float32), v1.placeholder(tf.float32, (None, 2))
+        feed: dict[Any, Any] = {a: [[3.0, 0.0], [0.0, 4.0]], b: np.zeros((2, 2))}
+        c: Any = limit
+        if limit == "placeholder":
+            c = v1.placeholder(tf.float32)
+            feed[c] = 1.0
+        if limit == "variable":
+            c = v1.get_variable("limit", initializer=1.0)
+            session.run(c.initializer)
+        v = v1.get_variable("v", (2, 2))
+        for tx in (gx.clip_norm(c), gx.clip_global_norm(c), gx.clip_global_norm(c, ord=float("inf"))):
+            (first, _), (second, _) = gx.tensorflow.apply(tx, [(a, w), (b, v)])
+            results = session.run([first, second], feed)
+            biggest = 4.0 if "inf" in repr(tx) else 5.0
+            assert_ulp(results[0], np.float32([[3.0, 0.0], [0.0, 4.0]]) / np.float32(biggest))
+            assert not results[1].any()
+
+
+def test_unknown_shapes_in_a_function() -> None:
+    w = tf.Variable(W, shape=tf.TensorShape(None))
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def clip(gradient: Any) -> Any:
+        return gx.tensorflow.apply(gx.chain(CLIP, gx.clip_value(0.7), gx.clip_norm(9.0, ord=3)), [(gradient, w)])[0][0]
+
+    assert_ulp(clip(W), [0.6, 0.7])
+    assert_ulp(clip([[3.0], [4.0]]), [[0.6], [0.7]])
+
+
+def test_lengths_that_are_unknown_are_counted() -> None:
+    for shape in ([None, 2], [2, None], [None, None]):
+        centralize = tf.function(gx.centralize().__call__, input_signature=[tf.TensorSpec(shape, tf.float32)])
+        assert centralize(tf.constant([[1.0, 3.0], [2.0, 6.0]])).numpy().tolist() == [[-1.0, 1.0], [-2.0, 2.0]]
+
+
+# --- limits and retraces ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_new_value_of_a_variable_limit_does_not_retrace(make: Any, jit_compile: bool) -> None:
+    limit, w, traces = tf.Variable(1.0), variable(), []
+
+    @tf.function(jit_compile=jit_compile)
+    def run(gradient: Any) -> Any:
+        traces.append(1)
+        return gx.tensorflow.apply(make(limit), [(gradient, w)])[0][0]
+
+    first = run(tf.constant([0.0, 4.0]))
+    limit.assign(2.0)
+    assert_ulp(run(tf.constant([0.0, 4.0])), np.asarray(first) * 2)
+    assert len(traces) == 1
+
+
+def test_a_rebuilt_equal_chain_does_not_retrace() -> None:
+    traces, w = [], variable()
+
+    @tf.function
+    def run(tx: Any, gradient: Any) -> Any:
+        traces.append(1)
+        return gx.tensorflow.apply(tx, [(gradient, w)])[0][0]
+
+    def chain(scale: float) -> Any:
+        return gx.chain(gx.clip_norm(1.0), gx.masked(gx.scale(scale), "w"))
+
+    first = chain(0.5)
+    for tx in (first, chain(0.5), chain(0.5)):
+        run(tx, tf.constant(W))
+    assert len(traces) == 1
+    run(chain(0.25), tf.constant(W))
+    assert len(traces) == 2
+
+
+def test_an_equal_chain_does_not_retrace_when_the_first_one_is_gone() -> None:
+    traces = []
+
+    @tf.function
+    def run(tx: Any, gradient: Any) -> Any:
+        traces.append(1)
+        return tx(gradient)
+
+    for _ in range(3):
+        run(gx.chain(gx.clip_norm(1.0), gx.scale(0.5)), tf.constant(W))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64, tf.int32])
+def test_a_limit_of_any_dtype(dtype: Any) -> None:
+    for limit in (tf.constant(2, dtype), tf.Variable(tf.constant(2, dtype))):
+        for make in (gx.clip_norm, gx.clip_global_norm):
+            assert_ulp(make(limit)(tf.constant(W)), [1.2, 1.6])
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, W)])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(
+    make: Any, limit: float, wanted: Any, compiled: bool
+) -> None:
+    def clip(c: Any) -> Any:
+        return make(c)(tf.constant(W))
+
+    assert_ulp((tf.function(clip) if compiled else clip)(tf.constant(limit)), wanted)
+
+
+def test_a_limit_in_float64_is_not_read_as_float32() -> None:
+    ((gradient, _),) = gx.tensorflow.apply(
+        gx.scale(0.1), [(tf.constant([1.0], tf.float64), variable([0.0], dtype=tf.float64))]
+    )
+    assert gradient.numpy()[0] == 0.1
+
+
+# --- derivatives -----------------------------------------------------------------------------------------------------
+
+WEIGHTS = np.array([1.0, 2.0, -0.5])
+
+
+def slope(tx: Any, point: Any, order: int = 1) -> Any:
+    x = tf.convert_to_tensor(point)
+    with tf.GradientTape(persistent=True) as outer:
+        outer.watch(x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.constant(WEIGHTS, x.dtype) * tx(x))
+        first = tape.gradient(loss, x)
+    return first if order == 1 else outer.jacobian(first, x, unconnected_gradients="zero", experimental_use_pfor=False)
+
+
+DIFFERENTIABLE = {
+    "clip_norm": gx.clip_norm(1.0),
+    "clip_global_norm": gx.clip_global_norm(1.0),
+    "clip_norm, ord 3": gx.clip_norm(1.0, ord=3),
+    "clip_norm, ord 1": gx.clip_norm(1.0, ord=1),
+    "clip_norm, ord inf": gx.clip_norm(1.0, ord=float("inf")),
+    "clip_norm, axes": gx.clip_norm(1.0, axes=0),
+    "chain": gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0), gx.scale(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [0.3, 0.2, 0.1]], ids=["zero", "below"])
+def test_the_derivative_at_zero_and_within_the_limit_is_one(name: str, dtype: Any, point: Any) -> None:
+    assert slope(DIFFERENTIABLE[name], np.array(point, dtype)).numpy().tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "clip_global_norm", "clip_norm, axes", "chain"])
+def test_the_derivative_at_the_limit_is_one(name: str) -> None:
+    assert slope(DIFFERENTIABLE[name], np.float32([0.6, 0.8, 0.0])).numpy().tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled"), [*((name, False) for name in DIFFERENTIABLE), ("clip_global_norm", True)]
+)
+def test_derivatives_against_finite_differences(name: str, compiled: bool) -> None:
+    tx, point, h = DIFFERENTIABLE[name], np.array([3.0, -4.0, 2.0]), 1e-6
+    near = [WEIGHTS @ (np.asarray(tx(point + e)) - np.asarray(tx(point - e))) / (2 * h) for e in h * np.eye(3)]
+    exact = (tf.function(slope) if compiled else slope)(tx, tf.constant(point))
+    np.testing.assert_allclose(exact, near, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "clip_global_norm", "clip_norm, axes"])
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [3.0, -4.0, 2.0]], ids=["zero", "beyond"])
+def test_second_derivatives_against_finite_differences(name: str, point: Any) -> None:
+    tx, h = DIFFERENTIABLE[name], 1e-6
+    near = [(slope(tx, point + e) - slope(tx, point - e)) / (2 * h) for e in h * np.eye(3)]
+    np.testing.assert_allclose(slope(tx, np.array(point), order=2), np.array(near).T, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [3.0, -4.0, 2.0]], ids=["zero", "beyond"])
+def test_forward_mode(name: str, point: Any) -> None:
+    x, direction = tf.constant(point), tf.constant([0.5, 2.0, -1.0])
+    with tf.autodiff.ForwardAccumulator(x, direction) as forward:
+        found = tf.tensordot(tf.constant(WEIGHTS, tf.float32), DIFFERENTIABLE[name](x), 1)
+    backward = tf.tensordot(slope(DIFFERENTIABLE[name], x), direction, 1)
+    np.testing.assert_allclose(forward.jvp(found), backward, rtol=0, atol=1e-6)
+
+
+def test_the_derivative_of_a_leaf_beyond_a_million_elements() -> None:
+    point = tf.fill([(1 << 20) + 3], 2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(point)
+        kept = tf.reduce_sum(gx.clip_norm(1.0)(point)[:2])
+    gradient = tape.gradient(kept, point).numpy()
+    factor = 1 / (2.0 * np.sqrt(point.shape[0]))
+    np.testing.assert_allclose(gradient[:3], [factor, factor, 0.0], rtol=1e-5, atol=1e-8)
+
+
+def test_the_derivative_of_a_complex_gradient() -> None:
+    x = tf.constant(2.0)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        z = CLIP(tf.complex(tf.constant(W) * 0.0, tf.constant(W) * x))
+        loss = tf.reduce_sum(tf.math.imag(z))
+    assert abs(float(tape.gradient(loss, x))) < 1e-6
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+def test_containers_of_a_tf_module() -> None:
+    class Model(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = [tf.Variable(W), {"b": tf.Variable([12.0])}]
+
+    model = Model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model.layers[0] ** 2) / 2 + tf.reduce_sum(model.layers[1]["b"] ** 2) / 2
+    gradients = tape.gradient(loss, model.layers)
+    assert type(gradients).__name__ == "ListWrapper"
+    for tree in (gradients, model.layers):
+        result = gx.clip_global_norm(1.0)(tree)
+        assert_ulp(result[0], W / 13)
+        assert_ulp(result[1]["b"], np.float32([12 / 13]))
+    assert list(gx.freeze("1/b")(gradients)[1]) == ["b"]
+
+
+def test_a_tree_with_none_and_its_structure() -> None:
+    tree = {"z": (tf.constant(W), None), "a": [tf.constant([0.1])]}
+    result = CLIP(tree)
+    assert list(result) == ["z", "a"]
+    assert result["z"][1] is None
+    assert isinstance(result["z"], tuple)
+    assert_ulp(result["z"][0], CLIPPED)
+
+
+def test_numpy_arrays_beside_tensors() -> None:
+    result = gx.clip_global_norm(1.0)([np.float32([3.0]), tf.constant([4.0])])
+    assert all(map(tf.is_tensor, result))
+    assert_ulp(result[0], [0.6])
+
+
+def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
+    with pytest.raises(TypeError, match=r"'r'.*RaggedTensor|RaggedTensor.*'r'"):
+        CLIP({"a": tf.constant(W), "r": tf.ragged.constant([[1.0], [2.0, 3.0]])})
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "item",
+    [3, "ab", (1.0,), (1.0, 2.0, 3.0), None, tf.constant(W), {"g": 1, "v": 2}],
+    ids=lambda item: type(item).__name__,
+)
+def test_what_is_no_pair(item: Any) -> None:
+    with pytest.raises(TypeError, match="item 1 of grads_and_vars is not a"):
+        gx.tensorflow.apply(CLIP, [(tf.constant(W), variable()), item])
+
+
+@pytest.mark.parametrize("given", [3.0, None, "gw", {}, {("g", "w"): 1}], ids=repr)
+def test_what_is_no_list_of_pairs(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"grads_and_vars must be \(gradient, variable\) pairs"):
+        gx.tensorflow.apply(CLIP, given)
+
+
+def test_an_item_with_a_variable_that_is_no_pair() -> None:
+    with pytest.raises(TypeError, match="item 0 of grads_and_vars, of the variable 'kernel', is not a"):
+        gx.tensorflow.apply(CLIP, [(tf.constant(W), variable(name="kernel"), 1.0)])
+
+
+def test_a_gradient_that_tensorflow_does_not_take() -> None:
+    with pytest.raises(TypeError, match="'kernel' is no array that tensorflow takes"):
+        gx.tensorflow.apply(CLIP, [(np.array([object(), object()]), variable(name="kernel"))])
+
+
+@pytest.mark.parametrize("second", [3.0, "w", None, W], ids=["number", "text", "None", "array"])
+def test_a_pair_without_a_variable(second: Any) -> None:
+    with pytest.raises(TypeError, match="second of pair 0 is no variable"):
+        gx.tensorflow.apply(CLIP, [(tf.constant(W), second)])
+
+
+def test_the_pair_the_wrong_way_round() -> None:
+    with pytest.raises(TypeError, match="pair 0 has the variable 'w' first"):
+        gx.tensorflow.apply(CLIP, [(variable(name="w"), tf.constant(W))])
+
+
+@pytest.mark.parametrize("value", [[1.0], [[3.0, 4.0]], 1.0, slices()], ids=["length", "rank", "scalar", "sparse"])
+def test_a_gradient_of_another_shape_than_its_variable(value: Any) -> None:
+    gradient = value if isinstance(value, tf.IndexedSlices) else tf.constant(value)
+    with pytest.raises(ValueError, match=r"'kernel'.*shape.*\(2,\)"):
+        gx.tensorflow.apply(CLIP, [(gradient, variable(name="kernel"))])
+
+
+def test_a_variable_in_two_pairs() -> None:
+    w = variable(name="kernel")
+    with pytest.raises(ValueError, match="'kernel' is in two pairs"):
+        gx.tensorflow.apply(CLIP, [(tf.constant(W), w), (tf.constant(W), w)])
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax.numpy"])
+def test_a_gradient_of_another_framework(framework: str) -> None:
+    module = pytest.importorskip(framework)
+    for others in ([(tf.constant(W), variable())], []):
+        with pytest.raises(TypeError, match="'kernel'.*" + framework.partition(".")[0]):
+            gx.tensorflow.apply(CLIP, [*others, (module.ones(2), variable(name="kernel"))])
+
+
+@pytest.mark.parametrize("gradient", ["text", [3.0, 4.0], object()], ids=["text", "list", "object"])
+def test_a_gradient_that_is_no_tensor(gradient: Any) -> None:
+    with pytest.raises(TypeError, match="'kernel'"):
+        gx.tensorflow.apply(CLIP, [(gradient, variable(name="kernel"))])
+
+
+def test_an_integer_gradient() -> None:
+    with pytest.raises(TypeError, match=r"'kernel'.*int32"):
+        gx.tensorflow.apply(CLIP, [(tf.constant([1, 2]), variable(name="kernel"))])
+
+
+@pytest.mark.parametrize("tx", [gx.stop(), gx.freeze("**")], ids=repr)
+def test_when_all_is_stopped(tx: Any) -> None:
+    with pytest.raises(ValueError, match=r"nothing is left.*encoder, head"):
+        gx.tensorflow.apply(tx, [(tf.constant(W), variable(name="encoder")), (tf.constant(W), variable(name="head"))])
+
+
+def test_a_pattern_that_matches_no_variable() -> None:
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'head'"):
+        gx.tensorflow.apply(gx.freeze("decoder/**"), [(tf.constant(W), variable(name="head"))])
+
+
+def test_a_stateful_transformation() -> None:
+    optax = pytest.importorskip("optax")
+    with pytest.raises(TypeError, match="stateless"):
+        gx.tensorflow.apply(gx.chain(optax.trace(0.9)), [(tf.constant(W), variable())])
+
+
+def test_no_integer_limit_with_axes() -> None:
+    with pytest.raises(ValueError, match=r"max_norm.*\(2,\)"):
+        gx.clip_norm(tf.Variable([1.0, 2.0]))
+
+
+# --- distribution, mixed precision, saving ---------------------------------------------------------------------------
+
+
+def test_in_a_saved_module(tmp_path: Any) -> None:
+    class Clipper(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def clip(self, gradient: Any) -> Any:
+            return gx.chain(CLIP, gx.clip_value(0.7))(gradient)
+
+    tf.saved_model.save(Clipper(), str(tmp_path))
+    assert_ulp(tf.saved_model.load(str(tmp_path)).clip(tf.constant(W)), [0.6, 0.7])
+
+
+def test_in_the_replicas_of_a_mirrored_strategy() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        w = tf.Variable([0.0, 0.0], name="w")
+
+    @tf.function
+    def step() -> Any:
+        return strategy.run(lambda: gx.tensorflow.apply(CLIP, [(tf.constant(W), w)])[0][0])
+
+    assert_ulp(step(), CLIPPED)
+
+
+def test_in_map_fn_and_while_loop() -> None:
+    rows = tf.constant([[3.0, 4.0], [0.3, 0.4]])
+    assert_ulp(tf.map_fn(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
+    assert_ulp(tf.vectorized_map(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])

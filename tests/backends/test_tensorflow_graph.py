@@ -1,0 +1,101 @@
+"""Every transform of the table in a TF1 graph, fed through placeholders in a Session, against the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import assert_right
+
+import gradxform as gx
+from gradxform.proof import parity
+from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.rows import ROWS, Row
+from gradxform.testing import max_ulp
+
+tf = pytest.importorskip("tensorflow")
+v1 = tf.compat.v1
+
+
+def runner(tx: Any, like: Any, unknown: bool = False) -> parity.Runner:
+    """Run steps in one graph, which is fed gradients and parameters like these, and the state of the step before."""
+
+    def place(leaf: Any) -> Any:
+        return v1.placeholder(leaf.dtype, None if unknown else leaf.shape)
+
+    with tf.Graph().as_default() as graph:
+        params, updates = (optree.tree_map(place, like) for _ in range(2))
+        start = tx.init(optree.tree_map(tf.zeros_like, params))
+        state = optree.tree_map(lambda leaf: place(tf.convert_to_tensor(leaf)), start)
+        after = tx.update(updates, state, params)
+    session = v1.Session(graph=graph)
+
+    def fetch(tree: Any, given: Any, values: Any) -> Any:
+        leaves, structure = optree.tree_flatten(tree)
+        feed = dict(zip(optree.tree_leaves(given), optree.tree_leaves(values), strict=True))
+        return optree.tree_unflatten(structure, session.run(leaves, feed))
+
+    def run(steps: Any, given: Any) -> Any:
+        held, results = fetch(start, params, given), []
+        for tree in steps:
+            found, held = fetch(after, (params, updates, state), (given, tree, held))
+            results.append(parity.Result("tensorflow", "session", parity.named_leaves(found)))
+        return results, held
+
+    return run
+
+
+def check(row: Row, dtype: str, large: bool = False, unknown: bool = False) -> None:
+    group = ordinary_and_hard(row, dtype, large=large)
+    like = next(iter(group.runs.values())).params
+    assert_right(row, group, "tensorflow", "session", runner(row.tx, like, unknown))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_right_numbers(row: Row) -> None:
+    for dtype in ("float32", "float64") if row.tx.stateful else ("float32", "bfloat16", "float64", "complex64"):
+        if dtype in row.dtypes:
+            check(row, dtype, large=not row.tx.stateful)
+
+
+@pytest.mark.parametrize(
+    "expression", ["clip_global_norm(1.0)", "chain(clip_norm(5.0), scale(-0.1))", "clip_value(0.5)"]
+)
+def test_unknown_shapes(expression: str) -> None:
+    check(Row(expression), "float32", unknown=True)
+
+
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_an_infinite_limit_from_a_placeholder_leaves_nan_as_it_is(make: Any) -> None:
+    with tf.Graph().as_default(), v1.Session() as session:
+        limit = v1.placeholder(tf.float32)
+        found = session.run(make(limit)([tf.constant([np.nan, 3.0])]), {limit: np.inf})
+    assert found[0][1] == 3.0
+
+
+def test_functions_of_many_gradients() -> None:
+    trees = [[np.float32([1.0, -2.0])], [np.float32([-3.0, 1.0])], [np.float32([1.0, 1.0])]]
+    examples = [np.float32([[3.0, 4.0], [np.nan, 1.0], [0.3, 0.4]])]
+    wanted = gx.pcgrad(trees, 3), gx.per_example_clip_global_norm([examples[0][::2]], 1.0)
+    with tf.Graph().as_default(), v1.Session() as session:
+        constants = tf.nest.map_structure(tf.constant, trees)
+        sums, counts = gx.per_example_clip_global_norm([tf.constant(examples[0][::2])], 1.0)
+        spoilt, _ = gx.per_example_clip_global_norm([tf.constant(examples[0])], 1.0)
+        found = session.run([gx.pcgrad(constants, 3), sums, counts, spoilt])
+    assert max_ulp(found[0][0], wanted[0][0]) <= 2
+    assert max_ulp(found[1][0], wanted[1][0][0]) <= 2
+    assert int(found[2]) == int(wanted[1][1]) == 1
+    assert np.isnan(found[3][0]).all()
+
+
+def test_peers_formulas() -> None:
+    gradients = [np.float32([3.0, 4.0]), np.float32([0.0])]
+    for like in ("tensorflow", "keras", "optax", "torch"):
+        for limit in (0.0, 1.0, 5.0):
+            tx = gx.clip_global_norm(limit, like=like)
+            with tf.Graph().as_default(), v1.Session() as session:
+                found = session.run(tx(list(map(tf.constant, gradients))))
+            for a, b in zip(found, tx(gradients), strict=True):
+                assert max_ulp(a, b) <= 2, (like, limit)

@@ -1,0 +1,835 @@
+"""gradxform on PyTorch: in place on the gradients of parameters, compiled, under torch.func and autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import array, assert_ulp, bits, f32, parameter, python
+
+import gradxform as gx
+
+torch = pytest.importorskip("torch")
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+# Warnings of torch about torch, which it gives at first use.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
+]
+
+CLIP = gx.clip_norm(1.0)
+W, CLIPPED = [3.0, 4.0], [0.6, 0.8]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = torch.nn.Embedding(5, 4)
+        self.body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+        self.unused = torch.nn.Linear(2, 2)
+
+    def forward(self, ids: Any) -> Any:
+        return self.body(self.embedding(ids))
+
+
+def backward(model: Any, scale: float = 30.0) -> None:
+    model.zero_grad()
+    (model(torch.tensor([0, 1, 1, 3])) ** 2).sum().mul(scale).backward()
+
+
+# --- what apply_ takes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda p: [("a", p[0]), ("b", p[1])],
+        lambda p: iter([("a", p[0]), ("b", p[1])]),
+        lambda p: {"a": p[0], "b": p[1]}.items(),
+        lambda p: p,
+        lambda p: (q for q in p),
+        lambda p: torch.nn.ParameterList(p),
+        lambda p: torch.nn.ParameterList(p).parameters(),
+        lambda p: torch.nn.ParameterList(p).named_parameters(),
+    ],
+    ids=["pairs", "iterator", "items", "list", "generator", "module", "parameters", "named_parameters"],
+)
+def test_what_parameters_may_be(given: Callable[[Any], Any]) -> None:
+    parameters = [parameter(W), parameter([0.3, 0.4])]
+    assert gx.torch.apply_(CLIP, given(parameters)) is None
+    assert_ulp(parameters[0].grad, CLIPPED)
+    assert_ulp(parameters[1].grad, [0.3, 0.4], ulp=0)
+
+
+def test_one_parameter_alone() -> None:
+    p = parameter(W)
+    gx.torch.apply_(CLIP, p)
+    assert_ulp(p.grad, CLIPPED)
+
+
+def test_a_model_after_backward_gets_the_native_clip() -> None:
+    ours, native = Net(), Net()
+    backward(ours)
+    backward(native)
+    gx.torch.apply_(gx.clip_global_norm(1.0), ours)
+    norm = torch.nn.utils.clip_grad_norm_(native.parameters(), 1.0)
+    assert norm > 10
+    for p, q in zip(ours.parameters(), native.parameters(), strict=True):
+        if q.grad is None:
+            assert p.grad is None
+        else:
+            np.testing.assert_allclose(p.grad, q.grad, rtol=3e-6, atol=0)  # torch adds 1e-6 to the norm
+
+
+def test_paths_are_names_with_slashes() -> None:
+    model, seen = Net(), []
+    backward(model)
+    gx.torch.apply_(gx.masked(gx.identity(), lambda path, leaf: bool(seen.append(path))), model.named_parameters())
+    assert seen == ["embedding/weight", "body/0/weight", "body/0/bias", "body/1/weight", "body/1/bias"]
+
+
+def test_paths_of_parameters_without_names_are_numbers() -> None:
+    first, second = parameter(W), parameter(W)
+    gx.torch.apply_(gx.masked(CLIP, "1"), [first, second])
+    assert_ulp(first.grad, W, ulp=0)
+    assert_ulp(second.grad, CLIPPED)
+
+
+@pytest.mark.parametrize("item", [3, "w", None, ("w", 3), (1, 2, 3), ["w", None], ("w", None)], ids=repr)
+def test_an_item_that_is_no_parameter(item: Any) -> None:
+    with pytest.raises(TypeError, match="item 1 is neither"):
+        gx.torch.apply_(CLIP, [parameter(W), item])
+
+
+@pytest.mark.parametrize("given", [None, 3, 1.5], ids=repr)
+def test_what_is_no_collection_of_parameters(given: Any) -> None:
+    with pytest.raises(TypeError, match=f"apply_.*{given!r}"):
+        gx.torch.apply_(CLIP, given)
+
+
+def test_a_pattern_that_matches_nothing_lists_the_names() -> None:
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'encoder/weight'"):
+        gx.torch.apply_(gx.freeze("decoder/**"), [("encoder.weight", parameter(W))])
+
+
+# --- gradients of every kind -----------------------------------------------------------------------------------------
+
+
+def test_none_stays_none() -> None:
+    first, none = parameter(W), parameter(None)
+    gx.torch.apply_(gx.clip_global_norm(1.0), [none, first])
+    assert none.grad is None
+    assert_ulp(first.grad, CLIPPED)
+
+
+@pytest.mark.parametrize("given", [[], [parameter(None)]], ids=["no parameters", "no gradients"])
+def test_nothing_to_do(given: Any) -> None:
+    assert gx.torch.apply_(CLIP, given) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype: Any) -> None:
+    tx = gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0))
+    p = parameter(W, dtype)
+    kept = p.grad
+    gx.torch.apply_(tx, [p])
+    assert p.grad is kept
+    assert p.grad.dtype == dtype
+    assert_ulp(p.grad, CLIPPED, ulp=1 if dtype in (torch.float16, torch.bfloat16) else 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tx", [gx.scale(0.3), gx.clip_norm(1.0), gx.clip_norm(0.7, axes=0)], ids=repr)
+def test_half_precision_in_place_is_as_right_as_in_numpy(tx: Any, dtype: Any) -> None:
+    p = parameter(torch.randn(5000, generator=torch.manual_seed(0)) * 3, dtype)
+    wanted = tx(array(p.grad))
+    gx.torch.apply_(tx, [p])
+    assert_ulp(p.grad, wanted, 1)
+
+
+def test_dtypes_together() -> None:
+    parameters = [parameter([2.0], dtype) for dtype in DTYPES[:4]]
+    gx.torch.apply_(gx.clip_global_norm(1.0), parameters)
+    for p in parameters:
+        assert_ulp(p.grad, [0.5], ulp=1)
+
+
+def test_a_tied_parameter_is_scaled_once() -> None:
+    tied = parameter(W)
+    model = torch.nn.ModuleDict({"a": torch.nn.ParameterList([tied]), "b": torch.nn.ParameterList([tied])})
+    for given in (model, [tied, tied], model.named_parameters(remove_duplicate=False)):
+        tied.grad = torch.tensor(W)
+        gx.torch.apply_(gx.scale(0.5), given)
+        assert_ulp(tied.grad, [1.5, 2.0], ulp=0)
+
+
+def test_a_tied_parameter_counts_once_in_the_global_norm() -> None:
+    tied = parameter(W)
+    gx.torch.apply_(gx.clip_global_norm(1.0), [("a", tied), ("b", tied)])
+    assert_ulp(tied.grad, CLIPPED)
+
+
+def test_one_gradient_of_two_parameters_is_scaled_once() -> None:
+    first, second = parameter(W), parameter(W)
+    second.grad = first.grad
+    gx.torch.apply_(CLIP, [first, second])
+    assert_ulp(first.grad, CLIPPED)
+    assert_ulp(second.grad, CLIPPED)
+
+
+@pytest.mark.parametrize(
+    "tx", [gx.scale(0.5), gx.clip_norm(1.0), gx.clip_value(1.0), gx.clip_norm(1.0, axes=0)], ids=repr
+)
+def test_an_expanded_gradient(tx: Any) -> None:
+    p = parameter(torch.tensor(3.0).expand(4))
+    gx.torch.apply_(tx, [p])
+    assert_ulp(p.grad, tx(torch.full((4,), 3.0)), ulp=0)
+
+
+@pytest.mark.parametrize("tx", [gx.scale(0.5), gx.clip_norm(1.0), gx.clip_value(1.0)], ids=repr)
+def test_a_transposed_or_strided_gradient_is_written_in_place(tx: Any) -> None:
+    whole = torch.arange(24.0).reshape(4, 6)
+    for view in (whole.clone().t(), whole.clone()[1::2, ::3], whole.clone()[:, 2]):
+        wanted = tx(view.clone())
+        p = parameter(view)
+        gx.torch.apply_(tx, [p])
+        assert p.grad is view
+        assert_ulp(view, wanted, ulp=0)
+
+
+def test_a_gradient_with_a_history() -> None:
+    x = torch.tensor(W, requires_grad=True)
+    p = parameter(x * 1.0)
+    gx.torch.apply_(CLIP, [p])
+    assert_ulp(p.grad.detach(), CLIPPED)
+
+
+def test_gradients_without_axes_and_without_elements() -> None:
+    single, empty = parameter(5.0), parameter(torch.zeros(0, 3))
+    gx.torch.apply_(gx.chain(CLIP, gx.clip_norm(0.7, ord=float("inf")), gx.clip_value(0.6)), [single, empty])
+    assert_ulp(single.grad, 0.6)
+    assert empty.grad.shape == (0, 3)
+
+
+# --- sparse gradients ------------------------------------------------------------------------------------------------
+
+
+def coo(dtype: Any = torch.float32) -> Any:
+    """3 and 3 in row 0, 4 in row 1 of three rows."""
+    return torch.sparse_coo_tensor([[0, 0, 1]], torch.tensor([[3.0], [3.0], [4.0]], dtype=dtype), (3, 1))
+
+
+SPARSE = [
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, ord=1),
+    gx.clip_global_norm(1.0),
+    gx.clip_value(3.5),
+    gx.clip_value(low=-1.0),
+    gx.scale(-0.5),
+    gx.chain(gx.clip_value(5.0), gx.clip_global_norm(2.0), gx.scale(3.0)),
+    gx.identity(),
+]
+
+
+@pytest.mark.parametrize("tx", SPARSE, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_sparse_gives_what_dense_gives_and_stays_sparse(tx: Any, dtype: Any) -> None:
+    sparse, dense = parameter(coo(dtype)), parameter(coo(dtype).to_dense())
+    gx.torch.apply_(tx, [sparse])
+    gx.torch.apply_(tx, [dense])
+    assert sparse.grad.layout == torch.sparse_coo
+    assert_ulp(sparse.grad.to_dense() + 0, dense.grad + 0, ulp=0)  # zeros that are not stored have no sign
+    pure = tx(coo(dtype))
+    assert pure.layout == torch.sparse_coo
+    assert_ulp(pure.to_dense() + 0, dense.grad + 0, ulp=1 if dtype == torch.float16 else 0)
+
+
+@pytest.mark.parametrize("tx", [gx.clip_value(low=0.5), gx.clip_value(high=-0.5), gx.clip_norm(1.0, axes=1)], ids=repr)
+def test_what_changes_zeros_makes_a_sparse_gradient_dense(tx: Any) -> None:
+    p = parameter(coo())
+    gx.torch.apply_(tx, [p])
+    assert p.grad.layout == torch.strided
+    assert_ulp(p.grad, tx(coo().to_dense()), ulp=0)
+
+
+def test_sparse_and_dense_together() -> None:
+    sparse, dense = parameter(torch.sparse_coo_tensor([[2]], [[3.0]], (3, 1))), parameter([4.0])
+    gx.torch.apply_(gx.clip_global_norm(1.0), [sparse, dense])
+    assert_ulp(sparse.grad.to_dense(), [[0.0], [0.0], [0.6]])
+    assert_ulp(dense.grad, [0.8])
+
+
+def test_a_sparse_embedding_trains_as_a_dense_one() -> None:
+    tables = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(6, 2, sparse=sparse)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+        gx.torch.attach(optimizer, gx.chain(gx.clip_norm(0.5), gx.clip_value(0.3)))
+        for _ in range(3):
+            optimizer.zero_grad()
+            (table(torch.tensor([1, 1, 4])) ** 2).sum().backward()
+            optimizer.step()
+        tables.append(table.weight.detach())
+    assert_ulp(tables[0], tables[1], ulp=4)
+
+
+# --- in place --------------------------------------------------------------------------------------------------------
+
+IN_PLACE = [
+    gx.clip_norm(1.0),
+    gx.clip_global_norm(1.0),
+    gx.clip_value(0.5),
+    gx.clip_norm(1.0, axes=0),
+    gx.clip_norm(0.0),
+    gx.scale(-0.5),
+    gx.scale(1e-40),
+    gx.chain(gx.scale(0.7), gx.clip_value(0.4), gx.clip_global_norm(0.5), gx.clip_norm(0.3), gx.scale(2.0)),
+]
+
+
+@pytest.mark.parametrize("tx", IN_PLACE, ids=repr)
+def test_in_place_keeps_the_same_tensor_and_gives_what_a_pure_call_gives(tx: Any) -> None:
+    parameters = [parameter(torch.randn(3, 5, generator=torch.manual_seed(i)) * 3) for i in range(3)]
+    kept, addresses = [p.grad for p in parameters], [p.grad.data_ptr() for p in parameters]
+    wanted = tx([p.grad.clone() for p in parameters])
+    gx.torch.apply_(tx, parameters)
+    for p, grad, address, value in zip(parameters, kept, addresses, wanted, strict=True):
+        assert p.grad is grad
+        assert p.grad.data_ptr() == address
+        assert bits(p.grad) == bits(value)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        gx.clip_norm(9.0),
+        gx.clip_global_norm(9.0),
+        gx.clip_norm(5.0),
+        gx.identity(),
+        gx.chain(gx.scale(2.0), gx.scale(0.5)),
+    ],
+    ids=repr,
+)
+def test_nothing_is_written_when_no_clip_is_due(tx: Any) -> None:
+    p, q = parameter(W), parameter([0.0, 0.0])
+    before = [(x.grad, x.grad.data_ptr(), x.grad._version) for x in (p, q)]
+    gx.torch.apply_(gx.chain(tx, tx), [p, q])
+    assert [(x.grad.data_ptr(), x.grad._version) for x in (p, q)] == [entry[1:] for entry in before]
+    assert all(x.grad is entry[0] for x, entry in zip((p, q), before, strict=True))
+
+
+def test_a_pure_call_writes_to_nothing() -> None:
+    given = torch.tensor(W)
+    for tx in (*IN_PLACE, gx.stop()):
+        tx({"a": given, "b": [given, None]})
+        assert given._version == 0, tx
+
+
+def test_the_results_of_a_pure_call_are_no_views_of_each_other() -> None:
+    given = torch.tensor(W)
+    first, second = gx.chain(gx.scale(2.0), gx.clip_value(1.0))([given, given])
+    assert len({given.data_ptr(), first.data_ptr(), second.data_ptr()}) == 3
+
+
+def test_a_state_is_handed_back() -> None:
+    class Counter:
+        def init(self, params: Any) -> int:
+            return 0
+
+        def update(self, updates: Any, state: int, params: Any = None) -> Any:
+            return updates, state + 1
+
+    tx, p = gx.chain(CLIP, Counter()), parameter(W)
+    state = tx.init([p.grad])
+    for count in (1, 2):
+        state = gx.torch.apply_(tx, [p], state)
+        assert state[1] == count
+    assert_ulp(p.grad, CLIPPED)
+    with pytest.raises(TypeError, match="keeps a state"):
+        gx.torch.apply_(tx, [p])
+
+
+def test_the_parameters_are_handed_to_what_needs_them() -> None:
+    class Decay:
+        def init(self, params: Any) -> tuple[()]:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return {path: g if g is None else g + params[path].detach() for path, g in updates.items()}, state
+
+    tx, p, none = gx.chain(Decay(), gx.clip_norm(100.0)), parameter(W), parameter(None)
+    p.data.fill_(1.0)
+    gx.torch.apply_(tx, [none, p], tx.init(None))
+    assert_ulp(p.grad, [4.0, 5.0], ulp=0)
+
+
+# --- optimizers ------------------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    "SGD, momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "SGD, weight decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.5),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
+    "AdamW, weight decay": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.1, momentum=0.9),
+}
+
+
+def step(optimizer: Any, parameters: dict[str, Any], tx: Any) -> None:
+    optimizer.zero_grad()
+    sum(((p - 3.0) ** 2).sum() for p in parameters.values()).backward()
+    gx.torch.apply_(tx, parameters.items())
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_frozen_parameters_stay_bit_by_bit(name: str) -> None:
+    start = torch.tensor([0.1, 1e-40, -0.0])
+    parameters = {key: torch.nn.Parameter(start.clone()) for key in ("frozen", "free")}
+    optimizer = OPTIMIZERS[name](list(parameters.values()))
+    for _ in range(3):
+        step(optimizer, parameters, gx.chain(gx.freeze("frozen"), gx.clip_global_norm(1.0)))
+        assert parameters["frozen"].grad is None
+    assert bits(parameters["frozen"]) == bits(start)
+    assert bool((parameters["free"] != start).all())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_parameters_frozen_in_the_midst_of_training_stay_bit_by_bit(name: str) -> None:
+    parameters = {key: torch.nn.Parameter(torch.tensor(W)) for key in ("frozen", "free")}
+    optimizer = OPTIMIZERS[name](list(parameters.values()))
+    step(optimizer, parameters, CLIP)
+    before = bits(parameters["frozen"])
+    assert before != bits(torch.tensor(W))
+    for _ in range(2):
+        step(optimizer, parameters, gx.freeze("frozen"))
+    assert bits(parameters["frozen"]) == before
+
+
+def test_a_frozen_nan_does_not_reach_the_others() -> None:
+    frozen, free = parameter([float("nan")]), parameter(W)
+    gx.torch.apply_(gx.chain(gx.freeze("0"), gx.clip_global_norm(1.0)), [frozen, free])
+    assert frozen.grad is None
+    assert_ulp(free.grad, CLIPPED)
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit", [2, torch.tensor(2), torch.tensor(2.0), torch.tensor(2.0).half(), np.float64(2)], ids=repr
+)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_a_limit_of_any_dtype(make: Any, limit: Any) -> None:
+    assert_ulp(make(limit)(torch.tensor(W)), [1.2, 1.6])
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0.0, 0.0]), (np.nan, [np.nan] * 2), (np.inf, W)])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
+def test_a_tensor_limit_is_clamped_at_zero_and_nan_gives_nan(make: Any, limit: float, wanted: Any) -> None:
+    assert_ulp(make(torch.tensor(limit))(torch.tensor(W)), wanted)
+
+
+def test_a_tensor_limit_is_read_when_the_transform_runs() -> None:
+    limit = torch.tensor(1.0)
+    tx = gx.clip_norm(limit)
+    limit.fill_(2.0)
+    assert_ulp(tx(torch.tensor(W)), [1.2, 1.6])
+
+
+def test_the_derivative_in_the_limit() -> None:
+    limit = torch.tensor(2.0, requires_grad=True)
+    gx.clip_norm(limit)(torch.tensor(W)).sum().backward()
+    assert_ulp(limit.grad, 1.4)
+
+
+# --- autograd --------------------------------------------------------------------------------------------------------
+
+WEIGHTS = torch.tensor([1.0, 2.0, -0.5], dtype=torch.float64)
+DIFFERENTIABLE = {
+    "clip_norm": gx.clip_norm(1.0),
+    "clip_global_norm": gx.clip_global_norm(1.0),
+    "clip_norm, ord 3": gx.clip_norm(1.0, ord=3),
+    "clip_norm, ord 1": gx.clip_norm(1.0, ord=1),
+    "clip_norm, ord inf": gx.clip_norm(1.0, ord=float("inf")),
+    "clip_norm, axes": gx.clip_norm(1.0, axes=0),
+    "chain": gx.chain(gx.clip_norm(5.0), gx.clip_value(4.5), gx.clip_global_norm(1.0), gx.scale(1.0)),
+}
+
+
+def slope(tx: Any, point: Any) -> Any:
+    x = torch.as_tensor(point).clone().requires_grad_()
+    return torch.autograd.grad((WEIGHTS.to(x.dtype) * tx(x)).sum(), x)[0]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [0.3, 0.2, 0.1]], ids=["zero", "below"])
+def test_the_derivative_at_zero_and_within_the_limit_is_one(name: str, dtype: Any, point: Any) -> None:
+    assert slope(DIFFERENTIABLE[name], torch.tensor(point, dtype=dtype)).tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize("name", ["clip_norm", "clip_global_norm", "clip_norm, axes", "chain"])
+def test_the_derivative_at_the_limit_is_one(name: str) -> None:
+    assert slope(DIFFERENTIABLE[name], torch.tensor([0.6, 0.8, 0.0])).tolist() == WEIGHTS.tolist()
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("size", [1.0, 1e30])
+def test_derivatives_and_second_derivatives_against_finite_differences(name: str, size: float) -> None:
+    point = torch.tensor([3.0, -4.0, 2.0], dtype=torch.float64)
+    tx = DIFFERENTIABLE[name]
+    if size == 1.0:
+        assert torch.autograd.gradcheck(tx, point.clone().requires_grad_(), atol=1e-8, rtol=1e-7)
+        assert torch.autograd.gradgradcheck(tx, point.clone().requires_grad_(), atol=1e-8, rtol=1e-6)
+    elif name != "chain":
+        far = slope(tx, point * size) * size
+        np.testing.assert_allclose(far, slope(tx, point), rtol=1e-12, atol=1e-14)
+
+
+def test_second_derivatives_at_zero_are_zero() -> None:
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    for name in ("clip_norm", "clip_global_norm", "clip_norm, ord 3", "clip_norm, axes"):
+        hessian = torch.autograd.functional.hessian(lambda x, name=name: (WEIGHTS * DIFFERENTIABLE[name](x)).sum(), x)
+        assert not hessian.any(), name
+
+
+def test_a_large_leaf_has_a_derivative() -> None:
+    x = torch.full((20000,), 2.0, requires_grad=True)
+    CLIP(x)[:2].sum().backward()
+    factor = 1 / (2 * 20000**0.5)
+    np.testing.assert_allclose(x.grad[:3], [factor, factor, 0.0], rtol=1e-3, atol=1e-6)
+
+
+def test_the_derivative_of_a_complex_gradient() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    CLIP(torch.tensor(W) * 1j * x).imag.sum().backward()
+    assert abs(float(x.grad)) < 1e-6
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [3.0, -4.0, 2.0]], ids=["zero", "beyond"])
+def test_forward_mode_with_dual_numbers(name: str, point: Any) -> None:
+    from torch.autograd import forward_ad
+
+    x, direction = torch.tensor(point), torch.tensor([0.5, 2.0, -1.0])
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(DIFFERENTIABLE[name](forward_ad.make_dual(x, direction))).tangent
+    wanted = torch.autograd.functional.jacobian(DIFFERENTIABLE[name], x) @ direction
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("point", [[0.0, 0.0, 0.0], [0.3, 0.2, 0.1], [3.0, -4.0, 2.0]], ids=["zero", "below", "beyond"])
+def test_torch_func_grad_and_jacobians(name: str, point: Any) -> None:
+    tx, x = DIFFERENTIABLE[name], torch.tensor(point, dtype=torch.float64)
+    wanted = slope(tx, x)
+    found = torch.func.grad(lambda x: (WEIGHTS * tx(x)).sum())(x)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-15)
+    for jacobian in (torch.func.jacrev(tx), torch.func.jacfwd(tx)):
+        np.testing.assert_allclose(WEIGHTS @ jacobian(x), wanted, rtol=0, atol=1e-15)
+
+
+VMAPPED = {
+    **DIFFERENTIABLE,
+    "scale": gx.scale(0.3),
+    "scale and clip_value": gx.chain(gx.scale(0.3), gx.clip_value(low=-0.1, high=0.7)),
+    "clip_value": gx.clip_value(0.5),
+    "stop": gx.stop(),
+    "masked": gx.masked(gx.chain(gx.clip_norm(1.0), gx.scale(0.3)), "w"),
+    "partition": gx.partition({"b": gx.stop()}, default=gx.scale(0.3)),
+}
+
+
+@pytest.mark.parametrize("name", VMAPPED)
+def test_vmap_clips_each_example_by_itself(name: str) -> None:
+    batch = {"w": torch.tensor([W, [0.3, 0.4], [0.0, 0.0]]), "b": torch.tensor([[0.1], [30.0], [0.0]])}
+    together = torch.func.vmap(VMAPPED[name])(batch)
+    for i in range(3):
+        one = VMAPPED[name]({key: leaf[i] for key, leaf in batch.items()})
+        for key in batch:
+            assert_ulp(together[key][i], one[key], ulp=1)
+
+
+def test_vmap_of_grad_of_a_model_gives_clipped_gradients_of_each_example() -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+
+    def loss(parameters: Any, x: Any) -> Any:
+        return torch.func.functional_call(layer, parameters, (x,)).sum()
+
+    each = torch.func.vmap(lambda x: CLIP(torch.func.grad(loss)(dict(layer.named_parameters()), x)))
+    result = each(torch.tensor([W, [0.3, 0.4]]))["weight"]
+    assert_ulp(result, [[CLIPPED], [[0.3, 0.4]]])
+
+
+def test_vmap_over_the_limit() -> None:
+    clipped = torch.func.vmap(lambda c: gx.clip_norm(c)(torch.tensor(W)))(torch.tensor([0.0, 1.0, 9.0]))
+    assert_ulp(clipped, [[0.0, 0.0], CLIPPED, W])
+
+
+# --- compiled, traced, without a look at values ----------------------------------------------------------------------
+
+COLD = """
+import {imports}
+tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+tree = {{"w": torch.tensor([3.0, 4.0]), "b": [torch.tensor([0.1]), None]}}
+result = torch.compile(tx, fullgraph=True, backend="eager")(tree)
+wanted = tx(tree)
+assert result["b"][1] is None
+assert gx.testing.max_ulp(result["w"].numpy(), wanted["w"].numpy()) <= 1, (result, wanted)
+
+@torch.compile(fullgraph=True, backend="eager")
+def built_inside(tree, limit):
+    return gx.partition({{"w": gx.clip_norm(limit)}}, default=gx.stop())(tree)
+
+result = built_inside(tree, torch.tensor(1.0))
+assert gx.testing.max_ulp(result["w"].numpy(), gx.clip_norm(1.0)(tree["w"]).numpy()) <= 1, result
+assert result["b"][0].tolist() == [0.0]
+"""
+
+
+@pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
+def test_compile_cold(imports: str) -> None:
+    python("-c", COLD.format(imports=imports))
+
+
+COMPILED = [
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, ord=3),
+    gx.clip_norm(1.0, axes=0),
+    gx.clip_global_norm(1.0),
+    gx.clip_global_norm(1.0, ord=float("inf")),
+    gx.clip_value(0.5),
+    gx.scale(-0.1),
+    gx.stop(),
+    gx.chain(gx.scale(0.7), gx.clip_value(0.4), gx.clip_global_norm(0.5), gx.clip_norm(0.3), gx.scale(2.0)),
+    gx.chain(gx.masked(gx.clip_norm(1.0), "a"), gx.freeze("b"), gx.scale(0.5)),
+    gx.partition({"a": gx.scale(2.0)}, default=gx.clip_norm(0.1)),
+]
+
+
+@pytest.mark.parametrize("tx", [*COMPILED[1:3], COMPILED[4], *COMPILED[7:]], ids=repr)
+def test_compiled_whole(tx: Any) -> None:
+    tree = {"a": torch.tensor(W), "b": torch.tensor([[0.1, 7.0]], dtype=torch.float64), "n": None}
+    torch.compiler.reset()
+    compiled = torch.compile(tx, fullgraph=True, backend="eager")(tree)
+    wanted = tx(tree)
+    assert compiled["n"] is None
+    for key in ("a", "b"):
+        assert compiled[key].dtype == tree[key].dtype
+        assert_ulp(compiled[key], wanted[key], ulp=4 if "ord=3" in repr(tx) else 1)
+
+
+def test_compiled_by_inductor() -> None:
+    tx = gx.chain(gx.clip_value(3.5), gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+    tree = {"w": torch.randn(300, 7, generator=torch.manual_seed(0)) * 9, "h": torch.tensor(W, dtype=torch.bfloat16)}
+    torch.compiler.reset()
+    compiled, wanted = torch.compile(tx, fullgraph=True)(tree), tx(tree)
+    assert_ulp(compiled["w"], wanted["w"])
+    assert_ulp(compiled["h"], wanted["h"], ulp=1)
+
+
+def count_compilations(function: Any) -> tuple[Any, list[int]]:
+    graphs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(1)
+        return graph.forward
+
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend=backend), graphs
+
+
+def test_a_new_value_of_a_tensor_limit_does_not_recompile() -> None:
+    clip, graphs = count_compilations(lambda g, c: gx.clip_norm(c)(g))
+    for c in (1.0, 2.0, 0.5):
+        assert_ulp(clip(torch.tensor(W), torch.tensor(c)), torch.tensor(CLIPPED) * c)
+    assert len(graphs) == 1
+
+
+def test_a_tensor_limit_held_by_a_transformation_is_read_anew() -> None:
+    limit = torch.tensor(1.0)
+    clip, graphs = count_compilations(gx.clip_norm(limit))
+    first = clip(torch.tensor(W))
+    limit.fill_(2.0)
+    assert_ulp(clip(torch.tensor(W)), first * 2, ulp=0)
+    assert len(graphs) == 1
+
+
+def test_a_rebuilt_equal_chain_does_not_recompile() -> None:
+    run, graphs = count_compilations(lambda tx, g: tx(g))
+    for _ in range(3):
+        run(gx.chain(gx.clip_norm(1.0), gx.scale(0.5)), torch.tensor(W))
+    assert len(graphs) == 1
+
+
+def test_apply_compiled_whole() -> None:
+    torch.compiler.reset()
+    clipped, stopped, none = parameter(W), parameter(W), parameter(None)
+    named = {"clipped": clipped, "stopped": stopped, "none": none}
+    tx = gx.chain(gx.freeze("stopped"), gx.clip_global_norm(1.0), gx.clip_value(0.7))
+    torch.compile(lambda: gx.torch.apply_(tx, named.items()), fullgraph=True, backend="eager")()
+    assert_ulp(clipped.grad, [0.6, 0.7])
+    assert stopped.grad is None
+    assert none.grad is None
+
+
+def test_hooks_of_tensors_and_parameters() -> None:
+    p, q = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    p.register_hook(CLIP)
+    q.register_post_accumulate_grad_hook(lambda q: gx.torch.apply_(CLIP, [q]))
+    ((p + q) * torch.tensor(W)).sum().backward()
+    assert_ulp(p.grad, CLIPPED)
+    assert_ulp(q.grad, CLIPPED)
+
+
+def test_under_autocast_nothing_is_cast() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_ulp(CLIP(torch.tensor(W)), CLIPPED)
+        assert_ulp(CLIP(torch.tensor(W, requires_grad=True)).detach(), CLIPPED)
+        large = CLIP(torch.full((20000,), 2.0))
+    assert bits(large) == bits(CLIP(torch.full((20000,), 2.0)))
+
+
+def test_the_derivative_through_a_compiled_transform() -> None:
+    x = torch.tensor([3.0, -4.0, 2.0], requires_grad=True)
+    torch.compiler.reset()
+    (torch.compile(CLIP, fullgraph=True, backend="aot_eager")(x) * WEIGHTS.float()).sum().backward()
+    np.testing.assert_allclose(x.grad, slope(CLIP, x.detach()), rtol=0, atol=1e-7)
+
+
+class NoRead(TorchDispatchMode):
+    """Raises where a value comes to the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
+            raise AssertionError(f"a value is read by {func}")
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_watch_sees_a_read() -> None:
+    with NoRead(), pytest.raises(AssertionError, match="a value is read"):
+        torch.ones(1).item()
+
+
+@pytest.mark.parametrize("tx", COMPILED, ids=repr)
+def test_no_value_is_read_where_gradients_flow(tx: Any) -> None:
+    tree = {"a": torch.tensor(W, requires_grad=True), "b": torch.tensor([[0.1, 7.0]], requires_grad=True)}
+    with NoRead():
+        result = tx(tree)
+    for key in tree:
+        assert_ulp(result[key].detach(), tx({k: v.detach() for k, v in tree.items()})[key])
+
+
+@pytest.mark.parametrize("tx", COMPILED, ids=repr)
+def test_fake_tensors(tx: Any) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        tree = {"a": torch.ones(2), "b": torch.ones(1, 2, dtype=torch.bfloat16)}
+        result = tx(tree)
+        assert [(leaf.shape, leaf.dtype) for leaf in result.values()] == [(v.shape, v.dtype) for v in tree.values()]
+
+
+def test_meta_tensors() -> None:
+    result = gx.chain(gx.clip_norm(1.0), gx.clip_value(0.5))({"a": torch.ones(2, device="meta")})
+    assert (result["a"].device.type, result["a"].shape) == ("meta", (2,))
+
+
+def test_export() -> None:
+    class Clipper(torch.nn.Module):
+        def forward(self, gradient: Any) -> Any:
+            return gx.chain(CLIP, gx.clip_value(0.7))(gradient)
+
+    program = torch.export.export(Clipper(), (torch.tensor([0.1, 0.1]),)).module()
+    assert_ulp(program(torch.tensor(W)), [0.6, 0.7])
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_make_fx_bakes_no_value_in(mode: str) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(gx.chain(CLIP, gx.clip_value(0.7)), tracing_mode=mode)(torch.tensor([0.1, 0.1]))
+    assert_ulp(traced(torch.tensor(W)), [0.6, 0.7])
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_jit_trace_bakes_no_value_in() -> None:
+    tx = gx.chain(CLIP, gx.clip_value(0.7))
+    traced = torch.jit.trace(lambda g: tx(g), (torch.tensor([0.1, 0.1]),), check_trace=False)
+    assert_ulp(traced(torch.tensor(W)), [0.6, 0.7])
+
+
+# --- trees and modes -------------------------------------------------------------------------------------------------
+
+
+def test_the_order_of_a_dict_and_the_structure_are_kept() -> None:
+    result = gx.scale(2.0)({"z": torch.tensor(W), "a": (None, [torch.tensor(W)])})
+    assert list(result) == ["z", "a"]
+    assert result["a"][0] is None
+    assert isinstance(result["a"], tuple)
+
+
+def test_numpy_arrays_and_numbers_beside_tensors() -> None:
+    result = gx.clip_global_norm(1.0)([np.float32([3.0]), torch.tensor([4.0])])
+    assert [type(leaf) for leaf in result] == [torch.Tensor] * 2
+    assert_ulp(result[0], [0.6])
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_grad_modes(mode: Any) -> None:
+    with mode():
+        p = parameter(W)
+        gx.torch.apply_(gx.chain(CLIP, gx.clip_value(0.7)), [p])
+        assert_ulp(p.grad, [0.6, 0.7])
+        assert_ulp(CLIP(torch.tensor(W)), CLIPPED)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("tx", IN_PLACE, ids=repr)
+def test_a_default_dtype_or_device_of_the_user_changes_nothing(tx: Any, requires_grad: bool) -> None:
+    given = torch.tensor(W, requires_grad=requires_grad)
+    wanted = tx(given).detach()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            result = tx(given).detach()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert bits(result) == bits(wanted)
+
+
+def test_a_subclass_of_tensor() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    result = CLIP(torch.tensor(W).as_subclass(Own))
+    assert isinstance(result, Own)
+    assert_ulp(result.as_subclass(torch.Tensor), CLIPPED)
+
+
+def test_a_conjugate_view() -> None:
+    given = torch.tensor([3.0 + 4.0j]).conj()
+    assert given.is_conj()
+    assert_ulp(CLIP(given).resolve_conj(), [0.6 - 0.8j])
+    assert_ulp(gx.scale(0.5)(given).resolve_conj(), [1.5 - 2.0j])
+
+
+def test_an_integer_gradient_is_named() -> None:
+    with pytest.raises(TypeError, match=r"'a/0'.*int64"):
+        CLIP({"a": [torch.tensor([1, 2])]})
+
+
+def test_a_value_clip_keeps_nan_and_bounds_infinity() -> None:
+    result = gx.clip_value(1.0)(torch.tensor([float("nan"), float("inf"), -float("inf"), 0.2]))
+    assert bits(result) == bits(f32(np.nan, 1.0, -1.0, 0.2))
+
+
+def test_the_norm_of_many_small_bfloat16_leaves() -> None:
+    leaves = [torch.ones(10, dtype=torch.bfloat16) for _ in range(5000)]
+    assert_ulp(gx.clip_global_norm(1.0)(leaves)[0], [1 / 50000**0.5] * 10, ulp=0)

@@ -1,0 +1,133 @@
+"""The flat view: pending factors, scopes, and the cases a review found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, array, assert_ulp, f32, tensors
+
+import gradxform as gx
+from gradxform import _backend, _flat
+
+CASES: list[tuple[str, Any, Any]] = [
+    ("clip_norm(1e39)", [np.full(100, 3e38, np.float32)], [np.full(100, 1e38, np.float32)]),
+    ("chain(scale(1e-200), clip_global_norm(1e-200), scale(1e200))", [f32(3, 4)], [f32(0.6, 0.8)]),
+    ("chain(scale(1e200), clip_global_norm(1.0))", [f32(3, 4)], [f32(0.6, 0.8)]),
+    ("chain(scale(1e30), clip_norm(1.0, axes=0))", [f32(3e20, 4e20)], [f32(0.6, 0.8)]),
+    ("chain(stop(), scale(2.0))", [f32(3)], [f32(0)]),
+    ("chain(stop(), clip_norm(1.0))", [f32(3)], [f32(0)]),
+    ("chain(clip_norm(1.0), stop())", [f32(3)], [f32(0)]),
+    ("chain(clip_norm(1.0), freeze('0'), masked(clip_value(1.0), '0'))", [f32(3), f32(4)], [f32(0), f32(1)]),
+    ("masked(masked(scale(2.0), '**'), '0')", [f32(3), f32(4)], [f32(6), f32(4)]),
+    ("masked(chain(freeze('0'), scale(2.0)), '**')", [f32(3), f32(4)], [f32(0), f32(8)]),
+    ("partition({'0': chain(scale(2.0), clip_value(1.0))}, default=scale(3.0))", [f32(3), f32(4)], [f32(1), f32(12)]),
+    ("freeze('1')", [f32(3), None], [f32(3), None]),
+    ("clip_norm(1.0, axes=(0,))", [f32(3, 4)], [f32(0.6, 0.8)]),
+    ("chain(scale(2.0), masked(clip_global_norm(1.0), '1'), scale(0.5))", [f32(3), f32(4)], [f32(3), f32(0.5)]),
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("expression", "given", "wanted"), CASES, ids=[case[0] for case in CASES])
+def test_cases(expression: str, given: Any, wanted: Any, framework: str) -> None:
+    assert_ulp(gx.parse(expression)(tensors(framework, given)), wanted, 1)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_bounds_that_are_arrays_or_cross(framework: str) -> None:
+    def clipped(low: Any, high: Any) -> list[float]:
+        low, high = (tensors(framework, bound) if isinstance(bound, np.ndarray) else bound for bound in (low, high))
+        return list(array(gx.clip_value(low=low, high=high)(tensors(framework, f32(3, 4)))).tolist())
+
+    assert clipped(f32(5, 5), f32(1, 9)) == [1, 5]
+    assert clipped(0.0, f32(1, 9)) == [1, 4]
+    assert clipped(f32(3.5, 0), 9.0) == [3.5, 4]
+
+
+class Passes:
+    """A backend that counts how often each leaf is read for a norm and written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.backend = _backend.backend("numpy")
+        self.read = self.written = 0
+        norms, multiply = self.backend.norms, self.backend.multiply
+
+        def counted_norms(leaves: Any, ord: float) -> Any:
+            self.read += len(leaves)
+            return norms(leaves, ord)
+
+        def counted_multiply(leaves: Any, factors: Any, inplace: bool) -> Any:
+            self.written += len(leaves)
+            return multiply(leaves, factors, inplace)
+
+        monkeypatch.setattr(self.backend, "norms", counted_norms)
+        monkeypatch.setattr(self.backend, "multiply", counted_multiply)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "clip_norm(1.0)",
+        "chain(clip_norm(2.0), clip_global_norm(1.0), scale(-0.1))",
+        "chain(clip_norm(9.0), scale(2.0), clip_global_norm(8.0), clip_norm(1.0), scale(3.0), clip_global_norm(2.0),"
+        " masked(clip_norm(0.1), '0'), scale(-0.1))",
+    ],
+)
+def test_a_chain_reads_once_and_writes_once(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Passes(monkeypatch)
+    gx.parse(expression)([f32(3, 4), f32(5)])
+    assert (passes.read, passes.written) == (2, 2)
+
+
+def test_a_masked_array_is_refused() -> None:
+    with pytest.raises(TypeError, match="'w' is a masked array"):
+        gx.scale(2.0)({"w": np.ma.array([1.0, 2.0], mask=[0, 1])})
+
+
+def test_zeros_of_two_signs_are_two_factors() -> None:
+    assert gx.scale(0.0) != gx.scale(-0.0)
+    assert gx.scale(0) == gx.scale(0.0)
+
+
+def test_a_transformation_is_a_value() -> None:
+    tx = gx.partition({"a": gx.scale(2.0)})
+    with pytest.raises(AttributeError, match="immutable"):
+        tx.name = "other"
+    with pytest.raises(AttributeError, match="immutable"):
+        del tx.name
+    rules: dict[str, Any] = {"a": gx.scale(2.0)}
+    tx = gx.partition(rules)
+    rules["b"] = gx.stop()
+    assert repr(tx) == "partition({'a': scale(2.0)})"
+
+
+def test_an_empty_tree_has_no_view() -> None:
+    assert _flat.view({"a": None, "b": []}) is None
+    assert gx.clip_norm(1.0)({"a": None, "b": []}) == {"a": None, "b": []}
+
+
+def test_optax_after_a_frozen_gradient() -> None:
+    optax, jnp = pytest.importorskip("optax"), pytest.importorskip("jax.numpy")
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    tx = gx.chain(gx.freeze("b"), optax.adam(0.1))
+    state = tx.init(params)
+    for _ in range(3):
+        updates, state = tx.update(params, state, params)
+    assert updates["b"].tolist() == [0.0, 0.0]
+    assert all(update < 0 for update in updates["a"].tolist())
+
+
+def test_attach_takes_the_optimizers_own_names() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
+    gx.torch.attach(optimizer, gx.freeze("1/**"))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for _ in range(2):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) == name.startswith("1."), name

@@ -1,0 +1,67 @@
+"""No framework is imported for the user, and a machine without one serves those it has."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from support import ROOT, python
+
+FRAMEWORKS = {"jax", "optax", "tensorflow", "keras", "torch"}
+
+
+def test_import_loads_no_framework() -> None:
+    found = python("-c", f"import sys, gradxform; print(sorted({FRAMEWORKS!r} & set(sys.modules)))")
+    assert found.stdout.strip() == "[]", found.stderr
+
+
+def test_numpy_in_numpy_out_without_a_framework() -> None:
+    code = "import numpy, sys, gradxform as gx; gx.clip_norm(1.0)([numpy.ones(3)]); " + (
+        f"print(sorted({FRAMEWORKS!r} & set(sys.modules)))"
+    )
+    assert python("-c", code).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("missing", ["jax", "tensorflow", "torch", "keras"])
+def test_a_missing_framework_is_named_with_what_to_install(missing: str) -> None:
+    code = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {missing!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name.partition(".")[0])
+sys.meta_path.insert(0, Absent())
+import numpy as np, gradxform as gx
+assert gx.clip_norm(1.0)(np.array([3.0, 4.0])).round(9).tolist() == [0.6, 0.8]
+try:
+    gx.{missing}
+except ImportError as error:
+    print(error)
+"""
+    found = python("-c", code)
+    assert f"pip install 'gradxform[{missing}]'" in found.stdout, found.stderr
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "gradxform").rglob("*.py")), ids=lambda path: path.name)
+def test_no_module_of_the_core_imports_a_framework(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert not {name.partition(".")[0] for name in names} & FRAMEWORKS
+
+
+@pytest.mark.parametrize("family", ["clipping", "scaling", "stopping", "combining"])
+def test_transforms_do_not_know_of_backends(family: str) -> None:
+    """Arrows run one way: a family of transforms sees the flat view, never a backend or a formula."""
+    tree = ast.parse((ROOT / "gradxform" / f"{family}.py").read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert not names & {"_backend", "_formulas", "_pairs", "_host", "formulas", "pairs", "Backend"}
+
+
+def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:
+    code = "import numpy, time; t = time.perf_counter(); import gradxform; print(time.perf_counter() - t)"
+    # An installation has bytecode, which the first run writes here. The other worker may hold the processor: one quiet
+    # moment in twenty is enough to see the cost.
+    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    assert any(float(python("-c", code, **kept).stdout) < 0.05 for _ in range(20))

@@ -1,0 +1,782 @@
+"""The identity forward, a transformation of what flows back: in JAX, TensorFlow and PyTorch, eager and compiled."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import array, assert_bits, assert_ulp, python, tensors
+
+import gradxform as gx
+from gradxform.proof import parity
+from gradxform.proof.gradients import few
+from gradxform.proof.rows import STATELESS, Row
+from gradxform.testing import max_ulp
+
+# torch.compile makes an instance of an autograd.Function, of which it then complains.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+Function = Callable[..., Any]
+X = np.float32([[1.0, 2.0], [3.0, 4.0]])
+
+
+def jax_gradient(f: Function, *given: Any, compiled: bool = False) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    found = jax.grad(f, argnums=tuple(range(len(given))))
+    return (jax.jit(found) if compiled else found)(*jax.tree.map(jnp.asarray, given))
+
+
+def tensorflow_gradient(f: Function, *given: Any, compiled: bool = False, jit_compile: bool = False) -> Any:
+    import tensorflow as tf
+
+    def found(*given: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            loss = f(*given)
+        return tape.gradient(loss, given)
+
+    constants = tf.nest.map_structure(tf.constant, given)
+    return (tf.function(found, jit_compile=jit_compile) if compiled else found)(*constants)
+
+
+def session_gradient(f: Function, *given: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        places = tf.nest.map_structure(lambda x: tf.compat.v1.placeholder(x.dtype), given)
+        feed = dict(zip(tf.nest.flatten(places), tf.nest.flatten(given), strict=True))
+        found = tf.gradients(f(*places), tf.nest.flatten(places))
+        return tf.nest.pack_sequence_as(given, session.run(found, feed))
+
+
+def torch_gradient(f: Function, *given: Any, compiled: bool = False) -> Any:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    tensors = pytree.tree_map(lambda x: _leaf(torch, x), given)
+    (torch.compile(f, fullgraph=True) if compiled else f)(*tensors).backward()
+    return pytree.tree_map(lambda x: x.grad, tensors)
+
+
+def _leaf(torch: Any, x: Any) -> Any:
+    if x.dtype == ml_dtypes.bfloat16:
+        return torch.tensor(x.astype(np.float32), dtype=torch.bfloat16, requires_grad=True)
+    return torch.tensor(x, requires_grad=True)
+
+
+MODES: dict[str, Function] = {
+    "jax": jax_gradient,
+    "jax-jit": lambda f, *given: jax_gradient(f, *given, compiled=True),
+    "tensorflow": tensorflow_gradient,
+    "tensorflow-function": lambda f, *given: tensorflow_gradient(f, *given, compiled=True),
+    "tensorflow-XLA": lambda f, *given: tensorflow_gradient(f, *given, compiled=True, jit_compile=True),
+    "tensorflow-session": session_gradient,
+    "torch": torch_gradient,
+    "torch-compiled": lambda f, *given: torch_gradient(f, *given, compiled=True),
+}
+
+
+@pytest.fixture(params=MODES)
+def gradient(request: pytest.FixtureRequest) -> Function:
+    pytest.importorskip(request.param.partition("-")[0])
+    return MODES[request.param]
+
+
+def total(x: Any) -> Any:
+    """The sum in the framework of an array."""
+    return gx.xp(x).sum(x)
+
+
+# --- the cases -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tx", "wanted"), [(gx.scale(5.0), 5.0), (gx.clip_value(0.1), 0.1), (gx.stop(), 0.0)], ids=repr
+)
+def test_case_7_the_gradient_of_one_op(gradient: Function, tx: Any, wanted: float) -> None:
+    (found,) = gradient(lambda x: total(gx.on_backward(tx)(x)), np.float32([3.0]))
+    assert_ulp(found, [wanted], ulp=0)
+
+
+def test_case_10_clip_between_layers(gradient: Function) -> None:
+    at_x, at_y = gx.on_backward(gx.clip_norm(1.0)), gx.on_backward(gx.clip_norm(0.5))
+    plain, _ = gradient(lambda x, y: total(x @ y), X, X)
+    x_bar, y_bar = gradient(lambda x, y: total(at_x(x) @ at_y(y)), X, X)
+    between, _ = gradient(lambda x, y: total(at_x(x @ y) @ y), X, X)
+    assert array(plain).tolist() == [[3.0, 7.0], [3.0, 7.0]]
+    np.testing.assert_allclose(array(x_bar), [[0.278543, 0.6499337]] * 2, rtol=0, atol=5e-8)
+    assert np.linalg.norm(array(y_bar).astype(np.float64)) == pytest.approx(0.5, rel=1e-6)
+    np.testing.assert_allclose(array(between), [[1.57841039, 3.43536377]] * 2, rtol=1e-7, atol=0)
+
+
+def test_a_chain_is_applied_in_its_order(gradient: Function) -> None:
+    tx, weights = gx.chain(gx.clip_value(4.0), gx.clip_norm(1.0), gx.scale(-0.5)), np.float32([3.0, -40.0, 0.5])
+    found = gradient(lambda x, w: total(gx.on_backward(tx)(x) * w), weights * 0, weights)[0]
+    assert_ulp(found, tx(weights))
+
+
+def test_norms_are_over_the_tree(gradient: Function) -> None:
+    clip = gx.on_backward(gx.clip_global_norm(1.0))
+
+    def loss(tree: Any) -> Any:
+        clipped = clip(tree)
+        return total(clipped["a"] * 3.0) + total(clipped["b"][0] * 4.0)
+
+    (found,) = gradient(loss, {"a": np.float32([0.0]), "b": [np.float32([0.0])]})
+    assert_ulp(found["a"], [0.6])
+    assert_ulp(found["b"][0], [0.8])
+
+
+def test_within_the_limit_not_a_bit_changes(gradient: Function) -> None:
+    weights = np.random.default_rng(0).normal(size=33).astype(np.float32)
+    (found,) = gradient(lambda x, w: total(gx.on_backward(gx.clip_norm(100.0))(x) * w), weights * 0, weights)[:1]
+    assert array(found).tobytes() == weights.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(gradient: Function, dtype: str, request: pytest.FixtureRequest) -> None:
+    if dtype == "float64" and "[jax" in request.node.name:
+        pytest.skip("without 64 bits JAX has none")
+    given = np.array([30.0, 40.0]).astype(dtype)
+    found = gradient(lambda x, w: total(gx.on_backward(gx.clip_norm(1.0))(x) * w), given * 0, given)[0]
+    assert dtype in str(found.dtype)
+    wanted = gx.clip_norm(1.0)(given.astype(np.float64)).astype(dtype)
+    assert max_ulp(array(found).astype(dtype), wanted) <= (2 if dtype == "float64" else 1)
+
+
+# --- what passes by --------------------------------------------------------------------------------------------------
+
+EAGER = {"jax": jax_gradient, "tensorflow": tensorflow_gradient, "torch": torch_gradient}
+
+
+def constants(framework: str, tree: Any) -> Any:
+    pytest.importorskip(framework)
+    return tensors(framework, tree)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_forward_is_bit_by_bit_the_same(framework: str) -> None:
+    values = [np.float32([np.nan, -0.0, 1e-40, np.inf, 3.0]), np.float64([0.1]), np.int32([1, 2]), np.array([True])]
+    given = constants(framework, values if framework != "jax" else [values[0], *values[2:]])
+    found = gx.on_backward(gx.clip_norm(1.0))([*given, None])
+    assert found[-1] is None
+    for new, old in zip(found, given, strict=False):
+        assert type(new) is type(old)
+        assert_bits(new, old)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_nothing_to_transform(framework: str) -> None:
+    (integers,) = constants(framework, [np.int32([1])])
+    for tree in ([], {}, [None], [integers]):
+        assert gx.on_backward(gx.scale(2.0))(tree) == tree
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_integers_beside_what_flows(framework: str) -> None:
+    (steps,) = constants(framework, [np.int32([1, 2])])
+    clip = gx.on_backward(gx.clip_norm(1.0))
+    (found,) = EAGER[framework](lambda x: total(clip({"n": steps, "x": x})["x"] * 3.0), np.float32([0.0]))
+    assert_ulp(found, [1.0])
+
+
+def test_numpy_has_no_backward_pass() -> None:
+    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+        gx.on_backward(gx.scale(2.0))([np.ones(2)])
+
+
+@pytest.mark.parametrize("tx", [gx.trace(0.9), gx.chain(gx.clip_norm(1.0), gx.ema(0.9)), gx.scale(lambda step: 1.0)])
+def test_a_stateful_transformation(tx: Any) -> None:
+    with pytest.raises(TypeError, match=r"on_backward takes a stateless transformation.*backward pass"):
+        gx.on_backward(tx)
+
+
+def test_what_is_no_transformation() -> None:
+    with pytest.raises(TypeError, match="on_backward: a transformation"):
+        gx.on_backward(3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_paths_are_those_of_the_tree(framework: str) -> None:
+    tx = gx.masked(gx.scale(2.0), "layers/1")
+
+    def loss(tree: Any) -> Any:
+        scaled = gx.on_backward(tx)(tree)
+        return total(scaled["layers"][0]) + total(scaled["layers"][1])
+
+    pytest.importorskip(framework)
+    (found,) = EAGER[framework](loss, {"layers": [np.float32([1.0]), np.float32([1.0])]})
+    assert [float(leaf[0]) for leaf in found["layers"]] == [1.0, 2.0]
+
+
+# --- limits that are arrays ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_a_limit_that_is_an_array(framework: str) -> None:
+    (limit,) = constants(framework, [np.float32(2.0)])
+    tx = gx.chain(gx.partition({"**": gx.clip_norm(limit)}), gx.scale(0.5))
+    weights = np.float32([30.0, 40.0])
+    found = EAGER[framework](lambda x, w: total(gx.on_backward(tx)(x) * w), weights * 0, weights)[0]
+    assert_ulp(found, [0.6, 0.8])
+
+
+def test_a_limit_that_is_a_tracer() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def slope(limit: Any, w: Any) -> Any:
+        return jax.grad(lambda x: jnp.sum(gx.on_backward(gx.clip_norm(limit))(x) * w))(jnp.zeros(2))
+
+    w = jnp.array([30.0, 40.0])
+    assert_ulp(jax.jit(slope)(1.0, w), [0.6, 0.8])
+    found = jax.vmap(slope, (0, None))(jnp.array([1.0, 2.0]), w)
+    assert_ulp(found, [[0.6, 0.8], [1.2, 1.6]])
+    _, outs = jax.lax.scan(lambda c, limit: (c, slope(limit, w)), 0.0, jnp.array([1.0, 2.0]))
+    assert_ulp(outs, [[0.6, 0.8], [1.2, 1.6]])
+
+
+def test_a_limit_in_a_tensorflow_variable_changes_without_a_retrace() -> None:
+    tf = pytest.importorskip("tensorflow")
+    limit, traces = tf.Variable(1.0), []
+
+    @tf.function
+    def slope(x: Any) -> Any:
+        traces.append(1)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(gx.on_backward(gx.clip_norm(limit))(x) * [30.0, 40.0])
+        return tape.gradient(loss, x)
+
+    assert_ulp(slope(tf.zeros(2)), [0.6, 0.8])
+    limit.assign(2.0)
+    assert_ulp(slope(tf.zeros(2)), [1.2, 1.6])
+    assert len(traces) == 1
+
+
+def test_arrays_anywhere_in_a_transformation_may_be_tracers_of_what_is_within_the_gradient() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    limits, factors, w = jnp.array([100.0, 2.0]), jnp.array([2.0, 3.0]), jnp.array([30.0, 10.0])
+
+    def transformed(x: Any, limit: Any, factor: Any) -> Any:
+        tx = gx.chain(gx.partition({"**": gx.clip_norm(limit, ord=1)}), gx.scale(factor))
+        return gx.on_backward(tx)(x)
+
+    slope = jax.grad(lambda x: jnp.sum(jax.vmap(transformed)(x, limits, factors) * w))
+    for gradient in (slope, jax.jit(slope)):
+        assert_ulp(gradient(jnp.zeros((2, 2))), [[60.0, 20.0], [4.5, 1.5]])
+
+
+# --- per example, and twice ------------------------------------------------------------------------------------------
+
+
+def test_vmap_clips_each_example() -> None:
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    clip, w = gx.on_backward(gx.clip_norm(1.0)), np.float32([[30.0, 40.0], [0.3, 0.4]])
+    wanted = [[0.6, 0.8], [0.3, 0.4]]
+    assert_ulp(jax.vmap(jax.grad(lambda x, w: (clip(x) * w).sum()))(w * 0, w), wanted)
+    slope = torch.func.vmap(torch.func.grad(lambda x, w: (clip(x) * w).sum()))
+    assert_ulp(slope(torch.zeros(2, 2), torch.tensor(w)), wanted)
+
+
+def test_the_gradient_of_the_gradient() -> None:
+    """d/dw of the clipped gradient w c / |w|, against its derivative."""
+    clip, w = gx.on_backward(gx.clip_norm(1.0)), np.array([3.0, 4.0])
+    wanted = (np.array([1.0, 0.0]) - w * w[0] / 25) / 5
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    tf = pytest.importorskip("tensorflow")
+    jnp = jax.numpy
+    inner = jax.grad(lambda x, w: jnp.sum(clip(x) * w))
+    np.testing.assert_allclose(jax.grad(lambda w: inner(w * 0, w)[0])(jnp.array(w, jnp.float32)), wanted, atol=1e-6)
+    t = torch.tensor(w, requires_grad=True)
+    x = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad((clip(x) * t).sum(), x, create_graph=True)
+    np.testing.assert_allclose(torch.autograd.grad(first[0], t)[0], wanted, atol=1e-12)
+    v = tf.constant(w)
+    with tf.GradientTape() as outer:
+        outer.watch(v)
+        with tf.GradientTape() as tape:
+            z = v * 0
+            tape.watch(z)
+            loss = tf.reduce_sum(clip(z) * v)
+        kept = tape.gradient(loss, z)[0]
+    np.testing.assert_allclose(outer.gradient(kept, v), wanted, atol=1e-12)
+
+
+def test_writing_into_the_output_does_not_reach_the_input() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, requires_grad=True)
+    y = gx.on_backward(gx.clip_norm(1.0))(x)
+    y.add_(1.0).mul_(50.0)
+    y.sum().backward()
+    assert x.tolist() == [0.0, 0.0]
+    assert_ulp(x.grad, np.float32([1.0, 1.0]) / np.sqrt(np.float32(2.0)))
+
+
+def test_sparse_gradients_flow_back_sparse() -> None:
+    tf = pytest.importorskip("tensorflow")
+    table = tf.Variable([[0.0], [0.0], [0.0]])
+    with tf.GradientTape() as tape:
+        rows = tf.gather(gx.on_backward(gx.clip_norm(1.0))(table), [0, 0, 2])
+        loss = tf.reduce_sum(rows * [[3.0], [3.0], [4.0]])
+    found = tape.gradient(loss, table)
+    assert_ulp(tf.convert_to_tensor(found), np.float32([[6.0], [0.0], [4.0]]) / np.sqrt(np.float32(52)))
+
+
+# --- reversed, stopped, straight through -----------------------------------------------------------------------------
+
+
+def test_reversed(gradient: Function) -> None:
+    (found,) = gradient(lambda x: total(gx.reverse_gradient(x) * 3.0), np.float32([1.0, 2.0]))
+    assert_ulp(found, [-3.0, -3.0], ulp=0)
+    (found,) = gradient(lambda x: total(gx.reverse_gradient(x, 0.25) * 3.0), np.float32([1.0, 2.0]))
+    assert_ulp(found, [-0.75, -0.75], ulp=0)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_reversed_by_an_array(framework: str) -> None:
+    (factor,) = constants(framework, [np.float32(0.5)])
+    (found,) = EAGER[framework](lambda x: total(gx.reverse_gradient(x, factor) * 3.0), np.float32([1.0]))
+    assert_ulp(found, [-1.5], ulp=0)
+
+
+def test_stopped(gradient: Function) -> None:
+    (found,) = gradient(lambda x: total(gx.stop_gradient({"a": x})["a"] * x), np.float32([3.0, 2.0]))
+    assert_ulp(found, [3.0, 2.0], ulp=0)
+
+
+def test_case_9_the_value_of_one_function_and_the_derivative_of_another(gradient: Function) -> None:
+    through = gx.straight_through(lambda x: gx.xp(x).exp(x), lambda x: x * x)
+    (found,) = gradient(lambda x: total(through(x) * 3.0), np.float32([2.0, -1.0]))
+    assert_ulp(found, [12.0, -6.0], ulp=0)
+
+
+RECIPES: dict[str, tuple[Function, Function | None, Any, Any]] = {
+    "sign, hard tanh": (lambda x: gx.xp(x).sign(x), gx.clip_value(1.0), [-0.5, 3.0], [1.0, 0.0]),
+    "sign": (lambda x: gx.xp(x).sign(x), None, [-0.5, 3.0], [1.0, 1.0]),
+    "round": (lambda x: gx.xp(x).floor(x + 0.5), None, [0.4, 1.6], [1.0, 1.0]),
+    "clip": (gx.clip_value(1.0), None, [0.5, 3.0], [1.0, 1.0]),
+    "tanh": (lambda x: gx.xp(x).sign(x), lambda x: gx.xp(x).tanh(x), [0.0, 20.0], [1.0, 0.0]),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes(gradient: Function, name: str) -> None:
+    forward, backward, point, wanted = RECIPES[name]
+    through = gx.straight_through(forward) if backward is None else gx.straight_through(forward, backward)
+    (found,) = gradient(lambda x: total(through(x)), np.float32(point))
+    np.testing.assert_allclose(array(found), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_one_hot_of_the_largest(framework: str) -> None:
+    """The value of the choice, the derivative of the softmax."""
+    pytest.importorskip(framework)
+
+    def softmax(x: Any) -> Any:
+        powers = gx.xp(x).exp(x)
+        return powers / total(powers)
+
+    def choose(x: Any) -> Any:
+        xp = gx.xp(x)
+        largest = xp.amax(x) if framework != "torch" else x.amax()
+        return (softmax(x) * 0.0) + xp.where(x >= largest, xp.ones_like(x), xp.zeros_like(x))
+
+    x, w = np.float32([1.0, 3.0, 2.0]), np.float32([1.0, 0.0, 0.0])
+    through = gx.straight_through(choose, softmax)
+    (given,) = constants(framework, [x])
+    assert array(through(given)).tolist() == [0.0, 1.0, 0.0]
+    found = EAGER[framework](lambda x, w: total(through(x) * w), x, w)[0]
+    p = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
+    np.testing.assert_allclose(array(found), p[0] * (w - p), atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
+    """The formula with stop_gradient, beside it, is not."""
+    rng = np.random.default_rng(0)
+    (x,) = constants(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
+
+    def f(x: Any) -> Any:
+        return gx.xp(x).sin(x) * 0.1
+
+    def b(x: Any) -> Any:
+        return x * 3.0
+
+    wanted = np.asarray(f(x))
+    assert np.asarray(gx.straight_through(f, b)(x)).tobytes() == wanted.tobytes()
+    formula = np.asarray(b(x) + gx.stop_gradient(f(x) - b(x)))
+    assert np.mean(formula != wanted) > 0.5
+
+
+def test_straight_through_in_jax() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+    through = gx.straight_through(jnp.round, lambda x: x**3)
+    x = jnp.array([1.4, 2.6])
+    value, slope = jax.jvp(through, (x,), (jnp.ones(2),))
+    assert value.tolist() == [1.0, 3.0]
+    assert_ulp(slope, 3 * np.asarray(x) ** 2)
+    assert_ulp(jax.vmap(jax.grad(jax.grad(through)))(x), 6 * np.asarray(x))
+    assert_ulp(jax.vmap(through)(x[:, None])[:, 0], value)
+
+
+def test_a_tree_through() -> None:
+    jax = pytest.importorskip("jax")
+    through = gx.straight_through(
+        lambda t: {"a": jax.numpy.sign(t["a"]), "n": 3, "b": None}, lambda t: {"a": t["a"] * 2, "n": 4, "b": None}
+    )
+    assert through({"a": jax.numpy.ones(1)})["n"] == 3
+    found = jax.grad(lambda x: through({"a": x})["a"].sum())(jax.numpy.ones(2))
+    assert found.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("framework", EAGER)
+def test_results_that_do_not_fit(framework: str) -> None:
+    (x,) = constants(framework, [np.float32([1.0, 2.0])])
+    with pytest.raises(ValueError, match=r"straight_through: at 'a' forward gives shape \(1,\) and backward \(2,\)"):
+        gx.straight_through(lambda x: {"a": x[:1]}, lambda x: {"a": x})(x)
+    with pytest.raises(ValueError, match="trees of one structure"):
+        gx.straight_through(lambda x: [x, x], lambda x: [x])(x)
+    (integers,) = constants(framework, [np.int32([1, 2])])
+    with pytest.raises(TypeError, match="forward gives int32 and backward float32; cast"):
+        gx.straight_through(lambda x: integers)(x)
+
+
+def test_what_is_no_function() -> None:
+    with pytest.raises(TypeError, match="straight_through: forward must be a function"):
+        gx.straight_through(3.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="straight_through: backward must be a function"):
+        gx.straight_through(abs, 3.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(abs)])
+def test_numpy_has_none_of_them(use: Any) -> None:
+    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+        use(np.ones(2))
+
+
+def test_functions_that_leave_the_framework() -> None:
+    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+        gx.straight_through(lambda x: np.float32([1.0]), lambda x: np.float32([2.0]))(None)
+
+
+@pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(lambda x: x)])
+def test_trees_without_arrays(use: Any) -> None:
+    assert use({"a": None, "b": []}) == {"a": None, "b": []}
+
+
+# --- within JAX's transformations, and other libraries' modules ------------------------------------------------------
+
+CLIP = gx.on_backward(gx.clip_norm(1.0))
+WEIGHTS = np.float32([30.0, 40.0])
+
+
+def test_scan_and_checkpoint() -> None:
+    """At each of three steps back, the gradient of the carry is clipped before it is multiplied."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def run(x: Any, wrap: Any) -> Any:
+        last, _ = jax.lax.scan(wrap(lambda c, _: (CLIP(c) * 2.0, None)), x, None, length=3)
+        return jnp.sum(last * WEIGHTS)
+
+    for wrap in (lambda f: f, jax.checkpoint):
+        for compiled in (False, True):
+            slope = jax.grad(lambda x, wrap=wrap: run(x, wrap))
+            assert_ulp((jax.jit(slope) if compiled else slope)(jnp.zeros(2)), [0.6, 0.8])
+
+
+def test_forward_mode_is_refused() -> None:
+    jax = pytest.importorskip("jax")
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(CLIP, (jax.numpy.ones(2),), (jax.numpy.ones(2),))
+
+
+def test_shard_map() -> None:
+    """Each shard's part of the gradient is clipped by itself."""
+    jax = pytest.importorskip("jax")
+    jnp, spec = jax.numpy, jax.sharding.PartitionSpec
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    clipped = jax.shard_map(CLIP, mesh=mesh, in_specs=spec("i"), out_specs=spec("i"))
+    assert_ulp(jax.jit(jax.grad(lambda x: jnp.sum(clipped(x) * WEIGHTS)))(jnp.zeros(2)), [0.6, 0.8])
+
+
+def test_in_flax_modules() -> None:
+    jax, linen, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
+    jnp = jax.numpy
+
+    class Linen(linen.Module):  # type: ignore[misc, name-defined]
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return CLIP(linen.Dense(2, use_bias=False)(x))
+
+    class Nnx(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.dense = nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            return CLIP(self.dense(x))
+
+    x, model = jnp.ones((1, 1)), Linen()
+    params = model.init(jax.random.key(0), x)
+    found = jax.jit(jax.grad(lambda p: jnp.sum(model.apply(p, x) * WEIGHTS)))(params)
+    assert_ulp(found["params"]["Dense_0"]["kernel"], [[0.6, 0.8]])
+    assert_ulp(nnx.grad(lambda m: jnp.sum(m(x) * WEIGHTS))(Nnx()).dense.kernel[...], [[0.6, 0.8]])
+
+
+def test_in_an_equinox_module() -> None:
+    jax, equinox = pytest.importorskip("jax"), pytest.importorskip("equinox")
+
+    class Model(equinox.Module):  # type: ignore[misc, name-defined]
+        dense: Any
+
+        def __call__(self, x: Any) -> Any:
+            return CLIP(self.dense(x))
+
+    model = Model(equinox.nn.Linear(1, 2, use_bias=False, key=jax.random.key(0)))
+    found = equinox.filter_jit(equinox.filter_grad(lambda m: (m(jax.numpy.ones(1)) * WEIGHTS).sum()))(model)
+    assert_ulp(found.dense.weight, [[0.6], [0.8]])
+    whole = gx.on_backward(gx.clip_global_norm(1.0))(model)  # a module is a tree of arrays
+    assert type(whole) is Model
+
+
+# --- PyTorch's modules, compiled from cold ---------------------------------------------------------------------------
+
+
+def test_modules() -> None:
+    torch = pytest.importorskip("torch")
+    layers = (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
+    model = torch.nn.Sequential(*layers)
+    x = torch.zeros(2, requires_grad=True)
+    (model(x) * torch.tensor(WEIGHTS)).sum().backward()
+    assert_ulp(x.grad, [-0.6, -0.8])
+    assert "clip_norm(1.0)" in repr(model)
+    assert "scale=0.5" in repr(model)
+    assert model.state_dict()["1.scale"] == 0.5
+    layers[1].scale.fill_(2.0)
+    x.grad = None
+    (model(x) * torch.tensor(WEIGHTS)).sum().backward()
+    assert_ulp(x.grad, [-0.6, -0.8])
+    with pytest.raises(TypeError, match="stateless"):
+        gx.torch.GradientTransform(gx.trace(0.9))
+    y = torch.zeros(2, requires_grad=True)
+    layers[1](y).sum().backward()
+    assert y.grad.tolist() == [-2.0, -2.0]
+
+
+@pytest.mark.timeout(300)
+def test_compiled_from_cold() -> None:
+    """In a fresh process, where the first thing that is traced is all of it, and no graph may break."""
+    pytest.importorskip("torch")
+    code = """
+import torch, gradxform as gx
+layer = torch.nn.Sequential(gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5))
+sign = gx.straight_through(torch.sign, gx.clip_value(1.0))
+f = torch.compile(lambda x: (layer(x) * torch.tensor([30.0, 40.0])).sum() + sign(x).sum(), fullgraph=True)
+x = torch.zeros(2, requires_grad=True)
+f(x).backward()
+print([round(v, 6) for v in x.grad.tolist()])
+"""
+    assert python("-c", code).stdout.strip() == "[0.4, 0.2]"
+
+
+def test_vmap_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    through = gx.straight_through(torch.round, lambda x: x**2)
+    x = torch.tensor([1.4, 2.6])
+    assert_ulp(torch.func.vmap(torch.func.grad(through))(x), 2 * x)
+    assert torch.func.vmap(through)(x).tolist() == [1.0, 3.0]
+    y = through(x.clone().requires_grad_())
+    y.mul_(2.0)  # the output is its own memory
+    limits = torch.tensor([1.0, 2.0])
+    slope = torch.func.grad(lambda x, c, w: (gx.on_backward(gx.clip_norm(c))(x) * w).sum())
+    found = torch.func.vmap(slope, (None, 0, None))(torch.zeros(2), limits, torch.tensor(WEIGHTS))
+    assert_ulp(found, [[0.6, 0.8], [1.2, 1.6]])
+
+
+def test_a_gradient_of_eight_bits_is_refused() -> None:
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def loss(x: Any) -> Any:
+        return gx.on_backward(gx.scale(2.0))(x.astype(jnp.float8_e4m3fn)).astype(jnp.float32).sum()
+
+    with pytest.raises(TypeError, match="dtype float8_e4m3fn"):
+        jax.grad(loss)(jnp.ones(2))
+
+
+# --- batches of some and not of others -------------------------------------------------------------------------------
+
+
+def test_a_batch_of_some_leaves_and_limits_alone() -> None:
+    """What flows back to a leaf without a batch is transformed for each example, and summed only then."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    jnp = jax.numpy
+    ones = jnp.ones((5, 2))
+
+    def loss(tx: Any, weight: Any, data: Any) -> Any:
+        both = gx.on_backward(tx)({"w": weight, "d": data})
+        return (both["w"] * both["d"]).sum()
+
+    for tx, wanted in ((gx.clip_global_norm(1e9), [5.0, 5.0]), (gx.clip_global_norm(1.0), [2.5, 2.5])):
+        found = jax.grad(lambda w, tx=tx: jax.vmap(lambda d: loss(tx, w, d))(ones).sum())(jnp.ones(2))
+        assert_ulp(found, wanted)
+        weight = torch.ones(2, requires_grad=True)
+        torch.func.vmap(lambda d, w=weight, tx=tx: loss(tx, w, d))(torch.ones(5, 2)).sum().backward()
+        assert_ulp(weight.grad, wanted)
+    reverse = jax.vmap(lambda x, s: gx.reverse_gradient(x, s).sum(), (None, 0))
+    assert jax.grad(lambda x: reverse(x, jnp.ones(3)).sum())(jnp.ones(2)).tolist() == [-3.0, -3.0]
+    limits = jax.vmap(lambda x, c: (gx.on_backward(gx.clip_norm(c))(x) * WEIGHTS).sum(), (None, 0))
+    assert_ulp(jax.grad(lambda x: limits(x, jnp.array([1.0, 1e9])).sum())(jnp.zeros(2)), [30.6, 40.8])
+
+
+# --- what a review found ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [row for row in STATELESS if not row.matrix], ids=str)
+@pytest.mark.parametrize("framework", EAGER)
+def test_every_stateless_transform(framework: str, row: Row) -> None:
+    """What flows back is what the transform makes of the same gradients."""
+    pytest.importorskip(framework)
+    tree = parity.named_leaves(few("float32"))
+
+    def loss(given: Any, weights: Any) -> Any:
+        same = gx.on_backward(row.tx)(given)
+        parts = [total(same[path] * weights[path]) for path in sorted(given)]
+        return sum(parts[1:], parts[0])
+
+    zeros = {path: np.zeros_like(leaf) for path, leaf in tree.items()}
+    found = EAGER[framework](loss, zeros, tree)[0]
+    assert_ulp(found, row.tx(tree), ulp=row.budget("float32"))
+
+
+def test_reference_variables_of_a_v1_graph() -> None:
+    tf = pytest.importorskip("tensorflow")
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.get_variable("x", initializer=[0.0, 0.0], use_resource=False)
+        clipped, reversed_ = (tf.reduce_sum(f(x) * WEIGHTS) for f in (CLIP, gx.reverse_gradient))
+        session.run(x.initializer)
+        found = session.run([tf.gradients(clipped, x)[0], tf.gradients(reversed_, x)[0]])
+        assert tf.gradients(tf.reduce_sum(gx.stop_gradient(x)), x) == [None]
+    assert_ulp(found[0], [0.6, 0.8])
+    assert found[1].tolist() == [-30.0, -40.0]
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_a_limit_of_tensorflow_in_a_loop_and_a_branch(variable: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    clip = gx.on_backward(gx.clip_norm(tf.Variable(1.0) if variable else tf.constant(1.0)))
+
+    def loop(x: Any) -> Any:
+        return tf.while_loop(lambda i, c: i < 3, lambda i, c: (i + 1, clip(c)), (0, x))[1]
+
+    def branch(x: Any) -> Any:
+        return tf.cond(x[0] >= 0.0, lambda: clip(x), lambda: x)
+
+    for function in (loop, branch):
+
+        @tf.function(autograph=False)
+        def slope(x: Any, function: Any = function) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                loss = tf.reduce_sum(function(x) * WEIGHTS)
+            return tape.gradient(loss, x)
+
+        assert_ulp(slope(tf.zeros(2)), [0.6, 0.8])
+
+
+def test_a_number_that_changes_is_compiled_once_or_twice_and_never_breaks_the_graph() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = torch.zeros(2, requires_grad=True), torch.tensor(WEIGHTS)
+    reverse = torch.compile(lambda x, s: (gx.reverse_gradient(x, s) * w).sum(), fullgraph=True)
+    clip = torch.compile(lambda x, c: (gx.on_backward(gx.clip_norm(c))(x) * w).sum(), fullgraph=True)
+    for size in (0.5, 1.0, 2.0):
+        for function, wanted in ((reverse, -size * WEIGHTS), (clip, size * WEIGHTS / 50)):
+            x.grad = None
+            function(x, size).backward()
+            assert_ulp(x.grad, wanted)
+
+
+def test_modules_are_pickled() -> None:
+    pytest.importorskip("torch")
+    for module in (gx.torch.GradientTransform(gx.clip_norm(1.0)), gx.torch.GradientReversal(0.5)):
+        assert repr(pickle.loads(pickle.dumps(module))) == repr(module)
+
+
+def test_the_input_is_not_held() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(2, requires_grad=True)
+    between = x * 2.0
+    held = weakref.ref(between)
+    y = CLIP(between)
+    del between
+    gc.collect()
+    assert held() is None
+    (y * torch.tensor(WEIGHTS)).sum().backward()
+    assert_ulp(x.grad, [1.2, 1.6])
+
+
+def test_no_tracer_is_leaked() -> None:
+    jax = pytest.importorskip("jax")
+    with jax.checking_leaks():
+        slope = jax.jit(jax.grad(lambda x: (CLIP({"a": x})["a"] * WEIGHTS).sum()))
+        assert_ulp(slope(jax.numpy.zeros(2)), [0.6, 0.8])
+
+
+@pytest.mark.parametrize("scale", [True, "a", None, float("nan"), np.ones(2)], ids=repr)
+def test_a_scale_that_is_no_number(scale: Any) -> None:
+    jax = pytest.importorskip("jax")
+    with pytest.raises((TypeError, ValueError), match="reverse_gradient: scale must"):
+        gx.reverse_gradient(jax.numpy.ones(1), scale)
+
+
+def test_an_unsigned_scale() -> None:
+    jax = pytest.importorskip("jax")
+    found = jax.grad(lambda x: gx.reverse_gradient(x, jax.numpy.uint8(2)).sum())(jax.numpy.ones(1))
+    assert found.tolist() == [-2.0]
+
+
+def test_trees_of_two_structures_are_refused() -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.ones(1)
+    with pytest.raises(ValueError, match="trees of one structure"):
+        gx.straight_through(lambda x: {"a": x, "b": x}, lambda x: {"b": x, "c": x})(x)
+
+
+def test_nothing_flows_back_through_forward() -> None:
+    jax = pytest.importorskip("jax")
+    w = jax.numpy.ones(1)
+
+    def loss(w: Any) -> Any:
+        made = gx.straight_through(lambda x: [x, w * 2.0], lambda x: [x, jax.numpy.int32(0)])
+        return made(jax.numpy.ones(1))[1].sum()
+
+    assert jax.grad(loss)(w).tolist() == [0.0]
+
+
+def test_each_of_two_shards_is_clipped_by_itself() -> None:
+    pytest.importorskip("jax")
+    code = """
+import jax, jax.numpy as jnp, numpy as np, gradxform as gx
+spec, mesh = jax.sharding.PartitionSpec, jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+clip = jax.shard_map(gx.on_backward(gx.clip_norm(1.0)), mesh=mesh, in_specs=spec("i"), out_specs=spec("i"))
+w = np.float32([30, 40, 0.3, 0.4])
+print(len(jax.devices()), jax.jit(jax.grad(lambda x: jnp.sum(clip(x) * w)))(jnp.zeros(4)).round(5).tolist())
+"""
+    flags = "--xla_force_host_platform_device_count=2"
+    found = python("-c", code, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
+    count, _, values = found.stdout.strip().partition(" ")
+    assert count == "2", found.stderr[-2000:]
+    np.testing.assert_allclose(json.loads(values), [0.6, 0.8, 0.3, 0.4], atol=1e-5)

@@ -1,0 +1,118 @@
+"""Norms of large and of many leaves, within one unit in the last place, in every framework and mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import MODES, array, assert_ulp, call
+
+import gradxform as gx
+from gradxform import _flat
+from gradxform.testing import max_ulp
+
+GPT2_EMBEDDING = 38_597_376
+"""Elements of GPT-2's token embedding."""
+MILLION = 1_100_003
+
+
+def blocks(values: Any) -> Iterator[Any]:
+    """In float64, a block at a time."""
+    for start in range(0, values.size, 1 << 20):
+        yield values[start : start + (1 << 20)].astype(np.float64)
+
+
+def right_norm(values: Any) -> float:
+    """The 2-norm by way of float64, in units in which no square is lost."""
+    unit = float(np.max(np.abs(values)).astype(np.float64)) or 1.0
+    return unit * float(sum(np.dot(block / unit, block / unit) for block in blocks(values)) ** 0.5)
+
+
+def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
+    """The norm is within one unit of float32, and the clipped leaf within its budget."""
+
+    def run(leaf: Any) -> Any:
+        view = _flat.view([leaf])
+        assert view is not None
+        return view.global_norm().value, gx.clip_norm(limit)(leaf)
+
+    norm, clipped = call(framework, mode, run, values)
+    right = right_norm(values)
+    assert max_ulp(np.float32(array(norm)), np.float32(right)) <= 1, (float(norm), right)
+    budget = 1 if values.itemsize == 2 else 2
+    for got, given in zip(np.array_split(array(clipped), 40), np.array_split(values, 40), strict=True):
+        wanted = given.astype(np.float64) * (limit / right)
+        assert max_ulp(got, wanted.astype(values.dtype)) <= budget
+
+
+def normal(count: int) -> Any:
+    return np.random.default_rng(0).standard_normal(count, dtype=np.float32)
+
+
+def heavy(count: int) -> Any:
+    """Cauchy-like tails: a few elements hold most of the norm."""
+    rng = np.random.default_rng(1)
+    return (rng.standard_normal(count) / np.maximum(np.abs(rng.standard_normal(count)), 1e-6)).astype(np.float32)
+
+
+def one_row(count: int) -> Any:
+    """Nothing much but one stretch of large elements."""
+    values = normal(count) * np.float32(1e-3)
+    values[count // 2 : count // 2 + 200] *= np.float32(3e5)
+    return values
+
+
+LARGE = {
+    "normal": normal,
+    "heavy tails": heavy,
+    "one heavy row": one_row,
+    "all alike": lambda count: np.full(count, 0.1, np.float32),
+    "1e-22, whose squares are lost": lambda count: normal(count) * np.float32(1e-22),
+    "1e25, whose squares overflow": lambda count: normal(count) * np.float32(1e25),
+    "growing": lambda count: np.linspace(0, 1, count, dtype=np.float32) ** 4,
+    "float16": lambda count: (normal(count) * 30).astype(np.float16),
+    "bfloat16": lambda count: heavy(count).astype(ml_dtypes.bfloat16),
+}
+
+
+COMPILED = ("normal", "heavy tails", "1e25, whose squares overflow", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("kind", "framework", "mode"),
+    [(kind, *where) for kind in LARGE for where in MODES if where[1] == "eager" or kind in COMPILED],
+)
+def test_a_million_elements(kind: str, framework: str, mode: str) -> None:
+    values = LARGE[kind](MILLION)
+    limit = 1.0 if "1e-22" not in kind else 1e-20
+    check(framework, mode, values, limit)
+
+
+@pytest.fixture(scope="module")
+def embedding() -> Any:
+    return normal(GPT2_EMBEDDING)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_an_embedding(framework: str, mode: str, embedding: Any) -> None:
+    check(framework, mode, embedding)
+
+
+def test_pytorch_loses_digits_of_an_embeddings_norm(embedding: Any) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.utils.get_total_norm([torch.from_numpy(embedding)]).numpy()
+    assert max_ulp(theirs, np.float32(right_norm(embedding))) > 1000
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
+    """Whose norm optax takes for 64.0 when there are 5000."""
+    # JAX, and every compiler, takes its time over thousands of leaves.
+    count = 30 if (framework, mode) == ("torch", "compiled") else 500 if framework == "jax" or mode != "eager" else 5000
+    leaves = [np.ones(10, ml_dtypes.bfloat16) for _ in range(count)]
+    found = call(framework, mode, gx.clip_global_norm(1.0).__call__, leaves)
+    wanted = np.full(10, 1 / (10 * count) ** 0.5).astype(ml_dtypes.bfloat16)
+    assert_ulp(found, [wanted] * count, 1)

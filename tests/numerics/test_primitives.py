@@ -1,0 +1,646 @@
+"""The small print of each primitive, in every framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import FRAMEWORKS, MODES, array, arrays, assert_ulp, call, f32, in_mode, tensors
+
+import gradxform as gx
+from gradxform import _backend, _formulas, _threefry
+from gradxform._host_elements import Block
+from gradxform._pairs import Pair
+from gradxform.proof import parity, reference_state
+from gradxform.testing import max_ulp
+
+
+def run(framework: str, tx: Any, given: Any) -> list[Any]:
+    return arrays(tx(tensors(framework, given)))
+
+
+CASES = [
+    ("chain(scale(2.0), identity(), scale(1.5))", [f32(3)], [f32(9)]),
+    ("chain(clip_norm(100.0), freeze('0'), clip_global_norm(1.0))", [f32(30), f32(4)], [f32(0), f32(1)]),
+    ("chain(clip_norm(1.0), masked(clip_value(0.5), '1'))", [f32(10), f32(0.75)], [f32(1), f32(0.5)]),
+    ("chain(clip_norm(100.0), clip_value(1.0), clip_norm(1.0))", [f32(3, 4)], [f32(0.5**0.5, 0.5**0.5)]),
+    ("chain(clip_norm(100.0), clip_norm(1.0, ord=1))", [f32(3, 4)], [f32(3 / 7, 4 / 7)]),
+    ("masked(clip_norm(1.0), re.compile('[01]'))", [f32(3), f32(5), f32(7)], [f32(1), f32(1), f32(7)]),
+    ("chain(scale(-2.0), clip_norm(1.0))", [f32(3, 4)], [f32(-0.6, -0.8)]),
+    ("chain(scale(-2.0), clip_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("chain(scale(-2.0), clip_global_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("chain(scale(-2.0), clip_norm(1.0, axes=0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
+    ("clip_norm(1e-20, axes=0)", [f32(3e25, 4e25)], [f32(6e-21, 8e-21)]),
+    ("clip_norm(1.0, axes=-1)", [f32(3, 4, 0, 0).reshape(2, 2)], [f32(0.6, 0.8, 0, 0).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=-1)", [np.float64([[3, 4], [0, 0]])], [np.float64([[0.6, 0.8], [0, 0]])]),
+    ("clip_norm(1.0, axes=-1, ord=3)", [f32(2, 0, 0, 0).reshape(2, 2)], [f32(1, 0, 0, 0).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=(0, 1))", [f32(3, 0, 0, 4).reshape(2, 2)], [f32(0.6, 0, 0, 0.8).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=(0, 2))", [f32(3, 1, 0, 4).reshape(1, 2, 2)],
+     [np.float32([[[3 / 10**0.5, 1 / 10**0.5], [0, 1]]])]),
+    ("clip_norm(1.0, axes=(-1, 0), ord=float('inf'))", [f32(3, 0, 0, 4).reshape(2, 2)],
+     [f32(0.75, 0, 0, 1).reshape(2, 2)]),
+    ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
+    ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
+    ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),
+    ("chain(scale(-2.0), sign())", [f32(3, -4, 0)], [f32(-1, 1, 0)]),
+    ("chain(scale(1e38), zero_nonfinite())", [f32(1e3, 1)], [f32(0, 1e38)]),
+    ("zero_nonfinite()", [np.complex64([complex(1, np.nan), complex(np.inf, 1), 2j])], [np.complex64([0, 0, 2j])]),
+    ("chain(scale(3.0), centralize())", [f32(1, 3, 2, 6).reshape(2, 2)], [f32(-3, 3, -6, 6).reshape(2, 2)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_cases(number: int, framework: str) -> None:
+    expression, given, wanted = CASES[number]
+    for got, right in zip(run(framework, gx.parse(expression), given), wanted, strict=True):
+        assert max_ulp(got, right) <= 1, expression
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+@pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42])
+def test_extreme_factors_compiled(factor: float, framework: str) -> None:
+    tx = gx.scale(factor)
+    leaf = f32(1e38 if factor < 1 else 1e-30)
+    out = call(framework, "compiled", lambda g: tx(g), leaf)
+    assert max_ulp(array(out), np.float32(leaf.astype(np.float64) * factor)) <= 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_identity_and_scale_and_integers(framework: str) -> None:
+    (out,) = run(framework, gx.identity(), [np.array([1, 2])])
+    assert out.tolist() == [1, 2]
+
+
+# one unit below one, and what makes the norm a float64 number above one that rounds to one in float32
+BARELY = f32(1 - 2.0**-24, 4.5e-4)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
+    norm = float(np.sqrt(np.sum(BARELY.astype(np.float64) ** 2)))
+    assert norm > 1
+    assert np.float32(norm) == 1
+    assert (BARELY.astype(np.float64) / norm).astype(np.float32).tobytes() != BARELY.tobytes()
+    for tree in ([BARELY], [BARELY, f32(0, 0)]):
+        assert run(framework, make(1.0), tree)[0].tobytes() == BARELY.tobytes()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
+    assert run(framework, make(1.0), [np.float64([1 + 1e-9])])[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_mixed_dtypes_are_compared_each_in_its_own(framework: str) -> None:
+    single, double = run(framework, gx.clip_norm(1.0), [BARELY, np.float64([1 + 1e-9])])
+    assert single.tobytes() == BARELY.tobytes()
+    assert double.tolist() == [1.0]
+    _, double = run(framework, gx.clip_global_norm(1.0), [f32(0), np.float64([1 + 1e-9])])
+    assert double.tolist() == [1.0]
+
+
+def test_a_foreign_transformation_sees_the_parameters_of_its_gradients() -> None:
+    seen: list[Any] = []
+
+    class Watch:
+        def init(self, params: Any) -> tuple[()]:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            seen.append(params)
+            return updates, state
+
+    tx, params = gx.masked(Watch(), "a"), {"a": f32(1), "b": f32(2)}
+    tx.update(params, tx.init(params), params)
+    assert seen[0]["b"] is None
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("make", [lambda: gx.clip_norm(100.0), lambda: gx.chain(Same())], ids=["within", "foreign"])
+@pytest.mark.parametrize("then", [gx.clip_value(1.0), gx.scale(3.0), gx.clip_norm(1.0, axes=0)], ids=repr)
+def test_a_pure_call_writes_to_nothing(then: Any, make: Any, framework: str) -> None:
+    leaf, tx = tensors(framework, f32(3, 4)), gx.chain(make(), then)
+    tx.update([leaf], tx.init([leaf]))
+    assert array(leaf).tolist() == [3.0, 4.0]
+
+
+class Same:
+    def init(self, params: Any) -> int:
+        return 0
+
+    def update(self, updates: Any, state: int, params: Any = None) -> Any:
+        return updates, state
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
+def test_numpy_arrays_beside_tensors_keep_their_dtype(dtype: str, framework: str) -> None:
+    backend = _backend.backend(framework)
+    if framework == "jax" and dtype == "float64":
+        pytest.skip("without 64 bits JAX has no such array")
+    leaf = np.array([3.0], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    if framework == "torch" and dtype == "bfloat16":
+        pytest.skip("torch.as_tensor does not know ml_dtypes")
+    out = gx.scale(0.5)([backend.from_numpy(f32(1)), leaf])
+    assert backend.dtype(out[1]) == dtype
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("tx", [gx.clip_value(1.0), gx.clip_value(low=0.0)], ids=repr)
+def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
+    with pytest.raises(TypeError, match=r"clip_value.*'0'.*complex64"):
+        run(framework, tx, [np.complex64([1j])])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_bounds_broadcast_along_the_last_axes(framework: str) -> None:
+    leaf = np.full((2, 3), 5.0, np.float32)
+    (out,) = run(framework, gx.clip_value(high=tensors(framework, f32(1, 2, 9))), [leaf])
+    assert out.tolist() == [[1, 2, 5]] * 2
+    with pytest.raises(ValueError, match=r"high of shape \(2,\).*\(2, 3\)"):
+        run(framework, gx.clip_value(high=tensors(framework, f32(1, 2))), [leaf])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_nan_bound_gives_nan(framework: str) -> None:
+    for bounds in ({"max_abs": np.array(np.nan, np.float32)}, {"high": f32(np.nan, 1)}):
+        assert np.isnan(run(framework, gx.clip_value(**tensors(framework, bounds)), [f32(3, 4)])[0][0])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+def test_subnormal_gradients_within_the_limit_stay(make: Any, framework: str) -> None:
+    leaf = f32(1e-40, -1e-42)
+    assert run(framework, make(1.0), [leaf])[0].tobytes() == leaf.tobytes()
+    if make is gx.clip_norm:
+        assert run(framework, make(1.0), [f32(3, 4), leaf])[1].tobytes() == leaf.tobytes()
+
+
+def test_unknown_ranks_with_axes_and_bounds() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    @tf.function(input_signature=[tf.TensorSpec(None, tf.float32)])
+    def clip(gradient: Any) -> Any:
+        return gx.chain(gx.clip_value(high=tf.constant([3.0, 3.0])), gx.clip_norm(1.0, axes=-1))(gradient)
+
+    assert max_ulp(clip(f32(3, 4)).numpy(), f32(0.5**0.5, 0.5**0.5)) <= 2
+
+
+def test_dense_rows_stand_in_their_places() -> None:
+    tf = pytest.importorskip("tensorflow")
+    sparse = tf.IndexedSlices(tf.constant([[3.0], [4.0]]), tf.constant([2, 0]), tf.constant([3, 1]))
+    assert gx.clip_value(low=0.5)([sparse])[0].numpy().tolist() == [[4.0], [0.5], [3.0]]
+    assert gx.tensorflow.backend.to_numpy(sparse).tolist() == [[4.0], [0.0], [3.0]]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_torch_arrays_are_copied_and_read_whole() -> None:
+    torch = pytest.importorskip("torch")
+    backend, array = gx.torch.backend, f32(3, 4)
+    tensor = backend.from_numpy(array)
+    tensor.mul_(2)
+    assert array.tolist() == [3, 4]
+    assert backend.to_numpy(torch.sparse_coo_tensor([[2]], [3.0], (3,))).tolist() == [0, 0, 3]
+    assert backend.to_numpy(torch.tensor([1 + 2j]).conj()).tolist() == [1 - 2j]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
+    """The nearest number to the exact product, not one of the two nearest."""
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    leaf = (np.random.default_rng(0).normal(size=5000) * 3).astype(kind)
+    wanted = (leaf.astype(np.float64) * 0.3).astype(kind)
+    (got,) = run(framework, gx.scale(0.3), [leaf])
+    assert np.mean(got != wanted) < 0.01
+    if framework == "torch":
+        torch = pytest.importorskip("torch")
+        p = torch.nn.Parameter(torch.zeros(5000, dtype=getattr(torch, dtype)))
+        p.grad = gx.torch.backend.from_numpy(leaf)
+        gx.torch.apply_(gx.scale(0.3), [p])
+        assert np.mean(gx.torch.backend.to_numpy(p.grad) != wanted) < 0.01
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_axes_are_rounded_once(framework: str, dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    leaf = (np.random.default_rng(0).normal(size=(50, 100)) * 3).astype(kind)
+    wide = leaf.astype(np.float64)
+    wanted = (wide * (0.7 / np.linalg.norm(wide, axis=1, keepdims=True))).astype(kind)
+    (got,) = run(framework, gx.clip_norm(0.7, axes=1), [leaf])
+    assert np.mean(got != wanted) < 0.01 if dtype != "float32" else max_ulp(got, wanted) <= 1
+
+
+N = (1 << 20) + 77
+RNG = np.random.default_rng(0)
+PLAIN = RNG.standard_normal(N, dtype=np.float32)
+LARGE = {
+    "tail": np.concatenate([PLAIN[:-3], f32(3e3, 4e3, 5e3)]),
+    "huge": PLAIN * np.float32(1e30),
+    "tiny": PLAIN * np.float32(1e-30),
+    "huge in one place": np.concatenate([PLAIN[:5000], f32(1e30), PLAIN[5001:]]),
+    "NaN": np.concatenate([PLAIN[:5000], f32(np.nan), PLAIN[5001:]]),
+    "inf": np.concatenate([PLAIN[:5000], f32(np.inf), PLAIN[5001:]]),
+    "plain": PLAIN,
+}  # fmt: skip
+for seed in range(6):
+    LARGE[f"heavy {seed}"] = PLAIN * np.float32(1e-3)
+    LARGE[f"heavy {seed}"][256 * 7 : 256 * 8] = np.random.default_rng(seed).standard_normal(256) * 1e3
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("kind", LARGE)
+def test_norms_of_large_leaves(kind: str, framework: str) -> None:
+    leaf = LARGE[kind]
+    backend = _backend.backend(framework)
+    (norm,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0)).tolist()
+    wide = leaf.astype(np.longdouble)
+    right = float(np.sqrt(np.sum(wide * wide)))
+    if np.isfinite(right):
+        assert abs(norm - right) / right < 3e-9
+    else:
+        assert not np.isfinite(norm)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_slices_of_very_different_sizes(framework: str) -> None:
+    leaf = np.array([[3e200, 4e200], [3e-200, 4e-200]])
+    (got,) = run(framework, gx.clip_norm(1e-250, axes=1), [leaf])
+    assert max_ulp(got[1], np.array([6e-251, 8e-251])) <= 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_slice_is_no_trouble_for_another(bad: float, framework: str) -> None:
+    (got,) = run(framework, gx.clip_norm(1.0, axes=1), [np.array([[bad, 1], [3e200, 4e200]])])
+    assert max_ulp(got[1], np.array([0.6, 0.8])) <= 2
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+@pytest.mark.parametrize("axes", [None, 0])
+def test_a_nan_in_a_large_leaf_is_never_lost(axes: Any, ord: float, framework: str) -> None:
+    """XLA's maximum of 100000 numbers and more loses a NaN."""
+    leaf = np.ones(200_001, np.float32)
+    leaf[5] = np.nan
+    assert np.isnan(run(framework, gx.clip_norm(1.0, axes=axes, ord=ord), [leaf])[0]).all()
+    if axes is None:
+        assert np.isnan(run(framework, gx.clip_global_norm(1.0, ord=ord), [leaf])[0]).all()
+
+
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
+    """TensorFlow's XLA loses a NaN in the maximum of two numbers."""
+    tf = pytest.importorskip("tensorflow")
+    for make in (gx.clip_norm, gx.clip_global_norm):
+        clip = tf.function(make(1.0, ord=ord).__call__, jit_compile=True)
+        assert np.isnan(clip([tf.constant([np.nan, 3.0]), tf.constant([0.5])])[0]).all()
+    clip = tf.function(gx.clip_global_norm(1.0, ord=ord).__call__, jit_compile=True)
+    for place in range(3):
+        tree = [tf.constant([np.nan if i == place else 0.5 + i]) for i in range(3)]
+        assert all(np.isnan(leaf).all() for leaf in clip(tree)), place
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_norms_of_large_float64_leaves(framework: str) -> None:
+    from gradxform._pairs import rounded
+
+    backend = _backend.backend(framework)
+    leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
+    found = rounded(backend.norms([backend.from_numpy(leaf)], 2.0))
+    wide = leaf.astype(np.longdouble)
+    assert max_ulp(np.asarray(found).reshape(()), np.float64(np.sqrt(np.sum(wide * wide)))) <= 1
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+@pytest.mark.parametrize("expression", ["clip_norm(1.0)", "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"])
+def test_float64_factors_are_rounded_once(expression: str, framework: str) -> None:
+    pytest.importorskip(framework)
+    tx = gx.parse(expression)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        tree = [rng.standard_normal(n) / np.maximum(np.abs(rng.standard_normal(n)), 1e-6) for n in (15, 1517, 301)]
+        right = parity.expected(tx, tree).values()
+        assert max(map(max_ulp, run(framework, tx, tree), right)) <= 1
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_float64_sum_does_not_drift(framework: str) -> None:
+    backend = _backend.backend(framework)
+    leaf = np.full(3_000_001, 0.1)
+    (found,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0))
+    square = np.longdouble(0.1) * np.longdouble(0.1)
+    assert max_ulp(np.float64(found), np.float64(np.sqrt(square * 3_000_001))) <= 1
+
+
+def test_torch_reads_both_halves_of_a_pair() -> None:
+    torch = pytest.importorskip("torch")
+    pair = Pair(torch.ones(1, dtype=torch.float64), torch.full((1,), 2.0**-60, dtype=torch.float64))
+    found = gx.torch.backend.compute(_formulas.product, pair, 1.0)
+    assert np.asarray(found, np.longdouble)[0] - 1 == np.longdouble(2.0**-60)
+
+
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
+def test_double_precision_compiled_by_inductor() -> None:
+    pytest.importorskip("torch")
+    leaf = np.random.default_rng(0).standard_normal((5, 7)) * (1 + 2j)
+    over, ones = gx.clip_norm(0.7, axes=-1), gx.clip_norm(0.7, ord=1)
+    results = call("torch", "compiled", lambda real, whole: [over(real), ones(whole)], leaf.real.copy(), leaf)
+    for tx, given, got in zip((over, ones), (leaf.real, leaf), results, strict=True):
+        assert_ulp([got], list(parity.expected(tx, given).values()))
+
+
+# --- many leaves, which are worked on together -----------------------------------------------------------------------
+
+MANY = [
+    "clip_norm(1.0)",
+    "clip_global_norm(1.0)",
+    "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
+    "chain(clip_value(0.5), clip_norm(2.0), scale(2.0), clip_value(0.3), clip_global_norm(9.0), clip_norm(1.0))",
+    "chain(masked(clip_norm(1.0), '**/w'), clip_norm(3.0), masked(clip_global_norm(2.0), '**/v'), scale(0.3))",
+    "chain(freeze('3/w'), clip_norm(1.0), scale(1e-30), scale(1e10))",
+    "chain(clip_norm(1.0), freeze('3/w'))",
+    "chain(clip_norm(5.0), masked(clip_norm(1.0), '**/w'))",
+    "chain(clip_norm(5.0, ord=1), clip_norm(1.0))",
+]
+
+
+def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
+    """Leaves of sizes that return, in ever another order, empty and 0-d ones among them, and large ones."""
+    rng = np.random.default_rng(3)
+    shapes = [(7,), (3, 4), (), (0, 3), (7,), (12,), (1,), (2, 3, 2), (301,), (9000,), (64, 1100)]
+    order = rng.integers(0, len(shapes), 60)
+    return {
+        str(i): {key: (3 * rng.standard_normal(shapes[order[2 * i + j]])).astype(dtypes[i % len(dtypes)])
+                 for j, key in enumerate("vw")}
+        for i in range(30)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtypes", [(np.float32,), (np.float32, ml_dtypes.bfloat16, np.float16)], ids=["one", "mixed"])
+@pytest.mark.parametrize("expression", MANY)
+@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+def test_many_leaves(expression: str, dtypes: tuple[Any, ...], framework: str, mode: str) -> None:
+    tx, tree = gx.parse(expression), many(dtypes)
+    right = parity.expected(tx, tree)
+    result = parity.runner(tx, framework, mode)([tree], tree)[0][0]
+    assert not result.problem
+    for path, wanted in right.items():
+        budget = 1 if wanted.dtype.itemsize == 2 else 2
+        assert max_ulp(result.leaves[path], wanted) <= budget, path
+
+
+def test_derivatives_of_many_leaves() -> None:
+    jax = pytest.importorskip("jax")
+    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.5))
+    tree = {path: {k: jax.numpy.asarray(v) for k, v in pair.items()} for path, pair in many((np.float32,)).items()}
+
+    def total(tree: Any) -> Any:
+        return sum(jax.numpy.sum(jax.numpy.sin(leaf)) for leaf in jax.tree.leaves(tx(tree)))
+
+    together = jax.jit(jax.grad(total))(tree)
+    for path, pair in tree.items():
+        alone = jax.grad(total)(pair)
+        for key, leaf in alone.items():
+            np.testing.assert_allclose(together[path][key], leaf, rtol=2e-5, atol=1e-6, err_msg=f"{path}/{key}")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_value_clip_of_some_gradients_makes_their_norms_new(framework: str) -> None:
+    tx = gx.chain(gx.clip_norm(100.0), gx.masked(gx.clip_value(0.5), "0"), gx.clip_norm(1.0))
+    assert [leaf.tolist() for leaf in run(framework, tx, [f32(10), f32(3)])] == [[0.5], [1.0]]
+
+
+OURS_BESIDE_THEIRS = [
+    gx.chain(gx.masked(gx.clip_value(1.0), "0"), gx.scale(3.0)),
+    gx.chain(gx.clip_norm(100.0), Same(), gx.scale(3.0)),
+    gx.chain(gx.clip_norm(100.0), gx.freeze("0"), Same(), gx.scale(3.0)),
+]
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("tx", OURS_BESIDE_THEIRS, ids=["clipped", "within", "within, beside a stopped one"])
+def test_a_pure_call_writes_to_nothing_beside_what_it_made(tx: Any, framework: str) -> None:
+    leaves = tensors(framework, [f32(3, 4), f32(5, 6)])
+    tx.update(leaves, tx.init(leaves))
+    assert [leaf.tolist() for leaf in arrays(leaves)] == [[3.0, 4.0], [5.0, 6.0]]
+
+
+SHAPES = [(40,), (3, 5), (6000,), (0,), (8, 5), (), (100, 100), (15,), (2,)]
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("repeats", [2, 14])
+def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str) -> None:
+    """Small ones are read and multiplied together, and nobody notices."""
+    if repeats > 2 and (framework, mode) == ("torch", "compiled"):
+        pytest.skip("torch.compile takes its time")
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** rng.uniform(-36, 37, (repeats, len(SHAPES)))
+    sizes[:, 2] = 1e37  # which makes the factor one that float32 does not hold
+    tree = [
+        np.asarray(rng.standard_normal(shape) * size, np.float32)
+        for row in sizes
+        for shape, size in zip(SHAPES, row, strict=True)
+    ]
+    tree[8] = f32(1e-40, -1e-42)
+    tx = gx.clip_norm(1.0)
+    out = arrays(call(framework, mode, tx.__call__, tree))
+    for got, given, right in zip(out, tree, parity.expected(tx, tree).values(), strict=True):
+        assert got.shape == given.shape
+        assert max_ulp(got, right) <= 2
+        if np.linalg.norm(given.astype(np.float64)) < 0.999:
+            assert got.tobytes() == given.tobytes()
+
+
+M = 1 << 20
+ROWS = {
+    "tail": LARGE["tail"],
+    "huge": PLAIN[:M] * np.float32(1e30),
+    "tiny": PLAIN[:M] * np.float32(1e-30),
+    "lost": PLAIN[:M] * np.float32(1e-19),
+    "plain": PLAIN[:M],
+}
+for seed in range(6):
+    ROWS[f"heavy {seed}"] = PLAIN[:M] * np.float32(1e-3)
+    ROWS[f"heavy {seed}"][512 * 7 : 512 * 7 + 256] = np.random.default_rng(seed).standard_normal(256) * 1e3
+
+
+@pytest.mark.parametrize(("framework", "mode"), [("jax", "eager"), ("tensorflow", "compiled")])
+@pytest.mark.parametrize("kind", ROWS)
+def test_norms_of_large_leaves_in_rows(kind: str, framework: str, mode: str) -> None:
+    """Of whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads what is not."""
+    leaf, backend = ROWS[kind], _backend.backend(framework)
+    (norm,) = np.asarray(call(framework, mode, lambda leaves: backend.norms(leaves, 2.0), [leaf])).tolist()
+    wide = leaf.astype(np.longdouble)
+    right = float(np.sqrt(np.sum(wide * wide)))
+    assert abs(norm - right) / right < 3e-9
+
+
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+@pytest.mark.parametrize("packed", [False, True])
+def test_subnormal_gradients_within_the_limit_stay_in_compiled_tensorflow(packed: bool, make: Any) -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaf = f32(1e-40, -1e-42)
+    trees = [[leaf] * (5 if packed else 1)]
+    if make is gx.clip_norm:
+        trees.append([f32(3, 4), *trees[0]])
+    for tree in trees:
+        out = tf.function(make(1.0).__call__)([tf.constant(x) for x in tree])
+        assert out[-1].numpy().tobytes() == leaf.tobytes()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_empty_leaves_among_many_small_ones(framework: str) -> None:
+    backend = _backend.backend(framework)
+    leaves = [backend.from_numpy(leaf) for leaf in (f32(), f32(3, 4)) * 8]
+    assert np.asarray(backend.norms(leaves, 2.0)).tolist() == [0.0, 5.0] * 8
+
+
+# --- found by a review -----------------------------------------------------------------------------------------------
+
+
+def alike(seed: int) -> Any:
+    """Rows with the same rounding in each: equal numbers, or a pattern that returns."""
+    rng = np.random.default_rng(seed)
+    row = np.full(128, rng.uniform(1, 2)) if seed % 2 else rng.uniform(1, 1.01, 128)
+    return np.tile(row.astype(np.float32), (160, 600)[seed % 3 == 0])
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_rows_that_are_alike(framework: str, mode: str) -> None:
+    tx = gx.clip_global_norm(1.0)
+    run = parity.runner(tx, framework, mode)
+    for seed in (0, 1, 3, 166, *range(10, 30 if mode == "eager" else 14)):
+        tree = {"w": alike(seed)}
+        ((result,), _) = run([tree], tree)
+        assert_ulp(result.leaves, parity.expected(tx, tree), what=seed)
+
+
+@pytest.mark.parametrize("size", [20_000, 300_001])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_large_leaves_under_tensorflows_xla(make: Any, size: int) -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaf = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    out = tf.function(lambda grads: make(1.0)(grads), jit_compile=True)([tf.constant(leaf)])
+    assert max_ulp(out[0].numpy(), parity.expected(make(1.0), [leaf])["0"]) <= 2
+
+
+@pytest.mark.parametrize("size", [1e20, 1.0, 1e-15])
+def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float) -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaf, limit = np.tile(np.float32([1.0, 0.5]), 10_000) * np.float32(size), min(size, 1.0)
+
+    @tf.function
+    def derivative(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(gx.clip_norm(limit)([x])[0])
+        return tape.gradient(total, x)
+
+    wide = leaf.astype(np.longdouble)
+    norm = np.sqrt(np.sum(wide * wide))
+    right = limit * (1 / norm - wide * np.sum(wide) / norm**3)
+    np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), right.astype(np.float64), rtol=1e-4)
+
+
+def test_tensors_of_two_devices() -> None:
+    torch = pytest.importorskip("torch")
+    out = gx.scale(0.5)([torch.ones(3, device="meta"), torch.ones(3)])
+    assert (out[0].device.type, out[1].tolist()) == ("meta", [0.5, 0.5, 0.5])
+
+
+def test_a_tensor_that_negates_what_it_sees() -> None:
+    torch = pytest.importorskip("torch")
+    seen = torch.complex(torch.zeros(2), torch.tensor([3.0, 4.0])).conj().imag
+    assert seen.is_neg()
+    assert max_ulp(gx.clip_norm(1.0)([seen])[0].resolve_neg().numpy(), np.float32([-0.6, -0.8])) <= 1
+
+
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("dtype", [">f8", ">f4"])
+def test_numbers_in_the_other_byte_order(dtype: str, count: int) -> None:
+    scale = 1e200 if dtype == ">f8" else 1e30
+    leaf = np.array([3.0 * scale, 4.0 * scale], dtype)  # arithmetic would give the machine's own order
+    assert not leaf.dtype.isnative
+    out = gx.clip_norm(1.0)([leaf] * count)
+    assert all(np.allclose(leaf.astype(np.float64), [0.6, 0.8], rtol=1e-7) for leaf in out)
+
+
+def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
+    assert [np.signbit(leaf.numpy()).tolist() for leaf in out] == [[True, True], [False, False]]
+
+
+# --- the catalogue ---------------------------------------------------------------------------------------------------
+
+
+def test_a_counter_stays_at_its_end() -> None:
+    tx, last = gx.ema(0.5), 2**31 - 1
+    _, state = tx.update([f32(1)], tx.init([f32(0)])._replace(count=np.asarray(last, np.int32)))
+    assert state.count == last
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_finite_gradients_of_an_infinite_norm_are_not_skipped(framework: str) -> None:
+    tx, given = gx.skip_nonfinite(gx.identity()), tensors(framework, [np.float64([1.7e308, -1.7e308])])
+    updates, _ = tx.update(given, tx.init(given))
+    assert array(updates[0]).tolist() == [1.7e308, -1.7e308]
+
+
+@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
+def test_examples_of_any_size_are_clipped(framework: str, mode: str) -> None:
+    clip = in_mode(framework, mode, lambda given: gx.per_example_clip_global_norm(given, 1.0))
+    for size in (1e200, 1e-200):
+        grads = [np.float64([[3 * size], [3]]), np.float64([[4 * size], [4]])]
+        (first, second), _ = clip(tensors(framework, grads))
+        wanted = (1.2, 1.6) if size > 1 else (0.6, 0.8)
+        assert (array(first)[0], array(second)[0]) == pytest.approx(wanted, rel=1e-15)
+
+
+def test_gradients_that_are_none_keep_the_others_weights() -> None:
+    out = gx.pcgrad([{"v": np.ones(1), "w": None}, {"v": np.full(1, -0.5), "w": np.ones(1)}], seed=0)
+    assert out["v"].tolist() == pytest.approx([0.8])
+    assert out["w"].tolist() == pytest.approx([1.4])
+
+
+def test_numbers_beyond_32_bits_have_random_words_of_their_own() -> None:
+    with np.errstate(over="ignore"):
+        found = _threefry.bits(Block(0), (0, 7), np.array([5, 5 + 2**32]))
+        right = reference_state.threefry(0, 7, np.uint32([0, 1]), np.uint32([5, 5]))
+    assert [words.view(np.uint32).tolist() for words in found] == [words.tolist() for words in right]
+
+
+def test_tensors_that_are_conjugated_when_they_are_read() -> None:
+    torch = pytest.importorskip("torch")
+    leaf = torch.tensor([3 + 4j]).conj()
+    assert leaf.is_conj()
+    (out,) = gx.add_decayed_weights(1.0)([leaf], params=[torch.ones(1, dtype=leaf.dtype)])
+    assert out.tolist() == [4 - 4j]
+
+
+def test_a_factor_before_an_average_is_applied_once() -> None:
+    for tx, wanted in ((gx.ema(0.5, debias=False), 1.0), (gx.trace(0.5), 2.0), (gx.accumulate(gx.identity(), 1), 2.0)):
+        scaled = gx.chain(gx.scale(0.5), tx)
+        (out,), _ = scaled.update([f32(4)], scaled.init([f32(0)]))
+        assert out.tolist() == [wanted]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
+    (out,) = gx.add_decayed_weights(0.5)(tensors(framework, [f32(1)]), params=[f32(4)])
+    assert array(out).tolist() == [3.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_examples_that_are_negative_numbers(framework: str) -> None:
+    total, count = gx.per_example_clip_norm(tensors(framework, [f32(-3, 0.5, 2)]), 1.0)
+    assert array(total[0]).tolist() == 0.5
+    assert array(count[0]).tolist() == 2

@@ -1,0 +1,110 @@
+"""What `make docs` asks of the site: it builds without a warning, needs no network, and no link in it leads nowhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from support import ROOT
+
+SITE = ROOT / "docs/_build/html"
+OUTSIDE = ("http", "https", "mailto", "data")
+
+
+class Page(HTMLParser):
+    """The anchors of a page, what it links to, and what a browser loads to show it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        if "src" in given:
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[Path, Page]:
+    """The site, built anew: a page that is gone must not lie there for links to find."""
+    shutil.rmtree(SITE, ignore_errors=True)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-E", "-b", "html", ROOT / "docs", SITE]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return {path: Page(path) for path in sorted(SITE.rglob("*.html"))}
+
+
+def missing(pages: dict[Path, Page], page: Path, link: str) -> bool:
+    """Whether a link of a page leads to no file, or to no anchor in it."""
+    parts = urlsplit(link)
+    target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+    if not target.is_file():
+        return True
+    return bool(parts.fragment) and target in pages and unquote(parts.fragment) not in pages[target].ids
+
+
+def test_every_link_leads_somewhere(pages: dict[Path, Page]) -> None:
+    assert len(pages) > 40
+    inside = [(page, link) for page, found in pages.items() for link in found.links + found.loaded]
+    inside = [(page, link) for page, link in inside if urlsplit(link).scheme not in OUTSIDE and link != "#"]
+    assert len(inside) > 2000
+    lost = {(str(page.relative_to(SITE)), link) for page, link in inside if missing(pages, page, link)}
+    assert not lost
+
+
+def test_a_link_that_leads_nowhere_is_noticed(pages: dict[Path, Page]) -> None:
+    index = SITE / "index.html"
+    assert not missing(pages, index, "concepts/flat-view.html#what-follows-from-it")
+    assert missing(pages, index, "concepts/flat-view.html#nothing")
+    assert missing(pages, index, "concepts/nothing.html")
+
+
+def test_a_page_loads_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
+    loaded = {link for found in pages.values() for link in found.loaded}
+    assert loaded
+    assert not [link for link in loaded if urlsplit(link).scheme in ("http", "https") or link.startswith("//")]
+    sheets = "".join(path.read_text() for path in SITE.rglob("*.css"))
+    assert not re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheets)
+
+
+def test_a_public_name_without_an_entry_is_an_error(tmp_path: Path) -> None:
+    """The build fails if one name is taken out of the reference."""
+    source = tmp_path / "docs"
+    subprocess.run(["cp", "-r", ROOT / "docs", source], check=True)
+    entry = source / "reference/clipping.md"
+    assert ".. autofunction:: clip_rms\n" in entry.read_text()
+    entry.write_text(entry.read_text().replace(".. autofunction:: clip_rms\n", ""))
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "dummy", source, tmp_path / "out"]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode != 0
+    assert "the public name gx.clip_rms has no entry in the reference" in built.stderr
+
+
+def test_every_picture_is_described_and_used(pages: dict[Path, Page]) -> None:
+    texts = [path.read_text() for path in pages]
+    for picture in (ROOT / "docs/pictures").iterdir():
+        tags = [tag for text in texts for tag in re.findall(rf"<img[^>]*{picture.name}[^>]*>", text)]
+        assert tags, picture.name
+        assert all(re.search(r'alt="[^"]{20,}"', tag) for tag in tags), picture.name
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_the_pages_beside_the_site(page: str) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text())
+    assert links
+    for link in links:
+        assert urlsplit(link).scheme in OUTSIDE or (ROOT / link).exists(), link

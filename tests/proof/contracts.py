@@ -1,0 +1,227 @@
+"""Broken contracts: one promise of the library broken at run time, and the tests that ought to notice.
+
+A contract replaces what stands at a *seam*: a factory, a primitive of a backend (``kernel.norms``), a method of the flat
+view (``view.scaled``), or a function named in `SEAMS`. No source text is looked at. Each call of what was replaced is
+counted, so that a contract whose seam is never reached is told from one that no test notices.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gradxform import GradientTransformation, _backend
+from gradxform._flat import Flat
+from gradxform._transformation import factories
+
+ALL = _backend.FRAMEWORKS
+SEAMS = {
+    "limit": "gradxform._flat:limit",
+    "limit_single": "gradxform._formulas:limit_single",
+    "is_nan": "gradxform._formulas:is_nan",
+    "applied_if": "gradxform._stateful:applied_if",
+    "either": "gradxform._stateful:either",
+    "advanced": "gradxform._stateful:advanced",
+    "between": "gradxform._stateful:between",
+    "is_due": "gradxform._due:is_due",
+    "equality": "gradxform._transformation:GradientTransformation.__eq__",
+    "takes_extra": "gradxform._foreign:_takes_extra",
+    "matched": "gradxform.portable:matched",
+    "sign of an element": "gradxform.normalizing:_sign",
+    "what is finite": "gradxform.skipping:_zero_nonfinite",
+    "within the limit": "gradxform.skipping:_is_within",
+    "mean of a sum": "gradxform.accumulating:_mean",
+    "what rounding took": "gradxform.accumulating:_rest",
+    "words of a path": "gradxform.adding:_words",
+    "weights of tasks": "gradxform.tasks:_weights",
+    "global_norm": "gradxform.inspecting:global_norm",
+    "norms": "gradxform.inspecting:norms",
+    "nonfinite_paths": "gradxform.inspecting:nonfinite_paths",
+    "has_updated": "gradxform.skipping:has_updated",
+    "metrics": "gradxform.measuring:metrics",
+    "per_example_clip_norm": "gradxform.per_example:per_example_clip_norm",
+    "per_example_clip_global_norm": "gradxform.per_example:per_example_clip_global_norm",
+    "mean": "gradxform.tasks:mean",
+    "pcgrad": "gradxform.tasks:pcgrad",
+    "reverse_gradient": "gradxform.backward:reverse_gradient",
+    "numpy.apply_": "gradxform_numpy._inplace:apply_",
+    "torch.apply_": "gradxform_torch._parameters:transformed",
+    "torch.attach, saving": "gradxform_torch._attach:Attached._after_saving",
+    "torch.attach, hook": "gradxform_torch._attach:Attached._before_step",
+    "tensorflow.apply": "gradxform_tensorflow._apply:apply",
+    "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
+    "jax.freeze": "gradxform_jax._optax:freeze",
+    "jax.as_optax": "gradxform_jax._optax:as_optax",
+    "keras.wrap": "gradxform_keras._held:Held.transformed",
+    "keras.wrap, weight decay": "gradxform_keras._optimizer:Transforming._moving",
+}
+"""Where the library is broken, besides its factories, primitives and the flat view; each place is named here alone."""
+
+LIKE = {"numpy": "tensorflow", "jax": "optax", "tensorflow": "tensorflow", "torch": "torch"}
+"""A library whose clipping each framework can do with the library's own norm."""
+
+Make = Callable[[Any, Any], Any]
+"""From what stands at a seam, and the backend, to what takes its place."""
+
+
+class Tests(NamedTuple):
+    """The tests that ought to notice: files, and words for pytest's -k; {f} is the framework."""
+
+    files: tuple[str, ...]
+    words: str
+
+    def arguments(self, framework: str) -> list[str]:
+        """For pytest."""
+        words = self.words.format(f=framework, like=LIKE[framework])
+        return [*(file.format(f=framework) for file in self.files), *(["-k", words] if words else [])]
+
+
+def rows(words: str, mode: str = "eager", dtype: str = "float32") -> Tests:
+    """Rows of the table of transforms whose expressions have these words, in one dtype."""
+    return Tests(("tests/transforms/test_table.py",), f"{{f}} and {mode} and {dtype} and ({words})")
+
+
+def each(file: str, words: str, mode: str = "") -> Tests:
+    """Tests of a file that are there for each framework."""
+    return Tests((f"tests/{file}.py",), f"{{f}} and {mode + ' and ' if mode else ''}({words})")
+
+
+def own(file: str, words: str = "") -> Tests:
+    """Tests of a framework's own file, or of none in particular."""
+    return Tests((f"tests/{file}.py",), words)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One promise, broken."""
+
+    target: str
+    """A factory, "kernel.<primitive>", "view.<method>", or a seam."""
+    what: str
+    """What is wrong, in words."""
+    broken: Make
+    tests: Tests
+    frameworks: tuple[str, ...] = ALL
+
+    @property
+    def name(self) -> str:
+        """Target and fault."""
+        return f"{self.target}: {self.what}"
+
+    @property
+    def title(self) -> str:
+        """The same for a page."""
+        kind, _, name = self.target.rpartition(".")
+        return f"{name} ({kind})" if kind in ("kernel", "view") else self.target
+
+
+def unchanged(original: Any, backend: Any) -> Any:
+    """What stands at a seam, as it is: the control that counting alone breaks nothing."""
+    return original
+
+
+def apply(contract: Contract, framework: str, make: Make | None = None) -> list[int]:
+    """Break the contract in this process, for good; the number of calls, which goes on counting."""
+    backend = importlib.import_module(f"gradxform_{framework}").backend
+    make, calls = make or contract.broken, [0]
+    tick = _ticking(calls, framework)
+    if contract.target in factories:
+        original: Any = factories[contract.target]
+        new = _named(original, make(original, backend), tick)
+        factories[contract.target] = new
+        _everywhere(original, new)
+        return calls
+    kind, _, name = contract.target.rpartition(".")
+    if kind in ("kernel", "view"):
+        holder = backend if kind == "kernel" else Flat
+    else:
+        module, _, path = SEAMS[contract.target].partition(":")
+        *outer, name = path.split(".")
+        holder = functools.reduce(getattr, outer, importlib.import_module(module))
+    original = getattr(holder, name)
+    new = _counted(original, make(original, backend), tick)
+    setattr(holder, name, new)
+    if not isinstance(holder, type) and kind != "kernel":
+        _everywhere(original, new)
+    return calls
+
+
+def _ticking(calls: list[int], framework: str) -> Callable[[], int]:
+    """A function that counts; under torch.compile it counts traces, and compiles nothing anew."""
+
+    def tick() -> int:
+        calls[0] += 1
+        return 0
+
+    if framework != "torch":
+        return tick
+    return importlib.import_module("torch._dynamo").assume_constant_result(tick)
+
+
+def _counted(original: Any, new: Any, tick: Callable[[], int]) -> Any:
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        tick()
+        return new(*args, **kwargs)
+
+    return counted
+
+
+def _named(original: Any, make: Any, tick: Callable[[], int]) -> Any:
+    """A factory whose transforms have the right name and arguments, by which the reference knows them."""
+
+    @functools.wraps(original)
+    def named(*args: Any, **kwargs: Any) -> GradientTransformation:
+        right, wrong = original(*args, **kwargs), make(*args, **kwargs)
+        return GradientTransformation(_counted(wrong.rule, wrong.rule, tick), wrong.start, right.name, right.arguments)
+
+    return named
+
+
+def _everywhere(original: Any, new: Any) -> None:
+    """Replace a function in each module that has imported it by name."""
+    for module in _modules():
+        for name, value in list(vars(module).items()):
+            if value is original:
+                setattr(module, name, new)
+
+
+def _modules() -> Iterator[Any]:
+    return iter([module for name, module in sys.modules.items() if name.startswith("gradxform") and module])
+
+
+def ruled(change: Callable[..., Any]) -> Make:
+    """A factory whose rule is changed: `change(rule, view, state, context)`."""
+
+    def broken(make: Any, backend: Any) -> Any:
+        def made(*args: Any, **kwargs: Any) -> GradientTransformation:
+            tx = make(*args, **kwargs)
+            return GradientTransformation(functools.partial(change, tx.rule), tx.start)
+
+        return made
+
+    return broken
+
+
+def ignored(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    """The gradients as they came."""
+    return view, state
+
+
+def still(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    """The state as it came."""
+    return rule(view, state, context)[0], state
+
+
+def instead(make: Any) -> Make:
+    """Another function in the place of one."""
+    return lambda original, backend: make
+
+
+def after(change: Callable[[Any], Any]) -> Make:
+    """The result, changed."""
+    return lambda original, backend: lambda *args, **kwargs: change(original(*args, **kwargs))

@@ -1,0 +1,90 @@
+"""The reference: against values worked out by hand and the frameworks' own functions where they are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform.proof.reference import norm, reference
+from gradxform.testing import max_ulp
+
+
+def of(expression: str, *leaves: Any) -> list[Any]:
+    return reference(gx.parse(expression), [(f"leaf{i}", leaf) for i, leaf in enumerate(leaves)])
+
+
+def f32(*values: float) -> Any:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("expression", "leaves", "wanted"),
+    [
+        ("clip_norm(1.0)", [f32(3, 4), f32(0.5)], [f32(0.6, 0.8), f32(0.5)]),
+        ("clip_norm(5.0)", [f32(3, 4)], [f32(3, 4)]),
+        ("clip_norm(2.0, ord=1)", [f32(3, -5)], [f32(0.75, -1.25)]),
+        ("clip_norm(2.0, ord=float('inf'))", [f32(3, -8)], [f32(0.75, -2)]),
+        ("clip_global_norm(1.0)", [f32(3), f32(4)], [f32(0.6), f32(0.8)]),
+        ("clip_global_norm(1.0)", [f32(1e30), f32(3)], [f32(1), f32(3e-30)]),
+        ("clip_global_norm(1.0)", [np.float16([300]), np.float16([3])], [np.float16([1]), np.float16([0.01])]),
+        ("clip_norm(1e-31)", [f32(3e-30, 4e-30)], [f32(6e-32, 8e-32)]),
+        ("clip_global_norm(1.0)", [f32(np.inf, 1), f32(2)], [f32(np.nan, np.nan), f32(np.nan)]),
+        ("clip_norm(1.0)", [f32(np.nan, 1), f32(2)], [f32(np.nan, np.nan), f32(1)]),
+        ("clip_norm(0.0)", [f32(0, 0), f32(1)], [f32(0, 0), f32(0)]),
+        ("clip_norm(float('inf'))", [f32(np.inf, 1)], [f32(np.inf, 1)]),
+        ("clip_value(1.0)", [f32(-3, 0.5, np.inf, np.nan)], [f32(-1, 0.5, 1, np.nan)]),
+        ("clip_value(low=0.0)", [f32(-3, 0.5)], [f32(0, 0.5)]),
+        ("scale(0.0)", [f32(np.nan, 2)], [f32(np.nan, 0)]),
+        ("stop()", [f32(np.nan, 2)], [f32(0, 0)]),
+        ("chain(stop(), clip_global_norm(1.0))", [f32(3)], [f32(0)]),
+        ("masked(clip_global_norm(1.0), 'leaf1')", [f32(3), f32(4)], [f32(3), f32(1)]),
+        ("chain(clip_norm(2.0), clip_global_norm(1.0))", [f32(5), f32(0, 0)], [f32(1), f32(0, 0)]),
+        ("clip_norm(1.0, axes=1)", [f32(3, 4, 0.3, 0.4).reshape(2, 2)], [f32(0.6, 0.8, 0.3, 0.4).reshape(2, 2)]),
+    ],
+)
+def test_by_hand(expression: str, leaves: list[Any], wanted: list[Any]) -> None:
+    for got, right in zip(of(expression, *leaves), wanted, strict=True):
+        assert max_ulp(got, right) == 0
+
+
+def test_many_small_leaves() -> None:
+    leaves = [np.ones(10, np.float16)] * 5000
+    assert norm(leaves) == pytest.approx(50000**0.5, rel=1e-15)
+
+
+def test_tensorflow_agrees_on_ordinary_gradients() -> None:
+    tf = pytest.importorskip("tensorflow")
+    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
+    theirs = [t.numpy() for t in tf.clip_by_global_norm([tf.constant(leaf) for leaf in leaves], 1.0)[0]]
+    assert max(map(max_ulp, of("clip_global_norm(1.0)", *leaves), theirs)) <= 3
+    theirs = [tf.clip_by_norm(tf.constant(leaf), 0.7, axes=[1]).numpy() for leaf in leaves]
+    assert max(map(max_ulp, of("clip_norm(0.7, axes=1)", *leaves), theirs)) <= 4
+    theirs = [tf.clip_by_value(tf.constant(leaf), -0.5, 0.5).numpy() for leaf in leaves]
+    assert max(map(max_ulp, of("clip_value(0.5)", *leaves), theirs)) == 0
+
+
+def test_optax_agrees_on_ordinary_gradients() -> None:
+    optax = pytest.importorskip("optax")
+    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
+    for theirs, ours in (
+        (optax.clip_by_global_norm(1.0), "clip_global_norm(1.0)"),
+        (optax.clip(0.5), "clip_value(0.5)"),
+        (optax.chain(optax.clip_by_global_norm(1.0), optax.scale(-0.1)), "chain(clip_global_norm(1.0), scale(-0.1))"),
+    ):
+        updates = theirs.update(leaves, theirs.init(leaves))[0]
+        assert max(map(max_ulp, of(ours, *leaves), map(np.asarray, updates))) <= 4
+
+
+def test_torch_agrees_on_ordinary_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
+    parameters = [torch.nn.Parameter(torch.zeros(30, 20)) for _ in leaves]
+    for parameter, leaf in zip(parameters, leaves, strict=True):
+        parameter.grad = torch.from_numpy(leaf.copy())
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    # Their divisor is the norm plus 1e-6; these norms are near 42.
+    for parameter, right in zip(parameters, of("clip_global_norm(1.0)", *leaves), strict=True):
+        assert parameter.grad.numpy() == pytest.approx(right, rel=1e-6 / 40 + 4 * 2**-24, abs=0)

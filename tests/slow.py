@@ -1,0 +1,79 @@
+"""What `make test` leaves to `make test-slow`, with the reason; docs/numbers/tests.md has the list with its counts.
+
+Each key is a regular expression that is searched in the test's id; one that no test matches is an error. The table of
+transforms marks its own (tests/transforms/test_table.py).
+"""
+
+from __future__ import annotations
+
+import re
+
+INDUCTOR = "torch.compile takes seconds for each function; eager mode, and each transform compiled once, stay quick"
+XLA = "XLA takes seconds for each function; the other frameworks, and simpler functions, stay quick"
+PEERS = "compiles other libraries' functions as well; the eager ones stay quick"
+PROCESSES = "starts Python processes that import a framework each"
+TRAINS = "trains a network"
+SESSION = "builds a TF1 graph of several steps; graphs of one step stay quick"
+LARGE = "reads tens of millions of elements several times"
+
+SLOW = {
+    # --- adapters
+    r"test_keras\.py::.*(every_backend|fresh_process|does_not_train|replica|left_out_is_refused)": PROCESSES,
+    r"keras_cases\.py::test_a_model_that_is_saved.*\[(True|False-(?!SGD))": "saves and loads models; one stays quick",
+    r"test_torch_sharded\.py::test_on_": "starts groups of two and four processes; one process stays quick",
+    r"test_tensorflow_processor\.py::.*\[(XLA|function)-(AdamW|SGD)": TRAINS,
+    r"test_tensorflow_processor\.py::test_every_mode.*\[XLA-(?!chain|trace)": XLA,
+    r"test_tensorflow_processor\.py::test_a_session_gives.*\[(add_noise|accumulate|clip)": SESSION,
+    r"test_optax\.py::test_optax_own_test_of_ours": "runs optax's own test suite with our transforms in it",
+    r"test_torch_attach\.py::test_a_compiled_step": INDUCTOR,
+    # --- backends
+    r"test_jax\.py::test_derivatives_without_64_bits.*(reverse over|forward over)": XLA,
+    r"test_jax\.py::test_gradients_sharded_over_four_devices": PROCESSES,
+    r"test_jax_meta\.py::(?!test_(updates|within|at)).*": XLA,
+    r"test_jax_meta\.py::test_updates.*\[(accumulate|add_noise|clip_zscore|ema|trace)\]": XLA,
+    r"test_jax_state\.py::test_(pmap|the_transformation_itself|a_run_that_is_saved)": PROCESSES,
+    r"test_mlx_backend\.py::.*compiled.*(chain|trace|ema|norm)": "MLX hands each fused loop to a C++ compiler",
+    r"test_mlx_backend\.py::test_a_training_step\[True\]": "MLX hands each fused loop to a C++ compiler",
+    r"test_tensorflow\.py::test_dtypes\[XLA": XLA,
+    r"test_tensorflow_graph\.py::test_right_numbers_over_steps\[.*(measure|accumulate|skip|percentile|zscore|noise)": SESSION,
+    r"test_torch\.py::test_compile_cold": PROCESSES,
+    # --- functions
+    r"test_backward\.py::.*torch-compiled": INDUCTOR,
+    r"test_backward\.py::test_(compiled_from_cold|a_number_that_changes)": INDUCTOR,
+    # --- numerics
+    r"test_accuracy\.py::.*torch-compiled": INDUCTOR,
+    r"test_accuracy\.py::test_an_embedding\[(?!numpy|torch-eager)": LARGE,
+    r"test_primitives\.py::.*torch-compiled": INDUCTOR,
+    r"test_primitives\.py::test_(derivatives_of_many_leaves|double_precision_compiled)": INDUCTOR,
+    r"test_primitives\.py::test_many_leaves\[jax.*(expression[34]|ord=1|freeze|masked)": XLA,
+    # --- pages
+    r"test_docs\.py::.*\[docs/(extending/backend|guides/jax|how-to/(exploding|change-the-limit))": TRAINS,
+    r"test_examples(_training)?\.py": TRAINS,
+    r"test_migrating\.py::test_what_theirs_does_otherwise": "calls every function of other libraries on the hard cases",
+    r"test_migration\.py::.*\[(Where do the numbers differ|I use model\.compile)": LARGE,
+    r"test_migration\.py::test_(the_sum_over_the_replicas|the_loss_falls)": TRAINS,
+    # --- transforms
+    r"test_catalogue\.py::test_(all_is_right|an_infinity|gradient_surgery).*torch-compiled": INDUCTOR,
+    r"test_catalogue\.py::test_(per_example_clips|noise_is).*torch-compiled-(bfloat16|float64)": INDUCTOR,
+    r"test_catalogue\.py::test_(states_go_through_scan|the_order_of_surgery)": XLA,
+    r"test_hard\.py::test_(below_the_limit|a_limit_that_is|the_derivative).*torch-compiled": INDUCTOR,
+    r"test_measuring\.py::.*torch-compiled": INDUCTOR,
+    r"test_measuring\.py::test_norms_of_any_order_and_dtype\[.*jax": XLA,
+    r"test_measuring\.py::test_what_is_within_its_limit_is_not_clipped\[jax-eager": XLA,
+    r"test_peers\.py::.*compiled": PEERS,
+    r"test_peers\.py::.*clip_norm-optax": PEERS,
+    # --- command line, proof
+    r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
+    r"test_testing\.py::test_a_transform_with_a_state_is_run_for_some_steps\[torch\]": INDUCTOR,
+}
+_PATTERNS = [(re.compile(pattern), reason) for pattern, reason in SLOW.items()]
+
+
+def reason(nodeid: str) -> str | None:
+    """Return why a test is slow, or None."""
+    return next((reason for pattern, reason in _PATTERNS if pattern.search(nodeid)), None)
+
+
+def unused(nodeids: list[str]) -> list[str]:
+    """Return the patterns that no test matches."""
+    return [pattern.pattern for pattern, _ in _PATTERNS if not any(pattern.search(nodeid) for nodeid in nodeids)]

@@ -1,0 +1,188 @@
+"""What several test files use: frameworks and modes, arrays of any framework, assertions, processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optree
+
+from gradxform import _backend
+from gradxform.proof import parity
+from gradxform.proof.cases import Group
+from gradxform.proof.judge import judge
+from gradxform.proof.rows import STATELESS, Row
+from gradxform.testing import max_ulp
+
+ROOT = Path(__file__).parent.parent
+FRAMEWORKS = _backend.installed()
+MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]
+INF, NAN = float("inf"), float("nan")
+MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
+"""The pages of docs/migrating whose code test_migration.py runs."""
+UNSCALED = ("scale", "freeze", "partition", "normalize", "clip_norm(0.0)")
+NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w in row.expression for w in UNSCALED)]
+"""Rows that return gradients within their limits bit by bit."""
+
+
+def f16(*values: float) -> Any:
+    """A float16 vector."""
+    return np.array(values, np.float16)
+
+
+def f32(*values: float) -> Any:
+    """A float32 vector."""
+    return np.array(values, np.float32)
+
+
+def c64(*values: complex) -> Any:
+    """A complex64 vector."""
+    return np.array(values, np.complex64)
+
+
+def tensors(framework: str, tree: Any) -> Any:
+    """Convert the leaves of a tree from NumPy arrays to a framework's."""
+    return optree.tree_map(_backend.backend(framework).from_numpy, tree)
+
+
+def array(leaf: Any) -> Any:
+    """Convert an array of any framework to NumPy's."""
+    backend = _backend.owner(leaf)
+    found = np.asarray(leaf) if backend is None else backend.to_numpy(leaf)
+    assert found.dtype != object, f"{type(leaf).__name__} is not an array"
+    return found
+
+
+def arrays(tree: Any) -> list[Any]:
+    """Convert the leaves of a tree to NumPy arrays; None is left out."""
+    return list(map(array, optree.tree_leaves(tree)))
+
+
+def in_mode(framework: str, mode: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, compiled if the mode says so."""
+    found = function if mode == "eager" else _backend.backend(framework).compile(function)
+    assert found is not None, f"{framework} has no compiler"
+    return found
+
+
+def call(framework: str, mode: str, function: Callable[..., Any], *trees: Any) -> Any:
+    """Call a function with trees of NumPy arrays that are converted to a framework's arrays."""
+    return in_mode(framework, mode, function)(*(tensors(framework, tree) for tree in trees))
+
+
+def _pairs(found: Any, wanted: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Path and NumPy arrays of each two leaves; numbers and lists of numbers take the dtype of the result."""
+    leaves, structure = optree.tree_flatten(found)
+    for path, new, old in zip(structure.paths(), leaves, structure.flatten_up_to(wanted), strict=True):
+        got = array(new)
+        yield path, got, array(old) if hasattr(old, "dtype") else np.asarray(old, got.dtype)
+
+
+def bits(tree: Any) -> Any:
+    """Return the tree with dtype, shape and bits in the place of each leaf, to be compared with another."""
+
+    def of(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
+        found = array(leaf)
+        return found.dtype.name, found.shape, found.tobytes()
+
+    return optree.tree_map(of, tree)
+
+
+def assert_bits(found: Any, wanted: Any) -> None:
+    """Assert that two trees have the same structure, and their leaves the same dtypes, shapes and bits."""
+    assert optree.tree_structure(found) == optree.tree_structure(wanted)
+    for path, got, right in _pairs(found, wanted):
+        assert bits(got) == bits(right), (path, got, right)
+
+
+def assert_ulp(found: Any, wanted: Any, ulp: float = 2, what: Any = "") -> None:
+    """Assert that two trees agree within some units in the last place; 0 units include the sign of zero."""
+    for path, got, right in _pairs(found, wanted):
+        assert max_ulp(got, right) <= ulp, (what, path, got, right)
+        assert ulp or np.all(np.isnan(right) | (_negative(got) == _negative(right))), (what, path, got, right)
+
+
+def _negative(array: Any) -> Any:
+    return np.signbit(np.stack([array.real, array.imag]).astype(np.float64))
+
+
+def assert_close(found: Any, wanted: Any, rtol: float = 0.0, atol: float = 4 * 2.0**-23) -> None:
+    """Assert that two trees of finite numbers agree to a tolerance: by default, four units of float32 at one."""
+    assert optree.tree_structure(found) == optree.tree_structure(wanted)
+    for path, got, right in _pairs(found, wanted):
+        assert np.isfinite(got).all(), path
+        np.testing.assert_allclose(got, right, rtol=rtol, atol=atol, err_msg=str(path))
+
+
+def assert_right(row: Row, group: Group, framework: str, mode: str, run: parity.Runner | None = None) -> None:
+    """Assert that all runs of a group, through one compiled function, are within the budget of the reference."""
+    run = run or parity.runner(row.tx, framework, mode)
+    for name, (steps, params) in group.runs.items():
+        results, _ = run(steps, params)
+        for step, wanted in enumerate(parity.expected_steps(row.tx, steps, params)):
+            where = f"{name}, step {step}"
+            assert not results[step].problem, f"{where}: {results[step].problem}"
+            verdict = judge(results[step].leaves, wanted, framework, row)
+            assert not verdict.wrong, f"{where}: {verdict.wrong} at {verdict.worst}"
+            assert not verdict.over, f"{where}: {verdict.over}"
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a process that imports the package, its backends and the tests, without pytest's."""
+    path = os.pathsep.join(str(ROOT / folder) for folder in (".", "backends", "tests"))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**kept, "PYTHONPATH": path, **variables}
+
+
+def python(*arguments: str | Path, check: bool = True, cwd: Path = ROOT, **variables: str) -> Any:
+    """Run Python in a process, and assert that it succeeds."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment(**variables), capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+    return done
+
+
+def rows(page: str, header: str) -> list[list[str]]:
+    """Return the cells of the page's table with that header, which may be given without its outer bars."""
+    line = header if header.startswith("|") else f"| {header} |"
+    found = re.search(rf"^{re.escape(line)}\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert found, header
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+
+
+def assert_drawn(picture: Path) -> None:
+    """Assert that this run has drawn a picture, and that the documentation has one of that name."""
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 20_000
+    assert (ROOT / "docs/pictures" / picture.name).exists()
+
+
+def train(optimizer: Any, params: Any, steps: int = 5) -> Any:
+    """Train by an optax optimizer, in one compiled function, with a different gradient at each step."""
+    import jax
+    import optax
+
+    def step(carry: Any, i: Any) -> Any:
+        params, state = carry
+        gradient = jax.tree.map(lambda p: jax.numpy.sin(p * 7 + i) * 3, params)
+        updates, state = optimizer.update(gradient, state, params)
+        return (optax.apply_updates(params, updates), state), None
+
+    run = jax.jit(lambda start: jax.lax.scan(step, (start, optimizer.init(start)), jax.numpy.arange(steps)))
+    return run(params)[0][0]
+
+
+def parameter(gradient: Any, dtype: Any = None) -> Any:
+    """Make a PyTorch parameter of zeros with a gradient."""
+    import torch
+
+    gradient = None if gradient is None else torch.as_tensor(gradient, dtype=dtype)
+    made = torch.nn.Parameter(torch.zeros(2) if gradient is None else torch.zeros(gradient.shape, dtype=gradient.dtype))
+    made.grad = gradient
+    return made

@@ -1,0 +1,536 @@
+"""The catalogue's transforms beside the functions of other libraries that they stand for, on the same gradients.
+
+Where all sums and products are exact (small whole numbers, and hyperparameters that are binary fractions), so is the
+agreement. Elsewhere the budgets count roundings: half a unit for each of the peer's and one half for ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, INF, NAN
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform import _threefry as threefry
+from gradxform.testing import max_ulp
+
+SHAPES: dict[str, tuple[int, ...]] = {"bias": (16,), "conv": (2, 2, 4, 8), "gain": (), "kernel": (32, 8)}
+MODES = ("eager", "jitted")
+Tree = dict[str, Any]
+
+
+def whole(seed: int) -> Tree:
+    """Gradients of small whole numbers, none of them zero in `gain`."""
+    rng = np.random.default_rng(seed)
+    tree = {name: np.float32(rng.integers(-6, 7, shape)) for name, shape in SHAPES.items()}
+    return tree | {"gain": np.float32(seed % 3 + 1)}
+
+
+def ordinary(seed: int) -> Tree:
+    rng = np.random.default_rng(seed)
+    return {name: np.float32(rng.standard_normal(shape) * 1.7) for name, shape in SHAPES.items()}
+
+
+def corner(value: float) -> Tree:
+    """Ones, and one element of the kernel that is none of them; or zeros."""
+    tree = {name: np.full(shape, value != 0, np.float32) for name, shape in SHAPES.items()}
+    tree["kernel"][3, 5] = value
+    return tree
+
+
+CORNERS = {"zeros": corner(0.0), "NaN": corner(NAN), "inf": corner(INF)}
+
+
+def numpys(tree: Any) -> Tree:
+    return {name: np.asarray(leaf) for name, leaf in tree.items()}
+
+
+def tensors(framework: str, tree: Any) -> list[Any]:
+    return [_backend.backend(framework).from_numpy(np.array(leaf)) for leaf in getattr(tree, "values", lambda: tree)()]
+
+
+def named(leaves: Sequence[Any]) -> Tree:
+    return {str(i): leaf.detach().numpy() if hasattr(leaf, "detach") else leaf.numpy() for i, leaf in enumerate(leaves)}
+
+
+def sizes(tree: Tree) -> Tree:
+    return {name: np.abs(leaf) for name, leaf in tree.items()}
+
+
+def farthest(got: Tree, theirs: Tree) -> float:
+    return max(max_ulp(got[name], theirs[name]) for name in theirs)
+
+
+def apart(got: Tree, theirs: Tree, terms: Tree) -> float:
+    """The largest distance of sums in units in the last place of what their terms' sizes add up to."""
+    units = {name: np.spacing(np.float32(np.maximum(np.abs(theirs[name]), terms[name]))) for name in theirs}
+    return max(float(np.max(np.abs(np.float64(got[name]) - theirs[name]) / units[name])) for name in theirs)
+
+
+def run(tx: Any, steps: Sequence[Tree], params: Tree, mode: str = "eager") -> list[tuple[Tree, Any]]:
+    """The updates and the state of each step, in JAX."""
+    jax = pytest.importorskip("jax")
+    own = jax.tree.map(jax.numpy.asarray, params)
+    update = jax.jit(tx.update) if mode == "jitted" else tx.update
+    state, found = tx.init(own), []
+    for step in steps:
+        out, state = update(jax.tree.map(jax.numpy.asarray, step), state, own)
+        found.append((numpys(out), state))
+    return found
+
+
+def both(mine: Any, other: Any, steps: Sequence[Tree], params: Tree, mode: str) -> Any:
+    """The updates of ours and of the peer's, and their states; a peer with conditions, slow in eager, is compiled."""
+    slow = "MultiSteps" in str(type(other)) or "apply_if_finite" in str(other.update)
+    found = run(mine, steps, params, mode), run(other, steps, params, "jitted" if slow else mode)
+    (got, states), (theirs, others) = (tuple(zip(*each, strict=True)) for each in found)
+    return got, theirs, list(zip(states, others, strict=True))
+
+
+def library(name: str) -> Any:
+    return pytest.fixture(lambda: pytest.importorskip(name), scope="module")
+
+
+optax, tf, torch = map(library, ("optax", "tensorflow", "torch"))
+
+
+class Pair(NamedTuple):
+    """A transform of ours and the one of optax's, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
+
+    What is allowed: a distance in units in the last place of whole numbers and corners, and of any numbers' products;
+    for any numbers' sums, what the roundings of each step come to in units in the last place of the terms.
+    """
+
+    make: Callable[[Any, float], tuple[Any, Any]]
+    ulp: float = 0
+    corners: tuple[str, ...] = ("zeros", "NaN", "inf")  # that both libraries mean alike
+    linear: float | None = None
+
+
+NORM = 6
+"""The distance where the peer has a norm of a few hundred elements in float32, and a product and a quotient with it."""
+PAIRS = {
+    "rms": Pair(lambda o, c: (gx.clip_rms(c), o.clip_by_block_rms(c)), NORM, ("zeros", "NaN")),
+    "units": Pair(lambda o, c: (gx.clip_adaptive(c, axes="keras"), o.adaptive_grad_clip(c)), NORM, ("zeros", "NaN")),
+    "normalize": Pair(lambda o, _: (gx.normalize_global_norm(), o.normalize_by_update_norm(eps=0.0)), NORM, ("NaN",)),
+    "sign": Pair(lambda o, _: (gx.sign(), o.scale_by_sign())),
+    "zero": Pair(lambda o, _: (gx.zero_nonfinite(), o.zero_nans()), corners=("zeros", "NaN")),
+    "centralize": Pair(lambda o, _: (gx.centralize(), o.centralize())),
+    "weights": Pair(lambda o, c: (gx.add_decayed_weights(c), o.add_decayed_weights(c)), linear=1.5),
+    "ema": Pair(lambda o, d: (gx.ema(d, debias=False), o.ema(d, debias=False)), linear=1.5),
+    "debiased": Pair(lambda o, d: (gx.ema(d), o.ema(d)), ulp=2, linear=3),
+    "trace": Pair(lambda o, d: (gx.trace(d), o.trace(d)), linear=1.5),
+    "nesterov": Pair(lambda o, d: (gx.trace(d, nesterov=True), o.trace(d, nesterov=True)), linear=2.5),
+    "sum": Pair(lambda o, c: (gx.accumulate(gx.scale(c), 2), o.MultiSteps(o.scale(c), 2)), 0, ("zeros",), linear=1.5),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_whole_numbers_and_corners_as_in_optax(name: str, mode: str, optax: Any) -> None:
+    """One after the other, so that what a state keeps of NaN and infinity is the same too."""
+    steps = [whole(0), whole(1), *(CORNERS[case] for case in PAIRS[name].corners), whole(2)]
+    got, theirs, _ = both(*PAIRS[name].make(optax, 0.5), steps, whole(9), mode)
+    assert max(map(farthest, got, theirs)) <= PAIRS[name].ulp
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_any_numbers_as_in_optax(name: str, optax: Any) -> None:
+    pair, steps, params = PAIRS[name], [ordinary(seed) for seed in range(4)], ordinary(9)
+    mine, other = pair.make(optax, 0.875)
+    got, theirs, _ = both(mine, other, steps, params, "jitted")
+    if name == "centralize":  # the terms of a difference of an element and a mean: at most twice the largest element
+        terms = [{key: 2 * np.max(np.abs(leaf)) for key, leaf in step.items()} for step in steps]
+        assert max(map(apart, got, theirs, terms)) <= 1.5
+    elif pair.linear is None:
+        assert max(map(farthest, got, theirs)) <= pair.ulp
+    else:
+        for step, (terms, _) in enumerate(run(other, list(map(sizes, steps)), sizes(params), "jitted")):
+            assert apart(got[step], theirs[step], terms) <= pair.linear * (step + 1)
+
+
+def outcomes(tx: Any, *steps: Tree) -> list[str]:
+    """What becomes of the kernel at each step: its odd element, another one; and of another leaf."""
+    found = (out for out, _ in run(tx, steps, whole(9), "jitted"))
+    return [f"{out['kernel'][3, 5]} {out['kernel'][0, 0]} {out['bias'][0]}" for out in found]
+
+
+def test_corners_that_optax_means_otherwise(optax: Any) -> None:
+    """An infinite gradient is lost in optax but for one NaN; ours makes NaN of all that had the norm in common.
+
+    Optax multiplies the NaN of a sum by zero: its update between two is NaN, and so are all later ones.
+    """
+    inf, zeros, ones = CORNERS["inf"], CORNERS["zeros"], corner(1.0)
+    normalize, multi = optax.normalize_by_update_norm(eps=0.0), optax.MultiSteps(optax.identity(), 2)
+    assert outcomes(optax.clip_by_block_rms(2.0), inf) == ["nan 0.0 1.0"]
+    assert outcomes(gx.clip_rms(2.0), inf) == ["nan nan 1.0"]
+    assert outcomes(normalize, inf, zeros) == ["nan 0.0 0.0", "nan nan nan"]
+    assert outcomes(gx.normalize_global_norm(), inf, zeros) == ["nan nan nan", "0.0 0.0 0.0"]
+    assert outcomes(optax.zero_nans(), inf) == ["inf 1.0 1.0"]
+    assert outcomes(gx.zero_nonfinite(), inf) == ["0.0 1.0 1.0"]
+    steps = CORNERS["NaN"], ones, ones, ones
+    assert outcomes(multi, *steps) == ["nan 0.0 0.0", "nan 1.0 1.0", "nan 0.0 0.0", "nan 1.0 1.0"]
+    mine = outcomes(gx.accumulate(gx.identity(), 2), *steps)
+    assert mine == ["0.0 0.0 0.0", "nan 1.0 1.0", "0.0 0.0 0.0", "1.0 1.0 1.0"]
+
+
+def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
+    """Optax takes 1 - d exactly for the average, and in float32 to debias it, where for 0.9999 it is 0.017 % more."""
+    grads = ordinary(0)
+    (mine,), (theirs,), _ = both(gx.ema(0.9999), optax.ema(0.9999), [grads], grads, "jitted")
+    assert farthest(mine, grads) <= 1
+    assert 1000 < farthest(theirs, grads) < 4000
+
+
+SCHEDULES: dict[str, tuple[Callable[[Any], Any], float]] = {
+    # optax raises to the power in float32, which XLA does to 2 units; ours in float64.
+    "exponential": (lambda o: o.exponential_decay(0.5, 3, 0.7), 4),
+    "staircase": (lambda o: o.exponential_decay(0.5, 2, 0.5, staircase=True), 0),
+    "piecewise": (lambda o: o.piecewise_constant_schedule(0.5, {2: 0.25, 4: 0.5}), 0),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> None:
+    """Of a factor, and of a limit."""
+    schedule, budget = SCHEDULES[name][0](optax), SCHEDULES[name][1]
+    steps = [ordinary(0), ordinary(1), CORNERS["NaN"], CORNERS["inf"], ordinary(2), ordinary(3)]
+    pair = gx.scale_by_schedule(schedule), optax.scale_by_schedule(schedule)
+    got, theirs, states = both(*pair, steps, steps[0], mode)
+    assert max(map(farthest, got, theirs)) <= budget
+    assert [int(mine.count) for mine, _ in states] == [int(other.count) for _, other in states]
+    other = optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=schedule)
+    steps[3] = steps[2]  # of an infinite gradient, optax makes one NaN and zeros
+    got, theirs, _ = both(gx.clip_global_norm(schedule), other, steps, steps[0], mode)
+    assert max(map(farthest, got, theirs)) <= NORM + budget
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("most", [1, 100])
+@pytest.mark.parametrize("inner", ["adam", "ours"])
+def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any) -> None:
+    """The inner state is left alone too: the updates after a skipped step tell."""
+    kinds = [whole(0), CORNERS["NaN"], whole(1), CORNERS["inf"], CORNERS["NaN"], CORNERS["inf"], CORNERS["NaN"]]
+    steps = [*map(sizes, kinds), CORNERS["zeros"], sizes(whole(2))]
+    tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0))
+    pair = gx.skip_nonfinite(tx, None if most == 100 else most), optax.apply_if_finite(tx, most)
+    got, theirs, states = both(*pair, steps, whole(9), mode)
+    # Adam's are sums of positive numbers, a root and two quotients, which XLA fuses and rounds as it likes.
+    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 0)
+    for mine, other in states:
+        assert int(mine.total) == int(other.total_notfinite)
+        assert int(mine.consecutive) == int(other.notfinite_count)
+        assert bool(gx.has_updated(mine)) == (bool(other.last_finite) or int(other.notfinite_count) > most)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
+    """But for a norm at the limit, which is within ours and not within optax's, whose has_updated knows no skips."""
+    skip = functools.partial(optax.skip_large_updates, max_squared_norm=25.0)
+    steps = [{"w": np.float32(values)} for values in ([3, 3], [0, 0], [3, 5], [NAN, 1], [INF, 0], [4, 1], [3, 4])]
+    other = optax.MultiSteps(optax.trace(0.5), 1, should_skip_update_fn=skip)
+    got, theirs, states = both(gx.skip_large(gx.trace(0.5), 5.0), other, steps, steps[0], mode)
+    assert max(map(farthest, got[:-1], theirs[:-1])) == 0
+    assert [bool(gx.has_updated(mine)) for mine, _ in states] == [True, True, False, False, False, True, True]
+    skipped = [bool(state.skip_state["should_skip"]) for _, state in states]
+    assert skipped == [False, False, True, True, True, False, True]
+    assert [int(mine.total) for mine, _ in states] == [0, 0, 1, 2, 3, 3, 3]
+    assert all(bool(other.has_updated(state)) for _, state in states)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("inner", ["adam", "ours"])
+@pytest.mark.parametrize("every", [2, 4])
+def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax: Any) -> None:
+    """The means of whole numbers are exact, so that what the inner transform is given is the same.
+
+    On its way to a mean of four, optax divides by three and is off by a unit, which momentum keeps.
+    """
+    tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0), gx.scale(-0.25))
+    steps, other = [sizes(whole(seed)) for seed in range(9)], optax.MultiSteps(tx, every)
+    got, theirs, states = both(gx.accumulate(tx, every), other, steps, whole(9), mode)
+    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 2 if every == 4 else 0)
+    for mine, state in states:
+        assert bool(gx.has_updated(mine)) == bool(other.has_updated(state))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
+    """Before and after Adam, and the whole as an inner transform of optax's; numbers are whole until Adam."""
+    halves = optax.exponential_decay(1.0, 1, 0.5, staircase=True)
+    adam, steps = optax.adam(0.25), [sizes(whole(seed)) for seed in range(5)]
+    head, tail = (gx.sign(), gx.trace(0.5), gx.scale_by_schedule(halves)), (gx.add_decayed_weights(0.5), gx.trace(0.5))
+    mine = optax.chain(*head, adam, *tail)
+    head = optax.scale_by_sign(), optax.trace(0.5), optax.scale_by_schedule(halves)
+    other = optax.chain(*head, adam, optax.add_decayed_weights(0.5), optax.trace(0.5))
+    for wrap in (lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3))[: 1 + (mode == "jitted")]:
+        got, theirs, _ = both(wrap(mine), wrap(other), steps, sizes(whole(9)), mode)
+        # A trace of five steps of -0.25, each up to 6 units off, and of decayed weights that are exact.
+        assert max(apart(a, b, dict.fromkeys(SHAPES, 0.5)) for a, b in zip(got, theirs, strict=True)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "theirs", "ours"), [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)]
+)
+def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], theirs: Any, ours: Any, optax: Any) -> None:
+    """Of three axes, optax takes a unit over the first alone; a kernel with an axis of one is one unit to it."""
+    rng = np.random.default_rng(0)
+    grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
+    axis = theirs if ours is None else ours
+    mine = gx.clip_adaptive(0.1, axes=theirs), gx.clip_adaptive(0.1, axes="keras")
+    (default, same), (given, keras) = (
+        [run(tx, [grads], params, "jitted")[0][0] for tx in pair]
+        for pair in zip((optax.adaptive_grad_clip(0.1), optax.adaptive_grad_clip(0.1, axis=axis)), mine, strict=True)
+    )
+    assert farthest(same, default) <= NORM
+    assert farthest(keras, given) <= NORM
+    assert (farthest(keras, default) > 1e5) == (ours is not None)
+
+
+@pytest.mark.parametrize("c", [0.0, 5.0, INF])
+def test_examples_as_in_optax(c: float, optax: Any) -> None:
+    """Each of optax's sums is of 16 products in float32, of factors that are some units off."""
+    jax = pytest.importorskip("jax")
+    rng = np.random.default_rng(1)
+    batch = {name: np.float32(rng.standard_normal((16, *shape))) for name, shape in SHAPES.items()}
+    for leaf in batch.values():
+        leaf[5] = 0  # an example of zeros is within every limit, that of zero too
+    given, positive = (jax.tree.map(jax.numpy.asarray, tree) for tree in (batch, sizes(batch)))
+    for ours, theirs, share in (  # optax shares a limit out among the layers
+        (gx.per_example_clip_global_norm, optax.per_example_global_norm_clip, c),
+        (gx.per_example_clip_norm, optax.per_example_layer_norm_clip, c * len(batch) ** 0.5),
+    ):
+        (got, clipped), (wanted, number), (terms, _) = ours(given, c), theirs(given, share), theirs(positive, share)
+        assert apart(numpys(got), numpys(wanted), numpys(terms)) <= 4
+        assert jax.tree.map(int, clipped) == jax.tree.map(int, number)
+
+
+def test_an_infinite_example(optax: Any) -> None:
+    """Optax leaves out what it can of it, ours makes the sum NaN; of one that is NaN, optax scales nothing down."""
+    jax = pytest.importorskip("jax")
+    for value, left in ((INF, [NAN, 3.0]), (NAN, [NAN, 12.0])):
+        grads = jax.numpy.float32([[value, 9.0], [4.0, 3.0]])
+        assert np.array_equal(optax.per_example_global_norm_clip(grads, 5.0)[0], left, equal_nan=True)
+        assert np.isnan(jax.jit(gx.per_example_clip_global_norm)(grads, 5.0)[0]).all()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_random_bits_are_those_of_jax(framework: str) -> None:
+    """Keys of seeds, of steps and of numbers, and the bits of a shape; JAX gives the exclusive or of two words."""
+    jax = pytest.importorskip("jax")
+    assert jax.config.jax_threefry_partitionable
+    backend = _backend.backend(framework)
+
+    def words(key: tuple[int, int], count: int) -> Any:
+        def formula(xp: Any, numbers: Any) -> Any:
+            return xp.stack([xp.float64(word) for word in threefry.bits(xp, key, numbers)])
+
+        numbers = backend.stored(np.arange(count), "float64", backend.from_numpy(np.zeros(1)))
+        found = backend.compute(formula, numbers)
+        found = found if isinstance(found, np.ndarray) else backend.to_numpy(found)
+        return found.astype(np.int64).astype(np.uint32)
+
+    for seed in (7, 2**32 - 1):
+        key = jax.random.key(seed)
+        assert jax.random.key_data(key).tolist() == [0, seed]
+        first, second = words((0, seed), 15)
+        assert np.array_equal((first ^ second).reshape(3, 5), jax.random.bits(key, (3, 5)))
+        folded = jax.random.key_data(jax.random.fold_in(key, 12))
+        assert folded.tolist() == [first[12], second[12]]
+        first, second = words(tuple(map(int, folded)), 4)
+        assert np.array_equal(first ^ second, jax.random.bits(jax.random.fold_in(key, 12), (4,)))
+
+
+def test_noise_from_the_generator_of_jax() -> None:
+    """Box and Muller's formula in float64 from words that JAX draws, by seed, step and path."""
+    jax = pytest.importorskip("jax")
+    draw = pytest.importorskip("jax.extend.random").threefry_2x32
+    path, count = 0xCBF29CE484222325, 1001
+    for character in "w":
+        path = (path ^ ord(character)) * 0x100000001B3 % 2**64
+    steps = [{"w": np.zeros(count, np.float32)}] * 3
+    for step, (out, _) in enumerate(run(gx.add_noise(1.0, seed=7), steps, steps[0])):
+        key = jax.random.key_data(jax.random.fold_in(jax.random.key(7), step))
+        key = draw(key, np.uint32([path >> 32, path & 0xFFFFFFFF]))
+        words = np.asarray(draw(key, np.concatenate([np.zeros(count, np.uint32), np.arange(count, dtype=np.uint32)])))
+        first, second = words.astype(np.float64).reshape(2, count)
+        normal = np.sqrt(-2 * np.log((first + 0.5) / 2.0**32)) * np.cos(2 * np.pi * second / 2.0**32)
+        assert np.max(np.abs(out["w"] - normal) / np.spacing(np.float32(np.abs(normal)))) <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("c", [0.001, 0.05, 1e9])
+def test_average_norms_as_in_tensorflow(c: float, tf: Any) -> None:
+    """TensorFlow multiplies by the limit and divides by the norm below it too, and loses an infinite gradient."""
+    ours, theirs = gx.clip_average_norm(c), tf.compat.v1.clip_by_average_norm
+    for tree in (ordinary(1), whole(1), CORNERS["zeros"], CORNERS["NaN"]):
+        for leaf in tensors("tensorflow", tree):
+            assert max_ulp(ours(leaf).numpy(), theirs(leaf, c).numpy()) <= NORM
+    leaf = tf.constant([INF, 1.0])
+    assert np.isnan(ours(leaf).numpy()).tolist() == [True, True]
+    assert np.isnan(theirs(leaf, c).numpy()).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("every", "momentum"), [(2, 0.0), (4, 0.5), (3, 0.5)])
+def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> None:
+    """An optimizer that is called only when an update is due; a mean of three numbers is rounded."""
+    sgd = pytest.importorskip("keras").optimizers.SGD
+    mine, theirs = ([tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2))
+    optimizer, other = (sgd(0.25, momentum, gradient_accumulation_steps=steps) for steps in (None, every))
+    tx = gx.accumulate(gx.identity(), every)
+    state = tx.init(tensors("tensorflow", whole(9)))
+    for seed in range(2 * every + 1):
+        grads = tensors("tensorflow", whole(seed))
+        updates, state = tx.update(grads, state)
+        if gx.has_updated(state):
+            optimizer.apply_gradients(zip(updates, mine, strict=True))
+        other.apply_gradients(zip(grads, theirs, strict=True))
+        # Two updates, each of a mean, a velocity and a difference, in units of a parameter of 6 and more.
+        assert apart(named(mine), named(theirs), dict.fromkeys(named(mine), 6.0)) <= (2 if every == 3 else 0)
+
+
+def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
+    """The updates of each step, and gradients again, as tensors."""
+    state = tx.init(tensors("torch", steps[0]))
+    for leaves in steps:
+        updates, state = tx.update(tensors("torch", leaves), state)
+        yield updates, tensors("torch", leaves)
+
+
+def spiky(dtype: Any, size: float) -> list[list[Any]]:
+    """Gradients of which some steps are much larger, and one is of zeros."""
+    rng = np.random.default_rng(4)
+    scales = [1, 1.3, 0.7, 1.1, 9, 1, 0.2, 30, 1.2, 0, 0.9, 1.4, 2, 1]
+    return [[np.asarray(rng.standard_normal(s) * scale * size, dtype) for s in ((8, 5), (40,))] for scale in scales]
+
+
+@pytest.mark.parametrize(("percentile", "window"), [(10, 1000), (50, 5), (75.5, 4), (100, 1000), (0, 3)])
+def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> None:
+    """Norms are so large that the 1e-6 which clip_grad_norm_ adds to them is none."""
+    history = []
+    for got, leaves in in_torch(gx.clip_percentile(percentile, window), spiky(np.float32, 1e4)):
+        parameters = [torch.nn.Parameter(torch.zeros_like(leaf)) for leaf in leaves]
+        for parameter, leaf in zip(parameters, leaves, strict=True):
+            parameter.grad = leaf
+        history.append(float(torch.nn.utils.get_total_norm(leaves)))
+        torch.nn.utils.clip_grad_norm_(parameters, float(np.percentile(history[-window:], percentile)))
+        assert farthest(named(got), named([parameter.grad for parameter in parameters])) <= NORM
+
+
+@pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 2)])
+def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any) -> None:
+    """The paper's formulas, in float64, on gradients of float64, of which ours keeps statistics in float64 too.
+
+    With a warmup of one the first deviation is zero, and whatever is above the mean is a spike, of any z.
+    """
+    first, mean, variance = [], 0.0, 0.0
+    for got, leaves in in_torch(gx.clip_zscore(threshold, decay, warmup), spiky(np.float64, 1.0)):
+        limit = norm = float(torch.nn.utils.get_total_norm(leaves))
+        if len(first) < warmup:
+            first.append(norm)
+            mean, variance = float(np.mean(first)), float(np.var(first))
+        else:
+            deviation = variance**0.5
+            z = (norm - mean) / deviation if deviation else INF * (norm - mean)
+            if z > threshold:
+                limit = mean + threshold**2 / z * deviation
+            mean = decay * mean + (1 - decay) * limit
+            variance = decay * variance + (1 - decay) * (limit - mean) ** 2
+        wanted = [leaf * (limit / norm if norm else 1.0) for leaf in leaves]
+        # A limit is a sum of some ten roundings; those of the statistics die away with the decay.
+        assert farthest(named(got), named(wanted)) <= 8
+
+
+@pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])
+@pytest.mark.parametrize("decay", [0.5, 0.9])
+def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:
+    """The parameters' way under torch.optim.SGD; exact for whole numbers and a decay of one half."""
+    theirs = list(map(torch.nn.Parameter, tensors("torch", whole(9))))
+    optimizer = torch.optim.SGD(theirs, 0.25, momentum=decay, nesterov=nesterov, weight_decay=weight_decay)
+    tx = gx.chain(gx.add_decayed_weights(weight_decay), gx.trace(decay, nesterov=nesterov), gx.scale(-0.25))
+    mine = tensors("torch", whole(9))
+    state = tx.init(mine)
+    for seed in range(4):
+        updates, state = tx.update(tensors("torch", whole(seed)), state, mine)
+        mine = [parameter + update for parameter, update in zip(mine, updates, strict=True)]
+        for parameter, grad in zip(theirs, tensors("torch", whole(seed)), strict=True):
+            parameter.grad = grad
+        optimizer.step()
+        # Of terms of up to 6 * (1 + d + ...), in a parameter of that size: one rounding a step each.
+        far = apart(named(mine), named(theirs), dict.fromkeys(named(mine), 8.0))
+        assert far <= (0 if decay == 0.5 else 1.5 * (seed + 1))
+
+
+def test_centralized_as_in_torch(torch: Any) -> None:
+    for tree, budget in ((whole(3), 0.0), (ordinary(3), 1.5)):
+        for leaf in tensors("torch", tree):
+            theirs = leaf - leaf.mean(dim=tuple(range(1, leaf.ndim)), keepdim=True) if leaf.ndim > 1 else leaf
+            got, default = gx.centralize(axes="torch")(leaf), gx.centralize()(leaf)
+            assert apart(named([got]), named([theirs]), {"0": 2 * leaf.abs().max().item()}) <= budget
+            assert torch.equal(got, default)
+
+
+@pytest.mark.parametrize("clipping", [0.01, 0.3, 1e6])
+def test_adaptive_clips_as_in_timm(clipping: float, torch: Any) -> None:
+    """Its `adaptive_clip_grad`: norms over all axes but the first, of parameters at least eps."""
+
+    def unit_norm(x: Any) -> Any:
+        return x.norm(2.0) if x.ndim <= 1 else x.norm(2.0, dim=tuple(range(1, x.ndim)), keepdim=True)
+
+    tx = gx.clip_adaptive(clipping, axes="torch")
+    zeros = CORNERS["zeros"]
+    for tree, params in ((ordinary(1), ordinary(9)), (ordinary(2), zeros), (zeros, whole(9)), (CORNERS["NaN"], zeros)):
+        for grad, param in zip(tensors("torch", tree), tensors("torch", params), strict=True):
+            most, norm = unit_norm(param).clamp(min=1e-3) * clipping, unit_norm(grad)
+            theirs = torch.where(norm < most, grad, grad * (most / norm.clamp(min=1e-6)))
+            assert max_ulp(tx(grad, params=param).numpy(), theirs.numpy()) <= NORM
+
+
+def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:
+    """The paper's algorithm in float64, with an order of the other tasks for each task."""
+    wide = [np.concatenate([np.float64(leaf).ravel() for leaf in task]) for task in tasks]
+    total = np.zeros_like(wide[0])
+    for own, order in zip(wide, orders, strict=True):
+        for j in order:
+            if (dot := own @ wide[j]) < 0:
+                own = own - dot / (wide[j] @ wide[j]) * wide[j]
+        total += own
+    return total
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_gradient_surgery_as_in_the_paper(count: int, framework: str) -> None:
+    """One result for two tasks; one of those of all orders for three, and each of the eight for some seed."""
+    rng, backend, drawn = np.random.default_rng(1), _backend.backend(framework), set()
+    tasks = [[np.float32(rng.standard_normal((2, 2))), np.float32(rng.standard_normal(1))] for _ in range(count)]
+    nothing = [*tasks[1:], [np.zeros_like(leaf) for leaf in tasks[0]]]
+    for some in (nothing, tasks):
+        orders = [itertools.permutations([j for j in range(count) if j != i]) for i in range(count)]
+        allowed = [surgery(some, choice) for choice in itertools.product(*orders)]
+        unit = np.spacing(np.float32(sum(np.max(np.abs(leaf)) for task in some for leaf in task)))
+        drawn.clear()
+        for seed in range(64 if framework == "numpy" else 3):
+            out = gx.pcgrad([tensors(framework, task) for task in some], seed=seed)
+            got = np.concatenate([backend.to_numpy(leaf).ravel() for leaf in out])
+            far = [np.max(np.abs(got - right)) / unit for right in allowed]
+            assert min(far) <= 0.5
+            drawn.add(int(np.argmin(far)))
+    assert len(drawn) == (1 if count < 3 else 8) or framework != "numpy"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_means_as_in_numpy(framework: str) -> None:
+    """NumPy's mean in float64, rounded once."""
+    backend, trees = _backend.backend(framework), [ordinary(seed) for seed in range(5)]
+    for some in (trees, [*trees, CORNERS["NaN"]], [*trees, CORNERS["inf"]]):
+        out = gx.mean([{name: backend.from_numpy(leaf) for name, leaf in tree.items()} for tree in some])
+        for name in SHAPES:
+            wanted = np.mean(np.stack([tree[name] for tree in some]), axis=0, dtype=np.float64)
+            assert max_ulp(backend.to_numpy(out[name]), wanted.astype(np.float32)) == 0

@@ -1,0 +1,167 @@
+"""The cases that other libraries get wrong, each with its right answer, in every framework and mode."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, INF, MODES, NAN, ROOT, arrays, assert_bits, assert_ulp, call, f16, f32, tensors
+
+import gradxform as gx
+from gradxform.proof import parity
+
+
+def c64(*values: complex) -> Any:
+    return np.array(values, np.complex64)
+
+
+class Case(NamedTuple):
+    what: str
+    limit: float
+    given: list[Any]
+    together: list[Any]
+    """After clip_global_norm."""
+    each: list[Any]
+    """After clip_norm."""
+    ulp: float = 2
+
+
+CASES = [
+    Case("at the limit", 5.0, [f32(3, 4)], [f32(3, 4)], [f32(3, 4)], 0),
+    Case("NaN in one leaf", 1.0, [f32(NAN, 1), f32(2)], [f32(NAN, NAN), f32(NAN)], [f32(NAN, NAN), f32(1)]),
+    Case("inf in one leaf", 1.0, [f32(INF, 1), f32(2)], [f32(NAN, NAN), f32(NAN)], [f32(NAN, NAN), f32(1)]),
+    Case("-inf and NaN", 1.0, [f32(-INF, NAN), f32(0.5)], [f32(NAN, NAN), f32(NAN)], [f32(NAN, NAN), f32(0.5)]),
+    Case("1e30", 1.0, [f32(1e30), f32(3)], [f32(1), f32(3e-30)], [f32(1), f32(1)]),
+    Case("1e25, which eager and compiled disagree on", 1.0, [f32(1e25), f32(0)], [f32(1), f32(0)], [f32(1), f32(0)]),
+    Case("the largest float32", 1.0, [f32(3.4e38, 3.4e38)], [f32(0.5**0.5, 0.5**0.5)], [f32(0.5**0.5, 0.5**0.5)]),
+    Case("float16 300", 1.0, [f16(300), f16(3)], [f16(1), f16(0.01)], [f16(1), f16(1)], 1),
+    Case("float16 below the limit", 1000.0, [f16(100, 100)], [f16(100, 100)], [f16(100, 100)], 0),
+    Case("3e-30", 1e-31, [f32(3e-30, 4e-30)], [f32(6e-32, 8e-32)], [f32(6e-32, 8e-32)]),
+    Case("3e-8", 1e-8, [f32(3e-8, 4e-8)], [f32(6e-9, 8e-9)], [f32(6e-9, 8e-9)]),
+    Case("mixed dtypes", 1.0, [f32(3), f16(4)], [f32(0.6), f16(0.8)], [f32(1), f16(1)]),
+    Case("complex64", 1.0, [c64(3j), c64(4)], [c64(0.6j), c64(0.8)], [c64(1j), c64(1)]),
+    Case("a limit of zero", 0.0, [f32(3), f32(0)], [f32(0), f32(0)], [f32(0), f32(0)], 0),
+    Case("zero and a limit of zero", 0.0, [f32(0, 0)], [f32(0, 0)], [f32(0, 0)], 0),
+    Case("no limit", INF, [f32(3, 1e30)], [f32(3, 1e30)], [f32(3, 1e30)], 0),
+    Case("zeros", 1.0, [f32(0, 0), f32()], [f32(0, 0), f32()], [f32(0, 0), f32()], 0),
+    Case("no elements", 1.0, [np.zeros((0, 3), np.float32), f32(2)], [np.zeros((0, 3), np.float32), f32(1)],
+         [np.zeros((0, 3), np.float32), f32(1)]),
+    Case("no axes", 1.0, [np.asarray(np.float32(7))], [np.asarray(np.float32(1))], [np.asarray(np.float32(1))]),
+]  # fmt: skip
+
+
+HUGE = [
+    (1.0, [np.complex128([3e160 + 4e160j])]),
+    (1.0, [np.complex128([3e160]), np.complex128([4e160j])]),
+    (1.0, [np.complex128([3e300j]), np.float64([4e300])]),
+    (1.0, [np.complex128([1e200 + 1e200j]), np.float64([1.0])]),
+    (1e300, [np.complex128([1e200 + 1e200j])]),
+    (1e-210, [np.complex128([3e-200 + 4e-200j])]),
+]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("limit", "tree"), HUGE)
+def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str) -> None:
+    for tx in (gx.clip_norm(limit), gx.clip_global_norm(limit), gx.clip_norm(limit, axes=0)):
+        for got, leaf in zip(arrays(tx(tensors(framework, tree))), tree, strict=True):
+            size = np.abs(leaf) if "global" not in repr(tx) else np.hypot.reduce([np.abs(one) for one in tree])
+            right = leaf * (limit / size) if np.all(size > limit) else leaf
+            assert got == pytest.approx(right, rel=1e-14, abs=0), tx
+
+
+def clipped(make: Any, framework: str, mode: str, limits: list[Any], trees: list[list[Any]]) -> Any:
+    """Each tree clipped to its limit, all of them in one function."""
+    return call(framework, mode, lambda trees: [make(c)(tree) for c, tree in zip(limits, trees, strict=True)], trees)
+
+
+@pytest.mark.parametrize(("framework", "mode"), [*MODES, ("mlx", "eager")])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_hard_cases(make: Any, framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if framework == "mlx":
+        pytest.importorskip("mlx.core")
+        monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+    results = clipped(make, framework, mode, [case.limit for case in CASES], [case.given for case in CASES])
+    for case, result in zip(CASES, results, strict=True):
+        assert_ulp(result, case.together if make is gx.clip_global_norm else case.each, case.ulp, case.what)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: str) -> None:
+    rng = np.random.default_rng(0)
+    calls = 60 if mode == "eager" else 6
+    dtypes = (np.float32, np.float16, np.float32)
+    trees = [[rng.standard_normal(n).astype(dtypes[i % 3]) for n in (40, 7)] for i in range(calls)]
+    norms = [float(np.linalg.norm(np.concatenate(tree).astype(np.float64))) for tree in trees]
+    assert_bits(clipped(make, framework, mode, [norm * 1.001 for norm in norms], trees), trees)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
+def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any, framework: str, mode: str) -> None:
+    if framework == "jax" and dtype is np.float64:
+        pytest.skip("without 64 bits JAX has no such array")
+    if (framework, mode) == ("torch", "compiled") and dtype is not np.float64:
+        pytest.skip("one dtype is enough for a compiler that takes its time")
+    found = call(framework, mode, lambda limit, tree: make(limit)(tree), np.asarray(2, dtype), [f32(3, 4)])
+    assert_ulp(found, [f32(1.2, 1.6)])
+
+
+def _derivative(framework: str, mode: str, tx: Any, point: Any) -> Any:
+    """Of the sum of the clipped gradients."""
+    if framework == "jax":
+        jax = pytest.importorskip("jax")
+        of = jax.grad(lambda x: tx(x).sum())
+        return np.asarray((jax.jit(of) if mode == "compiled" else of)(point))
+    if framework == "tensorflow":
+        tf = pytest.importorskip("tensorflow")
+
+        def of(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                total = tf.reduce_sum(tx(x))
+            return tape.gradient(total, x)
+
+        return (tf.function(of) if mode == "compiled" else of)(tf.constant(point)).numpy()
+    torch = pytest.importorskip("torch")
+    x = torch.tensor(point, requires_grad=True)
+    (torch.compile(tx.__call__, fullgraph=True) if mode == "compiled" else tx)(x).sum().backward()
+    return x.grad.numpy()
+
+
+@pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[0] != "numpy"])
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
+def test_the_derivative_is_one_at_zero_and_the_tangent_beyond(make: Any, framework: str, mode: str) -> None:
+    for point, wanted in (((0, 0), (1, 1)), ((0.3, 0.4), (1, 1)), ((3, 4), (0.032, -0.024)), ((3e30, 4e30), None)):
+        got = _derivative(framework, mode, make(1.0), f32(*point))
+        right = f32(*wanted) if wanted is not None else f32(0.032e-30, -0.024e-30)
+        assert got == pytest.approx(right, rel=1e-5, abs=0), point
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_the_whole_range_under_vmap(mode: str) -> None:
+    jax = pytest.importorskip("jax")
+    rows = f32(3, 4, 3e30, 4e30, 3e-30, 4e-30, 0, 0, NAN, 1, INF, 1).reshape(-1, 2)
+    wanted = [f32(0.6, 0.8), f32(0.6, 0.8), f32(3e-30, 4e-30), f32(0, 0), f32(NAN, NAN), f32(NAN, NAN)]
+    wide = [(row.astype(np.float64) ** 5 if np.isfinite(row).all() else row.astype(np.float64)) for row in rows]
+    for tx in (gx.clip_norm(1.0), gx.clip_global_norm(1.0)):
+        run = jax.vmap(tx)
+        got = (jax.jit(run) if mode == "compiled" else run)(rows)
+        assert_ulp(got, np.stack(wanted))
+        with jax.enable_x64(True):
+            doubles = (jax.jit(run) if mode == "compiled" else run)(np.stack(wide))
+        for row, result in zip(wide, doubles, strict=True):
+            assert_ulp([result], list(parity.expected(tx, [row]).values()))
+
+
+def test_the_whole_range_under_torchs_vmap() -> None:
+    torch = pytest.importorskip("torch")
+    rows = f32(3, 4, 3e30, 4e30, 3e-30, 4e-30, 0, 0, NAN, 1, INF, 1).reshape(-1, 2)
+    for dtype in (np.float32, np.float64):
+        for tx in (gx.clip_norm(1.0), gx.clip_global_norm(1.0)):
+            out = torch.func.vmap(tx)(torch.from_numpy(rows.astype(dtype))).numpy()
+            for row, result in zip(rows.astype(dtype), out, strict=True):
+                assert_ulp([result], list(parity.expected(tx, [row]).values()))

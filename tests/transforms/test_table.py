@@ -1,0 +1,110 @@
+"""Every row of the table, in every framework and mode, against the reference.
+
+A test is one row in one framework, mode and dtype: random numbers of every magnitude and the numbers that libraries get
+wrong, all through one compiled function. `python -m pytest --collect-only -q -m "slow or not slow"` on this file
+counts the combinations.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import FRAMEWORKS, MODES, NORM_CLIPS
+
+import gradxform as gx
+from gradxform._transformation import factories
+from gradxform.proof import parity, rows
+from gradxform.proof.cases import Group, mixed, ordinary_and_hard
+from gradxform.proof.gradients import gradients
+from gradxform.proof.judge import judge
+from gradxform.proof.rows import DTYPES, MIXED, Row
+
+COMPILING = {("jax", "eager"), ("jax", "compiled"), ("tensorflow", "compiled"), ("torch", "compiled")}
+"""Modes that compile for each structure: float32 and one other dtype in the quick part, the rest in the slow one."""
+INDUCTOR = ("torch", "compiled")
+"""Takes two to eight seconds a row: in the quick part, the rows that name a transform for the first time."""
+LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
+"""The rows that see seven leaves instead of four, and all real dtypes in one tree, in the modes that compile."""
+
+
+def combinations() -> Iterator[Any]:
+    """Each row, framework, mode and dtype; the slowest modes first, so that parallel workers end together."""
+    firsts = rows.first()
+    for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
+        others = [dtype for dtype in row.dtypes if dtype != "float32"]
+        for dtype in (*row.dtypes, *([MIXED] if row.expression == MIX else [])):
+            reason = ""
+            if where in COMPILING and dtype not in ("float32", MIXED, others[rank % len(others)]):
+                reason = "a compiler takes seconds for each dtype; float32 and one other are in the quick part"
+            elif where == INDUCTOR and row not in firsts:
+                reason = "torch.compile takes seconds for each row; each transform is in the quick part once"
+            marks = (pytest.mark.slow(reason=reason),) if reason else ()
+            yield pytest.param(*where, dtype, row, marks=marks, id=f"{'-'.join(where)}-{dtype}-{row}")
+
+
+def _slowest_first(where: tuple[str, str]) -> int:
+    order = [INDUCTOR, ("torch", "eager"), ("numpy", "eager")]
+    return order.index(where) if where in order else len(order)
+
+
+def group_of(row: Row, dtype: str, compiled: bool) -> Group:
+    """The runs of a row in one dtype."""
+    if dtype == MIXED:
+        return mixed()
+    return ordinary_and_hard(row, dtype, large=not compiled or row.expression == LARGE)
+
+
+@pytest.mark.parametrize(("framework", "mode", "dtype", "row"), list(combinations()))
+def test_right_numbers(framework: str, mode: str, dtype: str, row: Row) -> None:
+    run = parity.runner(row.tx, framework, mode)
+    for name, (steps, params) in group_of(row, dtype, (framework, mode) in COMPILING).runs.items():
+        results, _ = run(steps, params)
+        for step, wanted in enumerate(parity.expected_steps(row.tx, steps, params)):
+            where = f"{name}, step {step}"
+            assert not results[step].problem, f"{where}: {results[step].problem}"
+            verdict = judge(results[step].leaves, wanted, framework, row)
+            assert not verdict.wrong, f"{where}: {verdict.wrong} at {verdict.worst}"
+            assert not verdict.over, f"{where}: {verdict.over}"
+
+
+def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> None:
+    quick = [parameter.values for parameter in combinations() if not parameter.marks]
+    for where in MODES:
+        assert set(DTYPES) <= {dtype for *mode, dtype, _ in quick if tuple(mode) == where}
+        for row in rows.first():
+            dtypes = {dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row)}
+            assert "float32" in dtypes
+            assert len(dtypes) >= 2
+    text = " ".join(row.expression for row in rows.first())
+    for name in set(factories) - {"elementwise", "transform", "scale_by_schedule"}:  # which no expression builds
+        assert f"{name}(" in text
+
+
+@pytest.mark.parametrize("row", rows.ROWS, ids=str)
+def test_repr_builds_an_equal_transform(row: Row) -> None:
+    assert gx.parse(repr(row.tx)) == row.tx
+    assert hash(gx.parse(repr(row.tx))) == hash(row.tx)
+
+
+@pytest.mark.parametrize("row", rows.ROWS, ids=str)
+def test_the_input_is_left_as_it_was(row: Row) -> None:
+    tree, params = gradients("float32", matrix=row.matrix), gradients("float32", 99, matrix=row.matrix)
+    state = row.tx.init(params)
+    given = tree, state, params
+    before = optree.tree_map(np.copy, given)
+    row.tx.update(tree, state, params)
+    assert optree.tree_all(optree.tree_map(np.array_equal, given, before))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("row", NORM_CLIPS, ids=str)
+def test_unclipped_is_untouched(row: Row, framework: str) -> None:
+    tree = optree.tree_map(lambda leaf: leaf * np.float32(1e-6), gradients("float32", matrix=row.matrix))
+    ((result,),) = parity.run(row.tx, [tree], [framework], ["eager"])
+    for path, leaf in parity.named_leaves(tree).items():
+        assert leaf.tobytes() == result.leaves[path].tobytes(), path
