@@ -35,7 +35,6 @@ SLOW = {
     r"test_mlx_backend\.py::.*compiled.*(chain|trace|ema|norm)": "MLX hands each fused loop to a C++ compiler",
     r"test_mlx_backend\.py::test_a_training_step\[True\]": "MLX hands each fused loop to a C++ compiler",
     r"test_tensorflow\.py::test_dtypes\[XLA": XLA,
-    r"test_tensorflow_graph\.py::test_right_numbers_over_steps\[.*(measure|accumulate|skip|percentile|zscore|noise)": SESSION,
     r"test_torch\.py::test_compile_cold": PROCESSES,
     # --- functions
     r"test_backward\.py::.*torch-compiled": INDUCTOR,

@@ -26,24 +26,19 @@ MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") i
 INF, NAN = float("inf"), float("nan")
 MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
 """The pages of docs/migrating whose code test_migration.py runs."""
-UNSCALED = ("scale", "freeze", "partition", "normalize", "clip_norm(0.0)")
-NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w in row.expression for w in UNSCALED)]
+OTHERS = ("scale", "freeze", "partition", "normalize", "clip_norm(0.0)")
+NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w in row.expression for w in OTHERS)]
 """Rows that return gradients within their limits bit by bit."""
 
 
 def f16(*values: float) -> Any:
-    """A float16 vector."""
+    """Make a float16 vector."""
     return np.array(values, np.float16)
 
 
 def f32(*values: float) -> Any:
-    """A float32 vector."""
+    """Make a float32 vector."""
     return np.array(values, np.float32)
-
-
-def c64(*values: complex) -> Any:
-    """A complex64 vector."""
-    return np.array(values, np.complex64)
 
 
 def tensors(framework: str, tree: Any) -> Any:
@@ -105,11 +100,8 @@ def assert_ulp(found: Any, wanted: Any, ulp: float = 2, what: Any = "") -> None:
     """Assert that two trees agree within some units in the last place; 0 units include the sign of zero."""
     for path, got, right in _pairs(found, wanted):
         assert max_ulp(got, right) <= ulp, (what, path, got, right)
-        assert ulp or np.all(np.isnan(right) | (_negative(got) == _negative(right))), (what, path, got, right)
-
-
-def _negative(array: Any) -> Any:
-    return np.signbit(np.stack([array.real, array.imag]).astype(np.float64))
+        signs = [np.signbit(np.stack([x.real, x.imag]).astype(np.float64)) for x in (got, right)]
+        assert ulp or np.all(np.isnan(right) | (signs[0] == signs[1])), (what, path, got, right)
 
 
 def assert_close(found: Any, wanted: Any, rtol: float = 0.0, atol: float = 4 * 2.0**-23) -> None:

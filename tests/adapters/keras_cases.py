@@ -674,7 +674,7 @@ def test_a_class_whose_config_does_not_give_its_options() -> None:
         gx.keras.wrap(Demanding(1.0, must=1), CLIP)
 
 
-@pytest.mark.parametrize("given", [3.0, None, opt.SGD, object()], ids=repr)
+@pytest.mark.parametrize("given", [3.0, None, opt.SGD, object()], ids=lambda given: type(given).__name__)
 def test_what_is_no_optimizer(given: Any) -> None:
     with pytest.raises(TypeError, match=r"keras.wrap: an optimizer of Keras 3 is wanted"):
         gx.keras.wrap(given, CLIP)

@@ -17,6 +17,7 @@ from gradxform.testing import max_ulp
 
 pytest.importorskip("keras")
 
+CASES, STRATEGY = "tests/adapters/keras_cases.py", "tests/adapters/keras_strategy.py"
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -32,14 +33,9 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
     """
     for backend in BACKENDS:
         pytest.importorskip(backend)
-    options = ("-q", "--no-header", "-p", "no:cacheprovider", "--tb=short")
+    command = ("-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", CASES)
     with ThreadPoolExecutor() as pool:
-        done = {
-            backend: pool.submit(
-                run, backend, "-m", "pytest", *options, "tests/adapters/keras_cases.py", GRADXFORM_KERAS_OUT=str(tmp_path)
-            )
-            for backend in BACKENDS
-        }
+        done = {b: pool.submit(run, b, *command, GRADXFORM_KERAS_OUT=str(tmp_path)) for b in BACKENDS}
     for backend, running in done.items():
         output = running.result().stdout
         passed = re.search(r"(\d+) passed", output)
@@ -60,7 +56,7 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
 @pytest.fixture(scope="module")
 def under_a_strategy() -> Any:
     pytest.importorskip("tensorflow")
-    return json.loads(run("tensorflow", "tests/adapters/keras_strategy.py").stdout.splitlines()[-1])
+    return json.loads(run("tensorflow", STRATEGY).stdout.splitlines()[-1])
 
 
 def test_the_limit_holds_for_what_two_replicas_apply_together(under_a_strategy: Any) -> None:

@@ -7,6 +7,7 @@ prints what came of it; the tests read that.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from typing import Any

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import FRAMEWORKS, array, in_mode, tensors
 from typer.testing import CliRunner
 
 import gradxform as gx
@@ -18,8 +19,7 @@ from gradxform import _backend
 from gradxform.cli import app
 from gradxform.cli._bench_task import CHAINS, TREES, Step, gradients, transformation
 
-EVERY = _backend.installed()
-TRACED = [name for name in EVERY if name != "numpy"]
+TRACED = [name for name in FRAMEWORKS if name != "numpy"]
 
 
 def tree(sizes: tuple[int, ...] = (3, 40, 20_000, 3, 70_000)) -> dict[str, Any]:
@@ -27,9 +27,8 @@ def tree(sizes: tuple[int, ...] = (3, 40, 20_000, 3, 70_000)) -> dict[str, Any]:
     return {str(i): rng.standard_normal(size, dtype=np.float32) for i, size in enumerate(sizes)}
 
 
-def given(framework: str, leaves: dict[str, Any] | None = None) -> dict[str, Any]:
-    backend = _backend.backend(framework)
-    return {path: backend.from_numpy(leaf.copy()) for path, leaf in (leaves or tree()).items()}
+def given(framework: str, leaves: dict[str, Any] | None = None) -> Any:
+    return tensors(framework, {path: leaf.copy() for path, leaf in (leaves or tree()).items()})
 
 
 # --- one read, one read and write ------------------------------------------------------------------------------------
@@ -79,7 +78,7 @@ PASSES = [
 ]
 
 
-@pytest.mark.parametrize("framework", EVERY)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("tx", "wanted"), PASSES, ids=[f"{tx.name} {len(tx.arguments)} {wanted}" for tx, wanted in PASSES]
 )
@@ -108,7 +107,7 @@ def test_measuring_adds_no_bytes_to_what_xla_counts() -> None:
 # --- when nothing is due ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", [name for name in EVERY if name != "jax"])
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "jax"])
 @pytest.mark.parametrize("expression", ["clip_global_norm(1e9)", "chain(clip_norm(1e9), clip_global_norm(1e9))"])
 def test_gradients_within_their_limits_come_back_themselves(expression: str, framework: str) -> None:
     grads = given(framework)
@@ -189,14 +188,12 @@ CHAIN_OF_A_LIMIT = (
 @pytest.mark.parametrize("make", CHAIN_OF_A_LIMIT, ids=["clip_norm", "clip_value", "chain"])
 @pytest.mark.parametrize("framework", [name for name in TRACED if name != "torch"])
 def test_a_scheduled_limit_traces_once(framework: str, make: Callable[[Any], Any]) -> None:
-    backend = _backend.backend(framework)
     grads = given(framework)
     noted, traces = counter(lambda limit, grads: make(limit)(grads))
-    step = backend.compile(noted)
-    assert step is not None
-    outs = [step(backend.from_numpy(np.float32(limit)), grads) for limit in (0.1, 0.2, 5.0, 1e9)]
+    step = in_mode(framework, "compiled", noted)
+    outs = [step(tensors(framework, np.float32(limit)), grads) for limit in (0.1, 0.2, 5.0, 1e9)]
     assert len(traces) == 1
-    assert not np.array_equal(backend.to_numpy(outs[0]["4"]), backend.to_numpy(outs[1]["4"]))
+    assert not np.array_equal(array(outs[0]["4"]), array(outs[1]["4"]))
 
 
 @pytest.mark.parametrize("make", CHAIN_OF_A_LIMIT, ids=["clip_norm", "clip_value", "chain"])

@@ -18,7 +18,6 @@ import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.gradients import few
 from gradxform.proof.rows import STATELESS, Row
-from gradxform.testing import max_ulp
 
 # torch.compile makes an instance of an autograd.Function, of which it then complains.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -139,7 +138,7 @@ def test_norms_are_over_the_tree(gradient: Function) -> None:
 def test_within_the_limit_not_a_bit_changes(gradient: Function) -> None:
     weights = np.random.default_rng(0).normal(size=33).astype(np.float32)
     (found,) = gradient(lambda x, w: total(gx.on_backward(gx.clip_norm(100.0))(x) * w), weights * 0, weights)[:1]
-    assert array(found).tobytes() == weights.tobytes()
+    assert_bits(found, weights)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -150,7 +149,7 @@ def test_dtypes(gradient: Function, dtype: str, request: pytest.FixtureRequest) 
     found = gradient(lambda x, w: total(gx.on_backward(gx.clip_norm(1.0))(x) * w), given * 0, given)[0]
     assert dtype in str(found.dtype)
     wanted = gx.clip_norm(1.0)(given.astype(np.float64)).astype(dtype)
-    assert max_ulp(array(found).astype(dtype), wanted) <= (2 if dtype == "float64" else 1)
+    assert_ulp(found, wanted, 2 if dtype == "float64" else 1)
 
 
 # --- what passes by --------------------------------------------------------------------------------------------------

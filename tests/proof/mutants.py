@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms", "tests/proof")]
+import mutants_cosmic as cosmic
+import mutants_run as run
+from mutants_page import FRAMEWORKS, page
 
-import mutants_run as run  # noqa: E402
+ROOT = Path(__file__).parents[2]
+LIMIT = 240.0
+"""Seconds for one selection of tests."""
+OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
+"""Errors that a contract raises when it is wrong itself."""
 
 
 class Verdict(NamedTuple):
@@ -32,44 +37,55 @@ class Verdict(NamedTuple):
     seconds: float
 
 
+def verdict(name: str, framework: str, result: Any, seconds: float = 0.0, word: str = "out of time") -> Verdict:
+    """The verdict on a run of pytest, or on none."""
+    if result is None:
+        return Verdict(name, framework, word, "", "", seconds)
+    if result["code"] == 0:
+        word = "survived" if result["calls"] else "not reached"
+    else:
+        right = result["code"] == 1 and result["when"] == "call" and result["calls"]
+        own = result["where"].startswith("contracts") and result["error"] in OWN
+        word = "caught" if right and not own else "broken"
+    return Verdict(name, framework, word, result["test"], result["error"], seconds)
+
+
 def in_framework(framework: str, only: str, workers: int) -> list[Verdict]:
-    """All contracts of a framework, in children of this process."""
+    """All contracts of a framework, in children of this process, which imports it once."""
     os.environ["KERAS_BACKEND"] = framework
     modules = {"numpy": [], "torch": ["torch", "torch._dynamo"]}.get(framework, [framework])
     run.warm(*modules, "gradxform", f"gradxform_{framework}")
-    import contracts
-    from contracts_all import CONTRACTS
+    from contracts import unchanged
+    from contracts_backends import CONTRACTS
 
-    chosen = [c for c in CONTRACTS if framework in c.frameworks and only in c.name]
     selections: dict[tuple[str, ...], list[Any]] = {}
-    for contract in chosen:
-        selections.setdefault(tuple(contract.tests.arguments(framework)), []).append(contract)
-    controls = (
-        (arguments, functools.partial(_run, some, framework, arguments, contracts.unchanged))
+    for contract in CONTRACTS:
+        if framework in contract.frameworks and only in contract.name:
+            selections.setdefault(tuple(contract.tests.arguments(framework)), []).append(contract)
+    controls = [
+        (arguments, functools.partial(_tested, some, framework, arguments, unchanged))
         for arguments, some in selections.items()
-    )
-    passed: dict[Any, bool] = {}
+    ]
+    passed = set()
     for arguments, result, seconds in run.forked(controls, workers, LIMIT):
-        passed[arguments] = result is not None and result["code"] == 0 and result["passed"] > 0
-        _say(f"{framework} control {'passed' if passed[arguments] else result} {seconds:.1f} s: {' '.join(arguments)}")
-    jobs = (
-        (contract, functools.partial(_run, [contract], framework, arguments, None))
+        if result is not None and result["code"] == 0 and result["passed"]:
+            passed.add(arguments)
+        _say(f"{framework} control of {seconds:.1f} s: {' '.join(arguments)} {'' if arguments in passed else result}")
+    found = {c.name: verdict(c.name, framework, None, 0.0, "no control") for some in selections.values() for c in some}
+    jobs = [
+        (contract.name, functools.partial(_tested, [contract], framework, arguments, None))
         for arguments, some in selections.items()
         for contract in some
-        if passed[arguments]
-    )
-    found = {contract.name: _verdict(contract, framework, None, 0.0, "no control") for contract in chosen}
-    for contract, result, seconds in run.forked(jobs, workers, LIMIT):
-        verdict = found[contract.name] = _verdict(contract, framework, result, seconds)
-        _say(f"{framework} {verdict.word} {seconds:.1f} s {contract.name}: {verdict.error} {verdict.test}")
+        if arguments in passed
+    ]
+    for name, result, seconds in run.forked(jobs, workers, LIMIT):
+        made = found[name] = verdict(name, framework, result, seconds)
+        _say(f"{framework} {made.word} in {seconds:.1f} s: {name}: {made.error} {made.test}")
     return list(found.values())
 
 
-LIMIT = 240.0
-"""Seconds for one selection of tests."""
-
-
-def _run(some: Any, framework: str, arguments: Any, make: Any) -> dict[str, Any]:
+def _tested(some: Any, framework: str, arguments: Any, make: Any) -> dict[str, Any]:
+    """The tests with contracts broken, or with what stands at their seams made anew."""
     from contracts import apply
 
     from gradxform import _backend
@@ -80,27 +96,18 @@ def _run(some: Any, framework: str, arguments: Any, make: Any) -> dict[str, Any]
     return {**run.tested(arguments), "calls": sum(count[0] for count in calls)}
 
 
-def _verdict(contract: Any, framework: str, result: Any, seconds: float, word: str = "out of time") -> Verdict:
-    if result is None:
-        return Verdict(contract.name, framework, word, "", "", seconds)
-    if result["code"] == 0:
-        word = "survived" if result["calls"] else "not reached"
-    else:
-        right = result["code"] == 1 and result["when"] == "call" and result["calls"]
-        word = "caught" if right and not result["where"].startswith("contracts") else "broken"
-    return Verdict(contract.name, framework, word, result["test"], result["error"], seconds)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.__stderr__, flush=True)
-
-
 def contracts_run(frameworks: list[str], only: str, workers: int) -> Iterator[Verdict]:
-    """All contracts, one framework after the other, each in a process that imports it once."""
+    """All contracts, one framework after the other."""
     for framework in frameworks:
         work = functools.partial(in_framework, framework, only, workers)
         for _, result, _ in run.forked([(framework, work)], 1, 3600.0, heard=True):
-            yield from (Verdict(*verdict) for verdict in result or ())
+            if result is None:
+                raise RuntimeError(f"the process of {framework} ended before its time")
+            yield from (Verdict(*made) for made in result)
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def copied(folder: str) -> Path:
@@ -113,28 +120,39 @@ def copied(folder: str) -> Path:
 
 
 def main() -> int:
-    """The command."""
+    """The command; 1 if a fault was not noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="contracts whose name has this part")
-    parser.add_argument("--framework", action="append", help="one framework; several times for several")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", help="contracts whose name has this part; no cosmic-ray")
+    parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="one of them; no cosmic-ray")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--minutes", type=float, default=40.0, help="for all; cosmic-ray has what contracts leave")
+    parser.add_argument("--out", type=os.path.abspath, help="the page to write")
     parser.add_argument("--here", action="store_true", help="in this tree, and not in a copy of it")
-    arguments = parser.parse_args()
-    if not arguments.here:
+    given = parser.parse_args()
+    if not given.here:
         with tempfile.TemporaryDirectory() as folder:
             tree = copied(folder)
             command = [sys.executable, str(tree / "tests/proof/mutants.py"), "--here", *sys.argv[1:]]
+            command += ["--out", given.out] if given.out else []
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
-    verdicts = list(contracts_run(arguments.framework or list(ALL), arguments.only, arguments.jobs))
-    for verdict in verdicts:
-        if verdict.word != "caught":
-            print(verdict)
-    print(len(verdicts), sum(verdict.word == "caught" for verdict in verdicts))
-    return 0
+    begun, mutants = time.monotonic(), []
+    sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms")]
+    verdicts = list(contracts_run(given.framework or list(FRAMEWORKS), given.only or "", given.jobs))
+    middle = time.monotonic()
+    if not (given.only or given.framework):
+        mutants = cosmic.outcomes(ROOT, given.jobs, 60 * given.minutes - (middle - begun))
+    took = f"contracts took {(middle - begun) / 60:.0f} min and cosmic-ray {(time.monotonic() - middle) / 60:.0f} min"
+    if given.out:
+        known = cosmic.equivalents(ROOT)
+        Path(given.out).write_text(page(verdicts, mutants, known, f"on {given.jobs} cores, {took}"), encoding="utf-8")
+    lost = [made for made in verdicts if made.word != "caught"]
+    survivors = [mutant for mutant in mutants if mutant.word == "survived"]
+    for made in lost:
+        print(made)
+    print(f"{len(verdicts) - len(lost)} of {len(verdicts)} faults caught, {len(survivors)} mutants survived; {took}")
+    return 1 if lost or survivors else 0
 
-
-ALL = ("numpy", "jax", "tensorflow", "torch")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,14 +1,87 @@
-"""The contracts themselves; and what mutation testing found no test for."""
+"""The contracts and what runs them; and tests that mutation testing found missing."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from contracts_backends import CONTRACTS
+from mutants import verdict
+from mutants_cosmic import Equivalent, Mutant
 
 import gradxform as gx
 from gradxform import _backend
+from gradxform._transformation import factories
+
+NEEDS_NONE = {"compile"}
+"""It computes nothing: the contracts that are seen compiled alone run through it."""
+NEEDS_NONE_HERE = {
+    *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # they have no sparse arrays
+    *("jax.copied", "tensorflow.copied"),  # arrays that cannot be written to
+    *("numpy.peer_norm", "numpy.on_backward", "numpy.stop_gradient", "numpy.straight_through"),  # NumPy has none
+}
+
+
+def test_contracts_are_told_apart() -> None:
+    assert len({contract.name for contract in CONTRACTS}) == len(CONTRACTS)
+
+
+def test_every_transform_has_a_contract() -> None:
+    assert set(factories) <= {contract.target for contract in CONTRACTS}
+
+
+@pytest.mark.parametrize("framework", _backend.FRAMEWORKS)
+def test_every_primitive_has_a_contract(framework: str) -> None:
+    primitives = {name for name, value in vars(_backend.Backend).items() if callable(value) and name[0] != "_"}
+    wanted = {name for name in primitives - NEEDS_NONE if f"{framework}.{name}" not in NEEDS_NONE_HERE}
+    assert {f"kernel.{name}" for name in wanted} <= {c.target for c in CONTRACTS if framework in c.frameworks}
+
+
+def test_a_broken_contract_is_caught(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("mutants.py")), "--here", "--framework", "numpy"]
+    command += ["--only", "clip_rms", "--jobs", "1", "--out", str(tmp_path / "page.md")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of 1 faults caught" in done.stdout
+    assert "| clip_rms: the root mean square is the norm | `test_table: test_right_numbers`" in (
+        tmp_path / "page.md"
+    ).read_text(encoding="utf-8")
+
+
+FAILED = {"code": 1, "when": "call", "test": "a", "error": "AssertionError", "where": "test_a.py", "calls": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, "caught"),
+        ({"error": "TypeError"}, "caught"),
+        ({"code": 0}, "survived"),
+        ({"code": 0, "calls": 0}, "not reached"),
+        ({"calls": 0}, "broken"),
+        ({"when": "setup"}, "broken"),
+        ({"code": 2, "when": ""}, "broken"),
+        ({"error": "TypeError", "where": "contracts.py"}, "broken"),
+    ],
+    ids=repr,
+)
+def test_what_counts_as_caught(change: dict[str, Any], word: str) -> None:
+    assert verdict("a", "numpy", FAILED | change).word == word
+    assert verdict("a", "numpy", None).word == "out of time"
+
+
+def test_equivalent_mutants_are_known_by_what_stands_in_their_line() -> None:
+    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "if x[0] > 1:")
+    assert Equivalent("*", "AddNot", "if x[0] > *:", "").matches(mutant)
+    assert not Equivalent("gradxform/b.py", "AddNot", "if x[0] > 1:", "").matches(mutant)
+    assert not Equivalent("*", "AddNot", "if x", "").matches(mutant)
+
+
+# --- what mutation testing found no test for -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("framework", _backend.installed())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import assert_ulp, f32
 
 import gradxform as gx
 from gradxform.proof.reference import norm, reference
@@ -14,10 +15,6 @@ from gradxform.testing import max_ulp
 
 def of(expression: str, *leaves: Any) -> list[Any]:
     return reference(gx.parse(expression), [(f"leaf{i}", leaf) for i, leaf in enumerate(leaves)])
-
-
-def f32(*values: float) -> Any:
-    return np.array(values, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +43,7 @@ def f32(*values: float) -> Any:
     ],
 )
 def test_by_hand(expression: str, leaves: list[Any], wanted: list[Any]) -> None:
-    for got, right in zip(of(expression, *leaves), wanted, strict=True):
-        assert max_ulp(got, right) == 0
+    assert_ulp(of(expression, *leaves), wanted, 0)
 
 
 def test_many_small_leaves() -> None:

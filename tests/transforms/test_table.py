@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, NORM_CLIPS
+from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
 
 import gradxform as gx
 from gradxform._transformation import factories
 from gradxform.proof import parity, rows
 from gradxform.proof.cases import Group, mixed, ordinary_and_hard
 from gradxform.proof.gradients import gradients
-from gradxform.proof.judge import judge
 from gradxform.proof.rows import DTYPES, MIXED, Row
 
 COMPILING = {("jax", "eager"), ("jax", "compiled"), ("tensorflow", "compiled"), ("torch", "compiled")}
@@ -37,6 +36,8 @@ def combinations() -> Iterator[Any]:
     firsts = rows.first()
     for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
         others = [dtype for dtype in row.dtypes if dtype != "float32"]
+        if where == INDUCTOR and row.ulp:  # inductor takes up to half a minute for sums in 64 bits
+            others = ["float16", "bfloat16"]
         for dtype in (*row.dtypes, *([MIXED] if row.expression == MIX else [])):
             reason = ""
             if where in COMPILING and dtype not in ("float32", MIXED, others[rank % len(others)]):
@@ -52,30 +53,24 @@ def _slowest_first(where: tuple[str, str]) -> int:
     return order.index(where) if where in order else len(order)
 
 
-def group_of(row: Row, dtype: str, compiled: bool) -> Group:
+def group_of(row: Row, dtype: str, few: bool) -> Group:
     """The runs of a row in one dtype."""
     if dtype == MIXED:
         return mixed()
-    return ordinary_and_hard(row, dtype, large=not compiled or row.expression == LARGE)
+    return ordinary_and_hard(row, dtype, large=not few or row.expression == LARGE)
 
 
 @pytest.mark.parametrize(("framework", "mode", "dtype", "row"), list(combinations()))
 def test_right_numbers(framework: str, mode: str, dtype: str, row: Row) -> None:
-    run = parity.runner(row.tx, framework, mode)
-    for name, (steps, params) in group_of(row, dtype, (framework, mode) in COMPILING).runs.items():
-        results, _ = run(steps, params)
-        for step, wanted in enumerate(parity.expected_steps(row.tx, steps, params)):
-            where = f"{name}, step {step}"
-            assert not results[step].problem, f"{where}: {results[step].problem}"
-            verdict = judge(results[step].leaves, wanted, framework, row)
-            assert not verdict.wrong, f"{where}: {verdict.wrong} at {verdict.worst}"
-            assert not verdict.over, f"{where}: {verdict.over}"
+    few = (framework, mode) in COMPILING or framework == "tensorflow"
+    assert_right(row, group_of(row, dtype, few), framework, mode)
 
 
 def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> None:
     quick = [parameter.values for parameter in combinations() if not parameter.marks]
     for where in MODES:
-        assert set(DTYPES) <= {dtype for *mode, dtype, _ in quick if tuple(mode) == where}
+        dtypes = {dtype for *mode, dtype, _ in quick if tuple(mode) == where}
+        assert set(DTYPES) <= dtypes or where == INDUCTOR
         for row in rows.first():
             dtypes = {dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row)}
             assert "float32" in dtypes

@@ -1,0 +1,265 @@
+"""Contracts of the transforms, of the flat view and its formulas, of states, and of functions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from contracts import Contract, after, each, ignored, instead, own, rows, ruled, still
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform import _formulas as formulas
+
+COMPILES = FLOWS = ("jax", "tensorflow", "torch")
+CATALOGUE, MEASURING, PRIMITIVES = "transforms/test_catalogue", "transforms/test_measuring", "numerics/test_primitives"
+FLAT, HARD = each("core/test_flat", "test_cases"), each("transforms/test_hard", "test_hard_cases", "eager")
+EXAMPLES, SURGERY = each(CATALOGUE, "per_example_clips", "eager"), each(CATALOGUE, "gradient_surgery", "eager")
+SKIPPED, SCHEDULES = each(CATALOGUE, "skipped_steps_leave", "eager"), each(CATALOGUE, "any_number_may_be_a_schedule")
+
+
+def given(change: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    """A function that is given other arguments: `change(original, *arguments)`."""
+    return lambda make, backend: lambda *args, **kwargs: change(make, *args, **kwargs)
+
+
+def _upper_only(make: Any, max_abs: Any = None, *, low: Any = None, high: Any = None) -> Any:
+    return make(low=low, high=high) if max_abs is None else make(high=max_abs)
+
+
+def _first_axis(make: Any, limit: Any, *, axes: Any = None, **rest: Any) -> Any:
+    return make(limit, axes=axes[:1] if isinstance(axes, tuple) else axes, **rest)
+
+
+def _other_axes(make: Any, *args: Any, axes: Any = None, **rest: Any) -> Any:
+    return make(*args, axes={"keras": "torch", "torch": "keras", None: "keras"}.get(axes, axes), **rest)
+
+
+def _default_for_all(rules: Any, default: Any = None) -> Any:
+    return gx.chain(*(gx.masked(tx, where) for where, tx in rules.items()), default or gx.identity())
+
+
+def _before_is_after(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    view, new = rule(view, state, context)
+    if not hasattr(new, "measures"):  # a chain, each part of which has its own
+        return view, new
+    found = {name: m._replace(norm_before=m.norm_after) for name, m in new.measures.items()}
+    return view, new._replace(measures=found)
+
+
+TRANSFORMS: Any = (
+    ("clip_value", "the limit is ignored", ruled(ignored), rows("clip_value")),
+    ("clip_value", "negative elements are not limited", given(_upper_only), rows("clip_value")),
+    ("clip_norm", "the limit is ignored", ruled(ignored), rows("clip_norm")),
+    ("clip_norm", "the norm is that of all gradients together",
+     instead(lambda limit, *, ord=None, **_: gx.clip_global_norm(limit, ord=ord)), rows("clip_norm and not axes")),
+    ("clip_norm", "the order of the norm is ignored",
+     given(lambda make, limit, *, ord=None, **rest: make(limit, **rest)), rows("clip_norm and ord")),
+    ("clip_norm", "only the first of the axes counts", given(_first_axis), rows("clip_norm and axes")),
+    ("clip_norm", "another library's formula is ignored",
+     given(lambda make, limit, *, like=None, **rest: make(limit, **rest)),
+     each("transforms/test_peers", "published_formula", "eager")),
+    ("clip_global_norm", "the norm is that of each gradient by itself",
+     instead(lambda limit, *, ord=None, **_: gx.clip_norm(limit, ord=ord)), rows("clip_global_norm")),
+    ("clip_global_norm", "the limit is twice as large", given(lambda make, c, **rest: make(2 * c, **rest)),
+     rows("clip_global_norm")),
+    ("clip_rms", "the root mean square is the norm", instead(lambda limit: gx.clip_norm(limit)), rows("clip_rms")),
+    ("clip_average_norm", "the norm is divided by the root of the count", instead(lambda limit: gx.clip_rms(limit)),
+     rows("clip_average_norm")),
+    ("scale", "the sign is lost", given(lambda make, factor: make(abs(factor))), rows("scale")),
+    ("scale_by_schedule", "the schedule sees step + 1", given(lambda make, f: make(lambda t: f(t + 1))), SCHEDULES),
+    ("stop", "it multiplies by zero", instead(lambda: gx.scale(0.0)), rows("stop or freeze")),
+    ("freeze", "it multiplies by zero", instead(lambda where: gx.masked(gx.scale(0.0), where)), rows("freeze")),
+    ("identity", "an integer gradient is refused", instead(lambda: gx.scale(1.0)),
+     each(PRIMITIVES, "identity_and_scale_and_integers")),
+    ("chain", "the transforms are applied in the opposite order", given(lambda make, *txs: make(*txs[::-1])),
+     rows("chain and clip_value")),
+    ("chain", "the last transform is left out", given(lambda make, *txs: make(*txs[:-1])),
+     rows("chain and clip_value")),
+    ("masked", "the mask is ignored", given(lambda make, tx, where: make(tx, "**")), rows("masked")),
+    ("partition", "the default takes every gradient", instead(_default_for_all), FLAT),
+    ("partition", "the second rule takes the leaf of the first",
+     given(lambda make, rules, default=None: make(dict(reversed(rules.items())), default)),
+     own("backends/test_numpy", "first_rule_that_matches"), ("numpy",)),
+    ("elementwise", "the function is applied twice", given(lambda make, f: make(lambda x: f(f(x)))),
+     each(CATALOGUE, "a_function_of_ones_own", "eager")),
+    ("transform", "what the function returns is thrown away", ruled(ignored),
+     each(CATALOGUE, "a_transform_of_ones_own", "eager")),
+    ("measure", "the norm before is the one after", ruled(_before_is_after),
+     each(MEASURING, "norms_and_factors_are_those", "eager")),
+    ("measure", "the state is not advanced", ruled(still), each(MEASURING, "one_small_gradient", "eager")),
+    ("centralize", "the mean is over the outputs", given(_other_axes), rows("centralize")),
+    ("normalize_norm", "the norm is that of all gradients together", instead(lambda: gx.normalize_global_norm()),
+     rows("normalize_norm")),
+    ("normalize_global_norm", "the norm is that of each gradient", instead(lambda: gx.normalize_norm()),
+     rows("normalize_global_norm")),
+    ("sign", "the gradients come back as they are", ruled(ignored), rows("sign")),
+    ("zero_nonfinite", "the gradients come back as they are", ruled(ignored), rows("zero_nonfinite")),
+    ("skip_nonfinite", "one step more is skipped before one is handed on",
+     given(lambda make, tx, max_consecutive=None: make(tx, max_consecutive and max_consecutive + 1)), SKIPPED),
+    ("skip_large", "a step beyond the limit is applied", instead(lambda tx, limit: gx.skip_nonfinite(tx)),
+     each(CATALOGUE, "large_steps_are_skipped")),
+    ("accumulate", "the update comes one step late", given(lambda make, tx, k: make(tx, k + 1)), rows("accumulate")),
+    ("ema", "the first steps are not debiased", given(lambda make, d, debias=True: make(d, False)), rows("ema")),
+    ("ema", "the state is not advanced", ruled(still), rows("ema")),
+    ("trace", "nesterov is ignored", given(lambda make, d, nesterov=False: make(d)), rows("trace and nesterov")),
+    ("trace", "the state is not advanced", ruled(still), rows("trace and not measure")),
+    ("clip_adaptive", "the least norm of parameters is ignored",
+     given(lambda make, c, *, eps=0.0, axes=None: make(c, eps=0.0, axes=axes)), rows("clip_adaptive and eps")),
+    ("clip_adaptive", "a unit is an input", given(_other_axes), rows("clip_adaptive and keras")),
+    ("clip_percentile", "the window is one norm too long",
+     given(lambda make, p, window=1000, **rest: make(p, window + 1, **rest)), rows("clip_percentile")),
+    ("clip_zscore", "the warm-up is one step too short",
+     given(lambda make, z=2.5, d=0.97, warmup=25, **rest: make(z, d, max(warmup - 1, 1), **rest)), rows("clip_zscore")),
+    ("add_decayed_weights", "the parameters are subtracted", given(lambda make, decay: make(-decay)),
+     rows("add_decayed_weights")),
+    ("add_noise", "the deviation is the variance", given(lambda make, s, seed: make(s * s, seed)), rows("add_noise")),
+    ("add_noise", "every step has the noise of the first", ruled(still), rows("add_noise")),
+)  # fmt: skip
+
+
+def _without_nan(norms: Any, backend: Any) -> Any:
+    def wrong(self: Any, ord: float = 2) -> Any:
+        found = norms(self, ord)
+        return found._replace(value=self.backend.compute(_finite, found.value))
+
+    return wrong
+
+
+def _finite(xp: Any, x: Any) -> Any:
+    return xp.where(xp.isfinite(x), x, 0.0)
+
+
+def _with_epsilon(limit: Any, backend: Any) -> Any:
+    return lambda norm, c: limit(norm._replace(value=norm.backend.compute(_more, norm.value)), c)
+
+
+def _more(xp: Any, x: Any) -> Any:
+    return x + 1e-6
+
+
+VIEW: Any = (
+    ("view.norms", "a NaN is dropped from the norm", _without_nan, HARD),
+    ("view.norms", "the pending factor is forgotten",
+     given(lambda norms, self, ord=2: norms(self._replace(factor=None), ord)), FLAT),
+    ("view.global_norm", "stopped and masked-out gradients count in the norm",
+     given(lambda norm, self, ord=2: norm(self._replace(active=self.source.everything), ord)),
+     rows("masked or freeze or partition")),
+    ("view.scaled", "the factor is applied twice",
+     given(lambda scaled, self, factor: scaled(scaled(self, factor), factor)), rows("scale and not clip")),
+    ("view.results", "a None becomes a zero", after(lambda found: [0.0 if leaf is None else leaf for leaf in found]),
+     FLAT),
+    ("view.widen", "a mask holds for what follows", instead(lambda self, outer: self), FLAT),
+    ("view.stop", "a stopped gradient comes back", instead(lambda self: self), rows("stop or freeze")),
+    ("view.skipped", "a stopped gradient is handed to the optimizer as zeros", instead(lambda self: set()),
+     own("backends/test_{f}", "stopped_variables_are_left_out or frozen_parameters_stay"), ("tensorflow", "torch")),
+    ("limit", "a gradient within the limit is scaled up to it",
+     instead(lambda norm, c: norm.backend.compute(formulas.quotient, c, norm.value)), HARD),
+    ("limit", "1e-6 is added to the norm", _with_epsilon, HARD),
+    ("limit_single", "float32 norms are compared with the limit in float64", instead(formulas.limit_double),
+     each(PRIMITIVES, "float32_is_compared")),
+    ("what is finite", "an infinity is let through",
+     instead(lambda xp, x: xp.where(abs(x) >= 0, x, xp.zeros_like(x))), rows("zero_nonfinite")),
+    ("mean of a sum", "the sum is not divided", instead(lambda xp, total, lost, every: total + lost),
+     rows("accumulate")),
+    ("what rounding took", "it is forgotten", instead(lambda xp, x, *rest: 0.0 * x), rows("accumulate")),
+    ("words of a path", "every gradient has the same noise", instead(lambda path: (0.0, 0.0)), rows("add_noise")),
+    ("weights of tasks", "gradients are projected in the wrong direction", after(lambda found: 2.0 - found), SURGERY),
+)  # fmt: skip
+
+
+def _state_moves_on(applied_if: Any, view: Any, condition: Any, update: Any, state: Any) -> Any:
+    return applied_if(view, condition, update, state)[0], update()[1]
+
+
+def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
+    own, (leaves, _) = _backend.opened(state)
+    other, (likes, structure) = _backend.opened(like)
+    if own is None or other is None or len(leaves) != len(likes):
+        return matched(what, state, like)
+    both = zip(leaves, likes, strict=True)
+    new = [None if a is None or b is None else other.placed(own.to_numpy(a), b) for a, b in both]
+    return other.unflatten(structure, new)
+
+
+def _each_by_itself(grads: Any, max_norm: Any) -> Any:
+    sums, counts = gx.per_example_clip_norm(grads, max_norm)
+    backend = _backend.lookup(counts)
+    return sums, None if backend is None else backend.flatten(counts)[0][0]
+
+
+FUNCTIONS: Any = (
+    ("applied_if", "a step that ought to be skipped is applied",
+     instead(lambda view, condition, update, state: update()), SKIPPED),
+    ("applied_if", "the state moves on in a step that is skipped", given(_state_moves_on), SKIPPED),
+    ("advanced", "the counter is not advanced", instead(lambda view, count: count), SCHEDULES),
+    ("between", "values out of range are taken", instead(lambda view, number, low, high: number),
+     own(CATALOGUE, "values_out_of_range"), ("numpy",)),
+    ("has_updated", "it says that every step was applied", instead(lambda state: True), SKIPPED),
+    ("matched", "a restored state finds its place by number and not by path", given(_by_place),
+     each("functions/test_portable", "goes_on_in_another"), ("torch",)),
+    ("global_norm", "the order of the norm is ignored", given(lambda norm, tree, *, ord=None: norm(tree)),
+     each("proof/test_contracts", "norm_of_all_leaves")),
+    ("norms", "each path has another one's norm",
+     after(lambda found: dict(zip(found, list(found.values())[::-1], strict=True))),
+     each(MEASURING, "norms_by_path", "eager")),
+    ("nonfinite_paths", "the first of the paths is missing", after(lambda found: found[1:]),
+     each(MEASURING, "nonfinite_paths and not traced")),
+    ("metrics", "the first measure is missing", after(lambda found: dict(list(found.items())[1:])),
+     each(MEASURING, "norms_and_factors_are_those", "eager")),
+    ("per_example_clip_norm", "the sum is divided by two", after(lambda found: (gx.scale(0.5)(found[0]), found[1])),
+     EXAMPLES),
+    ("per_example_clip_global_norm", "each parameter is limited by itself", instead(_each_by_itself), EXAMPLES),
+    ("mean", "the sum is not divided", given(lambda mean, trees: gx.scale(float(len(trees)))(mean(trees))),
+     each(CATALOGUE, "mean_of_trees", "eager")),
+    ("pcgrad", "gradients that conflict are added up",
+     instead(lambda trees, seed: gx.scale(float(len(trees)))(gx.mean(trees))), SURGERY),
+    ("reverse_gradient", "the gradient is not reversed", given(lambda reverse, x, scale=1.0: reverse(x, -scale)),
+     each("functions/test_backward", "test_reversed", "not compiled"), FLOWS),
+)  # fmt: skip
+
+
+def _reads_a_value(limit: Any, norm: Any, c: Any) -> Any:
+    factor = limit(norm, c)
+    bool(norm.backend.compute(_is_one, factor))
+    return factor
+
+
+def _is_one(xp: Any, x: Any) -> Any:
+    return xp.any(x >= 1.0) if len(getattr(x, "shape", ())) else x >= 1.0
+
+
+def _rounds_when_compiled(compute: Any, backend: Any) -> Any:
+    here = importlib.import_module(backend.name)
+
+    def is_traced(found: Any) -> bool:
+        if backend.name == "tensorflow":
+            return not here.executing_eagerly()
+        if backend.name == "torch":
+            return bool(here.compiler.is_compiling())
+        return isinstance(getattr(found, "high", found), here.core.Tracer)
+
+    def wrong(formula: Any, *operands: Any, **static: Any) -> Any:
+        found = compute(formula, *operands, **static)
+        return compute(_nearest, found) if is_traced(found) else found
+
+    return wrong
+
+
+def _nearest(xp: Any, x: Any) -> Any:
+    return xp.rounded(x, "float32")
+
+
+COMPILED: Any = (
+    ("kernel.compute", "compiled code rounds what it computes on its way to float32", _rounds_when_compiled,
+     rows("chain and 1e25", "compiled"), COMPILES),
+    ("limit", "a value is read while the code is traced", given(_reads_a_value),
+     rows("clip_global_norm and 2.5", "compiled"), COMPILES),
+    ("equality", "an equal transformation is traced anew", instead(lambda self, other: self is other),
+     own("backends/test_{f}", "rebuilt_equal_chain_does_not_retrace"), ("jax", "tensorflow")),
+    ("either", "compiled code takes the state of a step that is skipped",
+     instead(lambda view, condition, yes, no: yes), each(CATALOGUE, "skipped_steps_leave", "compiled"), COMPILES),
+)  # fmt: skip
+
+LIBRARY = [Contract(*row) for row in (*TRANSFORMS, *VIEW, *FUNCTIONS, *COMPILED)]

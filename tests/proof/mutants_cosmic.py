@@ -1,0 +1,179 @@
+"""cosmic-ray over the mathematics: its mutations and filters, each tested in a forked process; no file is changed."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.machinery
+import importlib.util
+import random
+import re
+import shlex
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import mutants_run as run
+
+SEED = 20240229
+OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox")
+"""What NumPy's tests do without; it is as if it were not installed."""
+
+
+class Mutant(NamedTuple):
+    """One mutation of cosmic-ray, and what became of it."""
+
+    module: str
+    operator: str
+    occurrence: int
+    line: int
+    text: str
+    """The line as it is."""
+    word: str = "not run"
+    """killed, survived, equivalent, out of time, not run."""
+    new: str = ""
+    """The line as it became."""
+    test: str = ""
+    """What killed it."""
+
+
+def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
+    """All that cosmic-ray makes of the modules, without what its filters and annotations leave out."""
+    from cosmic_ray.commands import init
+    from cosmic_ray.config import load_config
+    from cosmic_ray.tools.filters import operators_filter, pragma_no_mutate
+    from cosmic_ray.work_db import use_db
+
+    config, session = str(root / "tests/proof/cosmic_ray.toml"), str(folder / "session.sqlite")
+    with use_db(session) as work:
+        paths = [root / module for module in load_config(config)["module-path"]]
+        init(paths, work, {})
+    operators_filter.main([session, config])
+    pragma_no_mutate.main([session])
+    with use_db(session) as work:
+        specs = [mutation for item in work.pending_work_items for mutation in item.mutations]
+    for path in paths:
+        source = path.read_text()
+        lines, hints = source.splitlines(), _annotations(source)
+        for spec in sorted((s for s in specs if s.module_path == path), key=lambda s: (s.start_pos, s.operator_name)):
+            if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in hints):
+                module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
+                yield Mutant(module, spec.operator_name, spec.occurrence, line, lines[line - 1].strip())
+
+
+def _annotations(source: str) -> list[Any]:
+    """Where annotations stand, which no one evaluates."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for hint in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(hint, ast.expr):
+                found.append(((hint.lineno, hint.col_offset), (hint.end_lineno, hint.end_col_offset)))
+    return found
+
+
+def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
+    """Each mutant, in an order that a fixed seed draws, as long as there is time."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(mutants(root, Path(folder)))
+    known = equivalents(root)
+    for i, mutant in enumerate(found):
+        if any(entry.matches(mutant) for entry in known):
+            found[i] = mutant._replace(word="equivalent")
+    order = [i for i, mutant in enumerate(found) if mutant.word == "not run"]
+    random.Random(SEED).shuffle(order)
+    tests = shlex.split(load(root)["test-command"])[5:]
+    run.warm("hypothesis")
+    (control,) = run.forked([(None, functools.partial(_tested, root, None, tests))], 1, 300.0)
+    if control.result is None or control.result["code"] != 0:
+        raise RuntimeError(f"NumPy's tests fail without a mutation: {control.result}")
+    limit = max(30.0, 4 * control.seconds)
+    jobs = ((i, functools.partial(_tested, root, found[i], tests)) for i in order)
+    for i, result, _ in run.forked(jobs, workers, limit, begun + seconds):
+        word = "out of time" if result is None else "killed" if result["code"] else "survived"
+        new = found[i] = found[i]._replace(word=word, **{key: result[key] for key in ("new", "test") if result})
+        print(f"{word} {new.module}:{new.line} {new.operator}: {new.text}  ->  {new.new}  {new.test}", flush=True)
+    return found
+
+
+def load(root: Path) -> Any:
+    """The configuration."""
+    return tomllib.loads((root / "tests/proof/cosmic_ray.toml").read_text())["cosmic-ray"]
+
+
+def _tested(root: Path, mutant: Mutant | None, tests: list[str]) -> dict[str, Any]:
+    """NumPy's tests with a module that reads otherwise than its file."""
+    finder = _Finder()
+    if mutant is not None:
+        finder.mutate(root / mutant.module, mutant)
+    find = importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name in OTHERS else find(name, *rest)
+    sys.meta_path.insert(0, finder)
+    result: dict[str, Any] = {}
+    files = [name for name in tests if name.endswith(".py")]
+    for file in files:  # one after the other, since to collect them all takes longer than most mutants live
+        result = run.tested([file, *(name for name in tests if name not in files)])
+        if result["code"]:
+            break
+    return {**result, "new": finder.new}
+
+
+class _Finder:
+    """Finds the mutated module, and none of the other frameworks."""
+
+    name = path = code = new = ""
+
+    def mutate(self, path: Path, mutant: Mutant) -> None:
+        from cosmic_ray.mutating import mutate_code
+        from cosmic_ray.plugins import get_operator
+
+        source = path.read_text()
+        self.code = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence) or source
+        both = zip(source.splitlines(), self.code.splitlines(), strict=False)
+        self.new = next((b.strip() for a, b in both if a != b), "")
+        self.name, self.path = mutant.module.removesuffix(".py").replace("/", "."), str(path)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As Python asks for it."""
+        if name.partition(".")[0] in OTHERS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name != self.name:
+            return None
+        return importlib.util.spec_from_file_location(name, self.path, loader=_Loader(name, self.path, self.code))
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a code that is not in the file."""
+
+    def __init__(self, name: str, path: str, code: str) -> None:
+        super().__init__(name, path)
+        self.code = code
+
+    def get_code(self, fullname: str) -> Any:
+        """As Python asks for it."""
+        return compile(self.code, self.path, "exec", dont_inherit=True)
+
+
+class Equivalent(NamedTuple):
+    """Mutants that change nothing a test could see, by module, operator and line; * stands for anything."""
+
+    module: str
+    operator: str
+    line: str
+    reason: str
+
+    def matches(self, mutant: Mutant) -> bool:
+        """Whether it is about a mutant."""
+        pairs = zip(self[:3], (mutant.module, mutant.operator.removeprefix("core/"), mutant.text), strict=True)
+        return all(re.fullmatch(re.escape(like).replace(r"\*", ".*"), text) for like, text in pairs)
+
+
+def equivalents(root: Path) -> list[Equivalent]:
+    """The list; an entry that no mutant matches any more is reported, and breaks nothing."""
+    file = root / "tests/proof/mutants_equivalent.toml"
+    given = tomllib.loads(file.read_text()) if file.exists() else {}
+    return [Equivalent(module, *entry) for module, entries in given.get("equivalent", {}).items() for entry in entries]
