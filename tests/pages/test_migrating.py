@@ -32,7 +32,6 @@ from gradxform import _backend
 from gradxform.testing import max_ulp
 
 PAGE = ROOT / "docs/migrating/index.md"
-sys.path += [str(ROOT / "tests" / folder) for folder in ("adapters", "programs")]  # whose tests are run here too
 F = np.float32
 Leaves = Sequence[Any]
 Side = Callable[[Leaves, float], list[Any]]
