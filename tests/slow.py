@@ -33,6 +33,7 @@ SLOW = {
     r"test_jax_meta\.py::(?!test_(updates|within|at)).*": XLA,
     r"test_jax_meta\.py::test_updates.*\[(?!clip_(global_)?norm|clip_value|scale|skip_large)": XLA,
     r"test_jax_state\.py::test_(pmap|the_transformation_itself|a_run_that_is_saved)": PROCESSES,
+    r"test_mlx_backend\.py::test_right_numbers\[.*(accumulate|chain|ema|measure|skip)": "MLX compiles eager loops, too",
     r"test_mlx_backend\.py::.*compiled.*(chain|trace|ema|norm)": "MLX hands each fused loop to a C++ compiler",
     r"test_mlx_backend\.py::test_a_training_step\[True\]": "MLX hands each fused loop to a C++ compiler",
     r"test_tensorflow\.py::test_dtypes\[XLA": XLA,
@@ -47,6 +48,7 @@ SLOW = {
     r"test_accuracy\.py::test_an_embedding\[(?!numpy|torch-eager)": LARGE,
     r"test_primitives\.py::.*torch-compiled": INDUCTOR,
     r"test_primitives\.py::test_(derivatives_of_many_leaves|double_precision_compiled)": INDUCTOR,
+    r"test_primitives\.py::test_extreme_factors_compiled.*torch": INDUCTOR,
     r"test_primitives\.py::test_many_leaves(_of_few_sizes.*)?\[.*jax": XLA,
     # --- pages
     r"test_docs\.py::.*\[docs/(extending|guides/(jax|keras)|how-to/(exploding|change|same|train))": TRAINS,

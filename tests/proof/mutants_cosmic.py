@@ -42,7 +42,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
-    """All that cosmic-ray makes of the modules, without what its filters and annotations leave out."""
+    """All that cosmic-ray makes of the modules, without what its filters leave out, and function headers."""
     from cosmic_ray.commands import init
     from cosmic_ray.config import load_config
     from cosmic_ray.tools.filters import operators_filter, pragma_no_mutate
@@ -58,21 +58,25 @@ def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
         specs = [mutation for item in work.pending_work_items for mutation in item.mutations]
     for path in paths:
         source = path.read_text()
-        lines, hints = source.splitlines(), _annotations(source)
+        lines, headers = source.splitlines(), list(_headers(source))
         for spec in sorted((s for s in specs if s.module_path == path), key=lambda s: (s.start_pos, s.operator_name)):
-            if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in hints):
+            if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in headers):
                 module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
                 yield Mutant(module, spec.operator_name, spec.occurrence, line, lines[line - 1].strip())
 
 
-def _annotations(source: str) -> list[Any]:
-    """Where annotations stand, which no one evaluates."""
-    found = []
+def _headers(source: str) -> Iterator[Any]:
+    """Where the headers of functions and the annotations of classes stand, but for default values."""
     for node in ast.walk(ast.parse(source)):
-        for hint in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if isinstance(hint, ast.expr):
-                found.append(((hint.lineno, hint.col_offset), (hint.end_lineno, hint.end_col_offset)))
-    return found
+        if isinstance(node, ast.FunctionDef):
+            stops = sorted(
+                (((at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)))
+                for at in (*node.args.defaults, *filter(None, node.args.kw_defaults), node.body[0])
+            )
+            starts = [(node.lineno, node.col_offset), *(end for _, end in stops)]
+            yield from zip(starts, (first for first, _ in stops), strict=False)
+        elif isinstance(node, ast.AnnAssign):
+            yield (node.lineno, node.col_offset), (node.annotation.end_lineno, node.annotation.end_col_offset)
 
 
 def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
@@ -119,9 +123,8 @@ def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = ""
     sys.meta_path.insert(0, finder)
     result: dict[str, Any] = {}
     files = [name for name in tests if name.endswith(".py")]
-    for file in sorted(
-        files, key=lambda file: file != first
-    ):  # one after the other, since to collect them all takes longer than most mutants live
+    # One after the other: to collect them all takes longer than most mutants live.
+    for file in sorted(files, key=lambda file: file != first):
         result = run.tested([file, *(name for name in tests if name not in files)])
         if result["code"]:
             break
@@ -165,7 +168,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Equivalent(NamedTuple):
-    """Mutants that change nothing a test could see, by module, operator and line; * stands for anything."""
+    """Mutants that change nothing a test could see, by regular expressions for module, operator and line."""
 
     module: str
     operator: str
@@ -174,8 +177,8 @@ class Equivalent(NamedTuple):
 
     def matches(self, mutant: Mutant) -> bool:
         """Whether it is about a mutant."""
-        pairs = zip(self[:3], (mutant.module, mutant.operator.removeprefix("core/"), mutant.text), strict=True)
-        return all(re.fullmatch(re.escape(like).replace(r"\*", ".*"), text) for like, text in pairs)
+        given = mutant.module, mutant.operator.removeprefix("core/"), mutant.text
+        return all(re.fullmatch(like, text) for like, text in zip(self[:3], given, strict=True))
 
 
 def equivalents(root: Path) -> list[Equivalent]:

@@ -33,7 +33,7 @@ MATHEMATICS = """\
 
 [cosmic-ray](https://cosmic-ray.readthedocs.io) changes one operator, comparison, number or condition at a time;
 `tests/proof/cosmic_ray.toml` names the modules and the kinds of change. NumPy's tests run on each in a process of its
-own, as if no other framework were installed. Annotations are left out, since no one evaluates them.
+own, as if no other framework were installed. The headers of functions are left out, but for default values.
 """
 
 

@@ -27,6 +27,8 @@ COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("tor
 """Modes that compile or look up each operation: float32 and one other dtype in the quick part, the rest in the slow."""
 INDUCTOR = ("torch", "compiled")
 """Takes two to eight seconds a row: in the quick part, the rows that name a transform for the first time."""
+HALF_AND_SINGLE = ("float32", "float16", "bfloat16")
+"""All that inductor compiles of transforms that keep a state: sums in 64 bits take it half a minute each."""
 LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
 """The rows that see seven leaves instead of four, and all real dtypes in one tree, in the modes that compile."""
 
@@ -36,9 +38,12 @@ def combinations() -> Iterator[Any]:
     firsts = rows.first()
     for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
         others = [dtype for dtype in row.dtypes if dtype != "float32"]
-        if where == INDUCTOR and row.ulp:  # inductor takes up to half a minute for sums in 64 bits
-            others = ["float16", "bfloat16"]
-        for dtype in (*row.dtypes, *([MIXED] if row.expression == MIX else [])):
+        if where in COMPILING and row.ulp:  # sums in pairs of float64 numbers compile slowly
+            others = [dtype for dtype in others if dtype != "complex128"]
+        if where == INDUCTOR and row.ulp:
+            others = list(HALF_AND_SINGLE[1:])
+        dtypes = HALF_AND_SINGLE if where == INDUCTOR and row in rows.STATEFUL else row.dtypes
+        for dtype in (*dtypes, *([MIXED] if row.expression == MIX else [])):
             reason = ""
             quick = dtype in ("float32", others[rank % len(others)]) or (dtype == MIXED and where != INDUCTOR)
             if where in COMPILING and not quick:
