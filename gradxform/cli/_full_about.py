@@ -55,7 +55,7 @@ def trees_measured(sizes: Sizes) -> Iterator[str]:
     """What the trees hold."""
     yield "## The gradients"
     yield (
-        "Every transform sees, in each of its dtypes, small nested trees of matrices, a 0-d and an empty gradient and "
+        "Every transform sees, in each of its dtypes, small nested trees of matrices, a 0-d gradient and "
         "None (matrices alone where axes are given). One that keeps a state sees five steps of normal numbers, seven "
         "of hard ones, and one of each other kind. Without a state, it also sees one float32 leaf of "
         f"{math.prod(sizes.large):,} elements. "

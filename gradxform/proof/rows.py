@@ -60,6 +60,11 @@ class Row:
         return tuple(dtype for dtype in DTYPES if dtype not in left_out)
 
     @property
+    def mixed(self) -> bool:
+        """Whether it is run on several dtypes in one tree: without a state, over whole leaves."""
+        return self in STATELESS and not self.matrix
+
+    @property
     def steps(self) -> int:
         """How many gradients one after the other show what it does."""
         return 5 if self.tx.stateful else 1

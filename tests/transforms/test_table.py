@@ -30,7 +30,7 @@ INDUCTOR = ("torch", "compiled")
 HALF_AND_SINGLE = ("float32", "float16", "bfloat16")
 """All that inductor compiles of transforms that keep a state: sums in 64 bits take it half a minute each."""
 LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
-"""The rows that see seven leaves instead of four, and all real dtypes in one tree, in the modes that compile."""
+"""The rows that see seven leaves instead of three, and all real dtypes in one tree, in the modes that compile."""
 
 
 def combinations() -> Iterator[Any]:
@@ -43,9 +43,10 @@ def combinations() -> Iterator[Any]:
         if where == INDUCTOR and row.ulp:
             others = list(HALF_AND_SINGLE[1:])
         dtypes = HALF_AND_SINGLE if where == INDUCTOR and row in rows.STATEFUL else row.dtypes
-        for dtype in (*dtypes, *([MIXED] if row.expression == MIX else [])):
+        for dtype in (*dtypes, *([MIXED] if row.mixed and (where != INDUCTOR or row.expression == MIX) else [])):
             reason = ""
-            quick = dtype in ("float32", others[rank % len(others)]) or (dtype == MIXED and where != INDUCTOR)
+            quick = dtype in ("float32", others[rank % len(others)])
+            quick |= dtype == MIXED and row.expression == MIX and where != INDUCTOR
             if where in COMPILING and not quick:
                 reason = "a compiler takes seconds for each dtype; float32 and one other are in the quick part"
             elif where == INDUCTOR and row not in firsts:
@@ -62,7 +63,7 @@ def _slowest_first(where: tuple[str, str]) -> int:
 def group_of(row: Row, dtype: str, few: bool) -> Group:
     """The runs of a row in one dtype."""
     if dtype == MIXED:
-        return mixed()
+        return mixed(row)
     return ordinary_and_hard(row, dtype, large=not few or row.expression == LARGE)
 
 
