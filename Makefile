@@ -30,7 +30,7 @@ test-slow: $(READY) ## what is left out of it: the remaining dtypes under compil
 	$(BIN)/python -m pytest -q -m slow -n $(JOBS) --dist worksteal --durations=10
 
 mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
-	$(BIN)/python tests/proof/mutants.py
+	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md
 
 check: $(READY) ## format, lint, types, the built wheel in an empty folder, and the site, strictly
 	$(BIN)/ruff format --check .
