@@ -84,11 +84,7 @@ def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         found = list(mutants(root, Path(folder)))
-    known = equivalents(root)
-    for i, mutant in enumerate(found):
-        if any(entry.matches(mutant) for entry in known):
-            found[i] = mutant._replace(word="equivalent")
-    order = [i for i, mutant in enumerate(found) if mutant.word == "not run"]
+    order = list(range(len(found)))
     random.Random(SEED).shuffle(order)
     given = load(root)
     tests = shlex.split(given["cosmic-ray"]["test-command"])[5:]
@@ -102,7 +98,7 @@ def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
         (i, functools.partial(_tested, root, found[i], tests, first.get(Path(found[i].module).stem, ""))) for i in order
     )
     for i, result, _ in run.forked(jobs, workers, limit, begun + seconds):
-        word = "out of time" if result is None else "killed" if result["code"] else "survived"
+        word = "out of time" if result is None else result["word"]
         new = found[i] = found[i]._replace(word=word, **{key: result[key] for key in ("new", "test") if result})
         print(f"{word} {new.module}:{new.line} {new.operator}: {new.text}  ->  {new.new}  {new.test}", flush=True)
     return found
@@ -114,10 +110,12 @@ def load(root: Path) -> Any:
 
 
 def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = "") -> dict[str, Any]:
-    """NumPy's tests with a module that reads otherwise than its file."""
+    """NumPy's tests with a module that reads otherwise than its file, unless it is known that they cannot see it."""
     finder = _Finder()
     if mutant is not None:
         finder.mutate(root / mutant.module, mutant)
+        if any(entry.matches(mutant._replace(new=finder.new)) for entry in equivalents(root)):
+            return {"word": "equivalent", "new": finder.new, "test": ""}
     find = importlib.util.find_spec
     importlib.util.find_spec = lambda name, *rest: None if name in OTHERS else find(name, *rest)
     sys.meta_path.insert(0, finder)
@@ -128,7 +126,7 @@ def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = ""
         result = run.tested([file, *(name for name in tests if name not in files)])
         if result["code"]:
             break
-    return {**result, "new": finder.new}
+    return {**result, "new": finder.new, "word": "killed" if result["code"] else "survived"}
 
 
 class _Finder:
@@ -168,7 +166,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Equivalent(NamedTuple):
-    """Mutants that change nothing a test could see, by regular expressions for module, operator and line."""
+    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make."""
 
     module: str
     operator: str
@@ -177,7 +175,7 @@ class Equivalent(NamedTuple):
 
     def matches(self, mutant: Mutant) -> bool:
         """Whether it is about a mutant."""
-        given = mutant.module, mutant.operator.removeprefix("core/"), mutant.text
+        given = mutant.module, mutant.operator.removeprefix("core/"), mutant.new
         return all(re.fullmatch(like, text) for like, text in zip(self[:3], given, strict=True))
 
 

@@ -84,8 +84,8 @@ def test_what_counts_as_caught(change: dict[str, Any], word: str) -> None:
 
 
 def test_equivalent_mutants_are_known_by_what_stands_in_their_line() -> None:
-    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "if x[0] > 1:")
-    assert Equivalent(".*", "Add.*", r"if x\[0\] > .*:", "").matches(mutant)
+    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "if x[0] > 1:", new="if not x[0] > 1:")
+    assert Equivalent(".*", "Add.*", r"if not x\[0\] > .*:", "").matches(mutant)
     assert not Equivalent("gradxform/b.py", "AddNot", ".*", "").matches(mutant)
     assert not Equivalent(".*", "AddNot", "if x", "").matches(mutant)
 
@@ -342,3 +342,40 @@ def test_a_seed_that_is_an_array_has_two_words() -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
     for seed in (5, 2**31 + 9, 2**33 + 7, 2**40 + 1):
         assert gx.pcgrad(trees, np.array(float(seed)))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for what in (None, object(), True, 1.0, "1", np.ones(2)):
+        with pytest.raises(TypeError, match="seed must be an int"):
+            gx.pcgrad(trees, what)
+
+
+def test_axes_of_units_given_by_number() -> None:
+    grad = np.array([[1.0, 3.0, 5.0], [2.0, 6.0, 4.0]])
+    for axes in ((1,), (-1,), 1):
+        assert gx.centralize(axes=axes)([grad])[0].tolist() == [[-2.0, 0.0, 2.0], [-2.0, 2.0, 0.0]]
+        (clipped,) = gx.clip_adaptive(0.5, axes=axes)([grad], params=[np.ones((2, 3))])
+        np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), [0.5 * 3**0.5] * 2, rtol=1e-15)
+    with pytest.raises(ValueError, match="are not 2 axes of '0'"):
+        gx.centralize(axes=(1, -1))([grad])
+
+
+def test_what_is_broadcast_to_a_large_leaf_keeps_its_place() -> None:
+    grad = np.random.default_rng(0).standard_normal((300, 200))
+    np.testing.assert_allclose(gx.centralize()([grad])[0], grad - grad.mean(axis=1, keepdims=True), atol=1e-15)
+
+
+def test_merged_trees_keep_their_dtype() -> None:
+    trees = [[np.float16([1.0, 2.0]), np.float64([1.0])], [np.float16([3.0, 5.0]), np.float64([2.0])]]
+    for found, wanted in ((gx.mean(trees), [[2.0, 3.5], [1.5]]), (gx.pcgrad(trees, 0), [[4.0, 7.0], [3.0]])):
+        assert [leaf.dtype for leaf in found] == [np.float16, np.float64]
+        assert [leaf.tolist() for leaf in found] == wanted
+
+
+def test_a_huge_example_beside_a_small_one() -> None:
+    for grads in ([np.full((1, 1), 1e200), np.full((1, 1), 1.0)], [np.full((1, 1), 1.0), np.full((1, 1), 1e200)]):
+        sums, _ = gx.per_example_clip_global_norm(grads, 1.0)
+        np.testing.assert_allclose(sums, [np.ravel(leaf) / 1e200 for leaf in grads], rtol=1e-15)
+
+
+def test_a_mask_keeps_a_state_for_what_it_chooses_alone() -> None:
+    params = {"w": np.ones(2), "b": np.ones(3)}
+    for tx in (gx.masked(gx.trace(0.5), "w"), gx.partition({"w": gx.trace(0.5)})):
+        assert [leaf.shape for leaf in optree.tree_leaves(tx.init(params))] == [(2,)]
