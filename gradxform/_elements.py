@@ -48,12 +48,6 @@ def _is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def chosen_among(settled: Flat, formula: Callable[..., Array]) -> list[Array]:
-    """A formula that chooses and does not round, of the active leaves of a settled view."""
-    own = [settled.leaves[i] for i in settled.chosen]
-    return settled.backend.each(formula, [own], ()) if own else []
-
-
 def beside(view: Flat, tree: Any, what: str) -> list[Array]:
     """The leaves of another tree, of the same structure, that stand beside the active leaves.
 

@@ -95,18 +95,30 @@ class Flat(NamedTuple):
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
     def scaled_by(self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[int, Norm], Array]) -> Flat:
-        """The same with axes for each active leaf; the factor is got from its place among them and its norms."""
+        """The same with axes for each active leaf; the factor is got from its place among them and its norms.
+
+        A leaf all of whose factors are one keeps its pending factor, and is not rounded.
+        """
         self.check_inexact()
-        view, new = self._densified(), []
+        view, new, left = self._densified(), [], {}
         compute = self.backend.compute
         for place, i in enumerate(self.chosen):
-            pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
+            leaf = view._widened(i)
             norm = self.backend.norm_over(view.leaves[i], axes[place], ord)
+            pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
             factor = factor_of(place, Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
-            factor = factor if pending is None else compute(formulas.product, factor, pending)
-            new.append(self.backend.multiply_over(view.leaves[i], pairs.rounded(factor), view.owned[i]))
-        return view._with(self.chosen, new, applied=True)
+            if pending is not None:
+                due = compute(formulas.differs, factor)
+                left[i] = compute(formulas.one_if, due, pending)
+                factor = compute(formulas.product_if, due, factor, pending)
+            new.append(self.backend.multiply_over(leaf, pairs.rounded(factor), view.owned[i]))
+        view = view._with(self.chosen, new)
+        if not left:
+            return view
+        places = range(len(self.leaves))
+        every = [left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in places]
+        return view._replace(factor=compute(formulas.stack, *every))
 
     def clipped(self, low: Any, high: Any) -> Flat:
         """Each element of the active leaves between two bounds."""
@@ -140,6 +152,10 @@ class Flat(NamedTuple):
         if not self.source.kinds & NARROW:
             return view
         return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
+
+    def shown(self) -> Flat:
+        """The same to be looked at alone: the leaves of this view are not written to."""
+        return self._replace(owned=self.source.nothing).materialized()
 
     def dense(self) -> Flat:
         """The same view with its active leaves dense."""
@@ -189,11 +205,8 @@ class Flat(NamedTuple):
         return self if scope == self.scope and active == self.active else self._replace(scope=scope, active=active)
 
     def settled(self) -> Flat:
-        """The same view with every pending factor applied."""
-        if self.factor is None:
-            return self
-        live = self._live()
-        return self._with(live, self._multiplied(live))._replace(factor=None)
+        """The same view with the pending factors of its active leaves applied."""
+        return self if self.factor is None else self._with(self.chosen, self._multiplied(self.chosen), applied=True)
 
     # --- the way out ---------------------------------------------------------------------------------------------
 
@@ -242,9 +255,9 @@ class Flat(NamedTuple):
 
     def replaced(self, new: dict[int, Array]) -> Flat:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
-        view = self.settled()._densified()
+        view = self._densified()
         # The arrays may be the user's own, or share their memory.
-        return view._with(list(new), list(new.values()))._replace(owned=view.owned)
+        return view._with(list(new), list(new.values()), applied=True)._replace(owned=view.owned)
 
     def skipped(self) -> set[int]:
         """The slots of the stopped leaves, for adapters that can skip a variable."""
@@ -328,6 +341,11 @@ class Flat(NamedTuple):
         factors = pairs.rounded(self._at(self.factor, places))
         return self.backend.multiply([self.leaves[i] for i in places], factors, self._is_owned(places))
 
+    def _widened(self, i: int) -> Array:
+        """A leaf in the dtype that its sums are kept in."""
+        leaf = self.leaves[i]
+        return self.backend.elementwise(_same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
+
     def _rounded(self, i: int, leaf: Array) -> Array:
         """A leaf's new values in the dtype that it came in."""
         given = self.source.slots[self.source.kept[i]]
@@ -376,6 +394,10 @@ class Flat(NamedTuple):
             if back is not None:
                 leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
+
+
+def _same(xp: Any, x: Array) -> Array:
+    return x
 
 
 def limit(norm: Norm, max_norm: Any) -> Array:

@@ -24,7 +24,6 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
         )
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
-        view = view.settled()
         params = context.params
         if params is not None and not all(view.scope):
             params = _like(view, params)

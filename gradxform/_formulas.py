@@ -100,6 +100,21 @@ def product(xp: Any, first: Array, second: Array) -> Array:
     return first * second
 
 
+def differs(xp: Any, factor: Array) -> Array:
+    """Whether any factor is not one; NaN is not."""
+    return xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)
+
+
+def product_if(xp: Any, condition: Array, first: Array, second: Array) -> Array:
+    """Two factors as one where a condition holds, else the first."""
+    return first * xp.where(condition > 0.0, second, 1.0)
+
+
+def one_if(xp: Any, condition: Array, factor: Array) -> Array:
+    """One where a condition holds, else the factor."""
+    return xp.where(condition > 0.0, 1.0, factor)
+
+
 def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
     """The factor for active leaves, one for the others."""
     return xp.where(xp.mask(active), factor, 1.0)

@@ -129,8 +129,10 @@ def total_products(xp: Any, first: Array, second: Array | Pair, add: Callable[[A
 
 
 def _cut(xp: Any, values: Array, plain: Array, size: Array, add: Callable[[Array], Array]) -> Pair:
+    # The parts are those of halves of digits, which bits decide: a compiler may compute the values twice, as a product
+    # that is rounded, and fused with the sum after it, and the upper part must be the same both times.
     grid = xp.stop_gradient(4.0 * size)
-    upper = xp.stop_gradient((values + grid) - grid)
+    upper = xp.stop_gradient((xp.head(xp.stop_gradient(values)) + grid) - grid)
     return _finite(xp, plain, add(upper), add(values - upper))
 
 

@@ -16,7 +16,7 @@ from gradxform._flat import Flat
 from gradxform._source import DOUBLE, SINGLE
 
 if TYPE_CHECKING:
-    from gradxform._transformation import GradientTransformation
+    from gradxform._transformation import Context, GradientTransformation
 
 _MOST = 2.0**31 - 1
 
@@ -62,7 +62,7 @@ class Fresh:
         source, leaves = view.source, [None] * len(view.source.slots)
         floating = [i for i, dtype in enumerate(source.dtypes) if dtype in SINGLE | DOUBLE]
         dense = view._densified().leaves
-        wide = view.backend.elementwise(_same, [view.backend.zeros([dense[i] for i in floating])], ())
+        wide = view.backend.elementwise(_flat._same, [view.backend.zeros([dense[i] for i in floating])], ())
         for i, leaf in zip(floating, wide, strict=True):
             leaves[source.kept[i]] = leaf
         return view.backend.unflatten(source.structure, leaves)
@@ -71,10 +71,6 @@ class Fresh:
         if self.view is None:
             return value.astype(dtype)
         return self.view.backend.stored(value, dtype, self.view.leaves[0])
-
-
-def _same(xp: Any, x: Array) -> Array:
-    return x
 
 
 def first(
@@ -147,29 +143,43 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, yes, no)
 
 
-def applied_if(view: Flat, condition: Any, update: Callable[[], tuple[Flat, Any]], state: Any) -> tuple[Flat, Any]:
-    """The outcome of a transform where a condition holds; else zeros, and the state as it was.
+def applied_if(
+    view: Flat, condition: Any, inner: GradientTransformation, given: Callable[[], Flat], state: Any, context: Context
+) -> tuple[Flat, Any]:
+    """The outcome of a transform, on the view that it is given, where a condition holds; else zeros, and the old state.
 
-    Under tracing both are computed, and one is chosen.
+    What it stops is stopped on every step, and what is pending for leaves out of scope stays. Where the condition
+    cannot be read both are computed, and one is chosen.
     """
-    if is_known(condition):
-        return update() if condition else (zeros(view), state)
-    new, inner = update()
-    whole = new.materialized()
-    chosen = whole.chosen
-    leaves = [whole.leaves[i] for i in chosen]
-    picked = view.backend.each(_or_zero, [leaves], [condition]) if leaves else []
-    return whole.given(picked), either(view, condition, inner, state)
+    if not is_known(condition):
+        new, after = inner.rule(given(), state, context)
+        return _chosen(new, condition), either(view, condition, after, state)
+    if condition:
+        return inner.rule(given(), state, context)
+    nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
+    if inner.may_stop:
+        found = inner.rule(nothing, state, context)[0]
+        nothing = nothing._replace(stopped=found.stopped, active=found.active)
+    return nothing, state
+
+
+def _chosen(view: Flat, condition: Any) -> Flat:
+    """The view where a condition holds, else with zeros for its active leaves; their factors stay pending."""
+    if not view.chosen:
+        return view
+    kept = view.backend.each(_or_zero, [[view.leaves[i] for i in view.chosen]], [condition])
+    factor = view.factor
+    if factor is not None:
+        factor = view.backend.compute(_or_one, factor, condition, active=view.active)
+    return view.given(kept, applied=False)._replace(factor=factor)
 
 
 def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, x, xp.zeros_like(x))
 
 
-def zeros(view: Flat) -> Flat:
-    """The view with zeros for its active leaves, sparse ones for sparse ones."""
-    bare = view._replace(factor=None)
-    return bare.given(bare.backend.zeros([bare.leaves[i] for i in bare.chosen]))
+def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...]) -> Array:
+    return xp.where((condition > 0.0) | ~xp.mask(active), factor, 1.0)
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:

@@ -91,6 +91,15 @@ class GradientTransformation:
         """Whether the transformation keeps a state from one update to the next."""
         return self.start is not None
 
+    @property
+    def may_stop(self) -> bool:
+        """Whether it may stop a gradient: `stop`, `freeze`, a user's function of the view, and what contains them."""
+        if self.name in ("freeze", "stop", "transform"):
+            return True
+        parts = [value for _, value in self.arguments]
+        parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
+        return any(isinstance(part, GradientTransformation) and part.may_stop for part in parts)
+
     def init(self, params: Any) -> Any:
         """The state before the first update.
 

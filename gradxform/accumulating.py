@@ -74,11 +74,10 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         rest = elements.mapped(dense, _rest, *old, total, numbers=[unit])
         due = compute(_is_last, state.count, every=k)
 
-        def update() -> tuple[Flat, Any]:
-            means = g.backend.elementwise(_mean, [total, rest], [unit * k])
-            return inner.rule(dense.given(means), state.inner, context)
+        def means() -> Flat:
+            return dense.given(g.backend.elementwise(_mean, [total, rest], [unit * k]))
 
-        out, new = stateful.applied_if(dense, due, update, state.inner)
+        out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
         kept = elements.replaced_in(dense, state.sum, total), elements.replaced_in(dense, state.lost, rest)
         none = tuple(elements.replaced_in(dense, part, g.backend.zeros(total)) for part in (state.sum, state.lost))
         sums, lost = stateful.either(dense, due, none, kept)

@@ -105,10 +105,11 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         found = units.axes("centralize", over, g)
         many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
-        leaves = [some.leaves[i] for i in some.chosen]
-        means = [_mean(g, leaf, found[i]) for leaf, i in zip(leaves, some.chosen, strict=True)]
-        new = g.backend.elementwise(_less, [leaves, means], ()) if leaves else []
-        return some.given(new, applied=False).widen(g)  # the factor of the difference is that of both
+        columns = [[some.leaves[i] for i in some.chosen], [_mean(some, i, found[i]) for i in some.chosen]]
+        if some.factor is not None:
+            columns.append([g.backend.compute(formulas.take, some.factor, index=i) for i in some.chosen])
+        new = g.backend.elementwise(_less if some.factor is None else _less_scaled, columns, ()) if columns[0] else []
+        return some.given(new).widen(g)
 
     return stateless(centred)
 
@@ -117,8 +118,8 @@ def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
     return shape is None or len(shape) > 1
 
 
-def _mean(g: Flat, leaf: Array, axes: tuple[int, ...]) -> Array:
-    return g.backend.compute(_share, g.backend.sum_over(leaf, axes, None), g.backend.count(leaf, axes))
+def _mean(g: Flat, i: int, axes: tuple[int, ...]) -> Array:
+    return g.backend.compute(_share, g.backend.sum_over(g.leaves[i], axes, None), g.backend.count(g.leaves[i], axes))
 
 
 def _share(xp: Any, total: Array, count: Array) -> Array:
@@ -127,6 +128,10 @@ def _share(xp: Any, total: Array, count: Array) -> Array:
 
 def _less(xp: Any, x: Array, mean: Array) -> Array:
     return x - mean
+
+
+def _less_scaled(xp: Any, x: Array, mean: Array, factor: Array) -> Array:
+    return (x - mean) * factor  # of equal elements, zero
 
 
 @factory
@@ -155,8 +160,10 @@ def sign() -> GradientTransformation:
 
     def signs(g: Flat) -> Flat:
         elements.check_real(g, "sign", "a complex number has no sign")
-        settled = g.settled()
-        return settled.given(elements.chosen_among(settled, _sign))
+        if g.factor is not None:
+            return g.given(elements.mapped(g, _sign_wide))
+        leaves = [g.leaves[i] for i in g.chosen]
+        return g.given(g.backend.each(_sign, [leaves], ())) if leaves else g
 
     return stateless(signs)
 
@@ -164,3 +171,7 @@ def sign() -> GradientTransformation:
 def _sign(xp: Any, x: Array) -> Array:
     one = xp.ones_like(x)
     return xp.where(x > 0, one, xp.where(x < 0, -one, x))
+
+
+def _sign_wide(xp: Any, x: Array) -> Array:
+    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, x))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gradxform import _arguments as arguments
-from gradxform import _elements as elements
 from gradxform import _formulas as formulas
 from gradxform import _stateful as stateful
 from gradxform._arguments import Scalar
@@ -44,14 +43,23 @@ def zero_nonfinite() -> GradientTransformation:
 
     def zeroed(g: Flat) -> Flat:
         g.check_inexact()
-        settled = g.materialized()
-        return settled.given(elements.chosen_among(settled, _zero_nonfinite))
+        if not g.chosen:
+            return g
+        leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))
+        zeroed = g.given(g.backend.each(_zero_nonfinite, [leaves, shown], ()), applied=False)
+        if g.factor is None:
+            return zeroed
+        return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))
 
     return stateless(zeroed)
 
 
-def _zero_nonfinite(xp: Any, x: Array) -> Array:
-    return xp.where(xp.isfinite(x), x, xp.zeros_like(x))
+def _zero_nonfinite(xp: Any, x: Array, shown: Array) -> Array:
+    return xp.where(xp.isfinite(shown), x, xp.zeros_like(x))
+
+
+def _one_unless_finite(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
+    return xp.where(xp.isfinite(factor) | ~xp.mask(active), factor, 1.0)
 
 
 class SkipNonfiniteState(NamedTuple):
@@ -103,13 +111,13 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     most = None if max_consecutive is None else arguments.whole("skip_nonfinite", "max_consecutive", max_consecutive, 0)
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
-        compute, g = g.backend.compute, g.materialized()
-        norm = g.global_norm(float("inf") if g.source.kinds & DOUBLE else 2)
+        compute = g.backend.compute
+        norm = g.shown().global_norm(float("inf") if g.source.kinds & DOUBLE else 2)
         finite = compute(formulas.is_finite, norm.value)
         consecutive = stateful.stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
         total = stateful.stored(g, compute(_in_all, state.total, finite), state.total)
         due = finite if most is None else compute(_or_too_many, finite, consecutive, most=most)
-        out, new = stateful.applied_if(g, due, lambda: inner.rule(g, state.inner, context), state.inner)
+        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
         return out, SkipNonfiniteState(consecutive, total, stateful.stored(g, due, state.due), new)
 
     def start(params: Any) -> SkipNonfiniteState:
@@ -177,7 +185,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
         norm = g.global_norm()
         due = compute(_is_within, norm.value, limit(norm, c))
         total = stateful.stored(g, compute(_in_all, state.total, due), state.total)
-        out, new = stateful.applied_if(g, due, lambda: inner.rule(g, state.inner, context), state.inner)
+        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
         return out, SkipLargeState(total, stateful.stored(g, due, state.due), new)
 
     def start(params: Any) -> SkipLargeState:

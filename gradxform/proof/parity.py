@@ -16,7 +16,7 @@ from gradxform.proof.ulp import ulps
 
 Leaves = dict[str, Any]
 """NumPy arrays by path."""
-Runner = Callable[[Sequence[Any], Any], tuple[list["Result"], Any]]
+Runner = Callable[..., tuple[list["Result"], Any]]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def modes_of(framework: str) -> tuple[str, ...]:
 def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
     """Run steps in one framework and mode; trees that are alike but for their values are compiled once.
 
-    The runner takes the gradients of each step and the parameters, and returns the results and the last state.
+    The runner takes the gradients of each step, the parameters and the state to begin with (the first one if left out),
+    and returns the results and the last state.
     """
     backend = _backend.backend(framework)
 
@@ -106,9 +107,9 @@ def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
 
     function = one if mode == "eager" else backend.compile(one) or one
 
-    def run(steps: Sequence[Any], params: Any) -> tuple[list[Result], Any]:
+    def run(steps: Sequence[Any], params: Any, state: Any = None) -> tuple[list[Result], Any]:
         own = optree.tree_map(backend.from_numpy, params)
-        state, results = tx.init(own), []
+        state, results = tx.init(own) if state is None else state, []
         for tree in steps:
             out, state = function(optree.tree_map(backend.from_numpy, tree), state, own)
             results.append(_checked(backend, mode, tree, out))

@@ -6,6 +6,8 @@ more), so that float64 results can be judged as well; they are rounded to a leaf
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import inspect
 import math
 import re
@@ -79,7 +81,7 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
     for leaf in leaves:
         for bound, choose in ((low, np.maximum), (high, np.minimum)):
             if bound is not None:
-                leaf.value = choose(leaf.value, extended(np.asarray(bound).astype(leaf.dtype)))
+                leaf.value = choose(kept(leaf.value, leaf), extended(np.asarray(bound).astype(leaf.dtype)))
 
 
 def _clip_norm(
@@ -98,7 +100,7 @@ def _clip_norm(
             n = size.max(axis=over, keepdims=True, initial=0)
         else:
             n = (size ** np.longdouble(ord)).sum(axis=over, keepdims=True) ** (1 / np.longdouble(ord))
-        leaf.value = limited(leaf.value, n, max_norm, is_single(leaf))
+        leaf.value = limited(leaf.value, n, max_norm, is_single(leaf), None if over is None else leaf)
 
 
 def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
@@ -150,7 +152,7 @@ def _partition(leaves: Sequence[Leaf], rules: Any, default: Any = None, *, memor
 
 
 def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None = None, *, memory: Memory) -> None:
-    finite = all(np.isfinite(leaf.value).all() for leaf in leaves)
+    finite = all(np.isfinite(rounded(leaf)).all() for leaf in leaves)
     memory["bad"] = 0 if finite else memory.get("bad", 0) + 1
     most = math.inf if max_consecutive is None else max_consecutive
     _apply_if(finite or memory["bad"] > most, leaves, tx, memory)
@@ -180,8 +182,10 @@ def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory
 def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, memory: Memory) -> None:
     if due:
         return _apply(tx, leaves, _inner(memory, "inner"))
-    for leaf in leaves:
-        leaf.value = np.zeros_like(leaf.value)
+    trial = [dataclasses.replace(leaf) for leaf in leaves]
+    _apply(tx, trial, copy.deepcopy(_inner(memory, "inner")))
+    for leaf, tried in zip(leaves, trial, strict=True):  # what is stopped is stopped on every step
+        leaf.value, leaf.stopped = np.zeros_like(leaf.value), tried.stopped
 
 
 def _matches(where: Any, leaf: Leaf) -> bool:

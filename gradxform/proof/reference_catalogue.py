@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.matching import glob
-from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, times
+from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, rounded, times
 
 
 def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
@@ -57,7 +57,7 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
         if leaf.value.ndim > 1:
             over = _over(axes or "torch", leaf)
             count = max(math.prod(leaf.value.shape[axis] for axis in over), 1)
-            leaf.value = leaf.value - leaf.value.sum(axis=over, keepdims=True) / count
+            leaf.value = kept(leaf.value - leaf.value.sum(axis=over, keepdims=True) / count, leaf)
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
@@ -67,7 +67,7 @@ def _sign(leaves: Sequence[Leaf]) -> None:
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value = np.where(np.isfinite(leaf.value), leaf.value, 0)
+        leaf.value = np.where(np.isfinite(rounded(leaf)), leaf.value, 0)  # as it would come out now
 
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
@@ -79,10 +79,8 @@ def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, a
     for leaf in leaves:
         over = _over(axes, leaf)
         size, own = (np.sqrt((np.abs(value) ** 2).sum(axis=over, keepdims=True)) for value in (leaf.param, leaf.value))
-        kind: Any = np.float32 if is_single(leaf) else np.float64
         limit = np.longdouble(clipping) * np.maximum(size, np.longdouble(eps))
-        factor = np.where(np.isfinite(own), limit / np.where(own == 0, 1, own), np.nan)
-        leaf.value = np.where(own.astype(kind) <= limit.astype(kind), leaf.value, times(leaf.value, factor))
+        leaf.value = limited(leaf.value, own, limit, is_single(leaf), leaf)
 
 
 def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ def extended(leaf: Any) -> Any:
     array = np.asarray(leaf)
     if array.dtype.kind in "iub":
         return array
+    array = _flushed(array)
     if array.dtype.kind == "c":
         return array.astype(np.clongdouble)
     return (array.astype(np.float32) if array.dtype.name == "bfloat16" else array).astype(np.longdouble)
@@ -37,7 +39,7 @@ def extended(leaf: Any) -> Any:
 def rounded(leaf: Leaf) -> Any:
     """The value in the leaf's own dtype; bfloat16 by way of float64."""
     narrow = leaf.value.astype(np.float64) if leaf.dtype.name == "bfloat16" else leaf.value
-    return np.asarray(narrow).astype(leaf.dtype)
+    return _flushed(np.asarray(narrow).astype(leaf.dtype))
 
 
 def norm_of(values: Sequence[Any], ord: float) -> Any:
@@ -51,15 +53,22 @@ def norm_of(values: Sequence[Any], ord: float) -> Any:
     return largest * ((sizes / largest) ** np.longdouble(ord)).sum() ** (1 / np.longdouble(ord))
 
 
-def limited(value: Any, norm: Any, max_norm: float, single: bool) -> Any:
-    """Times min(1, c / n), with n and c compared in the accumulation dtype."""
-    rounded: Any = np.float32 if single and 0 < np.float32(max_norm) < math.inf else np.float64
+def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf | None = None) -> Any:
+    """Times min(1, c / n), with n and c compared in the accumulation dtype.
+
+    A leaf whose elements change, because slices of it have factors of their own, is rounded where one of them is due.
+    """
+    number: Any = np.float32 if single and np.all((0 < np.float32(max_norm)) & (np.float32(max_norm) < math.inf)) else np.float64
     factor = np.where(np.isfinite(norm), np.longdouble(max_norm) / np.where(norm == 0, 1, norm), np.nan)
-    return np.where((rounded(norm) <= rounded(max_norm)) | (max_norm == math.inf), value, times(value, factor))
+    within = (number(norm) <= number(max_norm)) | (max_norm == math.inf)
+    if changes is None or np.all(within):
+        return np.where(within, value, times(value, factor))
+    return kept(np.where(within, value, times(value, factor)), changes)
 
 
 def times(value: Any, factor: Any) -> Any:
     """A value times a real factor; a complex one by its parts, so that infinity times zero does not come up."""
+    factor = _moved(factor, 2.0**-50)
     if value.dtype.kind != "c":
         return value * factor
     result = np.empty_like(value)
@@ -74,6 +83,46 @@ def is_single(leaf: Leaf) -> bool:
 
 def kept(value: Any, leaf: Leaf) -> Any:
     """A value rounded to the dtype that sums of a leaf are kept in, by way of float64."""
-    wide = np.asarray(value).astype("complex128" if np.asarray(value).dtype.kind == "c" else "float64")
+    value = _moved(np.asarray(value), 2.0**-22 if is_single(leaf) else 2.0**-51)
+    wide = value.astype("complex128" if value.dtype.kind == "c" else "float64")
     narrow = "complex64" if wide.dtype.kind == "c" else "float32"
-    return extended(wide.astype(narrow) if is_single(leaf) else wide)
+    return extended(_flushed(wide.astype(narrow) if is_single(leaf) else wide))
+
+
+_SHAKING: list[Any] = []
+"""A generator and whether subnormal numbers become zero, while results are wanted of another rounding."""
+
+
+@contextlib.contextmanager
+def shaken(rng: Any, flushing: bool) -> Iterator[None]:
+    """Within it, factors and what is kept are changed by up to two units in the last place: an ill-conditioned result changes much."""
+    _SHAKING.append((rng, flushing))
+    try:
+        yield
+    finally:
+        _SHAKING.pop()
+
+
+def _moved(value: Any, unit: float) -> Any:
+    if not _SHAKING:
+        return value
+    value = np.asarray(value)
+    parts = [1 + unit * _SHAKING[-1][0].uniform(-1, 1, value.shape).astype(np.longdouble) for _ in range(2)]
+    if value.dtype.kind != "c":
+        return value * parts[0]
+    moved = np.empty_like(value)
+    moved.real, moved.imag = value.real * parts[0], value.imag * parts[1]
+    return moved
+
+
+def _flushed(value: Any) -> Any:
+    if not _SHAKING or not _SHAKING[-1][1]:
+        return value
+    if value.dtype.name == "bfloat16":
+        return np.where(np.abs(value) < 2.0**-126, np.zeros_like(value), value)
+    least = np.finfo(value.dtype).tiny
+    if value.dtype.kind != "c":
+        return np.where(np.abs(value) < least, value.dtype.type(0), value)
+    flushed = value.copy()
+    flushed.real[np.abs(value.real) < least], flushed.imag[np.abs(value.imag) < least] = 0, 0
+    return flushed

@@ -169,8 +169,8 @@ VIEW: Any = (
 )  # fmt: skip
 
 
-def _state_moves_on(applied_if: Any, view: Any, condition: Any, update: Any, state: Any) -> Any:
-    return applied_if(view, condition, update, state)[0], update()[1]
+def _state_moves_on(applied_if: Any, view: Any, condition: Any, inner: Any, given: Any, *rest: Any) -> Any:
+    return applied_if(view, condition, inner, given, *rest)[0], inner.rule(given(), *rest)[1]
 
 
 def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
@@ -191,7 +191,7 @@ def _each_by_itself(grads: Any, max_norm: Any) -> Any:
 
 FUNCTIONS: Any = (
     ("applied_if", "a step that ought to be skipped is applied",
-     instead(lambda view, condition, update, state: update()), SKIPPED),
+     instead(lambda view, condition, inner, given, *rest: inner.rule(given(), *rest)), SKIPPED),
     ("applied_if", "the state moves on in a step that is skipped", given(_state_moves_on), SKIPPED),
     ("advanced", "the counter is not advanced", instead(lambda view, count: count), SCHEDULES),
     ("between", "values out of range are taken", instead(lambda view, number, low, high: number),

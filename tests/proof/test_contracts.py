@@ -240,7 +240,7 @@ def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition:
     grads, flag = [np.float32([2.0, 4.0])], np.array(condition)
     state = tx.init(grads)
     view = _flat.view(grads)
-    out, new = stateful.applied_if(view, flag, lambda: tx.rule(view, state, Context(None, {})), state)
+    out, new = stateful.applied_if(view, flag, tx, lambda: view, state, Context(None, {}))
     assert [leaf.tolist() for leaf in out.results()] == [[2.0 * condition, 4.0 * condition]]
     assert new.trace[0].tolist() == [2.0 * condition, 4.0 * condition]
 

@@ -1,0 +1,174 @@
+"""Random chains on random trees: what is drawn. test_chains.py and `python tests/proof/chains_run.py` hold them to the
+reference.
+
+A structure (a tree's shapes and dtypes, a chain, a number of steps) is compiled once; many values go through it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import gradxform as gx
+from gradxform.proof.gradients import Leaf
+from gradxform.proof.rows import COMPLEX, DTYPES
+
+SCALES = {"float16": (-7, 4), "float64": (-290, 290)}
+"""The powers of ten of a leaf's magnitude; of float32 and bfloat16 the next line."""
+_SCALE = (-40, 38)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a framework compiles once."""
+
+    expression: str
+    shapes: Any
+    """Leaves by key; nested dicts and lists."""
+    steps: int
+    moves: int
+    """After so many steps, a run goes on in another framework."""
+
+    @property
+    def tx(self) -> gx.GradientTransformation:
+        """The transform; an expression in gradxform's names."""
+        return eval(self.expression, vars(gx))
+
+
+def structure(rng: random.Random) -> Structure:
+    """A tree of up to five leaves, and a chain of one to five transforms."""
+    mixed = rng.random() < 0.25
+    dtype = rng.choice(("float32", "float32", *DTYPES))
+    real = mixed or dtype not in COMPLEX
+
+    def leaf(*shape: int) -> Leaf:
+        return Leaf(rng.choice(("float32", "float16", "bfloat16", "float64")) if mixed else dtype, *shape)
+
+    def matrix() -> Leaf:
+        return leaf(rng.randint(1, 5), rng.randint(1, 5))
+
+    last = rng.choice((None, matrix()))
+    shapes = {"a": {"w": matrix(), "b": leaf(rng.randint(0, 6))}, "h": [matrix(), last], "s": leaf()}
+    parts = [transform(rng, real, 2) for _ in range(rng.randint(1, 5))]
+    steps = rng.randint(1, 6)
+    expression = parts[0] if len(parts) == 1 else f"chain({', '.join(parts)})"
+    return Structure(expression, shapes, steps, rng.randint(1, steps))
+
+
+structures = st.randoms(use_true_random=False).map(structure)
+"""The same as a strategy of hypothesis, which makes what fails smaller."""
+
+
+def transform(rng: random.Random, real: bool, depth: int) -> str:
+    """The expression of a transform of the catalogue; of real gradients only, or of any."""
+    kinds = rng.choice((_PLAIN, _PLAIN, _REAL if real else _PLAIN, _NESTED if depth else _PLAIN))
+    text = rng.choice(kinds)
+
+    def filled(found: re.Match[str]) -> str:
+        if found[1] == "tx":
+            return transform(rng, real, depth - 1)
+        return str(rng.choice(CHOICES[found[1]]) if found[1] in CHOICES else NUMBERS[found[1]](rng))
+
+    return re.sub(r"<(\w+)>", filled, text)
+
+
+def _size(rng: random.Random) -> str:
+    """A number with digits enough that no two are at one limit."""
+    return f"{10 ** (rng.uniform(-2, 1) if rng.random() < 0.7 else rng.uniform(-8, 8)):.5g}"
+
+
+def _limit(rng: random.Random) -> str:
+    """A number, or now and then a schedule."""
+    return f"lambda t: {_size(rng)} / (t + 1.0)" if rng.random() < 0.15 else _size(rng)
+
+
+NUMBERS: dict[str, Callable[[random.Random], Any]] = {
+    "limit": _limit,
+    "size": _size,
+    "factor": lambda rng: rng.choice(("", "", "-")) + _size(rng),
+    "share": lambda rng: f"{rng.uniform(0.01, 0.99):.4f}",
+}
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "where": ("a/w", "a/*", "**/b", "h/**", "s", "**"),
+    "matrix": ("a/w", "h/*"),
+    "order": ("", "", "", ", ord=1", ", ord=float('inf')"),
+    "bool": (True, False),
+    "few": (1, 2, 3),
+}
+_PLAIN = (
+    "clip_norm(<limit><order>)",
+    "clip_norm(<limit>)",
+    "clip_global_norm(<limit><order>)",
+    "clip_global_norm(<limit>)",
+    "clip_rms(<limit>)",
+    "clip_average_norm(<limit>)",
+    "normalize_norm()",
+    "normalize_global_norm()",
+    "scale(<factor>)",
+    "scale(<factor>)",
+    "zero_nonfinite()",
+    "stop()",
+    "freeze('<where>')",
+    "identity()",
+    "masked(clip_norm(<limit>, axes=-1<order>), '<matrix>')",
+    "masked(clip_norm(<limit>, axes=(0, 1)), '<matrix>')",
+    "clip_adaptive(<limit>, axes='torch')",
+    "clip_adaptive(<limit>, axes='keras')",
+    "add_decayed_weights(<share>)",
+    "ema(<share>, debias=<bool>)",
+    "trace(<share>, nesterov=<bool>)",
+    "clip_percentile(40.3, <few>, per_leaf=<bool>)",
+    "clip_zscore(<share>, <share>, <few>, per_leaf=<bool>)",
+)
+_REAL = (
+    "clip_value(<limit>)",
+    "clip_value(low=-<size>)",
+    "centralize()",
+    "centralize(axes='keras')",
+    "sign()",
+    "add_noise(<share>, 7)",
+)
+_NESTED = (
+    "masked(<tx>, '<where>')",
+    "partition({'<where>': <tx>, '<where>': <tx>})",
+    "partition({'<where>': <tx>}, default=<tx>)",
+    "chain(<tx>, <tx>)",
+    "skip_nonfinite(<tx>)",
+    "skip_nonfinite(<tx>, <few>)",
+    "skip_large(<tx>, <limit>)",
+    "accumulate(<tx>, <few>)",
+    "measure(<tx>)",
+)
+
+
+def values(shapes: Any, rng: np.random.Generator) -> Any:
+    """Random numbers for a tree: leaves of any magnitude, some with zeros, NaN or an infinity."""
+    if isinstance(shapes, dict):
+        return {key: values(part, rng) for key, part in shapes.items()}
+    if isinstance(shapes, list):
+        return [values(part, rng) for part in shapes]
+    if shapes is None:
+        return None
+    low, high = SCALES.get(COMPLEX.get(shapes.dtype, shapes.dtype), _SCALE)
+    magnitude = 10.0 ** (rng.uniform(low, high) if rng.random() < 0.25 else rng.uniform(-2, 2))
+    found = [_drawn(rng, shapes.shape) * magnitude for _ in range(1 + (shapes.dtype in COMPLEX))]
+    with np.errstate(all="ignore"):
+        return shapes.holding(found[0] if len(found) == 1 else found[0] + 1j * found[1])
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    numbers = rng.standard_normal(shape)
+    kind = rng.random()
+    if kind < 0.05:
+        return numbers * 0.0
+    if kind < 0.15:
+        numbers = np.where(rng.random(shape) < 0.3, 0.0, numbers)
+    if kind > 0.94:
+        numbers = np.where(rng.random(shape) < 0.3, rng.choice([np.nan, np.inf, -np.inf]), numbers)
+    return numbers

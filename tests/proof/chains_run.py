@@ -1,0 +1,167 @@
+"""Random chains in every framework, against the reference. `python tests/proof/chains_run.py --cases 100000`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import optree
+import chains
+from chains import Structure, values
+
+import gradxform as gx
+from gradxform import _backend
+from gradxform.proof import parity, reference_leaf
+from gradxform.proof.ulp import ulps
+
+Where = tuple[str, str]
+FLUSHING = ("jax", "tensorflow")
+"""Their kernels turn subnormal numbers into zero."""
+SHAKES = 6
+
+
+class Count:
+    """What a run has seen."""
+
+    def __init__(self) -> None:
+        """Nothing so far."""
+        self.cases = self.elements = self.unjudged = 0
+        self.worst = 0.0
+
+
+class Wrong(AssertionError):
+    """A result beyond its budget."""
+
+
+def check(structure: Structure, seeds: Sequence[int], modes: Sequence[Where], count: Count) -> None:
+    """Hold one structure, with values of each seed, to the reference in every framework and mode.
+
+    Raises:
+        Wrong: the first result that is not within its budget, with all that is needed to see it again.
+    """
+    tx = structure.tx
+    runners = {where: parity.runner(tx, *where) for where in modes}
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        steps = [values(structure.shapes, rng) for _ in range(structure.steps)]
+        params = values(structure.shapes, rng)
+        wanted = Wanted(tx, steps, params)
+        states = {}
+        for where, run in runners.items():
+            results, states[where] = run(steps, params)
+            _hold(structure, seed, where, results, wanted, count)
+        moved = modes[seed % len(modes)], modes[(seed + 1) % len(modes)]
+        _hold(structure, seed, moved[1], _moved(structure, moved, runners, steps, params), wanted, count, str(moved[0]))
+        count.cases += 1
+
+
+class Wanted:
+    """The reference's results, and how far they move when something on the way changes in its last bit."""
+
+    def __init__(self, tx: gx.GradientTransformation, steps: Sequence[Any], params: Any) -> None:
+        """Of the steps of one run."""
+        self.given = tx, steps, params
+        self.results = parity.expected_steps(*self.given)
+        self._others: dict[bool, list[Any]] = {}
+
+    def others(self, flushing: bool) -> list[Any]:
+        """The results of computations that round otherwise, or turn subnormal numbers into zero."""
+        if flushing not in self._others:
+            found = []
+            for seed in range(SHAKES):
+                with reference_leaf.shaken(np.random.default_rng(seed), flushing and seed % 2 == 0):
+                    found.append(parity.expected_steps(*self.given))
+            self._others[flushing] = found
+        return self._others[flushing]
+
+
+def _moved(
+    structure: Structure, moved: tuple[Where, Where], runners: Any, steps: Sequence[Any], params: Any
+) -> list[Any]:
+    """The results of a run that begins in one framework and goes on in another."""
+    first, second = moved
+    begun, state = runners[first](steps[: structure.moves], params)
+    backend = _backend.backend(second[0])
+    own = optree.tree_map(backend.from_numpy, params)
+    state = gx.from_numpy(gx.to_numpy(state), like=structure.tx.init(own))
+    return begun + runners[second](steps[structure.moves :], params, state)[0]
+
+
+def _hold(
+    structure: Structure, seed: int, where: Where, results: Any, wanted: Wanted, count: Count, moved: str = ""
+) -> None:
+    for step, (result, right) in enumerate(zip(results, wanted.results, strict=True)):
+        if result.problem:
+            raise Wrong(_said(structure, seed, where, moved, f"step {step}: {result.problem}"))
+        for path, exact in right.items():
+            for part in ("real", "imag") if exact.dtype.kind == "c" else ("",):
+                got, good = (getattr(x, part) if part else x for x in (result.leaves[path], exact))
+                budget = 1.0 if good.dtype.name in ("float16", "bfloat16") else 2.0
+                distance = ulps(got, good)
+                count.elements += got.size
+                if not (distance > budget).any():
+                    count.worst = max(count.worst, float(distance.max(initial=0.0)))
+                    continue
+                others = [other[step][path] for other in wanted.others(any(name in f"{where} {moved}" for name in FLUSHING))]
+                others = [getattr(other, part) if part else other for other in others]
+                near = np.min([ulps(got, other) for other in others], axis=0)
+                moves = np.max([ulps(good, other) for other in others], axis=0)
+                bad = (distance > budget) & (near > budget) & (distance > budget + 2 * moves)
+                count.unjudged += int(((distance > budget) & ~bad).sum())
+                if bad.any():
+                    at = tuple(int(i) for i in np.argwhere(bad)[0])
+                    said = f"step {step}, {path}{list(at)}: {got[at]!r}, not {good[at]!r}: {distance[at]:g} ULP"
+                    raise Wrong(_said(structure, seed, where, moved, said))
+
+
+def _said(structure: Structure, seed: int, where: Where, moved: str, what: str) -> str:
+    shapes = optree.tree_map(lambda leaf: (leaf.dtype, *leaf.shape), structure.shapes)
+    begun = f", begun in {moved}, moved after step {structure.moves}" if moved else ""
+    return (
+        f"{'-'.join(where)}{begun}, {what}\n  {structure.expression}\n  {shapes}, {structure.steps} steps, seed {seed}"
+    )
+
+
+def everywhere(inductor: bool = False) -> list[Where]:
+    """All frameworks and modes; torch.compile takes seconds for each structure."""
+    found = [(name, mode) for name in _backend.installed() for mode in parity.modes_of(name)]
+    return [where for where in found if inductor or where != ("torch", "compiled")]
+
+
+def main() -> int:
+    """The command; 1 if a result is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--each", type=int, default=50, help="cases of one structure")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--inductor", type=int, default=0, help="one structure of so many under torch.compile as well")
+    parser.add_argument("--only", help="frameworks, with commas between them")
+    given = parser.parse_args()
+    count, wrong, begun = Count(), 0, time.monotonic()
+    warnings.simplefilter("ignore", gx.OrderWarning)
+    rng = random.Random(given.seed)
+    for place in range(max(1, given.cases // given.each)):
+        structure = chains.structure(rng)
+        modes = everywhere(bool(given.inductor) and place % given.inductor == 0)
+        modes = [where for where in modes if not given.only or where[0] in given.only.split(",")]
+        try:
+            check(structure, range(place * given.each, (place + 1) * given.each), modes, count)
+        except Exception as error:
+            wrong += 1
+            said = str(error) if isinstance(error, Wrong) else f"{error!r:.600}\n  {structure.expression}"
+            print(f"--- {said}", flush=True)
+    print(
+        f"{count.cases} cases, {count.elements} elements, {wrong} structures wrong; worst {count.worst:g} ULP, "
+        f"{count.unjudged} elements ill-conditioned; {(time.monotonic() - begun) / 60:.1f} min"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
