@@ -154,8 +154,13 @@ class Flat(NamedTuple):
         return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
 
     def shown(self) -> Flat:
-        """The same to be looked at alone: the leaves of this view are not written to."""
-        return self._replace(owned=self.source.nothing).materialized()
+        """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.
+
+        Half precision is in float32, since a compiler may leave out what is rounded to a narrower dtype and back.
+        """
+        narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
+        ends = [self._ended(i, _END[self.source.dtypes[i]]) for i in narrow]
+        return self._replace(owned=self.source.nothing)._with(narrow, ends, applied=True).settled()
 
     def dense(self) -> Flat:
         """The same view with its active leaves dense."""
@@ -341,6 +346,15 @@ class Flat(NamedTuple):
         factors = pairs.rounded(self._at(self.factor, places))
         return self.backend.multiply([self.leaves[i] for i in places], factors, self._is_owned(places))
 
+    def _is_given(self, i: int) -> bool:
+        """Whether a leaf would come out as it is."""
+        return self.factor is None and self.leaves[i].dtype == self.source.slots[self.source.kept[i]].dtype
+
+    def _ended(self, i: int, end: float) -> Array:
+        """A leaf times its factor in float32, infinite from a number on."""
+        factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
+        return self.backend.elementwise(_ended, [[self.leaves[i]]], (), factors, end=end)[0]
+
     def _widened(self, i: int) -> Array:
         """A leaf in the dtype that its sums are kept in."""
         leaf = self.leaves[i]
@@ -398,6 +412,14 @@ class Flat(NamedTuple):
 
 def _same(xp: Any, x: Array) -> Array:
     return x
+
+
+_END = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""What is not below it rounds to infinity."""
+
+
+def _ended(xp: Any, x: Array, *, end: float) -> Array:
+    return xp.where(xp.abs(x) < end, x, x * math.inf)
 
 
 def limit(norm: Norm, max_norm: Any) -> Array:

@@ -56,14 +56,17 @@ def norm_of(values: Sequence[Any], ord: float) -> Any:
 def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf | None = None) -> Any:
     """Times min(1, c / n), with n and c compared in the accumulation dtype.
 
-    A leaf whose elements change, because slices of it have factors of their own, is rounded where one of them is due.
+    A leaf that changes, because slices of it have factors of their own, leaves what its dtype for sums cannot hold.
     """
     number: Any = np.float32 if single and np.all((0 < np.float32(max_norm)) & (np.float32(max_norm) < math.inf)) else np.float64
     factor = np.where(np.isfinite(norm), np.longdouble(max_norm) / np.where(norm == 0, 1, norm), np.nan)
     within = (number(norm) <= number(max_norm)) | (max_norm == math.inf)
+    found = np.where(within, value, times(value, factor))
     if changes is None or np.all(within):
-        return np.where(within, value, times(value, factor))
-    return kept(np.where(within, value, times(value, factor)), changes)
+        return found
+    held = kept(found, changes)
+    least = np.finfo(np.float32 if is_single(changes) else np.float64).smallest_normal
+    return np.where(np.isfinite(held) & (np.abs(held) >= least) & (not _SHAKING), found, held)
 
 
 def times(value: Any, factor: Any) -> Any:

@@ -157,9 +157,13 @@ def values(shapes: Any, rng: np.random.Generator) -> Any:
         return None
     low, high = SCALES.get(COMPLEX.get(shapes.dtype, shapes.dtype), _SCALE)
     magnitude = 10.0 ** (rng.uniform(low, high) if rng.random() < 0.25 else rng.uniform(-2, 2))
-    found = [_drawn(rng, shapes.shape) * magnitude for _ in range(1 + (shapes.dtype in COMPLEX))]
+    found = _drawn(rng, shapes.shape) * magnitude
     with np.errstate(all="ignore"):
-        return shapes.holding(found[0] if len(found) == 1 else found[0] + 1j * found[1])
+        if shapes.dtype not in COMPLEX:
+            return shapes.holding(found)
+        whole = found + 0j  # NaN and infinities in one part alone: of both in one number, libraries differ
+        whole.imag = np.where(np.isfinite(found), rng.standard_normal(shapes.shape) * magnitude, 0.0)
+        return shapes.holding(whole)
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:

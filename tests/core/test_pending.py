@@ -1,0 +1,123 @@
+"""What is pending for a gradient stays pending: no step that is left out drops it, and nothing rounds it on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import MODES, assert_ulp, f16, f32
+
+import gradxform as gx
+from gradxform.proof import parity
+from gradxform.proof.ulp import ulps
+
+F64 = np.array([3e5, -7e3, 11.0, 0.25])
+CASES: dict[str, tuple[str, Any, int]] = {
+    "a skipped step and another part's scale": (
+        "partition({'a': scale(0.5)}, default=skip_large(identity(), 1.0))",
+        {"a": f32(1.0), "b": f32(100.0)},
+        2,
+    ),
+    "an accumulating step and another part's clip": (
+        "partition({'encoder/**': clip_norm(1.0)}, default=accumulate(identity(), 4))",
+        {"encoder": {"w": f32(30.0, 40.0)}, "b": f32(4.0)},
+        4,
+    ),
+    "a skipped step and what came before for all": (
+        "chain(scale(0.3), masked(skip_nonfinite(scale(2.0)), 'b'), clip_global_norm(1.0))",
+        {"a": f32(1.0, 7.0), "b": f32(np.nan)},
+        2,
+    ),
+    "what a skipped transform freezes": (
+        "chain(skip_large(chain(freeze('a'), scale(2.0)), 1.0), add_noise(0.1, 3))",
+        {"a": f32(1.0, 2.0), "b": f32(3.0)},
+        2,
+    ),
+    "a tiny clip within a skip": (
+        "chain(skip_large(clip_global_norm(1e-6), 1e4), normalize_global_norm())",
+        {"a": f16(1.0, 2.0, 3.0)},
+        2,
+    ),
+    "a tiny clip within an accumulation": (
+        "chain(accumulate(clip_global_norm(1e-6), 2), normalize_global_norm())",
+        {"a": f16(1.0, 2.0, 3.0)},
+        4,
+    ),
+    "a factor before slices": (
+        "chain(scale(1e-5), clip_norm(1.0, axes=-1), normalize_norm())",
+        {"a": f16(1.0, 2.0, 3.0).reshape(1, 3)},
+        1,
+    ),
+    "a factor before units": (
+        "chain(scale(1e-5), clip_adaptive(1e4, axes='keras'), normalize_norm())",
+        {"a": f16(1.0, 2.0, 3.0).reshape(3, 1)},
+        1,
+    ),
+    "a factor before means": (
+        "chain(scale(1e-5), centralize(), normalize_norm())",
+        {"a": f16(1.0, 2.0, 6.0).reshape(1, 3)},
+        1,
+    ),
+    "a factor before a choice of elements": (
+        "chain(scale(1e-5), zero_nonfinite(), normalize_norm())",
+        {"a": f16(1.0, np.inf, 3.0)},
+        1,
+    ),
+    "a factor that a choice of elements takes away": (
+        "chain(masked(scale(1e6), 'a'), zero_nonfinite(), scale(1e-6))",
+        {"a": f16(1.0, 1e-4), "b": f16(2.0)},
+        1,
+    ),
+    "signs of what would be lost": (
+        "chain(scale(1e-9), sign())",
+        {"a": f16(1.0, -2.0, 0.0), "b": f32(-3.0, np.nan)},
+        1,
+    ),
+    "several dtypes": (
+        "chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())",
+        {"a": f16(1.0, 2.0, 3.0), "b": F64},
+        1,
+    ),
+    "the root of a count in float64": ("chain(scale(0.3), clip_rms(0.2), normalize_global_norm())", {"b": F64[:3]}, 1),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_the_exact_formula(framework: str, mode: str, case: str) -> None:
+    expression, tree, steps = CASES[case]
+    tx = gx.parse(expression)
+    results, _ = parity.runner(tx, framework, mode)([tree] * steps, tree)
+    for result, wanted in zip(results, parity.expected_steps(tx, [tree] * steps, tree), strict=True):
+        assert not result.problem
+        for path, right in wanted.items():
+            assert ulps(result.leaves[path], right).max() <= (1 if right.dtype == np.float16 else 2), (path, result)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_the_numbers_of_the_first_cases(framework: str, mode: str) -> None:
+    def last(case: str, steps: int) -> Any:
+        expression, tree, _ = CASES[case]
+        return parity.runner(gx.parse(expression), framework, mode)([tree] * steps, tree)[0][-1].leaves
+
+    assert last("a skipped step and another part's scale", 1) == {"a": 0.5, "b": 0.0}
+    for steps in (1, 4):
+        found = last("an accumulating step and another part's clip", steps)
+        assert_ulp(found["encoder/w"], f32(0.6, 0.8))
+        assert found["b"] == (4.0 if steps == 4 else 0.0)
+    assert last("a tiny clip within a skip", 1)["a"].max() > 0.8
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
+    """XLA computes a product twice, once fused with a sum: the parts of the sum were cut at two places."""
+    rng = np.random.default_rng(230)
+    tree, params = {"a": rng.standard_normal((4, 40))}, {"a": rng.standard_normal((4, 40))}
+    tx = gx.chain(gx.clip_adaptive(0.01, axes="keras"), gx.centralize(axes="keras"))
+    ((result,), _), (wanted,) = (
+        parity.runner(tx, framework, mode)([tree], params),
+        parity.expected_steps(tx, [tree], params),
+    )
+    scale = np.abs(wanted["a"]).max()
+    assert np.abs(result.leaves["a"] - wanted["a"]).max() <= scale * 2.0**-51
