@@ -160,10 +160,13 @@ def sign() -> GradientTransformation:
 
     def signs(g: Flat) -> Flat:
         elements.check_real(g, "sign", "a complex number has no sign")
-        if g.factor is not None:
-            return g.given(elements.mapped(g, _sign_wide))
         leaves = [g.leaves[i] for i in g.chosen]
-        return g.given(g.backend.each(_sign, [leaves], ())) if leaves else g
+        if not leaves:
+            return g
+        if g.factor is None:
+            return g.given(g.backend.each(_sign, [leaves], ()))
+        factors = [g.backend.compute(formulas.take, g.factor, index=i) for i in g.chosen]
+        return g.given(g.backend.elementwise(_sign_scaled, [leaves, factors], ()))
 
     return stateless(signs)
 
@@ -173,5 +176,7 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x))
 
 
-def _sign_wide(xp: Any, x: Array) -> Array:
-    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, x))
+def _sign_scaled(xp: Any, x: Array, factor: Array) -> Array:
+    """The sign of a product, which itself may be too small."""
+    first, second = (xp.where(y > 0.0, 1.0, xp.where(y < 0.0, -1.0, y)) for y in (x, factor))
+    return first * second

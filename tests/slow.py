@@ -25,6 +25,7 @@ SLOW = {
     r"test_tensorflow_processor\.py::test_every_mode.*\[XLA-(?!chain|trace)": XLA,
     r"test_tensorflow_processor\.py::test_a_session_gives.*\[(add_noise|accumulate|clip)": SESSION,
     r"test_tensorflow_distribute\.py": "starts a process with two logical devices",
+    r"test_optax\.py::test_(in_a_combinator_ours_trains|freeze_around_an_optimizer).*(?<!adam)\]$": TRAINS,
     r"test_optax\.py::test_optax_own_test_of_ours": "runs optax's own test suite with our transforms in it",
     r"test_torch_attach\.py::test_a_compiled_step": INDUCTOR,
     # --- backends
@@ -53,7 +54,7 @@ SLOW = {
     r"test_primitives\.py::test_extreme_factors_compiled.*torch": INDUCTOR,
     r"test_primitives\.py::test_many_leaves(_of_few_sizes.*)?\[.*jax": XLA,
     # --- pages
-    r"test_docs\.py::.*\[docs/(extending|guides/(jax|keras)|how-to/(exploding|change|same|train))": TRAINS,
+    r"test_docs\.py::.*\[docs/(extending|guides/(jax|keras)|how-to/(exploding|change|same|train|your-own))": TRAINS,
     r"test_examples(_training)?\.py": TRAINS,
     r"test_migrating\.py::test_what_theirs_does_otherwise": "calls every function of other libraries on the hard cases",
     r"test_migration\.py::.*\[(Where do the numbers differ|I use model\.compile)": LARGE,
@@ -70,6 +71,7 @@ SLOW = {
     r"test_peers\.py::.*compiled": PEERS,
     r"test_peers\.py::.*(-optax|jax)": PEERS,
     # --- command line, proof
+    r"test_chains\.py::test_more_chains": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_testing\.py::test_a_transform_with_a_state_is_run_for_some_steps\[torch\]": INDUCTOR,
 }

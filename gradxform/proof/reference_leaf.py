@@ -58,7 +58,9 @@ def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf 
 
     A leaf that changes, because slices of it have factors of their own, leaves what its dtype for sums cannot hold.
     """
-    number: Any = np.float32 if single and np.all((0 < np.float32(max_norm)) & (np.float32(max_norm) < math.inf)) else np.float64
+    number: Any = (
+        np.float32 if single and np.all((0 < np.float32(max_norm)) & (np.float32(max_norm) < math.inf)) else np.float64
+    )
     factor = np.where(np.isfinite(norm), np.longdouble(max_norm) / np.where(norm == 0, 1, norm), np.nan)
     within = (number(norm) <= number(max_norm)) | (max_norm == math.inf)
     found = np.where(within, value, times(value, factor))
@@ -98,7 +100,7 @@ _SHAKING: list[Any] = []
 
 @contextlib.contextmanager
 def shaken(rng: Any, flushing: bool) -> Iterator[None]:
-    """Within it, factors and what is kept are changed by up to two units in the last place: an ill-conditioned result changes much."""
+    """Within it, what is kept is changed by up to two units in the last place: an ill-conditioned result changes much."""
     _SHAKING.append((rng, flushing))
     try:
         yield

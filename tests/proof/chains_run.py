@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import chains
 import numpy as np
 import optree
-import chains
 from chains import Structure, values
 
 import gradxform as gx
@@ -54,7 +54,11 @@ def check(structure: Structure, seeds: Sequence[int], modes: Sequence[Where], co
         wanted = Wanted(tx, steps, params)
         states = {}
         for where, run in runners.items():
-            results, states[where] = run(steps, params)
+            try:
+                results, states[where] = run(steps, params)
+            except Exception as error:
+                error.add_note(_said(structure, seed, where, "", "raised"))
+                raise
             _hold(structure, seed, where, results, wanted, count)
         moved = modes[seed % len(modes)], modes[(seed + 1) % len(modes)]
         _hold(structure, seed, moved[1], _moved(structure, moved, runners, steps, params), wanted, count, str(moved[0]))
@@ -108,7 +112,9 @@ def _hold(
                 if not (distance > budget).any():
                     count.worst = max(count.worst, float(distance.max(initial=0.0)))
                     continue
-                others = [other[step][path] for other in wanted.others(any(name in f"{where} {moved}" for name in FLUSHING))]
+                others = [
+                    other[step][path] for other in wanted.others(any(name in f"{where} {moved}" for name in FLUSHING))
+                ]
                 others = [getattr(other, part) if part else other for other in others]
                 near = np.min([ulps(got, other) for other in others], axis=0)
                 moves = np.max([ulps(good, other) for other in others], axis=0)
