@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gradxform import _arguments as arguments
+from gradxform import _fitting as fitting
 from gradxform import _flat
 from gradxform import _operands as operands
 from gradxform._arguments import Scalar
@@ -203,9 +204,11 @@ def straight_through(
         if backend is None:
             return values
         if backend is not owner or backend.paths(values) != backend.paths(given):
+            found = fitting.difference(values, given)
+            where = f"; they differ at {found.path!r}: {found.one} and {found.other}" if found and found.path else ""
             raise ValueError(
                 "straight_through: forward and backward must return trees of one structure and framework; "
-                f"got {values!r:.100} and {given!r:.100}"
+                f"got {values!r:.100} and {given!r:.100}{where}"
             )
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
         out = [backend.stop_gradient(leaf) if _flows(backend, leaf) else leaf for leaf in wanted]
