@@ -51,9 +51,7 @@ def test_in_a_handle_of_torch_and_its_optimizer() -> None:
         for holder in (handle, handle.state, optimizer, {"optimizer": optimizer}):
             assert_found(holder, due)
     handle.remove()
-    with pytest.raises(
-        TypeError, match=r"(?s)has_updated: .* got SGD .* of type torch\.optim\.sgd\.SGD, which holds none"
-    ):
+    with pytest.raises(TypeError, match=r"(?s)has_updated: .* got SGD .* of type torch\.optim.*which holds none"):
         gx.has_updated(optimizer)
 
 

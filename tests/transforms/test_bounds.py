@@ -35,13 +35,11 @@ def test_bounds_in_order_and_equal(framework: str) -> None:
     assert_bits(gx.clip_value(low=low, high=low)([tensors(framework, X)]), tensors(framework, [np.full_like(X, -1.0)]))
 
 
-@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f != "numpy"])
+@pytest.mark.parametrize("framework", [f for f in FRAMEWORKS if f in ("jax", "tensorflow")])
 def test_traced_bounds_have_no_values(framework: str) -> None:
     def clipped(x: Any, low: Any, high: Any) -> Any:
         return gx.clip_value(low=low, high=high)([x])
 
-    if framework == "torch":
-        pytest.skip("torch.compile takes seconds; test_torch.py compiles bounds that are tensors")
     found = call(framework, "compiled", clipped, X, np.asarray(LOW), np.asarray(HIGH))
     assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
 
@@ -55,9 +53,8 @@ def test_bounds_that_change_are_compared_anew(framework: str) -> None:
         low = pytest.importorskip("torch").tensor(low)
     tx, x = gx.clip_value(low=low, high=0.5), tensors(framework, X)
     tx([x])
-    {"numpy": lambda: low.fill(1.0), "tensorflow": lambda: low.assign(1.0), "torch": lambda: low.fill_(1.0)}[
-        framework
-    ]()
+    change = low.assign if framework == "tensorflow" else low.fill_ if framework == "torch" else low.fill
+    change(1.0)
     with pytest.raises(ValueError, match=r"clip_value: low must not be above high, .* high=0\.5"):
         tx([x])
 
