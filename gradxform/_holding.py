@@ -10,7 +10,7 @@ from typing import Any
 from gradxform import _backend
 from gradxform._transformation import GradientTransformation
 
-_HOLDERS = ("step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
+_HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
 """The attributes in which adapters, optimizers of Keras and of Flax NNX, and train states hold a state."""
 
 

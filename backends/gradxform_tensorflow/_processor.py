@@ -155,7 +155,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         return applied.when(is_due(self.tx, new), optimizer, found, self._slots.variables)
 
     @property
-    def step_state(self) -> Any:
+    def _step_state(self) -> Any:
         """The state after the step that is being built; that of the variables otherwise.
 
         In a graph of TensorFlow 1, variables are read whenever a run comes to them, but these are tensors of the step:
