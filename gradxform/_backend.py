@@ -29,7 +29,7 @@ class Backend(Protocol):
     """The array types that belong to this framework. A backend may name those of variables: `variables`."""
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves (None may be among them) and structure, by the framework's own tree engine."""
+        """Leaves (None may be among them) and structure, by the framework's own tree engine; structures have ``==``."""
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
         """The tree again."""
