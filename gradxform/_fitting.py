@@ -40,7 +40,8 @@ class Aligned(NamedTuple):
 def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
     """The leaves of another tree beside a view's slots.
 
-    Structures are compared as wholes; paths are made only where these differ. Dicts may be in another order.
+    Structures are compared as wholes; paths are made only where these differ. Dicts may be in another order, and keys
+    of PyTorch have dots or slashes.
 
     Args:
         view: the gradients.
@@ -60,6 +61,9 @@ def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> 
     found = difference(own, tree)
     if found is None and wanted == given:
         return Aligned(list(leaves), structure, None)
+    if found is not None and sorted(wanted) != sorted(given):  # a name of PyTorch's has dots, and its path slashes
+        wanted, given = ([path.replace(".", "/") for path in paths] for paths in (wanted, given))
+        found = found if sorted(wanted) != sorted(given) else None
     if found is None and len(set(wanted)) == len(wanted) and sorted(wanted) == sorted(given):
         order = [given.index(path) for path in wanted]
         return Aligned([leaves[place] for place in order], structure, order)

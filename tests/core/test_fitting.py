@@ -101,6 +101,21 @@ def test_dicts_of_other_types_fit(framework: str) -> None:
     assert_bits(updates, plain)
 
 
+def test_a_state_of_named_parameters_fits_their_paths() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    tx, found = gx.trace(0.5), {}
+    for name, state in (("paths", gx.torch.init(tx, model)), ("names", tx.init(dict(model.named_parameters())))):
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            state = gx.torch.apply_(tx, model, state)
+        found[name] = {path.replace("/", "."): leaf for path, leaf in state.trace.items()}
+    assert_bits(found["names"], found["paths"])
+    with pytest.raises(ValueError, match="at '0/weight': an array in the gradients, nothing"):
+        gx.torch.apply_(tx, model, tx.init({"0.weights": model[0].weight}))
+
+
 def test_the_containers_of_a_module_of_tensorflow_fit() -> None:
     tf = pytest.importorskip("tensorflow")
     module = tf.Module()
