@@ -198,7 +198,7 @@ def straight_through(
 
     @unconverted
     def through(x: Any) -> Tree:
-        values, given = forward(stop_gradient(x)), backward(x)
+        values, given = forward(stop_gradient(x)), _applied(backward, x)
         backend, (wanted, structure) = opened(values)
         owner, (leaves, _) = opened(given)
         if backend is None:
@@ -218,6 +218,12 @@ def straight_through(
         return backend.unflatten(structure, out)
 
     return through
+
+
+def _applied(function: Callable[[Any], Tree], x: Any) -> Any:
+    """The function's value; a transformation takes variables beside arrays, which here are all to be transformed."""
+    view = _flat.view(x) if isinstance(function, GradientTransformation) and not function.stateful else None
+    return function(x) if view is None else function.rule(view, None, Context(None, {}))[0].tree()  # type: ignore[attr-defined]
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:

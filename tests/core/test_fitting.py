@@ -255,6 +255,13 @@ def test_variables_alone_and_as_parameters_are_taken(kind: str) -> None:
     gx.global_norm([variable])
 
 
+@pytest.mark.parametrize("kind", ["torch", "tensorflow"])
+def test_variables_beside_arrays_go_straight_through(kind: str) -> None:
+    array, variable = made(kind)
+    found = gx.straight_through(lambda tree: [2.0 * leaf for leaf in tree], gx.clip_value(1.0))([array, variable])
+    assert [leaf.tolist() if kind == "torch" else leaf.numpy().tolist() for leaf in found] == [[6.0, 8.0], [2.0, 2.0]]
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_list_of_pairs_of_gradients_is_a_tree(framework: str) -> None:
     tree = tensors(framework, [(0.1 * A, 0.1 * A)])
