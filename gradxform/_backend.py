@@ -26,10 +26,10 @@ class Backend(Protocol):
 
     name: str
     types: tuple[type, ...]
-    """The array types that belong to this framework."""
+    """The array types that belong to this framework. A backend may name those of variables: `variables`."""
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves (None may be among them) and structure, by the framework's own tree engine."""
+        """Leaves (None may be among them) and structure, by the framework's own tree engine; structures have ``==``."""
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
         """The tree again."""
@@ -277,7 +277,7 @@ def lookup(tree: Any) -> Backend | None:
 
 def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     """The backend that owns a tree, with the leaves and the structure that it finds; None if there are no leaves."""
-    first = unwrapped(_first_leaf(tree))
+    first = unwrapped(first_leaf(tree))
     found = None if first is None else owner(first)
     if found is None or found.name == "numpy":
         if first is None or (found is None and not is_number(first)):
@@ -294,14 +294,14 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
 
 
-def _first_leaf(tree: Any) -> Any:
+def first_leaf(tree: Any) -> Any:
     """The first leaf found through Python's own containers alone; None if there is none."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
         return tree
     for child in tree:
-        leaf = _first_leaf(child)
+        leaf = first_leaf(child)
         if leaf is not None:
             return leaf
     return None

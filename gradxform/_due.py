@@ -6,7 +6,7 @@ from typing import Any
 
 from gradxform._transformation import GradientTransformation
 from gradxform.measuring import MeasureState
-from gradxform.skipping import has_updated
+from gradxform.skipping import due
 
 
 def is_due(tx: Any, state: Any) -> Any:
@@ -15,7 +15,7 @@ def is_due(tx: Any, state: Any) -> Any:
     What some variables' part of a transformation says, under a mask, holds for these alone.
     """
     if not isinstance(tx, GradientTransformation):
-        return has_updated(state)
+        return due(state)
     if tx.name == "measure":
         return is_due(tx.arguments[0][1], state)
     while isinstance(state, MeasureState):
@@ -23,9 +23,9 @@ def is_due(tx: Any, state: Any) -> Any:
     if not tx.stateful or tx.name in ("masked", "partition"):
         return True
     if tx.name != "chain":
-        return has_updated(state)
+        return due(state)
     found = True
     for (_, part), inner in zip(tx.arguments, state, strict=True):
-        due = is_due(part, inner)
-        found = due if found is True else found if due is True else found & due
+        inside = is_due(part, inner)
+        found = inside if found is True else found if inside is True else found & inside
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gradxform import _fitting as fitting
 from gradxform import _formulas as formulas
 from gradxform._backend import Array
 from gradxform._flat import Flat
@@ -48,18 +49,14 @@ def _is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def beside(view: Flat, tree: Any, what: str) -> list[Array]:
+def beside(view: Flat, tree: Any, what: str, advice: str = "") -> list[Array]:
     """The leaves of another tree, of the same structure, that stand beside the active leaves.
 
     Raises:
-        ValueError: a tree with another number of leaves, or without one where there is a gradient; names the path.
+        ValueError: a tree of other keys or containers, without a leaf where there is a gradient, or with one of another
+            shape; names the path.
     """
-    leaves = list(view.backend.flatten(tree)[0])
-    if len(leaves) != len(view.source.slots):
-        raise ValueError(
-            f"{what} have {len(leaves)} leaves and the gradients {len(view.source.slots)}; "
-            "both must be trees of one structure"
-        )
+    leaves = fitting.aligned(view, tree, ("the gradients", what), advice).leaves
     found = [leaves[view.source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
@@ -87,19 +84,20 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
-    found = beside(view, tree, f"{transform}: the parameters")
+    found = beside(view, tree, f"{transform}: the parameters", "Hand in the tree that the gradients are of")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     """A tree like the gradients' with new leaves beside the active ones."""
-    leaves, structure = view.backend.flatten(tree)
-    leaves = list(leaves)
+    found = fitting.aligned(view, tree, ("the gradients", "the state"))
+    leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
         slot = view.source.kept[i]
-        same = view.backend.dtype(leaf) == view.backend.dtype(leaves[slot])
-        leaves[slot] = leaf if same else view.backend.cast(leaf, leaves[slot])
-    return view.backend.unflatten(structure, leaves)
+        old = leaves[slot] if isinstance(leaves[slot], view.backend.types) else view.backend.adopt(leaves[slot])
+        same = view.backend.dtype(leaf) == view.backend.dtype(old)
+        leaves[slot] = leaf if same else view.backend.cast(leaf, old)
+    return found.tree(view.backend, leaves)
 
 
 def sums_dtype(view: Flat) -> str:

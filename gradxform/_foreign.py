@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform import _flat
+from gradxform import _fitting as fitting
+from gradxform._backend import unwrapped
 from gradxform._flat import Flat
 from gradxform._transformation import Context, GradientTransformation
 
@@ -26,7 +27,7 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         params = context.params
         if params is not None and not all(view.scope):
-            params = _like(view, params)
+            params = _like(where, view, params)
         extra = context.extra if _takes_extra(tx) else {}
         tree, state = tx.update(view.scoped_tree(), state, params, **extra)
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
@@ -37,7 +38,9 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
         return view.replaced(new), state
 
     def start(params: Any) -> Any:
-        return tx.init(params.tree() if isinstance(params, Flat) else params)
+        if isinstance(params, Flat):  # of no leaves: None in the place of each
+            params = params.tree() if params.leaves else params.scoped_tree()
+        return tx.init(params)
 
     return GradientTransformation(rule, start)
 
@@ -47,7 +50,9 @@ def _takes_extra(tx: Any) -> bool:
     return any(base.__name__ == "GradientTransformationExtraArgs" for base in type(tx).__mro__)
 
 
-def _like(view: Flat, params: Any) -> Any:
+def _like(where: str, view: Flat, params: Any) -> Any:
     """The parameters of the gradients in scope, with None for the others."""
-    flat = _flat.view(params)
-    return params if flat is None else flat.focus(view.scope).scoped_tree()
+    found = fitting.aligned(view, params, ("the gradients", f"{where}: the parameters"))
+    inside = {view.source.kept[i] for i, there in enumerate(view.scope) if there}
+    kept = [unwrapped(leaf) if slot in inside else None for slot, leaf in enumerate(found.leaves)]
+    return found.tree(view.backend, kept)

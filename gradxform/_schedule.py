@@ -10,6 +10,7 @@ import numpy as np
 
 from gradxform import _stateful as stateful
 from gradxform._flat import Flat
+from gradxform._keeping import keeping
 from gradxform._transformation import Context, GradientTransformation
 
 
@@ -41,7 +42,7 @@ def scheduled(
         view, inner = tx.rule(view, state.inner, context)
         return view, ScheduleState(stateful.advanced(view, state.count), inner)
 
-    return GradientTransformation(rule, start)
+    return keeping("a hyperparameter that is a schedule", ScheduleState, rule, start)
 
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:

@@ -52,7 +52,10 @@ class Fresh:
 
     def rows(self, per_leaf: bool) -> int:
         """How many rows a table has: one a leaf, None among them, or one for all."""
-        return 1 if not per_leaf or self.view is None else len(self.view.source.slots)
+        if not per_leaf:
+            return 1
+        slots = _backend.backend("numpy").flatten(self.params)[0] if self.view is None else self.view.source.slots
+        return len(slots)
 
     def zeros(self) -> Any:
         """Zeros like the parameters, in the dtypes that sums of gradients are kept in; None stays None."""
@@ -68,9 +71,16 @@ class Fresh:
         return view.backend.unflatten(source.structure, leaves)
 
     def _array(self, value: Any, dtype: str) -> Array:
-        if self.view is None:
+        view = self.view
+        if view is None:
             return value.astype(dtype)
-        return self.view.backend.stored(value, dtype, self.view.leaves[0])
+        leaves = view.leaves or view.source.slots  # of a choice of no gradients: beside one that was not chosen
+        beside = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
+        return (
+            view.backend.from_numpy(value.astype(dtype))
+            if beside is None
+            else view.backend.stored(value, dtype, beside)
+        )
 
 
 def first(

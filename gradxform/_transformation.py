@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, ParamSpec
 
+from gradxform import _fitting as fitting
 from gradxform import _flat
 from gradxform._autograph import unconverted
 from gradxform._backend import adapter, preload
@@ -127,7 +128,9 @@ class GradientTransformation:
         Raises:
             TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is no array, or a
                 missing state; the message names the path.
-            ValueError: a pattern that matches no path, a bound that would broadcast a gradient.
+            ValueError: a pattern that matches no path, a bound that would broadcast a gradient; parameters or a state
+                of other keys or containers than the gradients, the state of another transformation or framework,
+                variables among the gradients; the message names the path.
         """
         if self.start is not None and state is None:
             raise TypeError(
@@ -136,6 +139,9 @@ class GradientTransformation:
         view = _flat.view(updates)
         if view is None:
             return updates, state
+        fitting.check_gradients(view, updates)
+        if self.start is not None:
+            fitting.check_state(view, state)
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 

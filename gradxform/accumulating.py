@@ -11,6 +11,7 @@ from gradxform._backend import Array
 from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
+from gradxform._keeping import keeping
 from gradxform._transformation import Context, GradientTransformation
 
 
@@ -88,7 +89,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         fresh = stateful.Fresh(params)
         return AccumulateState(fresh.count(), fresh.zeros(), fresh.zeros(), fresh.flag(False), inner.init(params))
 
-    return GradientTransformation(rule, start)
+    return keeping("accumulate", AccumulateState, rule, start)
 
 
 def _sum(xp: Any, x: Array, total: Array, lost: Array, unit: Array) -> Array:

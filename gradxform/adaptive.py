@@ -15,6 +15,7 @@ from gradxform._arguments import Scalar
 from gradxform._backend import Array
 from gradxform._factory import factory
 from gradxform._flat import Flat, Norm, limit
+from gradxform._keeping import keeping
 from gradxform._transformation import Context, GradientTransformation
 
 
@@ -138,7 +139,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
         rows = fresh.rows(per_leaf)
         return PercentileState(fresh.numbers((rows,), "int32"), fresh.numbers((rows, length)))
 
-    return GradientTransformation(rule, start)
+    return keeping("clip_percentile", PercentileState, rule, start)
 
 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
@@ -253,7 +254,7 @@ def clip_zscore(
         rows = (fresh.rows(per_leaf),)
         return ZScoreState(fresh.numbers(rows, "int32"), fresh.numbers(rows), fresh.numbers(rows))
 
-    return GradientTransformation(rule, start)
+    return keeping("clip_zscore", ZScoreState, rule, start)
 
 
 def _spike_limit(

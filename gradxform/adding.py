@@ -15,6 +15,7 @@ from gradxform._arguments import Scalar
 from gradxform._backend import Array
 from gradxform._factory import factory
 from gradxform._flat import Flat
+from gradxform._keeping import keeping
 from gradxform._transformation import Context, GradientTransformation
 
 
@@ -117,7 +118,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         new = elements.mapped(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return dense.given(new), NoiseState(stateful.advanced(g, state.count))
 
-    return GradientTransformation(rule, lambda params: NoiseState(stateful.Fresh(params).count()))
+    return keeping("add_noise", NoiseState, rule, lambda params: NoiseState(stateful.Fresh(params).count()))
 
 
 def _words(path: str) -> tuple[float, float]:

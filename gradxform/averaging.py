@@ -12,6 +12,7 @@ from gradxform._arguments import Scalar
 from gradxform._backend import Array
 from gradxform._factory import factory
 from gradxform._flat import Flat
+from gradxform._keeping import keeping
 from gradxform._transformation import Context, GradientTransformation
 
 
@@ -78,7 +79,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         fresh = stateful.Fresh(params)
         return EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,)))
 
-    return GradientTransformation(rule, start)
+    return keeping("ema", EmaState, rule, start)
 
 
 def _averaged(xp: Any, x: Array, old: Array, decay: Array) -> Array:
@@ -155,7 +156,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
         out = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else g.backend.copied(new)
         return dense.given(out), TraceState(elements.replaced_in(dense, state.trace, new))
 
-    return GradientTransformation(rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
+    return keeping("trace", TraceState, rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
 
 
 def _traced(xp: Any, x: Array, old: Array, decay: Array) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gradxform import _arguments as arguments
+from gradxform import _fitting as fitting
 from gradxform import _flat
 from gradxform import _operands as operands
 from gradxform._arguments import Scalar
@@ -197,15 +198,17 @@ def straight_through(
 
     @unconverted
     def through(x: Any) -> Tree:
-        values, given = forward(stop_gradient(x)), backward(x)
+        values, given = forward(stop_gradient(x)), _applied(backward, x)
         backend, (wanted, structure) = opened(values)
         owner, (leaves, _) = opened(given)
         if backend is None:
             return values
         if backend is not owner or backend.paths(values) != backend.paths(given):
+            found = fitting.difference(values, given)
+            where = f"; they differ at {found.path!r}: {found.one} and {found.other}" if found and found.path else ""
             raise ValueError(
                 "straight_through: forward and backward must return trees of one structure and framework; "
-                f"got {values!r:.100} and {given!r:.100}"
+                f"got {values!r:.100} and {given!r:.100}{where}"
             )
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
         out = [backend.stop_gradient(leaf) if _flows(backend, leaf) else leaf for leaf in wanted]
@@ -215,6 +218,12 @@ def straight_through(
         return backend.unflatten(structure, out)
 
     return through
+
+
+def _applied(function: Callable[[Any], Tree], x: Any) -> Any:
+    """The function's value; a transformation takes variables beside arrays, which here are all to be transformed."""
+    view = _flat.view(x) if isinstance(function, GradientTransformation) and not function.stateful else None
+    return function(x) if view is None else function.rule(view, None, Context(None, {}))[0].tree()  # type: ignore[attr-defined]
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 from gradxform import _arguments as arguments
 from gradxform import _peers as peers
 from gradxform._arguments import Scalar
+from gradxform._bounds import Ordered
 from gradxform._factory import factory
-from gradxform._flat import interval, limit
+from gradxform._flat import Flat, interval, limit
 from gradxform._transformation import GradientTransformation, stateless
 
 
@@ -33,7 +34,9 @@ def clip_value(
 
     Raises:
         TypeError: both forms or none are given; on use, a complex or an integer gradient, named by its path.
-        ValueError: a negative or NaN bound, ``low > high``; on use, a bound that would broadcast a gradient larger.
+        ValueError: a negative or NaN bound, ``low > high``; on use, a bound that would broadcast a gradient larger, and
+            ``low > high`` of 0-d arrays in eager code, on the CPU. Traced bounds have no values to compare: there, and
+            where arrays of more axes are in reverse, the upper bound wins.
 
     Example:
         >>> import numpy as np
@@ -56,7 +59,13 @@ def clip_value(
     low, high = arguments.bound("low", low), arguments.bound("high", high)
     if arguments.static(low) and arguments.static(high) and low > high:
         raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}")
-    return stateless(lambda g: g.clipped(low, high))
+    bounds = Ordered(low, high)
+
+    def clipped(g: Flat) -> Flat:
+        bounds.check(g)
+        return g.clipped(low, high)
+
+    return stateless(clipped)
 
 
 @factory

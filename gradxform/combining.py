@@ -10,6 +10,7 @@ from gradxform import _order as order
 from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
+from gradxform._keeping import not_its_own, of_none
 from gradxform._transformation import Context, GradientTransformation, Start, stateless
 from gradxform.matching import Where
 
@@ -184,9 +185,8 @@ def _each(
     outer, new = view, []
     kept = any(tx.stateful for tx in parts)
     if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
-        raise TypeError(
-            f"init gives {len(parts)} states in a tuple for these transforms, and this is none: {states!r:.80}"
-        )
+        what = ", ".join(tx.name or "a transformation of another library" for tx in parts)
+        raise ValueError(not_its_own(f"{len(parts)} transforms ({what})", f"a tuple of {len(parts)}", states))
     for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
         inside, state = tx.rule(view.focus(mask), states[rank] if kept else None, context)
         view = inside.widen(outer)
@@ -202,10 +202,10 @@ def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Seque
 
 
 def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
-    """The view of a tree with None for the leaves outside a mask; the tree of nothing but None itself."""
+    """The view of a tree with None for the leaves outside a mask; a tree of nothing but None is itself."""
     view = _flat.view(tree)
     if view is None:
         return tree
     inside = view.focus(mask(view))
     found = inside.scoped_view()
-    return inside.scoped_tree() if found is None else found
+    return of_none(inside) if found is None else found

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from gradxform import _holding as holding
 from gradxform import _stateful as stateful
+from gradxform._autograph import unconverted
 from gradxform._backend import Array, unwrapped
 from gradxform._factory import factory
 from gradxform._flat import Flat
 from gradxform._foreign import as_transformation
+from gradxform._keeping import not_its_own
 from gradxform._source import SINGLE
 from gradxform._transformation import Context, GradientTransformation
 from gradxform.combining import chain
 
-_HOLDERS = ("gradient_transformation_state", "opt_state", "state")
-"""The attributes in which optimizers, of Keras and of Flax NNX, and adapters hold a state."""
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
 
 
@@ -99,7 +99,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
         if not (isinstance(state, MeasureState) and called in state.measures):
-            raise TypeError(f"measure: init gives a state with measures of {called!r}, and this is none: {state!r:.80}")
+            raise ValueError(not_its_own("measure", f"MeasureState with measures of {called!r}", state))
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         after = out.norms()
@@ -170,18 +170,25 @@ def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
     return tuple(found)
 
 
+@unconverted
 def metrics(state: Any) -> dict[str, Array]:
     """What the transforms within `measure` did at the last step, as a flat dict of scalars.
 
     Args:
         state: any state that has the one of `measure` somewhere in it: of a chain, of an optax optimizer, of a whole
             train state; tuples, lists, dicts and dataclasses are looked into. Or what holds one: the handle of
-            `gradxform.torch.attach`, a `GradientProcessor`, a wrapped optimizer of Keras, an ``nnx.Optimizer``.
+            `gradxform.torch.attach`, or the optimizer that it is attached to; a `GradientProcessor`; a wrapped
+            optimizer of Keras, also within a ``LossScaleOptimizer``; a train state of Flax, an ``nnx.Optimizer``. In a
+            graph of TensorFlow 1, a `GradientProcessor` has the measures of the step that they are fetched with, and
+            its ``state`` those of the step before.
 
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, traced in traced code, such as
         "clip_global_norm/norm_before", .../norm_after, .../factor, .../clipped, .../nonfinite_count; the second of two
         transforms of one name is "clip_norm_1". An empty dict if nothing is measured.
+
+    Raises:
+        TypeError: what holds no state.
 
     Example:
         >>> import numpy as np
@@ -194,6 +201,7 @@ def metrics(state: Any) -> dict[str, Array]:
     Source:
         The flat dicts that TensorBoard, Weights & Biases and MLflow take.
     """
+    holding.check("metrics", state)
     found: dict[str, Array] = {}
     taken: set[str] = set()
     for name, measures in _measures(state):
@@ -210,18 +218,6 @@ def _measures(state: Any) -> Iterator[tuple[str, Measures]]:
     if isinstance(state, MeasureState):
         yield from state.measures.items()
         yield from _measures(state.inner)
-    elif isinstance(state, (tuple, list)):
-        for part in state:
-            yield from _measures(part)
-    elif isinstance(state, Mapping):
-        try:
-            keys = sorted(state)  # as JAX orders them, which sorts them on the way out of compiled code
-        except TypeError:
-            keys = list(state)
-        yield from _measures([state[key] for key in keys])
-    elif dataclasses.is_dataclass(state) and not isinstance(state, type):
-        yield from _measures([getattr(state, field.name) for field in dataclasses.fields(state)])
     else:
-        holder = next((name for name in _HOLDERS if hasattr(state, name)), None)
-        if holder is not None:
-            yield from _measures(getattr(state, holder))
+        for part in holding.parts(state) or ():
+            yield from _measures(part)

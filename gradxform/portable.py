@@ -160,7 +160,7 @@ def _like(what: str, backend: _backend.Backend, path: str, leaf: Any, like: Arra
     """A leaf with the dtype of another, where that is."""
     array, number = _values(what, path, leaf), _backend.owner(like) is None
     shape = () if number else backend.shape(like)
-    dtype = np.asarray(like).dtype if number else _dtype(backend.dtype(like))
+    dtype = np.asarray(like).dtype if number else _dtype((_backend.owner(like) or backend).dtype(like))
     if array.shape != shape:
         raise ValueError(f"{what}: the leaf at {path!r} has shape {array.shape}, and like has {shape} there")
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
@@ -171,7 +171,9 @@ def _like(what: str, backend: _backend.Backend, path: str, leaf: Any, like: Arra
         raise ValueError(
             f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there, which cannot hold its values"
         )
-    return type(like)(cast.item()) if number else backend.placed(cast, like)
+    if number:
+        return type(like)(cast.item())
+    return (_backend.owner(like) or backend).placed(cast, like)  # NumPy's numbers, where there were no parameters
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

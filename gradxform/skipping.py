@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradxform import _arguments as arguments
 from gradxform import _formulas as formulas
+from gradxform import _holding as holding
 from gradxform import _stateful as stateful
 from gradxform._arguments import Scalar
 from gradxform._autograph import unconverted
-from gradxform._backend import Array
+from gradxform._backend import Array, unwrapped
 from gradxform._factory import factory
 from gradxform._flat import Flat, limit
 from gradxform._foreign import as_transformation
+from gradxform._keeping import keeping
 from gradxform._source import DOUBLE
 from gradxform._transformation import Context, GradientTransformation, stateless
 
@@ -124,7 +127,7 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
         fresh = stateful.Fresh(params)
         return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(params))
 
-    return GradientTransformation(rule, start)
+    return keeping("skip_nonfinite", SkipNonfiniteState, rule, start)
 
 
 def _in_a_row(xp: Any, count: Array, finite: Array) -> Array:
@@ -192,7 +195,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
         fresh = stateful.Fresh(params)
         return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(params))
 
-    return GradientTransformation(rule, start)
+    return keeping("skip_large", SkipLargeState, rule, start)
 
 
 def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
@@ -206,10 +209,13 @@ def has_updated(state: Any) -> Any:
     Momentum and weight decay act on zeros too; an optimizer that is to be left alone on such a step asks this.
 
     Args:
-        state: the state of any transformation, nested states included.
+        state: the state of any transformation, nested states included; or what holds one, as `metrics` takes it.
 
     Returns:
         True where nothing in the state says otherwise; else a 0-d bool of the state's framework, traced in traced code.
+
+    Raises:
+        TypeError: what holds no state.
 
     Example:
         >>> import numpy as np
@@ -225,11 +231,19 @@ def has_updated(state: Any) -> Any:
     Source:
         ``optax.MultiSteps.has_updated``.
     """
+    holding.check("has_updated", state)
+    return due(state)
+
+
+def due(state: Any) -> Any:
+    """Whether nothing in a state says that the step is left out; True for what is no state."""
     found = True
-    if isinstance(state, (tuple, list)):
-        for name, part in zip(getattr(state, "_fields", [""] * len(state)), state, strict=True):
-            inside = part if name == "due" else has_updated(part)
-            found = inside if found is True else found if inside is True else found & inside
-    elif isinstance(state, dict):
-        return has_updated(list(state.values()))
+    for name, part in _named_parts(state):
+        inside = unwrapped(part) if name == "due" else due(part)
+        found = inside if found is True else found if inside is True else found & inside
     return found
+
+
+def _named_parts(state: Any) -> Iterator[tuple[str, Any]]:
+    given = holding.parts(state) or ()
+    return zip(getattr(state, "_fields", [""] * len(given)), given, strict=True)

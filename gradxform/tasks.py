@@ -10,6 +10,7 @@ import numpy as np
 from gradxform import _arguments as arguments
 from gradxform import _backend, _flat
 from gradxform import _elements as elements
+from gradxform import _fitting as fitting
 from gradxform import _formulas as formulas
 from gradxform import _pairs as pairs
 from gradxform import _threefry as threefry
@@ -32,7 +33,8 @@ def _several(name: str, trees: Any) -> _Several:
 
     Raises:
         TypeError: one tree, or anything but a list of trees.
-        ValueError: no trees, or trees of different structures, shapes or dtypes.
+        ValueError: no trees, or trees of different keys or containers, shapes or dtypes; names the first path that
+            differs.
     """
     if not isinstance(trees, (list, tuple)) or hasattr(trees, "_fields"):
         raise TypeError(
@@ -40,25 +42,30 @@ def _several(name: str, trees: Any) -> _Several:
             f"write {name}([first, second, ...])"
         )
     views = [_flat.view(tree) for tree in trees]
-    found = [view for view in views if view is not None]
+    found = [(rank, view) for rank, view in enumerate(views) if view is not None]
     if not found:
         raise ValueError(f"{name}: a list of trees of gradients is wanted, and there are no gradients in {trees!r:.80}")
-    first = found[0]
-    for view in found:
-        view.check_inexact()
-        elements.check_real(view, name, "gradients are averaged as real numbers")
+    lead, first = found[0]
     columns: list[list[Array]] = [[] for _ in first.source.slots]
     owners: list[list[int]] = [[] for _ in first.source.slots]
-    for rank, each in enumerate(views):
-        if each is None:
+    for _, view in found:
+        view.check_inexact()
+        elements.check_real(view, name, "gradients are averaged as real numbers")
+    for rank, tree in enumerate(trees):
+        view = views[rank] or first
+        if view.backend is not first.backend:
+            raise ValueError(
+                f"{name}: tree {lead} is {fitting.title(first.backend)}'s, tree {rank} "
+                f"{fitting.title(view.backend)}'s; convert one of them"
+            )
+        order = fitting.aligned(first, tree, (f"{name}: tree {lead}", f"{name}: tree {rank}")).order
+        if views[rank] is None:
             continue
-        view = each
-        if view.backend is not first.backend or len(view.source.slots) != len(columns):
-            raise ValueError(f"{name}: tree {rank} is not of the structure of the others")
         whole = view.dense()
-        for slot, leaf in zip(whole.source.kept, whole.leaves, strict=True):
+        for given, leaf in zip(whole.source.kept, whole.leaves, strict=True):
+            slot = given if order is None else order.index(given)
             if columns[slot] and not _alike(view.backend, leaf, columns[slot][0]):
-                path = whole.source.find_paths()[slot]
+                path = whole.source.find_paths()[given]
                 raise ValueError(f"{name}: the gradients at {path!r} are of different shapes or dtypes")
             columns[slot].append(leaf)
             owners[slot].append(rank)
@@ -101,7 +108,7 @@ def mean(trees: Any) -> Any:
 
     Raises:
         TypeError: one tree instead of a list; a complex or an integer gradient, named by its path.
-        ValueError: no trees, or trees of different structures.
+        ValueError: no trees, or trees of other keys or containers than the first; names the first path that differs.
 
     Example:
         >>> import numpy as np
@@ -142,7 +149,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
 
     Raises:
         TypeError: one tree instead of a list, a seed that is no int; a complex or an integer gradient.
-        ValueError: no trees, or trees of different structures.
+        ValueError: no trees, or trees of other keys or containers than the first; names the first path that differs.
 
     Example:
         >>> import numpy as np

@@ -50,11 +50,22 @@ class Held:
         first = stateful.first(self.tx, likes, self._keys, self._paths)
         numpy = _backend.backend("numpy")
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
-        self._leaves = [None if leaf is None else _variable(optimizer, np.asarray(leaf), path) for leaf, path in found]
+        self._leaves = [
+            None if leaf is None else _variable(optimizer, np.asarray(leaf), path, self._layout(leaf, path))
+            for leaf, path in found
+        ]
         self._structure = self.backend.flatten(first)[1]
         for value in operands.values(self.tx):  # so that JAX is handed a limit that is a variable
             if isinstance(value, keras.Variable):
                 optimizer._track_variable(value)
+
+    def _layout(self, leaf: Any, path: str) -> Any:
+        """How a leaf of the state is spread over devices: as the variable that it is of, if it has its shape."""
+        own = [i for i, key in enumerate(self._keys) if f"/{path}".endswith(f"/{key}")]
+        if not own:
+            return None
+        variable = self._variables[max(own, key=lambda i: len(self._keys[i]))]
+        return getattr(variable, "_layout", None) if tuple(variable.shape) == tuple(leaf.shape) else None
 
     def begin(self, given: Sequence[int]) -> None:
         """A step with gradients of some variables; it is to be applied, as long as nothing says otherwise."""
@@ -136,9 +147,10 @@ def _nothing(_: Any) -> None:
     """The result of a branch that is there for what it does."""
 
 
-def _variable(optimizer: Any, leaf: Any, path: str) -> Any:
+def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
     return optimizer.add_variable(
         shape=leaf.shape,
+        **({} if layout is None else {"layout": layout}),
         initializer=lambda shape, dtype=None: keras.ops.convert_to_tensor(leaf, dtype),
         dtype=leaf.dtype.name,
         aggregation="only_first_replica",  # all replicas come to the same state

@@ -34,8 +34,8 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
 
     Returns:
         A new optimizer with the same options and the same variables' values, whose ``gradient_transformation`` and
-        ``gradient_transformation_state`` can be looked at. In a new process, ``import gradxform_keras`` before
-        `keras.saving.load_model`, so that Keras knows the class.
+        ``gradient_transformation_state`` can be looked at, also through a ``LossScaleOptimizer`` around it. In a new
+        process, ``import gradxform_keras`` before `keras.saving.load_model`, so that Keras knows the class.
 
     Raises:
         TypeError: what is no optimizer of Keras 3 or no transformation; one that is wrapped already; a

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gradxform import GradientTransformation, _flat
+from gradxform import _fitting as fitting
 from gradxform._backend import owner
 from gradxform._foreign import as_transformation
 from gradxform._transformation import Context
@@ -56,6 +57,8 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     view = _flat.from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if view is None:
         return state
+    if tx.stateful:
+        fitting.check_state(view, state)
     view, state = tx.rule(view, state, Context(params, {}))
     for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:

@@ -23,6 +23,9 @@ def apply(
     replica is given its share of the result. Optimizers add these up, so a limit holds for what is applied. (Gradients
     that you have summed yourself go through ``tx(gradients)``; `global_norm` in a replica is that of its own.)
 
+    A stateless transformation leaves no step out. For `skip_nonfinite`, `skip_large` and `accumulate`, which do, use
+    `GradientProcessor` and its ``apply_gradients``.
+
     Args:
         tx: a stateless transformation.
         grads_and_vars: any iterable of pairs; a gradient is a tensor or `tf.IndexedSlices` of its variable's shape, of

@@ -52,9 +52,10 @@ def transformed(
     """
     gradients, replicas = _replicas.summed(slots.gradients)
     params = slots.variables if params is None else params
-    structure: Any = list(gradients)
+    tree: Any = list(gradients)
     if keys is not None:
-        structure, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
+        tree, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
+    structure = backend.flatten(tree)[1]
     view = _flat.from_leaves(backend, gradients, structure, lambda: slots.paths)
     if view is None:
         return list(gradients), set(), state

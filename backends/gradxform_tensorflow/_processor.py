@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform import _stateful as stateful
+from gradxform._due import is_due
 from gradxform._foreign import as_transformation
 from gradxform._variables import keys_of, path_of
 from gradxform.portable import matched
+from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
 from gradxform_tensorflow import backend
 from gradxform_tensorflow._pairs import Pairs
@@ -27,6 +30,10 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
     there it is `gradxform.keras.wrap` that saves a state. Under a `tf.distribute` strategy, make it within its scope.
     Its ``state`` can be read, and, outside of traced code, set to a state of the same transformation from anywhere,
     such as what `gradxform.to_numpy` gave.
+
+    A step that the transformation leaves out (`skip_nonfinite`, `skip_large`, `accumulate`) comes out as zeros, and
+    momentum and weight decay move weights on zeros too. ``apply_gradients(optimizer, pairs)`` leaves the optimizer
+    alone on such a step.
 
     Args:
         tx: a transformation.
@@ -57,6 +64,7 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
         """Makes the variables of the first state."""
         super().__init__(name=name)
         self.tx = as_transformation("tensorflow.GradientProcessor", tx)
+        self._step: _Step | None = None
         self._slots = _Slots(variables)
         first = stateful.first(self.tx, self._slots.likes, self._slots.keys, self._slots.paths)
         leaves, self._slots.structure = backend.flatten(first)
@@ -96,25 +104,95 @@ class GradientProcessor(tf.Module):  # type: ignore[misc]
                 default these variables.
 
         Returns:
-            A list of pairs as `apply` returns it.
+            A list of pairs as `apply` returns it; zeros on a step that is left out.
         """
+        return self._transformed(grads_and_vars, params)[0]
+
+    def _transformed(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        """The pairs after the transformation, and the new state, which is kept."""
         given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
         slots, places = self._slots.spread(given)
         old = self.state
         params = None if params is None else self._slots.sorted(params)
         keys = self._slots.keys
         results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params, keys)
+        self._step = _Step.here(new)
         # In a TF1 graph nothing else makes sure that the state moves on, and only after it has been read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
             assigned = self._assign(new)
         with tf.control_dependencies(assigned):
             results = [_after(result) for result in results]
         both = zip(places, given.variables, strict=True)
-        return [(results[place], variable) for place, variable in both if place not in skipped]
+        return [(results[place], variable) for place, variable in both if place not in skipped], new
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(self, optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> Any:
+        """Transform the gradients, and hand them to an optimizer; a step that is left out leaves it alone.
+
+        On a step that `skip_nonfinite`, `skip_large` or `accumulate` leaves out (unless they are masked), the optimizer
+        is not called: weights, momentum and the count of steps stay bit by bit as they are. In eager code this costs
+        one bool that is read; in graphs, the update is a branch of `tf.cond`.
+
+        Args:
+            optimizer: a Keras 3 optimizer, or one of `tf.compat.v1`: what has ``apply_gradients``.
+            grads_and_vars: pairs as a call takes them.
+            params: as a call takes them.
+
+        Returns:
+            What ``optimizer.apply_gradients`` returns, None where it was not called; in graphs where a step may be left
+            out, the operation to run, or None within a `tf.function`, which runs it by itself.
+
+        Raises:
+            TypeError: what has no ``apply_gradients``.
+            ValueError: all that a call raises; steps left out in a graph under a strategy of several replicas.
+        """
+        if not callable(getattr(optimizer, "apply_gradients", None)):
+            raise TypeError(
+                "tensorflow.GradientProcessor: an optimizer with apply_gradients is wanted, got "
+                f"{optimizer!r:.80} of type {type(optimizer).__name__}"
+            )
+        found, new = self._transformed(grads_and_vars, params)
+        return applied.when(is_due(self.tx, new), optimizer, found, self._slots.variables)
+
+    @property
+    def _step_state(self) -> Any:
+        """The state after the step that is being built; that of the variables otherwise.
+
+        In a graph of TensorFlow 1, variables are read whenever a run comes to them, but these are tensors of the step:
+        they belong to whatever is fetched with them, and moving the state on is not among it.
+        """
+        return self._step.state if self._step is not None and self._step.is_here() else self.state
 
     def _assign(self, new: Any) -> list[Any]:
         moved = zip(self._slots.places_of_state, backend.flatten(new)[0], strict=True)
         return [self._state[path].assign(leaf) for path, leaf in moved if path is not None]
+
+
+class _Step:
+    """The state that a call gave in a graph of TensorFlow 1, out of sight of what tracks a module's own."""
+
+    def __init__(self, state: Any, graph: Any) -> None:
+        self.state = state
+        self._graph = weakref.ref(graph)
+
+    @classmethod
+    def here(cls, state: Any) -> _Step | None:
+        """The state of the graph that is built now; None where a variable tells it as well."""
+        graph = _plain_graph()
+        return None if graph is None else cls(state, graph)
+
+    def is_here(self) -> bool:
+        """Whether what is built now can read its tensors."""
+        graph = _plain_graph()
+        return graph is not None and self._graph() is graph
+
+
+def _plain_graph() -> Any:
+    """The graph that is built now, if it is run whenever it is fetched: in no function, and in no loop or branch."""
+    if tf.executing_eagerly():
+        return None
+    graph = tf.compat.v1.get_default_graph()
+    return None if graph.building_function or graph._get_control_flow_context() is not None else graph
 
 
 class _Slots:

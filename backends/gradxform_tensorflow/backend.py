@@ -18,6 +18,7 @@ from gradxform_tensorflow._scalars import Vectors
 
 name: str = "tensorflow"
 types: tuple[type, ...] = (tf.Tensor, tf.IndexedSlices, tf.Variable)
+variables: tuple[type, ...] = (tf.Variable,)
 
 Back = Callable[[Any], Any]
 
@@ -26,18 +27,38 @@ _LIST = object()
 """The structure of a list of leaves."""
 
 
+class Nest:
+    """The structure of a tree: one like it, to be compared as tf.nest compares."""
+
+    def __init__(self, tree: Any) -> None:
+        """Takes the tree."""
+        self.tree = tree
+
+    def __eq__(self, other: object) -> bool:
+        """Whether tf.nest takes both for one structure, TensorFlow's own containers for Python's."""
+        if not isinstance(other, Nest):
+            return NotImplemented
+        try:
+            tf.nest.assert_same_structure(self.tree, other.tree)
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Leaves and structure, by tf.nest, which knows TensorFlow's own containers; None is a leaf."""
     if type(tree) is list and all(issubclass(kind, _LEAVES) for kind in {type(leaf) for leaf in tree}):
         return list(tree), _LIST
-    return tf.nest.flatten(tree), tree
+    return tf.nest.flatten(tree), Nest(tree)
 
 
 def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     """The tree again."""
     if structure is _LIST:
         return list(leaves)
-    return tf.nest.pack_sequence_as(structure, list(leaves))
+    return tf.nest.pack_sequence_as(structure.tree, list(leaves))
 
 
 def paths(tree: Any) -> list[str]:

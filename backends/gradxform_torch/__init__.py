@@ -2,6 +2,7 @@
 
 from gradxform_torch import backend as backend
 from gradxform_torch._attach import Attached, attach
+from gradxform_torch._attach import handles_of as handles_of
 from gradxform_torch._modules import GradientReversal, GradientTransform
 from gradxform_torch._parameters import apply_, init
 

@@ -25,11 +25,11 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
     """Transform the gradients of an optimizer's parameters before each of its steps.
 
     The optimizer is left as it is but for hooks. Its ``state_dict()`` holds the state of the transformation, and
-    ``load_state_dict`` restores it: a run goes on bit by bit, with Lightning's and Accelerate's checkpoints too. Under
-    a `torch.amp.GradScaler` the transformation sees unscaled gradients, also where the optimizer unscales them itself
-    (``fused=True``), and a step that the scaler skips leaves its state alone. A step that the transformation leaves out
-    (`skip_nonfinite`, `skip_large`, `accumulate`, unless they are masked) leaves the parameters alone: their gradients
-    become None; to know it, one bool is read.
+    ``load_state_dict`` restores it, before the transformation is attached or after: a run goes on bit by bit, with
+    Lightning's and Accelerate's checkpoints too. Under a `torch.amp.GradScaler` the transformation sees unscaled
+    gradients, also where the optimizer unscales them itself (``fused=True``), and a step that the scaler skips leaves
+    its state alone. A step that the transformation leaves out (`skip_nonfinite`, `skip_large`, `accumulate`, unless
+    they are masked) leaves the parameters alone: their gradients become None; to know it, one bool is read.
 
     Args:
         optimizer: any `torch.optim` optimizer, or one that Lightning or Accelerate has wrapped. A path is the
@@ -45,7 +45,8 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
     Raises:
         TypeError: what is no optimizer, or no transformation.
-        ValueError: a pattern that matches no path; later, a ``state_dict`` with the state of another transformation.
+        ValueError: a pattern that matches no path; a ``state_dict`` with the state of another transformation, which
+            was loaded before, or is loaded later.
 
     Example:
         >>> import torch
@@ -83,8 +84,8 @@ class Attached:
         """Registers the hooks."""
         self.tx = tx
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
-        self._held = _held(tx, optimizer)
         self._loaded: _Held | None = None
+        self._held = self._found(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_state_dict_post_hook(self._after_saving),
@@ -92,6 +93,24 @@ class Attached:
             optimizer.register_load_state_dict_post_hook(self._after_loading),
         ]
         _attached.setdefault(optimizer, []).append(self)
+        if tx.stateful:
+            _left(optimizer).pop(self._key(), None)
+
+    def _found(self, optimizer: torch.optim.Optimizer) -> _Held:
+        """The first state; or the one of a state_dict that the optimizer has loaded before, which is in its groups."""
+        fresh = _held(self.tx, optimizer)
+        rank = sum(handle.tx.stateful for handle in _attached.get(optimizer, ()))
+        left = _left(optimizer).get(_key(rank)) if self.tx.stateful else None
+        if left is None:
+            return fresh
+        try:
+            return fresh._replace(state=matched("torch.attach", left, fresh.state))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {error} "
+                "Attach the transformation of that run, or drop its state: "
+                f"optimizer.param_groups[0].pop({_key(rank)!r})"
+            ) from error
 
     @property
     def state(self) -> Any:
@@ -177,15 +196,19 @@ class Attached:
 
     def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         if self.tx.stateful:
-            state_dict[self._key()] = _by_path(self._held.state)
+            state_dict[self._key()] = kept = _by_path(self._held.state)
+            if groups := state_dict["param_groups"]:  # where load_state_dict leaves what it does not know
+                groups[0] = {**groups[0], self._key(): kept}
 
     def _before_loading(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         self._loaded = None
         if not self.tx.stateful:
             return
-        if self._key() in state_dict:
+        groups = state_dict.get("param_groups") or [{}]
+        given = state_dict.get(self._key(), groups[0].get(self._key()))
+        if given is not None:
             fresh = _held(self.tx, optimizer)
-            self._loaded = fresh._replace(state=matched("torch.attach", state_dict[self._key()], fresh.state))
+            self._loaded = fresh._replace(state=matched("torch.attach", given, fresh.state))
         else:
             warnings.warn(
                 f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
@@ -196,13 +219,28 @@ class Attached:
     def _after_loading(self, optimizer: torch.optim.Optimizer) -> None:
         if self._loaded is not None:
             self._held, self._loaded = self._loaded, None
+            _left(optimizer).pop(self._key(), None)
 
     def _key(self) -> str:
         """Its place in a state_dict, beside "state" and "param_groups": by its rank where there are several."""
         optimizer = self._optimizer()
         beside = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
-        rank = beside.index(self)
-        return f"{_KEY}_{rank}" if rank else _KEY
+        return _key(beside.index(self) if self in beside else 0)
+
+
+def _key(rank: int) -> str:
+    return f"{_KEY}_{rank}" if rank else _KEY
+
+
+def _left(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The group in which a state_dict has left the states of transformations."""
+    groups = optimizer.param_groups
+    return groups[0] if groups else {}
+
+
+def handles_of(optimizer: Any) -> list[Attached] | None:
+    """The handles that are attached to an optimizer; None for what is no optimizer."""
+    return list(_attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
 
 
 class _Held(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation, _flat
+from gradxform import _fitting as fitting
 from gradxform import _formulas as formulas
 from gradxform import _stateful as stateful
 from gradxform._flat import Flat
@@ -108,6 +109,8 @@ def transformed(tx: GradientTransformation, named: Named, state: Any, scale: Any
     view = _view(named, keys, gradients, inplace=True)
     if view is None:
         return state
+    if tx.stateful:
+        fitting.check_state(view, state)
     with torch.no_grad():
         if scale is not None:
             view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))

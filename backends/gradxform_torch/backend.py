@@ -21,6 +21,7 @@ from gradxform_torch._scalars import Vectors, materialized
 
 name: str = "torch"
 types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, *_sharded.types())
+variables: tuple[type, ...] = (torch.nn.Parameter,)
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 

@@ -100,7 +100,7 @@ _SHAKING: list[Any] = []
 
 @contextlib.contextmanager
 def shaken(rng: Any, flushing: bool) -> Iterator[None]:
-    """Within it, what is kept is changed by up to two units in the last place: an ill-conditioned result changes much."""
+    """Within it, what is kept changes by up to two units in the last place: an ill-conditioned result changes much."""
     _SHAKING.append((rng, flushing))
     try:
         yield

@@ -49,6 +49,26 @@ def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
     return list(map(float, w.numpy()))
 
 
+def processed(tx: gx.GradientTransformation, compiled: bool) -> Any:
+    """What becomes of a variable in two steps of a processor and an optimizer, or what these are refused with."""
+    with strategy.scope():
+        w = tf.Variable([0.0, 0.0], name="w")
+        made = opt.SGD(1.0, momentum=0.5)
+        made.build([w])
+        processor = gx.tensorflow.GradientProcessor(tx, [w])
+
+    def step() -> None:
+        strategy.run(lambda: processor.apply_gradients(made, [(tf.constant([1.0, 2.0]), w)]))
+
+    step = tf.function(step) if compiled else step
+    try:
+        for _ in range(2):
+            step()
+    except ValueError as error:
+        return str(error)
+    return list(map(float, w.numpy()))
+
+
 def refusal(optimizer: Any) -> str:
     """What a step under the strategy is refused with."""
     try:
@@ -74,4 +94,6 @@ if __name__ == "__main__":
     }
     skipping = gx.skip_nonfinite(gx.identity())
     found["refused"] = refusal(lambda: gx.keras.wrap(opt.SGD(1.0), skipping))
+    waiting = gx.accumulate(gx.identity(), 2)
+    found["processor"] = [processed(waiting, False), processed(gx.trace(0.0), True), processed(waiting, True)]
     print(json.dumps(found))

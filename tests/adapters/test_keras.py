@@ -77,6 +77,21 @@ def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_str
     assert "leaves steps out, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
 
 
+def test_a_processor_leaves_the_optimizer_of_replicas_alone_where_it_can(under_a_strategy: Any) -> None:
+    eager, compiled, refused = under_a_strategy["processor"]
+    assert eager == [-2.0, -4.0]  # the sum of two replicas, once
+    assert compiled == [-5.0, -10.0]  # twice, with momentum
+    assert "steps are left out, which an optimizer under a tf.distribute strategy of several replicas cannot" in refused
+
+
+def test_a_state_in_model_parallel_is_spread_as_its_variables_are() -> None:
+    pytest.importorskip("jax")
+    found = json.loads(run("jax", "tests/adapters/keras_model_parallel.py").stdout.splitlines()[-1])
+    assert found["off"] <= 1e-6
+    assert [path.rpartition("/")[2] for path in found["spread"]] == ["gradxform_1_inner_trace_net_dense_kernel"]
+    assert any(path.endswith("net_dense_bias") for path in found["whole"])
+
+
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
     make = (

@@ -312,8 +312,8 @@ def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_distributed_checkpoints_leave_the_state_alone() -> None:
-    """They make an optimizer's state by a step of zeros, before it is saved and before it is loaded."""
+def test_distributed_checkpoints_hold_the_state() -> None:
+    """They make an optimizer's state by a step of zeros, before it is saved and loaded, which counts for nothing."""
     checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     model = Model()
     optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
@@ -323,14 +323,11 @@ def test_distributed_checkpoints_leave_the_state_alone() -> None:
     assert bits(handle.state) == fresh
     train(optimizer, model, range(2))
     kept = copy.deepcopy(checkpoint.get_optimizer_state_dict(model, optimizer))
-    state = gx.to_numpy(handle.state)
     other = Model()
     restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
     other_handle = gx.torch.attach(restored, gx.ema(0.9))
-    other_handle.state = state
     other.load_state_dict(model.state_dict())
-    with pytest.warns(UserWarning, match="has no state of ema"):
-        checkpoint.set_optimizer_state_dict(other, restored, kept)
+    checkpoint.set_optimizer_state_dict(other, restored, kept)  # which holds the transformation's too
     assert bits(other_handle.state) == bits(handle.state)
     train(optimizer, model, range(2, 4))
     train(restored, other, range(2, 4))
@@ -443,6 +440,42 @@ def test_a_state_dict_that_was_loaded_is_not_changed_by_further_steps() -> None:
     optimizer.load_state_dict(kept)
     optimizer.step()
     assert bits(kept["gradient_transformation"]) == before
+
+
+def test_a_state_dict_that_was_loaded_before_the_attachment_is_found() -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_norm(1.0), gx.ema(0.9)))
+    second = gx.torch.attach(optimizer, gx.trace(0.5))
+    train(optimizer, model, range(3))
+    kept, other = saved_and_loaded(optimizer.state_dict()), Model()
+    other.load_state_dict(model.state_dict())
+    restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
+    restored.load_state_dict(kept)
+    between = torch.optim.AdamW(other.named_parameters(), lr=0.1)
+    between.load_state_dict(saved_and_loaded(restored.state_dict()))  # by a program that attaches nothing
+    for found in (restored, between):
+        first = gx.torch.attach(found, gx.chain(gx.clip_norm(1.0), gx.ema(0.9)))
+        assert bits(first.state) == bits(handle.state)
+        assert bits(gx.torch.attach(found, gx.trace(0.5)).state) == bits(second.state)
+        assert all(not str(key).startswith("gradient_transformation") for key in found.param_groups[0])
+    train(optimizer, model, range(3, 6))
+    train(restored, other, range(3, 6))
+    assert weights(model) == weights(other)
+
+
+def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transformation_is_refused() -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
+    gx.torch.attach(optimizer, gx.ema(0.9))
+    train(optimizer, model, range(1))
+    restored = torch.optim.SGD(Model().named_parameters(), lr=0.1)
+    restored.load_state_dict(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"(?s)has loaded a state_dict .* not of trace\(0.5\).*param_groups\[0\]\.pop"):
+        gx.torch.attach(restored, gx.trace(0.5))
+    gx.torch.attach(restored, gx.clip_norm(1.0))  # which keeps none
+    restored.param_groups[0].pop("gradient_transformation")
+    assert not gx.torch.attach(restored, gx.trace(0.5)).state.trace["scale"].any()
 
 
 def test_a_state_dict_from_before_the_attachment_is_loaded_with_a_warning() -> None:

@@ -192,7 +192,7 @@ def test_a_gradient_that_is_frozen_or_masked_out_has_no_norm_in_a_table(hole: An
 
 def test_a_state_of_other_parameters_is_refused() -> None:
     state = gx.trace(0.5).init({"a": np.ones(1)})
-    with pytest.raises(ValueError, match=r"trace: the traces have 1 leaves and the gradients 2"):
+    with pytest.raises(ValueError, match=r"trace: the traces must .* at 'b': an array in the gr"):
         gx.trace(0.5).update({"a": np.ones(1), "b": np.ones(1)}, state)
     state = gx.trace(0.5).init({"a": np.ones(1), "b": None})
     with pytest.raises(ValueError, match=r"None at 'b'"):
@@ -665,7 +665,7 @@ def test_parameters_that_are_missing_or_strange() -> None:
     for tx in (gx.add_decayed_weights(0.1), gx.clip_adaptive(0.1, axes="keras")):
         with pytest.raises(ValueError, match=r"needs the parameters: call tx\.update\(updates, state, params\)"):
             tx([np.ones(1)])
-        with pytest.raises(ValueError, match=r"the parameters have 2 leaves and the gradients 1"):
+        with pytest.raises(ValueError, match=r"the parameters must have the keys .* at '1'"):
             tx([np.ones(1)], params=[np.ones(1), np.ones(1)])
 
 
@@ -947,7 +947,7 @@ def test_one_tree_is_refused(function: Any) -> None:
             function(tree)
     with pytest.raises(ValueError, match="there are no gradients"):
         function([])
-    with pytest.raises(ValueError, match="tree 1 is not of the structure of the others"):
+    with pytest.raises(ValueError, match="tree 1 must have the keys and containers of tree 0; they differ at 'b'"):
         function([{"w": np.ones(2)}, {"w": np.ones(2), "b": np.ones(2)}])
     with pytest.raises(ValueError, match="the gradients at 'w' are of different shapes"):
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])

@@ -1,0 +1,268 @@
+"""Trees that do not fit each other are refused by the first path that differs, in every framework."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, MODES, assert_bits, call, in_mode, tensors
+
+import gradxform as gx
+
+A, B = np.float32([1.0, 2.0]), np.float32([3.0])
+PAIRS: dict[str, tuple[Any, Any, str]] = {
+    "another key": ({"a": A, "w": B}, {"a": A, "v": B}, "at 'w': an array in .*, nothing .a dict with 'a', 'v'"),
+    "a key less": ({"a": A, "b": B}, {"a": A}, "at 'b': an array in .*, nothing"),
+    "a key more": ({"a": A}, {"a": A, "b": B}, "at 'b': nothing .*, an array"),
+    "a nested key": ({"x": {"a": A, "b": B}}, {"x": {"a": A, "c": B}}, "at 'x/b'"),
+    "a list that is shorter": ({"x": [A, B]}, {"x": [A]}, "at 'x/1'"),
+    "a list and a tuple": ({"x": [A, B]}, {"x": (A, B)}, "at 'x': a list of 2 in .*, a tuple of 2"),
+    "a list and a dict": ([A], {"0": A}, "at the root: a list of 1 in .*, a dict with '0'"),
+    "a leaf and a dict": ({"x": A}, {"x": {"y": A}}, "at 'x': an array in .*, a dict with 'y'"),
+    "None and a dict": ({"x": None, "y": B}, {"x": {"y": A}, "y": B}, "at 'x': None in .*, a dict with 'y'"),
+}
+Two = Callable[[Any, Any], Any]
+FUNCTIONS: dict[str, Two] = {
+    "mean": lambda one, other: gx.mean([one, other]),
+    "pcgrad": lambda one, other: gx.pcgrad([one, other], 0),
+    "add_decayed_weights": lambda one, other: gx.add_decayed_weights(0.1)(one, params=other),
+    "clip_adaptive": lambda one, other: gx.clip_adaptive(0.1, axes="keras")(one, params=other),
+    "trace": lambda one, other: gx.trace(0.5).update(one, gx.trace(0.5).init(other)),
+    "ema": lambda one, other: gx.ema(0.5).update(one, gx.ema(0.5).init(other)),
+    "accumulate": lambda one, other: gx.accumulate(gx.identity(), 2).update(
+        one, gx.accumulate(gx.identity(), 2).init(other)
+    ),
+    "in a chain": lambda one, other: gx.chain(gx.clip_norm(1.0), gx.skip_large(gx.trace(0.5), 1e9)).update(
+        one, gx.chain(gx.clip_norm(1.0), gx.skip_large(gx.trace(0.5), 1e9)).init(other)
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("case", PAIRS)
+def test_trees_of_other_keys_and_containers(framework: str, function: str, case: str) -> None:
+    one, other, match = PAIRS[case]
+    with pytest.raises(ValueError, match=match):
+        FUNCTIONS[function](tensors(framework, one), tensors(framework, other))
+
+
+@pytest.mark.parametrize(("framework", "mode"), [(f, m) for f, m in MODES if m == "compiled" and f != "torch"])
+def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str) -> None:
+    with pytest.raises(ValueError, match=r"add_decayed_weights: the parameters must .* at 'w': an array"):
+        call(framework, mode, FUNCTIONS["add_decayed_weights"], {"w": A}, {"v": A})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in ("mean", "pcgrad")])
+def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
+    one, other = tensors(framework, ({"a": A, "x": {"b": B, "c": A}}, {"x": {"c": A, "b": B}, "a": A}))
+    assert_bits(FUNCTIONS[function](one, other), FUNCTIONS[function](one, one))
+    again = FUNCTIONS[function](other, one)
+    found = again[0] if isinstance(again, tuple) else again
+    wanted = FUNCTIONS[function](other, other)
+    assert_bits(found, wanted[0] if isinstance(wanted, tuple) else wanted)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_steps_with_dicts_in_two_orders(framework: str) -> None:
+    tx = gx.trace(1.0)
+    one, other = tensors(framework, ({"a": A, "b": B}, {"b": B, "a": A}))
+    _, state = tx.update(other, tx.init(one))
+    updates, state = tx.update(one, state)
+    assert_bits(updates, tensors(framework, {"a": 2 * A, "b": 2 * B}))
+    assert_bits(state.trace, updates)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_lists_of_trees_in_two_orders_and_with_none(framework: str) -> None:
+    trees = tensors(framework, [{"a": A, "b": B}, {"b": 3 * B, "a": None}])
+    assert_bits(gx.mean(trees), tensors(framework, {"a": A / 2, "b": 2 * B}))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_none_in_the_gradients_or_beside_them_fits(framework: str) -> None:
+    full, part = tensors(framework, ({"a": A, "b": [B, A]}, {"a": None, "b": [B, None]}))
+    assert_bits(FUNCTIONS["trace"](part, full)[0], part)
+    decayed = gx.add_decayed_weights(1.0)(part, params=full)
+    assert_bits(decayed, tensors(framework, {"a": None, "b": [2 * B, None]}))
+    with pytest.raises(ValueError, match="the traces have None at 'a', where there is a gradient"):
+        FUNCTIONS["trace"](full, part)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_dicts_of_other_types_fit(framework: str) -> None:
+    plain = tensors(framework, {"a": A, "b": B})
+    ordered = collections.OrderedDict(tensors(framework, {"a": A, "b": B}))
+    updates, _ = gx.trace(0.5).update(plain, gx.trace(0.5).init(ordered))
+    assert_bits(updates, plain)
+
+
+def test_a_state_of_named_parameters_fits_their_paths() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    tx, found = gx.trace(0.5), {}
+    for name, state in (("paths", gx.torch.init(tx, model)), ("names", tx.init(dict(model.named_parameters())))):
+        for _ in range(2):
+            model.zero_grad()
+            model(torch.ones(1, 2)).sum().backward()
+            state = gx.torch.apply_(tx, model, state)
+        found[name] = {path.replace("/", "."): leaf for path, leaf in state.trace.items()}
+    assert_bits(found["names"], found["paths"])
+    with pytest.raises(ValueError, match="at '0/weight': an array in the gradients, nothing"):
+        gx.torch.apply_(tx, model, tx.init({"0.weights": model[0].weight}))
+
+
+def test_the_containers_of_a_module_of_tensorflow_fit() -> None:
+    tf = pytest.importorskip("tensorflow")
+    module = tf.Module()
+    module.params = {"x": [tf.constant(A), tf.constant(B)]}
+    grads = {"x": [tf.constant(A), tf.constant(B)]}
+    assert_bits(gx.trace(0.5).update(grads, gx.trace(0.5).init(module.params))[0], grads)
+    module.state = gx.trace(0.5).init(grads)
+    assert_bits(gx.trace(0.5).update(grads, module.state)[0], grads)
+
+
+def test_a_frozen_dict_of_flax_fits() -> None:
+    flax = pytest.importorskip("flax")
+    grads = tensors("jax", {"x": {"a": A, "b": B}})
+    tx = gx.trace(0.5)
+    assert_bits(tx.update(grads, tx.init(flax.core.freeze(grads)))[0], grads)
+
+
+def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients() -> None:
+    optax = pytest.importorskip("optax")
+    tx = gx.masked(optax.add_decayed_weights(1.0), lambda path, leaf: path == "c")
+    grads, params = tensors("jax", ({"a": None, "b": A, "c": B}, {"a": A, "b": A, "c": B}))
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert_bits(updates, tensors("jax", {"a": None, "b": A, "c": 2 * B}))
+    with pytest.raises(ValueError, match=r"masked: the parameters must have the keys .* at 'a'"):
+        tx.update(grads, tx.init(params), {"b": params["b"], "c": params["c"]})
+
+
+def test_results_of_a_straight_through_estimator() -> None:
+    with pytest.raises(ValueError, match=r"trees of one structure .* they differ at 'w'"):
+        gx.straight_through(lambda x: {"w": x}, lambda x: {"v": x})(tensors("jax", A))
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", [f for f in FRAMEWORKS if f != "numpy"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_state_of_another_framework(framework: str, of: str) -> None:
+    tx = gx.chain(gx.clip_norm(1.0), gx.ema(0.9))
+    grads, state = tensors(framework, {"w": A}), tx.init(tensors(of, {"w": A}))
+    if framework == of:
+        tx.update(grads, state)
+        return
+    titles = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+    match = (
+        f"the state is {titles[of]}'s, the gradients {titles[framework]}'s; .*gx.from_numpy\\(gx.to_numpy\\(state\\)"
+    )
+    with pytest.raises(ValueError, match=match):
+        tx.update(grads, state)
+    tx.update(grads, gx.from_numpy(gx.to_numpy(state), like=tx.init(grads)))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_state_of_numpy_is_adopted(framework: str) -> None:
+    tx, grads = gx.trace(0.5), tensors(framework, {"w": A, "b": B})
+    updates, state = tx.update(grads, tx.init({"w": A, "b": B}))
+    assert_bits(updates, grads)
+    assert_bits(state.trace, grads)
+
+
+def test_the_state_of_another_framework_in_place() -> None:
+    torch = pytest.importorskip("torch")
+    tx = gx.trace(0.5)
+    with pytest.raises(ValueError, match="the state is PyTorch's, the gradients NumPy's"):
+        gx.numpy.apply_(tx, {"w": A.copy()}, tx.init({"w": torch.ones(2)}))
+    w = torch.nn.Parameter(torch.ones(2))
+    w.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="the state is JAX's, the gradients PyTorch's"):
+        gx.torch.apply_(tx, [("w", w)], tx.init(tensors("jax", {"w": A})))
+
+
+STATEFUL = {
+    "accumulate": gx.accumulate(gx.identity(), 2),
+    "add_noise": gx.add_noise(0.1, 3),
+    "chain": gx.chain(gx.trace(0.5), gx.ema(0.5)),
+    "clip_percentile": gx.clip_percentile(50.0, 3),
+    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2),
+    "ema": gx.ema(0.5),
+    "measure": gx.measure(gx.scale(2.0)),
+    "schedule": gx.scale(lambda t: 1.0 / (1.0 + t)),
+    "skip_large": gx.skip_large(gx.identity(), 5.0),
+    "skip_nonfinite": gx.skip_nonfinite(gx.identity(), 2),
+    "trace": gx.trace(0.5),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", STATEFUL)
+def test_the_state_of_another_transformation(framework: str, name: str) -> None:
+    tx, grads = STATEFUL[name], tensors(framework, {"w": A})
+    for other, given in STATEFUL.items():
+        if other == name:
+            tx.update(grads, given.init(grads))
+            continue
+        with pytest.raises(ValueError, match=r"the state must be .*, which tx.init"):
+            tx.update(grads, given.init(grads))
+    with pytest.raises(ValueError, match=r"the state must be .*, which tx.init"):
+        tx.update(grads, gx.EmptyState())
+
+
+# --- variables -------------------------------------------------------------------------------------------------------
+
+
+def made(kind: str) -> tuple[Any, Any]:
+    """A gradient and a variable."""
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        return torch.tensor([3.0, 4.0]), torch.nn.Parameter(torch.ones(2))
+    tf = pytest.importorskip("tensorflow")
+    if kind == "keras":
+        return tf.constant([3.0, 4.0]), pytest.importorskip("keras").Variable([1.0, 1.0])
+    return tf.constant([3.0, 4.0]), tf.Variable([1.0, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])
+def test_variables_among_the_gradients(kind: str) -> None:
+    gradient, variable = made(kind)
+    tx, words = gx.clip_norm(1.0), r"variables among the gradients; the first is at '0/1'.*tx\(\[gradient for"
+    with pytest.raises(ValueError, match=words):
+        tx(list(zip([gradient], [variable], strict=True)))
+    with pytest.raises(ValueError, match=words):
+        tx([(None, variable)])
+    with pytest.raises(ValueError, match=words):
+        tx.update([[None, variable], [gradient, variable]])
+    with pytest.raises(ValueError, match=r"among the gradients; the first is at 'b'|'0/1'"):
+        tx({"a": gradient, "b": variable})
+
+
+@pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])
+def test_variables_alone_and_as_parameters_are_taken(kind: str) -> None:
+    gradient, variable = made(kind)
+    gx.clip_norm(1.0)([variable, None])
+    gx.clip_norm(1.0)({"a": variable})
+    gx.add_decayed_weights(0.1)([gradient], params=[variable])
+    tx = gx.trace(0.5)
+    tx.update([gradient], tx.init([variable]))
+    gx.global_norm([variable])
+
+
+@pytest.mark.parametrize("kind", ["torch", "tensorflow"])
+def test_variables_beside_arrays_go_straight_through(kind: str) -> None:
+    array, variable = made(kind)
+    found = gx.straight_through(lambda tree: [2.0 * leaf for leaf in tree], gx.clip_value(1.0))([array, variable])
+    assert [leaf.tolist() if kind == "torch" else leaf.numpy().tolist() for leaf in found] == [[6.0, 8.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_list_of_pairs_of_gradients_is_a_tree(framework: str) -> None:
+    tree = tensors(framework, [(0.1 * A, 0.1 * A)])
+    assert_bits(in_mode(framework, "eager", gx.clip_norm(1.0))(tree), tree)

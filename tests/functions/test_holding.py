@@ -1,0 +1,182 @@
+"""`has_updated` and `metrics` find the state in all that holds one, and refuse what holds none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, array, tensors
+
+import gradxform as gx
+
+G = np.float32([3.0, 4.0])
+TX = gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.accumulate(gx.identity(), 2))
+
+
+@dataclasses.dataclass
+class Train:
+    """A train state of one's own."""
+
+    step: int
+    whatever: Any
+
+
+def assert_found(holder: Any, due: bool) -> None:
+    """The measures of this file's transformation, and whether its last step is to be applied."""
+    assert float(array(gx.metrics(holder)["clip_global_norm/norm_before"])) == 5.0
+    assert bool(gx.has_updated(holder)) is due
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_in_containers(framework: str) -> None:
+    tree = tensors(framework, {"w": G})
+    state = TX.init(tree)
+    for due in (False, True):
+        _, state = TX.update(tree, state)
+        for holder in (state, (state,), [None, state], {"x": state, "y": tree}, Train(0, {"one": [state]})):
+            assert_found(holder, due)
+
+
+def test_in_a_handle_of_torch_and_its_optimizer() -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    handle = gx.torch.attach(optimizer, TX)
+    for due in (False, True):
+        w.grad = torch.tensor(G)
+        optimizer.step()
+        for holder in (handle, handle.state, optimizer, {"optimizer": optimizer}):
+            assert_found(holder, due)
+    handle.remove()
+    with pytest.raises(TypeError, match=r"(?s)has_updated: .* got SGD .* of type torch\.optim.*which holds none"):
+        gx.has_updated(optimizer)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_in_a_processor_of_tensorflow(compiled: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    w = tf.Variable([0.0, 0.0])
+    processor = gx.tensorflow.GradientProcessor(TX, [w])
+
+    def step() -> Any:
+        processor([(tf.constant(G), w)])
+        return gx.metrics(processor)["clip_global_norm/norm_before"], gx.has_updated(processor)
+
+    step = tf.function(step) if compiled else step
+    for due in (False, True):
+        norm, updated = step()
+        assert (float(norm), bool(updated)) == (5.0, due)
+        assert_found(processor, due)
+
+
+@pytest.mark.parametrize("scaled", ["not", "outside", "inside", "by compile"])
+def test_in_a_wrapped_optimizer_of_keras(scaled: str) -> None:
+    keras = pytest.importorskip("keras")
+    w = keras.Variable(np.zeros(2, np.float32), name="w")
+    plain = keras.optimizers.SGD(1.0)
+    if scaled == "outside":
+        optimizer = gx.keras.wrap(keras.optimizers.LossScaleOptimizer(plain, initial_scale=1.0), TX)
+    elif scaled == "inside":
+        optimizer = keras.optimizers.LossScaleOptimizer(gx.keras.wrap(plain, TX), initial_scale=1.0)
+    elif scaled == "by compile":
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_float16")])
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy("mixed_float16")
+        try:
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            model.compile(gx.keras.wrap(plain, TX))
+        finally:
+            keras.config.set_dtype_policy(before)
+        optimizer = model.optimizer
+        assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        optimizer.initial_scale = 1.0
+    else:
+        optimizer = gx.keras.wrap(plain, TX)
+    for function in (gx.metrics, gx.has_updated):
+        with pytest.raises(TypeError, match="before it is built"):
+            function(optimizer)
+    for due in (False, True):
+        optimizer.apply([keras.ops.array(G)], [w])
+        for holder in (optimizer, optimizer.gradient_transformation_state):
+            assert_found(holder, due)
+    assert optimizer.gradient_transformation == TX
+    state = gx.to_numpy(optimizer.gradient_transformation_state)
+    optimizer.gradient_transformation_state = state
+    assert_found(optimizer, True)
+
+
+def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation() -> None:
+    keras = pytest.importorskip("keras")
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, name="plain"))
+    assert not hasattr(optimizer, "gradient_transformation_state")
+    with pytest.raises(AttributeError, match=r"plain is not of gx\.keras\.wrap"):
+        _ = optimizer.gradient_transformation
+
+
+def test_in_a_train_state_and_an_optimizer_of_flax() -> None:
+    optax, nnx = pytest.importorskip("optax"), pytest.importorskip("flax.nnx")
+    train_state, jax = pytest.importorskip("flax.training.train_state"), pytest.importorskip("jax")
+    grads = tensors("jax", {"w": G})
+    state = train_state.TrainState.create(apply_fn=None, params=grads, tx=optax.chain(TX, optax.sgd(1.0)))
+    model = nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, TX, wrt=nnx.Param)
+    for due in (False, True):
+        state = jax.jit(lambda state: state.apply_gradients(grads=grads))(state)
+        assert_found(state, due)
+        assert_found(state.opt_state, due)
+        optimizer.update(model, nnx.grad(lambda model: model(jax.numpy.array(G)).sum())(model))
+        assert_found(optimizer, due)
+
+
+def test_in_states_of_optax() -> None:
+    optax = pytest.importorskip("optax")
+    tx, grads = optax.chain(optax.masked(TX, {"w": True}), optax.adam(0.1)), tensors("jax", {"w": G})
+    state = tx.init(grads)
+    for due in (False, True):
+        _, state = tx.update(grads, state, grads)
+        assert_found(state, due)
+    assert gx.metrics(optax.adam(0.1).init(grads)) == {}
+    assert gx.has_updated(optax.adam(0.1).init(grads)) is True
+
+
+def test_a_stateless_transformation_has_an_empty_state() -> None:
+    assert gx.metrics(gx.scale(2.0).init([G])) == {}
+    assert gx.has_updated(gx.scale(2.0).init([G])) is True
+
+
+NONE: dict[str, Callable[[], Any]] = {
+    "a number": lambda: 42,
+    "None": lambda: None,
+    "a string": lambda: "state",
+    "an array": lambda: G,
+    "gradients": lambda: {"w": G},
+    "an empty tuple": tuple,
+    "a transformation": lambda: TX,
+    "a class": lambda: Train,
+    "a dataclass without one": lambda: Train(0, 1),
+}
+
+
+@pytest.mark.parametrize("function", [gx.metrics, gx.has_updated])
+@pytest.mark.parametrize("name", NONE)
+def test_what_holds_none(function: Any, name: str) -> None:
+    given = NONE[name]()
+    with pytest.raises(TypeError, match=rf"{function.__name__}: the state of a transformation is wanted") as caught:
+        function(given)
+    assert repr(given)[:40] in str(caught.value)
+
+
+@pytest.mark.parametrize("function", [gx.metrics, gx.has_updated])
+def test_plain_optimizers_hold_none(function: Any) -> None:
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    optax = pytest.importorskip("optax")
+    w = torch.nn.Parameter(torch.ones(1))
+    w.grad = torch.ones(1)
+    stepped = torch.optim.Adam([w])
+    stepped.step()
+    for plain in (torch.optim.SGD([w]), stepped, keras.optimizers.SGD(), optax.adam(0.1)):
+        with pytest.raises(TypeError, match="which holds none"):
+            function(plain)

@@ -1,0 +1,118 @@
+"""Transforms that keep a state and choose no gradient: through every way in, in every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import FRAMEWORKS, MODES, array, assert_bits, in_mode, tensors
+
+import gradxform as gx
+from gradxform import _backend
+
+STATEFUL = {
+    "accumulate": gx.accumulate(gx.trace(0.5), 2),
+    "add_noise": gx.add_noise(0.1, 3),
+    "clip_percentile": gx.clip_percentile(50.0, 3),
+    "clip_percentile, per leaf": gx.clip_percentile(50.0, 3, per_leaf=True),
+    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2),
+    "clip_zscore, per leaf": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
+    "ema": gx.ema(0.5),
+    "ema, a schedule": gx.ema(lambda t: 0.5 / (1.0 + t)),
+    "measure": gx.measure(gx.clip_norm(1.0)),
+    "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
+    "skip_large": gx.skip_large(gx.trace(0.5), 5.0),
+    "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),
+    "trace": gx.trace(0.5),
+}
+
+
+def nothing(path: str, leaf: Any) -> bool:
+    """A choice of no gradient."""
+    return False
+
+
+CHOICES: dict[str, Callable[[Any], Any]] = {
+    "masked": lambda tx: gx.masked(tx, nothing),
+    "partition": lambda tx: gx.partition({"**": gx.scale(1.0)}, default=tx),
+    "masked in masked": lambda tx: gx.masked(gx.masked(tx, nothing), lambda path, leaf: path == "w"),
+    "beside a pending factor": lambda tx: gx.chain(gx.scale(2.0), gx.masked(tx, nothing), gx.scale(0.5)),
+}
+GRADS = {"w": np.float32([3.0, 4.0]), "b": np.float32([1.0]), "unused": None}
+CASES = [(choice, name) for choice in CHOICES for name in STATEFUL if choice == "masked" or "per leaf" in name]
+RUNS = [(*mode, *case) for mode in MODES if mode != ("torch", "compiled") for case in CASES]
+RUNS += [("torch", "compiled", "masked", "clip_zscore, per leaf")] if ("torch", "compiled") in MODES else []
+
+
+@pytest.mark.parametrize(("framework", "mode", "choice", "name"), RUNS)
+def test_update(framework: str, mode: str, choice: str, name: str) -> None:
+    tx, grads = CHOICES[choice](STATEFUL[name]), tensors(framework, GRADS)
+    update, state = in_mode(framework, mode, tx.update), tx.init(grads)
+    assert {_backend.owner(leaf).name for leaf in optree.tree_leaves(state)} <= {framework}
+    for _ in range(3):
+        updates, state = update(grads, state)
+        assert_bits(updates, grads)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_tree_of_nothing_but_none(framework: str, name: str) -> None:
+    for tx in (STATEFUL[name], gx.masked(STATEFUL[name], nothing)):
+        for tree in ({"w": None, "b": [None, None]}, [], {}):
+            state = tx.init(tree)
+            assert tx.update(tree, state)[0] == tree
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", STATEFUL)
+def test_a_state_goes_to_numpy_and_back(framework: str, name: str) -> None:
+    tx, grads = gx.masked(STATEFUL[name], nothing), tensors(framework, GRADS)
+    _, state = tx.update(grads, tx.init(grads))
+    for moved in (gx.to_numpy(state), gx.to_numpy(state, by_path=True)):
+        again = gx.from_numpy(moved, like=tx.init(grads))
+        assert_bits(again, state)
+        assert_bits(tx.update(grads, again)[0], grads)
+
+
+def test_attached_to_an_optimizer_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    for choice, name in CASES:
+        w = torch.nn.Parameter(torch.zeros(2))
+        optimizer = torch.optim.SGD([("w", w)], lr=1.0)
+        handle = gx.torch.attach(optimizer, CHOICES[choice](STATEFUL[name]))
+        for step in (1.0, 2.0):
+            w.grad = torch.tensor([3.0, 4.0])
+            optimizer.step()
+            assert w.tolist() == [-3.0 * step, -4.0 * step], (choice, name)
+        handle.state = gx.to_numpy(handle.state)
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_wrapped_around_an_optimizer_of_keras() -> None:
+    keras = pytest.importorskip("keras")
+    for choice, name in CASES:
+        w = keras.Variable(np.zeros(2, np.float32), name="w")
+        optimizer = gx.keras.wrap(keras.optimizers.SGD(1.0), CHOICES[choice](STATEFUL[name]))
+        for step in (1.0, 2.0):
+            optimizer.apply([keras.ops.array([3.0, 4.0])], [w])
+            assert array(keras.ops.convert_to_tensor(w)).tolist() == [-3.0 * step, -4.0 * step], (choice, name)
+        optimizer.gradient_transformation_state = gx.to_numpy(optimizer.gradient_transformation_state)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_in_a_processor_of_tensorflow(compiled: bool) -> None:
+    tf = pytest.importorskip("tensorflow")
+    for choice, name in CASES if not compiled else CASES[:4]:
+        w = tf.Variable([0.0, 0.0], name="w")
+        processor = gx.tensorflow.GradientProcessor(CHOICES[choice](STATEFUL[name]), [w])
+
+        def process(g: Any, processor: Any = processor, w: Any = w) -> Any:
+            return processor([(g, w)])[0][0]
+
+        process = tf.function(process) if compiled else process
+        for _ in range(2):
+            assert process(tf.constant([3.0, 4.0])).numpy().tolist() == [3.0, 4.0], (choice, name)
+        processor.state = gx.to_numpy(processor.state)
