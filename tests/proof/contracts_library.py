@@ -200,7 +200,7 @@ FUNCTIONS: Any = (
     ("matched", "a restored state finds its place by number and not by path", given(_by_place),
      each("functions/test_portable", "goes_on_in_another"), ("torch",)),
     ("global_norm", "the order of the norm is ignored", given(lambda norm, tree, *, ord=None: norm(tree)),
-     each("proof/test_contracts", "norm_of_all_leaves")),
+     each("functions/test_whole_trees", "norm_of_all_leaves")),
     ("norms", "each path has another one's norm",
      after(lambda found: dict(zip(found, list(found.values())[::-1], strict=True))),
      each(MEASURING, "norms_by_path", "eager")),
