@@ -222,8 +222,11 @@ FUNCTIONS: Any = (
 
 def _reads_a_value(limit: Any, norm: Any, c: Any) -> Any:
     factor = limit(norm, c)
-    bool(norm.backend.compute(_is_one, factor))
-    return factor
+    return factor if norm.backend.compute(_is_one, factor) else norm.backend.compute(_same, factor)
+
+
+def _same(xp: Any, x: Any) -> Any:
+    return x * 1.0
 
 
 def _is_one(xp: Any, x: Any) -> Any:
