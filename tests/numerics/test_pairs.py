@@ -93,6 +93,7 @@ def test_functions_of_pairs() -> None:
     a = some_numbers(3, 7)
     signs = np.sign(a.high)
     assert exactly(EXACT.abs(a)) == list(map(abs, exactly(a)))
+    assert not np.signbit(EXACT.abs(Number(XP, np.zeros(1))).high)
     assert exactly(EXACT.where(signs > 0, a, 0.5)) == [
         one if sign > 0 else Fraction(1, 2) for one, sign in zip(exactly(a), signs, strict=True)
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import optree
 import pytest
@@ -733,9 +734,11 @@ def test_hyperparameters_that_make_no_sense(make: Any, error: type[Exception], m
 
 @pytest.mark.parametrize("tx", [gx.sign(), gx.centralize(), gx.add_noise(1.0, 0)], ids=str)
 def test_complex_gradients_are_refused_by_name(tx: Any) -> None:
-    tree = {"w": np.ones((2, 2), np.complex64)}
-    with pytest.raises(TypeError, match=rf"{tx.name}: the gradient at 'w' has dtype complex64"):
-        tx.update(tree, tx.init(tree))
+    real = {kind: np.ones((2, 2), kind) for kind in ("float16", ml_dtypes.bfloat16, "float32", "float64")}
+    for beside in ({}, {str(kind): leaf for kind, leaf in real.items()}):
+        tree = {"w": np.ones((2, 2), np.complex64), **beside}
+        with pytest.raises(TypeError, match=rf"{tx.name}: the gradient at 'w' has dtype complex64"):
+            tx.update(tree, tx.init(tree))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,20 @@ def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition:
     assert new.trace[0].tolist() == [2.0 * condition, 4.0 * condition]
 
 
+def test_a_step_that_is_skipped_is_not_computed() -> None:
+    seen = []
+
+    def noting(x: Any) -> Any:
+        seen.append(x)
+        return x
+
+    tx = gx.skip_nonfinite(gx.elementwise(noting))
+    state = tx.init([np.ones(1)])
+    for value, calls in ((np.nan, 0), (1.0, 1)):
+        _, state = tx.update([np.array([value])], state)
+        assert len(seen) == calls
+
+
 def test_counters_reach_the_largest_int32_and_stay_there() -> None:
     most, grads = 2**31 - 1, [np.float32([1.0])]
     for tx, name in (
