@@ -450,6 +450,7 @@ def test_has_updated_asks_all_states() -> None:
     tx = gx.chain(gx.trace(0.5), gx.masked(gx.accumulate(gx.skip_large(gx.identity(), 0.5), 2), "**"))
     state = tx.init(grads)
     due = []
+    assert not gx.has_updated(gx.accumulate(gx.identity(), 2).init(grads))
     for value in (0.1, 0.1, 10.0, 10.0):
         _, state = tx.update([np.full(1, value)], state)
         due.append(bool(gx.has_updated(state)))
@@ -466,6 +467,16 @@ def test_sums_hold_what_rounding_takes() -> None:
         for part in parts:
             updates, state = tx.update(tensors(framework, [part]), state)
         assert array(updates[0]).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_mean_is_rounded_once(framework: str) -> None:
+    steps = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
+    tx = gx.accumulate(gx.identity(), 3)
+    state = tx.init(tensors(framework, [steps[0]]))
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [step]), state)
+    assert array(updates[0]).tolist() == (steps.astype(np.longdouble).sum(0) / 3).astype(np.float32).tolist()
 
 
 def test_a_mean_does_not_overflow_in_its_sum() -> None:

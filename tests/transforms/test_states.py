@@ -15,15 +15,15 @@ from gradxform import _stateful as stateful
 from gradxform._transformation import Context
 
 
-@pytest.mark.parametrize("condition", [0.0, 1.0])
-def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition: float) -> None:
+@pytest.mark.parametrize("condition", [0.0, 1.0, [0.0, 1.0]])
+def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition: Any) -> None:
     tx = gx.trace(0.5)
     grads, flag = [np.float32([2.0, 4.0])], np.array(condition)
     state = tx.init(grads)
     view = _flat.view(grads)
     out, new = stateful.applied_if(view, flag, lambda: tx.rule(view, state, Context(None, {})), state)
-    assert [leaf.tolist() for leaf in out.results()] == [[2.0 * condition, 4.0 * condition]]
-    assert new.trace[0].tolist() == [2.0 * condition, 4.0 * condition]
+    assert [leaf.tolist() for leaf in out.results()] == [(flag * grads[0]).tolist()]
+    assert new.trace[0].tolist() == (flag * grads[0]).tolist()
 
 
 def test_a_step_that_is_skipped_is_not_computed() -> None:
