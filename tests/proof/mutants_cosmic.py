@@ -59,10 +59,14 @@ def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
     for path in paths:
         source = path.read_text()
         lines, headers = source.splitlines(), list(_headers(source))
-        for spec in sorted((s for s in specs if s.module_path == path), key=lambda s: (s.start_pos, s.operator_name)):
+        for spec in sorted((s for s in specs if s.module_path == path), key=_place):
             if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in headers):
                 module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
                 yield Mutant(module, spec.operator_name, spec.occurrence, line, lines[line - 1].strip())
+
+
+def _place(spec: Any) -> tuple[Any, ...]:
+    return spec.start_pos, spec.operator_name, spec.occurrence
 
 
 def _headers(source: str) -> Iterator[Any]:

@@ -67,7 +67,7 @@ def test_states_of_schedules_keep_their_shapes() -> None:
 
 
 def test_arrays_out_of_range_are_brought_back() -> None:
-    params, steps = [np.full((2, 2), 0.1)], [np.full((2, 2), value) for value in (1.0, 3.0, 2.0, 9.0)]
+    params, steps = [np.full((2, 2), 0.1)], [np.full((2, 2), value) for value in (1.0, 3.0, 2.5, 9.0)]
 
     def last(tx: gx.GradientTransformation) -> Any:
         state = tx.init(params)
