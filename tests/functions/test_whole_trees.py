@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import FRAMEWORKS, arrays, tensors
 
 import gradxform as gx
 from gradxform import _backend
 
 
-@pytest.mark.parametrize("framework", _backend.installed())
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("ord", "wanted"), [(None, 5.0), (1, 7.0), (float("inf"), 4.0)])
 def test_the_norm_of_all_leaves(ord: Any, wanted: float, framework: str) -> None:
     backend = _backend.backend(framework)
@@ -36,7 +37,11 @@ def test_merged_trees_keep_their_dtype() -> None:
 def test_a_seed_that_is_an_array_has_two_words() -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
     for seed in (5, 2**31 + 9, 2**33 + 7, 2**40 + 1):
-        assert gx.pcgrad(trees, np.array(float(seed)))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+        for like in (np.array(float(seed)), np.array(seed), np.int64(seed)):
+            assert gx.pcgrad(trees, like)[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for seeds, dtype in ((range(2**60, 2**60 + 8), "int64"), (range(2**32, 2**32 + 8), "float64")):
+        for seed in seeds:
+            assert gx.pcgrad(trees, np.array(seed, dtype))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
     for what in (None, object(), True, 1.0, "1", np.ones(2)):
         with pytest.raises(TypeError, match="seed must be an int"):
             gx.pcgrad(trees, what)
@@ -49,7 +54,8 @@ def test_an_example_of_zeros_is_not_clipped() -> None:
     assert {path: int(number) for path, number in gx.per_example_clip_norm(grads, 0.5)[1].items()} == {"w": 1, "b": 0}
 
 
-def test_a_huge_example_beside_a_small_one() -> None:
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_huge_example_beside_a_small_one(framework: str) -> None:
     for grads in ([np.full((1, 1), 1e200), np.full((1, 1), 1.0)], [np.full((1, 1), 1.0), np.full((1, 1), 1e200)]):
-        sums, _ = gx.per_example_clip_global_norm(grads, 1.0)
-        np.testing.assert_allclose(sums, [np.ravel(leaf) / 1e200 for leaf in grads], rtol=1e-15)
+        sums, _ = gx.per_example_clip_global_norm(tensors(framework, grads), 1.0)
+        np.testing.assert_allclose(arrays(sums), [np.ravel(leaf) / 1e200 for leaf in grads], rtol=1e-15)

@@ -450,7 +450,9 @@ def test_has_updated_asks_all_states() -> None:
     tx = gx.chain(gx.trace(0.5), gx.masked(gx.accumulate(gx.skip_large(gx.identity(), 0.5), 2), "**"))
     state = tx.init(grads)
     due = []
-    assert not gx.has_updated(gx.accumulate(gx.identity(), 2).init(grads))
+    for first, known in ((gx.accumulate(gx.identity(), 2), False), (gx.skip_nonfinite(gx.identity()), True)):
+        assert bool(gx.has_updated(first.init(grads))) is known
+    assert bool(gx.has_updated(gx.skip_large(gx.identity(), 0.5).init(grads)))
     for value in (0.1, 0.1, 10.0, 10.0):
         _, state = tx.update([np.full(1, value)], state)
         due.append(bool(gx.has_updated(state)))
@@ -868,6 +870,12 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
         assert any("the gradient at 'w' has a NaN" in text for text in texts)
 
 
+@pytest.mark.filterwarnings("default")
+def test_five_of_the_examples_that_are_nan_are_named() -> None:
+    with pytest.warns(RuntimeWarning, match="in example 0, 1, 2, 3, 4 and 2 more, and so has the sum"):
+        gx.per_example_clip_norm(np.full((7, 1), np.nan), 1.0)
+
+
 def test_batches_that_are_refused() -> None:
     for function in (gx.per_example_clip_norm, gx.per_example_clip_global_norm):
         with pytest.raises(ValueError, match=r"at 'b' is a number and has no batch axis"):
@@ -967,8 +975,10 @@ def test_one_tree_is_refused(function: Any) -> None:
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])
     with pytest.raises(ValueError, match="of different shapes or dtypes"):
         function([{"w": np.ones(2)}, {"w": np.ones(2, np.float32)}])
-    with pytest.raises(TypeError, match="dtype int64"):
-        function([{"w": np.ones(2, int)}])
+    for leaf, dtype in ((np.ones(2, int), "int64"), (np.ones(2, complex), "complex128")):
+        for trees in ([{"w": leaf}], [{"w": None}, {"w": leaf}]):
+            with pytest.raises(TypeError, match=f"the gradient at 'w' has dtype {dtype}"):
+                function(trees)
 
 
 def test_none_in_one_tree_counts_as_zero() -> None:
