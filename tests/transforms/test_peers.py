@@ -106,7 +106,7 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
 
 
 @pytest.mark.parametrize(
-    "dtypes", [["float32"], ["float16"], ["bfloat16"], ["float32", "float16", "bfloat16"]], ids=str
+    "dtypes", [["float32"], ["float16"], ["bfloat16"], ["float32", "float16", "bfloat16"]], ids="-".join
 )
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
