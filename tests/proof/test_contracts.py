@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from contracts_backends import CONTRACTS
 from mutants import verdict
-from mutants_cosmic import Equivalent, Mutant
+from mutants_cosmic import Equivalent, Mutant, drawn
+from mutants_page import page
 
 from gradxform import _backend
 from gradxform._transformation import factories
@@ -77,3 +78,21 @@ def test_equivalent_mutants_are_known_by_what_stands_in_their_line() -> None:
     assert Equivalent(".*", "Add.*", r"if not x\[0\] > .*:", "").matches(mutant)
     assert not Equivalent("gradxform/b.py", "AddNot", ".*", "").matches(mutant)
     assert not Equivalent(".*", "AddNot", "if x", "").matches(mutant)
+
+
+def test_one_mutant_is_drawn_for_each_line_whatever_the_other_lines_are() -> None:
+    found = [Mutant("a.py", "core/AddNot", i, line, f"text {line}") for line in range(20) for i in range(5)]
+    some = drawn(found)
+    assert [mutant.line for mutant in some] == list(range(20))
+    assert len({mutant.occurrence for mutant in some}) > 1
+    assert drawn(found[50:]) == some[10:]
+
+
+def test_the_page_names_survivors_and_entries_that_match_nothing() -> None:
+    mutant = Mutant("a.py", "core/AddNot", 0, 7, "if x:", new="if not x:")
+    mutants = [mutant._replace(word=word) for word in ("killed", "survived", "equivalent", "out of time")]
+    text = page([], mutants, [Equivalent("b.py", ".*", "if y:", "a reason")], "in a minute")
+    assert "Of 4 mutants, 1 are known to change nothing" in text
+    assert "**1 of these 3 were killed**, 1 ran out of time" in text
+    assert "- `a.py`: `if x:` became `if not x:`" in text
+    assert "match these entries of the list any more:\n\n- `b.py`: `if y:`" in text
