@@ -31,6 +31,8 @@ class Mutant(NamedTuple):
     operator: str
     occurrence: int
     line: int
+    function: str
+    """Where it stands; empty outside of functions."""
     text: str
     """The line as it is."""
     word: str = ""
@@ -62,7 +64,8 @@ def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
         for spec in sorted((s for s in specs if s.module_path == path), key=_place):
             if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in headers):
                 module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
-                yield Mutant(module, spec.operator_name, spec.occurrence, line, lines[line - 1].strip())
+                where = spec.definition_name or ""
+                yield Mutant(module, spec.operator_name, spec.occurrence, line, where, lines[line - 1].strip())
 
 
 def _place(spec: Any) -> tuple[Any, ...]:
@@ -177,7 +180,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Equivalent(NamedTuple):
-    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make."""
+    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make.
+
+    The line may be preceded by the name of its function, where several functions have it.
+    """
 
     module: str
     operator: str
@@ -186,8 +192,9 @@ class Equivalent(NamedTuple):
 
     def matches(self, mutant: Mutant) -> bool:
         """Whether it is about a mutant."""
-        given = mutant.module, mutant.operator.removeprefix("core/"), mutant.new
-        return all(re.fullmatch(like, text) for like, text in zip(self[:3], given, strict=True))
+        given = mutant.module, mutant.operator.removeprefix("core/")
+        named = f"{mutant.function}: {mutant.new}"
+        return all(map(re.fullmatch, self[:2], given)) and any(re.fullmatch(self.line, s) for s in (mutant.new, named))
 
 
 def equivalents(root: Path) -> list[Equivalent]:

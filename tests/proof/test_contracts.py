@@ -74,14 +74,16 @@ def test_what_counts_as_caught(change: dict[str, Any], word: str) -> None:
 
 
 def test_equivalent_mutants_are_known_by_what_stands_in_their_line() -> None:
-    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "if x[0] > 1:", new="if not x[0] > 1:")
+    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "first", "if x[0] > 1:", new="if not x[0] > 1:")
     assert Equivalent(".*", "Add.*", r"if not x\[0\] > .*:", "").matches(mutant)
+    assert Equivalent(".*", "Add.*", r"first: if not x\[0\] > .*:", "").matches(mutant)
+    assert not Equivalent(".*", "Add.*", r"second: if not x\[0\] > .*:", "").matches(mutant)
     assert not Equivalent("gradxform/b.py", "AddNot", ".*", "").matches(mutant)
     assert not Equivalent(".*", "AddNot", "if x", "").matches(mutant)
 
 
 def test_one_mutant_is_drawn_for_each_line_whatever_the_other_lines_are() -> None:
-    found = [Mutant("a.py", "core/AddNot", i, line, f"text {line}") for line in range(20) for i in range(5)]
+    found = [Mutant("a.py", "core/AddNot", i, line, "", f"text {line}") for line in range(20) for i in range(5)]
     some = drawn(found)
     assert [mutant.line for mutant in some] == list(range(20))
     assert len({mutant.occurrence for mutant in some}) > 1
@@ -89,7 +91,7 @@ def test_one_mutant_is_drawn_for_each_line_whatever_the_other_lines_are() -> Non
 
 
 def test_the_page_names_survivors_and_entries_that_match_nothing() -> None:
-    mutant = Mutant("a.py", "core/AddNot", 0, 7, "if x:", new="if not x:")
+    mutant = Mutant("a.py", "core/AddNot", 0, 7, "", "if x:", new="if not x:")
     mutants = [mutant._replace(word=word) for word in ("killed", "survived", "equivalent", "out of time")]
     text = page([], mutants, [Equivalent("b.py", ".*", "if y:", "a reason")], "in a minute")
     assert "Of 4 mutants, 1 are known to change nothing" in text
