@@ -40,6 +40,7 @@ CASES = [
     ("clip_norm(1.0, axes=-1)", [f32(3, 4, 0, 0).reshape(2, 2)], [f32(0.6, 0.8, 0, 0).reshape(2, 2)]),
     ("clip_norm(1.0, axes=-1)", [np.float64([[3, 4], [0, 0]])], [np.float64([[0.6, 0.8], [0, 0]])]),
     ("clip_norm(1.0, axes=-1, ord=3)", [f32(2, 0, 0, 0).reshape(2, 2)], [f32(1, 0, 0, 0).reshape(2, 2)]),
+    ("clip_global_norm(1.0, ord=3)", [f32(2), f32(-2)], [f32(0.5 ** (1 / 3)), f32(-(0.5 ** (1 / 3)))]),
     ("clip_norm(1.0, axes=-1, ord=1)", [f32(3, 1, 0, 0).reshape(2, 2)], [f32(0.75, 0.25, 0, 0).reshape(2, 2)]),
     ("clip_norm(1.0, axes=-1)", [np.complex64([[3e38 + 3e38j, 3e38 - 3e38j], [0.5j, 0]])],
      [np.complex64([[0.5 + 0.5j, 0.5 - 0.5j], [0.5j, 0]])]),
