@@ -49,6 +49,8 @@ CASES = [
      [np.float32([[[3 / 10**0.5, 1 / 10**0.5], [0, 1]]])]),
     ("clip_norm(1.0, axes=(-1, 0), ord=float('inf'))", [f32(3, 0, 0, 4).reshape(2, 2)],
      [f32(0.75, 0, 0, 1).reshape(2, 2)]),
+    ("clip_norm(0.5, axes=-1, ord=float('inf'))", [f32(0.4, 0.1, 0.75, 0.25).reshape(2, 2)],
+     [np.float32([[0.4, 0.1], [0.5, 1 / 6]])]),
     ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
     ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
     ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),

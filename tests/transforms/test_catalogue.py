@@ -872,8 +872,9 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_five_of_the_examples_that_are_nan_are_named() -> None:
-    with pytest.warns(RuntimeWarning, match="in example 0, 1, 2, 3, 4 and 2 more, and so has the sum"):
+    with pytest.warns(RuntimeWarning, match="in example 0, 1, 2, 3, 4 and 2 more, and so has the sum") as caught:
         gx.per_example_clip_norm(np.full((7, 1), np.nan), 1.0)
+    assert caught[0].filename == __file__
 
 
 def test_batches_that_are_refused() -> None:
