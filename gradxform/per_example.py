@@ -163,8 +163,8 @@ def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
 def _together(xp: Any, *norms: Array) -> Array:
     """The norm of numbers that are norms, for each example; in units of the largest."""
     unit = norms[0]
-    for norm in norms[1:]:
-        unit = xp.where(norm > unit, norm, unit)
+    for other in norms[1:]:
+        unit = xp.where(other > unit, other, unit)
     sound = (unit > 0.0) & xp.isfinite(unit)
     unit = xp.stop_gradient(xp.where(sound, unit, 1.0))
     total = (norms[0] / unit) * (norms[0] / unit)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import types
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +13,8 @@ import pytest
 from support import FRAMEWORKS, MODES, array, arrays, assert_ulp, call, f32, in_mode, tensors
 
 import gradxform as gx
-from gradxform import _backend, _formulas, _threefry
+from gradxform import _backend, _threefry
+from gradxform import _formulas as formulas
 from gradxform._host_elements import Block
 from gradxform._pairs import Pair
 from gradxform.proof import parity, reference_state
@@ -36,11 +40,17 @@ CASES = [
     ("clip_norm(1.0, axes=-1)", [f32(3, 4, 0, 0).reshape(2, 2)], [f32(0.6, 0.8, 0, 0).reshape(2, 2)]),
     ("clip_norm(1.0, axes=-1)", [np.float64([[3, 4], [0, 0]])], [np.float64([[0.6, 0.8], [0, 0]])]),
     ("clip_norm(1.0, axes=-1, ord=3)", [f32(2, 0, 0, 0).reshape(2, 2)], [f32(1, 0, 0, 0).reshape(2, 2)]),
+    ("clip_global_norm(1.0, ord=3)", [f32(2), f32(-2)], [f32(0.5 ** (1 / 3)), f32(-(0.5 ** (1 / 3)))]),
+    ("clip_norm(1.0, axes=-1, ord=1)", [f32(3, 1, 0, 0).reshape(2, 2)], [f32(0.75, 0.25, 0, 0).reshape(2, 2)]),
+    ("clip_norm(1.0, axes=-1)", [np.complex64([[3e38 + 3e38j, 3e38 - 3e38j], [0.5j, 0]])],
+     [np.complex64([[0.5 + 0.5j, 0.5 - 0.5j], [0.5j, 0]])]),
     ("clip_norm(1.0, axes=(0, 1))", [f32(3, 0, 0, 4).reshape(2, 2)], [f32(0.6, 0, 0, 0.8).reshape(2, 2)]),
     ("clip_norm(1.0, axes=(0, 2))", [f32(3, 1, 0, 4).reshape(1, 2, 2)],
      [np.float32([[[3 / 10**0.5, 1 / 10**0.5], [0, 1]]])]),
     ("clip_norm(1.0, axes=(-1, 0), ord=float('inf'))", [f32(3, 0, 0, 4).reshape(2, 2)],
      [f32(0.75, 0, 0, 1).reshape(2, 2)]),
+    ("clip_norm(0.5, axes=-1, ord=float('inf'))", [f32(0.4, 0.1, 0.75, 0.25).reshape(2, 2)],
+     [np.float32([[0.4, 0.1], [0.5, 1 / 6]])]),
     ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
     ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
     ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),
@@ -93,6 +103,30 @@ def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
 def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
     assert run(framework, make(1.0), [np.float64([1 + 1e-9])])[0].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)])
+def test_whole_numbers_whose_sum_is_the_limit_are_not_clipped(make: Any, framework: str) -> None:
+    tree = [np.float64([114, 59, 59, 59, 59, 59])]  # in units of the largest, their sum is rounded up
+    assert run(framework, make(409.0, ord=1), tree)[0].tolist() == tree[0].tolist()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("formula", "operands", "wanted"),
+    [
+        (formulas.quotient, (6.0, 4.0), 1.5),
+        (formulas.is_zero, (0.0,), True),
+        (formulas.is_zero, (1.0,), False),
+        (formulas.is_zero, (math.nan,), False),
+    ],
+)
+def test_formulas_of_numbers(formula: Any, operands: Any, wanted: Any, framework: str) -> None:
+    backend = _backend.backend(framework)
+    (beside,) = tensors(framework, [f32(0)])
+    given = [backend.stored(np.float64(number), "float64", beside) for number in operands]
+    assert float(backend.to_numpy(backend.stored(backend.compute(formula, *given), "float64", beside))) == wanted
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -342,7 +376,7 @@ def test_a_float64_sum_does_not_drift(framework: str) -> None:
 def test_torch_reads_both_halves_of_a_pair() -> None:
     torch = pytest.importorskip("torch")
     pair = Pair(torch.ones(1, dtype=torch.float64), torch.full((1,), 2.0**-60, dtype=torch.float64))
-    found = gx.torch.backend.compute(_formulas.product, pair, 1.0)
+    found = gx.torch.backend.compute(formulas.product, pair, 1.0)
     assert np.asarray(found, np.longdouble)[0] - 1 == np.longdouble(2.0**-60)
 
 
@@ -635,8 +669,9 @@ def test_a_factor_before_an_average_is_applied_once() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
-    (out,) = gx.add_decayed_weights(0.5)(tensors(framework, [f32(1)]), params=[f32(4)])
-    assert array(out).tolist() == [3.0]
+    for param in (f32(4), types.SimpleNamespace(value=f32(4))):  # or variables that hold one
+        (out,) = gx.add_decayed_weights(0.5)(tensors(framework, [f32(1)]), params=[param])
+        assert array(out).tolist() == [3.0]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

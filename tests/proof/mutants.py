@@ -125,7 +125,7 @@ def main() -> int:
     parser.add_argument("--only", help="contracts whose name has this part; no cosmic-ray")
     parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="one of them; no cosmic-ray")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--minutes", type=float, default=40.0, help="for all; cosmic-ray has what contracts leave")
+    parser.add_argument("--mutants", help="lines of cosmic-ray, an expression for 'module:number'; no contracts")
     parser.add_argument("--out", type=os.path.abspath, help="the page to write")
     parser.add_argument("--here", action="store_true", help="in this tree, and not in a copy of it")
     given = parser.parse_args()
@@ -136,12 +136,13 @@ def main() -> int:
             command += ["--out", given.out] if given.out else []
             environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
             return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
-    begun, mutants = time.monotonic(), []
+    begun, verdicts, mutants = time.monotonic(), [], []
     sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms")]
-    verdicts = list(contracts_run(given.framework or list(FRAMEWORKS), given.only or "", given.jobs))
+    if given.mutants is None:
+        verdicts = list(contracts_run(given.framework or list(FRAMEWORKS), given.only or "", given.jobs))
     middle = time.monotonic()
     if not (given.only or given.framework):
-        mutants = cosmic.outcomes(ROOT, given.jobs, 60 * given.minutes - (middle - begun))
+        mutants = cosmic.outcomes(ROOT, given.jobs, given.mutants or "")
     took = f"contracts took {(middle - begun) / 60:.0f} min and cosmic-ray {(time.monotonic() - middle) / 60:.0f} min"
     if given.out:
         known = cosmic.equivalents(ROOT)

@@ -11,15 +11,15 @@ import re
 import shlex
 import sys
 import tempfile
-import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mutants_run as run
 
 SEED = 20240229
+"""It draws which mutation of a line is tested; a line that is not changed keeps its own."""
 OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox")
 """What NumPy's tests do without; it is as if it were not installed."""
 
@@ -31,10 +31,12 @@ class Mutant(NamedTuple):
     operator: str
     occurrence: int
     line: int
+    function: str
+    """Where it stands; empty outside of functions."""
     text: str
     """The line as it is."""
-    word: str = "not run"
-    """killed, survived, equivalent, out of time, not run."""
+    word: str = ""
+    """killed, survived, equivalent, out of time."""
     new: str = ""
     """The line as it became."""
     test: str = ""
@@ -59,10 +61,15 @@ def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
     for path in paths:
         source = path.read_text()
         lines, headers = source.splitlines(), list(_headers(source))
-        for spec in sorted((s for s in specs if s.module_path == path), key=lambda s: (s.start_pos, s.operator_name)):
+        for spec in sorted((s for s in specs if s.module_path == path), key=_place):
             if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in headers):
                 module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
-                yield Mutant(module, spec.operator_name, spec.occurrence, line, lines[line - 1].strip())
+                where = spec.definition_name or ""
+                yield Mutant(module, spec.operator_name, spec.occurrence, line, where, lines[line - 1].strip())
+
+
+def _place(spec: Any) -> tuple[Any, ...]:
+    return spec.start_pos, spec.operator_name, spec.occurrence
 
 
 def _headers(source: str) -> Iterator[Any]:
@@ -79,13 +86,18 @@ def _headers(source: str) -> Iterator[Any]:
             yield (node.lineno, node.col_offset), (node.annotation.end_lineno, node.annotation.end_col_offset)
 
 
-def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
-    """Each mutant, in an order that a fixed seed draws, as long as there is time."""
-    begun = time.monotonic()
+def drawn(found: Iterable[Mutant]) -> list[Mutant]:
+    """One mutation of each line, as Petrovic and Ivankovic have it (State of mutation testing at Google, 2018)."""
+    of_line: dict[tuple[str, int], list[Mutant]] = {}
+    for mutant in found:
+        of_line.setdefault((mutant.module, mutant.line), []).append(mutant)
+    return [random.Random(f"{SEED} {some[0].module} {some[0].text}").choice(some) for some in of_line.values()]
+
+
+def outcomes(root: Path, workers: int, only: str = "") -> list[Mutant]:
+    """What became of one mutation of each line; of those lines alone whose "module:number" has an expression."""
     with tempfile.TemporaryDirectory() as folder:
-        found = list(mutants(root, Path(folder)))
-    order = list(range(len(found)))
-    random.Random(SEED).shuffle(order)
+        found = [m for m in drawn(mutants(root, Path(folder))) if re.search(only, f"{m.module}:{m.line}")]
     given = load(root)
     tests = shlex.split(given["cosmic-ray"]["test-command"])[5:]
     first = {name: file for file, names in given["first"].items() for name in names}
@@ -95,12 +107,14 @@ def outcomes(root: Path, workers: int, seconds: float) -> list[Mutant]:
         raise RuntimeError(f"NumPy's tests fail without a mutation: {control.result}")
     limit = max(30.0, 4 * control.seconds)
     jobs = (
-        (i, functools.partial(_tested, root, found[i], tests, first.get(Path(found[i].module).stem, ""))) for i in order
+        (i, functools.partial(_tested, root, mutant, tests, first.get(Path(mutant.module).stem, "")))
+        for i, mutant in enumerate(found)
     )
-    for i, result, _ in run.forked(jobs, workers, limit, begun + seconds):
+    for i, result, seconds in run.forked(jobs, workers, limit):
         word = "out of time" if result is None else result["word"]
         new = found[i] = found[i]._replace(word=word, **{key: result[key] for key in ("new", "test") if result})
-        print(f"{word} {new.module}:{new.line} {new.operator}: {new.text}  ->  {new.new}  {new.test}", flush=True)
+        change = f"{new.operator}: {new.text}  ->  {new.new}"
+        print(f"{word} in {seconds:.1f} s: {new.module}:{new.line} {change}  {new.test}", flush=True)
     return found
 
 
@@ -166,7 +180,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class Equivalent(NamedTuple):
-    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make."""
+    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make.
+
+    The line may be preceded by the name of its function, where several functions have it.
+    """
 
     module: str
     operator: str
@@ -175,8 +192,9 @@ class Equivalent(NamedTuple):
 
     def matches(self, mutant: Mutant) -> bool:
         """Whether it is about a mutant."""
-        given = mutant.module, mutant.operator.removeprefix("core/"), mutant.new
-        return all(re.fullmatch(like, text) for like, text in zip(self[:3], given, strict=True))
+        given = mutant.module, mutant.operator.removeprefix("core/")
+        named = f"{mutant.function}: {mutant.new}"
+        return all(map(re.fullmatch, self[:2], given)) and any(re.fullmatch(self.line, s) for s in (mutant.new, named))
 
 
 def equivalents(root: Path) -> list[Equivalent]:

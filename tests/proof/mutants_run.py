@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -73,23 +74,14 @@ def forked(
     jobs: Iterable[tuple[Any, Callable[[], Any]]],
     workers: int,
     limit: float,
-    until: float = float("inf"),
     heard: bool = False,
 ) -> Iterator[Done]:
-    """Each job in a process of its own, some at a time; none is begun after a moment of `time.monotonic`.
-
-    What they print is thrown away, unless it is to be heard.
-    """
+    """Each job in a process of its own, some at a time. What they print is thrown away, unless it is to be heard."""
     waiting, running = iter(jobs), {}
     with tempfile.TemporaryDirectory() as folder:
         try:
             while True:
-                while len(running) < workers and time.monotonic() < until:
-                    job = next(waiting, None)
-                    if job is None:
-                        until = 0.0
-                        break
-                    key, work = job
+                for key, work in itertools.islice(waiting, workers - len(running)):
                     pid = _started(work, folder, heard)
                     running[pid] = key, time.monotonic()
                 if not running:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import optree
 import pytest
@@ -449,6 +450,9 @@ def test_has_updated_asks_all_states() -> None:
     tx = gx.chain(gx.trace(0.5), gx.masked(gx.accumulate(gx.skip_large(gx.identity(), 0.5), 2), "**"))
     state = tx.init(grads)
     due = []
+    for first, known in ((gx.accumulate(gx.identity(), 2), False), (gx.skip_nonfinite(gx.identity()), True)):
+        assert bool(gx.has_updated(first.init(grads))) is known
+    assert bool(gx.has_updated(gx.skip_large(gx.identity(), 0.5).init(grads)))
     for value in (0.1, 0.1, 10.0, 10.0):
         _, state = tx.update([np.full(1, value)], state)
         due.append(bool(gx.has_updated(state)))
@@ -465,6 +469,16 @@ def test_sums_hold_what_rounding_takes() -> None:
         for part in parts:
             updates, state = tx.update(tensors(framework, [part]), state)
         assert array(updates[0]).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_mean_is_rounded_once(framework: str) -> None:
+    steps = np.random.default_rng(0).standard_normal((3, 1000)).astype(np.float32)
+    tx = gx.accumulate(gx.identity(), 3)
+    state = tx.init(tensors(framework, [steps[0]]))
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [step]), state)
+    assert array(updates[0]).tolist() == (steps.astype(np.longdouble).sum(0) / 3).astype(np.float32).tolist()
 
 
 def test_a_mean_does_not_overflow_in_its_sum() -> None:
@@ -733,9 +747,11 @@ def test_hyperparameters_that_make_no_sense(make: Any, error: type[Exception], m
 
 @pytest.mark.parametrize("tx", [gx.sign(), gx.centralize(), gx.add_noise(1.0, 0)], ids=str)
 def test_complex_gradients_are_refused_by_name(tx: Any) -> None:
-    tree = {"w": np.ones((2, 2), np.complex64)}
-    with pytest.raises(TypeError, match=rf"{tx.name}: the gradient at 'w' has dtype complex64"):
-        tx.update(tree, tx.init(tree))
+    real = {kind: np.ones((2, 2), kind) for kind in ("float16", ml_dtypes.bfloat16, "float32", "float64")}
+    for beside in ({}, {str(kind): leaf for kind, leaf in real.items()}):
+        tree = {"w": np.ones((2, 2), np.complex64), **beside}
+        with pytest.raises(TypeError, match=rf"{tx.name}: the gradient at 'w' has dtype complex64"):
+            tx.update(tree, tx.init(tree))
 
 
 @pytest.mark.parametrize(
@@ -854,6 +870,13 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
         assert any("the gradient at 'w' has a NaN" in text for text in texts)
 
 
+@pytest.mark.filterwarnings("default")
+def test_five_of_the_examples_that_are_nan_are_named() -> None:
+    with pytest.warns(RuntimeWarning, match="in example 0, 1, 2, 3, 4 and 2 more, and so has the sum") as caught:
+        gx.per_example_clip_norm(np.full((7, 1), np.nan), 1.0)
+    assert caught[0].filename == __file__
+
+
 def test_batches_that_are_refused() -> None:
     for function in (gx.per_example_clip_norm, gx.per_example_clip_global_norm):
         with pytest.raises(ValueError, match=r"at 'b' is a number and has no batch axis"):
@@ -919,6 +942,12 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
     different = {gx.pcgrad(trees, seed)[0].tobytes() for seed in range(20)}
     assert 2 <= len(different) <= 8
+    for seed in range(20):
+        with np.errstate(over="ignore"):
+            draws = [reference_state.threefry(0, seed, i, np.arange(3))[0].view(np.int32) for i in range(3)]
+        orders = [sorted({0, 1, 2} - {i}, key=draws[i].__getitem__) for i in range(3)]
+        right = surgery([{"w": leaf} for (leaf,) in trees], orders)["w"]
+        np.testing.assert_allclose(gx.pcgrad(trees, seed)[0], right.astype(float), atol=1e-14)
     assert gx.pcgrad(trees, np.int32(7))[0].tobytes() == gx.pcgrad(trees, 7)[0].tobytes()
     for seed in (7, -1, -(2**40)):
         assert gx.pcgrad(trees, np.array(seed))[0].tobytes() == gx.pcgrad(trees, seed)[0].tobytes()
@@ -953,8 +982,10 @@ def test_one_tree_is_refused(function: Any) -> None:
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])
     with pytest.raises(ValueError, match="of different shapes or dtypes"):
         function([{"w": np.ones(2)}, {"w": np.ones(2, np.float32)}])
-    with pytest.raises(TypeError, match="dtype int64"):
-        function([{"w": np.ones(2, int)}])
+    for leaf, dtype in ((np.ones(2, int), "int64"), (np.ones(2, complex), "complex128")):
+        for trees in ([{"w": leaf}], [{"w": None}, {"w": leaf}]):
+            with pytest.raises(TypeError, match=f"the gradient at 'w' has dtype {dtype}"):
+                function(trees)
 
 
 def test_none_in_one_tree_counts_as_zero() -> None:

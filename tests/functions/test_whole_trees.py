@@ -1,0 +1,61 @@
+"""Functions of whole trees: the norm of all leaves, the gradients of several tasks and of many examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, arrays, tensors
+
+import gradxform as gx
+from gradxform import _backend
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("ord", "wanted"), [(None, 5.0), (1, 7.0), (float("inf"), 4.0)])
+def test_the_norm_of_all_leaves(ord: Any, wanted: float, framework: str) -> None:
+    backend = _backend.backend(framework)
+    tree = [backend.from_numpy(np.float32([3.0, 0.0])), None, backend.from_numpy(np.float32([-4.0]))]
+    found = backend.to_numpy(gx.global_norm(tree, ord=ord))
+    assert (found.dtype, float(found)) == (np.float32, wanted)
+
+
+def test_a_tree_of_none_among_others_counts_as_zeros() -> None:
+    trees = [{"w": np.array([3.0])}, {"w": None}, {"w": np.array([6.0])}]
+    assert gx.mean(trees)["w"].tolist() == [3.0]
+    assert gx.pcgrad(trees, 0)["w"].tolist() == [9.0]
+
+
+def test_merged_trees_keep_their_dtype() -> None:
+    trees = [[np.float16([1.0, 2.0]), np.float64([1.0])], [np.float16([3.0, 5.0]), np.float64([2.0])]]
+    for found, wanted in ((gx.mean(trees), [[2.0, 3.5], [1.5]]), (gx.pcgrad(trees, 0), [[4.0, 7.0], [3.0]])):
+        assert [leaf.dtype for leaf in found] == [np.float16, np.float64]
+        assert [leaf.tolist() for leaf in found] == wanted
+
+
+def test_a_seed_that_is_an_array_has_two_words() -> None:
+    trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
+    for seed in (5, 2**31 + 9, 2**33 + 7, 2**40 + 1):
+        for like in (np.array(float(seed)), np.array(seed), np.int64(seed)):
+            assert gx.pcgrad(trees, like)[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for seeds, dtype in ((range(2**60, 2**60 + 8), "int64"), (range(2**32, 2**32 + 8), "float64")):
+        for seed in seeds:
+            assert gx.pcgrad(trees, np.array(seed, dtype))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for what in (None, object(), True, 1.0, "1", np.ones(2)):
+        with pytest.raises(TypeError, match="seed must be an int"):
+            gx.pcgrad(trees, what)
+
+
+def test_an_example_of_zeros_is_not_clipped() -> None:
+    grads = {"w": np.array([[0.0, 0.0], [3.0, 4.0]]), "b": np.zeros((2, 1))}
+    sums, count = gx.per_example_clip_global_norm(grads, 0.5)
+    assert (sums["w"].tolist(), int(count)) == ([0.3, 0.4], 1)
+    assert {path: int(number) for path, number in gx.per_example_clip_norm(grads, 0.5)[1].items()} == {"w": 1, "b": 0}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_huge_example_beside_a_small_one(framework: str) -> None:
+    for grads in ([np.full((1, 1), 1e200), np.full((1, 1), 1.0)], [np.full((1, 1), 1.0), np.full((1, 1), 1e200)]):
+        sums, _ = gx.per_example_clip_global_norm(tensors(framework, grads), 1.0)
+        np.testing.assert_allclose(arrays(sums), [np.ravel(leaf) / 1e200 for leaf in grads], rtol=1e-15)

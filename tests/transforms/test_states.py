@@ -1,0 +1,109 @@
+"""States: counters at their end, conditions and hyperparameters that are arrays, masks, parameters of another shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+
+import gradxform as gx
+from gradxform import _flat
+from gradxform import _stateful as stateful
+from gradxform._transformation import Context
+
+
+@pytest.mark.parametrize("condition", [0.0, 1.0, [0.0, 1.0]])
+def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition: Any) -> None:
+    tx = gx.trace(0.5)
+    grads, flag = [np.float32([2.0, 4.0])], np.array(condition)
+    state = tx.init(grads)
+    view = _flat.view(grads)
+    out, new = stateful.applied_if(view, flag, tx, lambda: view, state, Context(None, {}))
+    assert [leaf.tolist() for leaf in out.results()] == [(flag * grads[0]).tolist()]
+    assert new.trace[0].tolist() == (flag * grads[0]).tolist()
+
+
+def test_a_step_that_is_skipped_is_not_computed() -> None:
+    seen = []
+
+    def noting(x: Any) -> Any:
+        seen.append(x)
+        return x
+
+    tx = gx.skip_nonfinite(gx.elementwise(noting))
+    state = tx.init([np.ones(1)])
+    for value, calls in ((np.nan, 0), (1.0, 1)):
+        _, state = tx.update([np.array([value])], state)
+        assert len(seen) == calls
+
+
+def test_counters_reach_the_largest_int32_and_stay_there() -> None:
+    most, grads = 2**31 - 1, [np.float32([1.0])]
+    for tx, name in (
+        (gx.clip_norm(lambda t: 1.0), "count"),
+        (gx.clip_percentile(50.0, 3), "count"),
+        (gx.clip_zscore(), "count"),
+        (gx.skip_nonfinite(gx.identity()), "total"),
+        (gx.skip_large(gx.identity(), 0.5), "total"),
+    ):
+        given = [np.float32([np.nan])] if "nonfinite" in repr(tx) else grads
+        state = tx.init(grads)
+        state = state._replace(**{name: np.full_like(getattr(state, name), most - 1)})
+        for _ in range(2):
+            _, state = tx.update(given, state)
+            assert np.ravel(getattr(state, name)).tolist() == [most], tx
+
+
+def test_states_of_schedules_keep_their_shapes() -> None:
+    tx = gx.ema(lambda t: 0.9)
+    state = tx.init([np.zeros(3)])
+    _, new = tx.update([np.ones(3)], state)
+    assert [np.shape(leaf) for leaf in optree.tree_leaves(new)] == [
+        np.shape(leaf) for leaf in optree.tree_leaves(state)
+    ]
+
+
+def test_arrays_out_of_range_are_brought_back() -> None:
+    params, steps = [np.full((2, 2), 0.1)], [np.full((2, 2), value) for value in (1.0, 3.0, 2.5, 9.0)]
+
+    def last(tx: gx.GradientTransformation) -> Any:
+        state = tx.init(params)
+        for step in steps:
+            updates, state = tx.update([step], state, params)
+        return updates[0].tolist()
+
+    makes: tuple[tuple[Callable[[Any], gx.GradientTransformation], float, float], ...] = (
+        (lambda eps: gx.clip_adaptive(0.1, eps=eps, axes="torch"), 0.0, np.inf),
+        (lambda p: gx.clip_percentile(p, 3), 0.0, 100.0),
+        (lambda z: gx.clip_zscore(z, warmup=2), 0.0, np.inf),
+        (lambda d: gx.clip_zscore(0.1, d, warmup=2), 0.0, 1.0),
+        (lambda d: gx.ema(d, debias=False), 0.0, 1.0),
+        (gx.trace, 0.0, 1.0),
+        (lambda s: gx.add_noise(s, 1), 0.0, np.inf),
+    )
+    for make, low, high in makes:
+        for given, bound in ((low - 0.5, low), (high + 0.5, high)):
+            if np.isfinite(given):
+                assert last(make(np.array(given))) == last(make(np.array(bound))), make(bound)
+                assert last(make(np.array(bound))) == last(make(bound)), make(bound)
+
+
+def test_a_mask_that_chooses_nothing_keeps_no_state() -> None:
+    tx, grads = gx.masked(gx.trace(0.5), lambda path, leaf: False), {"w": np.ones(2), "b": np.ones(1)}
+    updates, state = tx.update(grads, tx.init(grads))
+    assert updates["w"].tolist() == [1.0, 1.0]
+    assert optree.tree_leaves(state) == []
+
+
+def test_a_mask_keeps_a_state_for_what_it_chooses_alone() -> None:
+    params = {"w": np.ones(2), "b": np.ones(3)}
+    for tx in (gx.masked(gx.trace(0.5), "w"), gx.partition({"w": gx.trace(0.5)})):
+        assert [leaf.shape for leaf in optree.tree_leaves(tx.init(params))] == [(2,)]
+
+
+def test_parameters_of_one_other_dimension_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"the parameters have shape \(2, 4\) at '0', where the gradient has \(2, 3\)"):
+        gx.add_decayed_weights(0.1)([np.ones((2, 3))], params=[np.ones((2, 4))])
