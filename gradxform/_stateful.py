@@ -197,7 +197,7 @@ def by_row(view: Flat, norms: Any, rows: int) -> Any:
 
     Rows are in the order of the paths, which is the same in every framework.
     """
-    if rows == 1 and len(getattr(norms, "shape", ())) == 0:
+    if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # of a pair, its upper half
         return view.backend.compute(_one_row, norms)
     if rows != len(view.source.slots):
         raise ValueError(

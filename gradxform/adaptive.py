@@ -125,8 +125,8 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     length = arguments.whole("clip_percentile", "window", window, 1)
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
-        norm, new = _observed(g, state.count, per_leaf)
-        dtype = g.backend.dtype(state.history)
+        norm, exact = _observed(g, state.count, per_leaf)
+        new, dtype = pairs.rounded(exact), g.backend.dtype(state.history)
         history = stateful.stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
@@ -145,7 +145,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and as rows of a state."""
     norm = g.norms() if per_leaf else g.global_norm()
-    return norm, stateful.by_row(g, pairs.rounded(norm.value), count.shape[0] if per_leaf else 1)
+    return norm, stateful.by_row(g, norm.value, count.shape[0] if per_leaf else 1)
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
@@ -302,4 +302,5 @@ def _new_deviation(
     off = xp.where(norm < limits, norm, limits) - new_mean
     later = decay * variance + (1.0 - decay) * off * off
     new = xp.where(count < warmup, first, later)
-    return xp.where(_held(xp, norm, dtype), xp.sqrt(xp.where(new > 0.0, new, 0.0)), deviation)
+    root = xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
+    return xp.where(_held(xp, norm, dtype), root, deviation)
