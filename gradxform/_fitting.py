@@ -116,7 +116,10 @@ def _by_paths(wanted: Sequence[str], given: Sequence[str]) -> Difference:
 
 def _kind(node: Any) -> str:
     """What a node is to all frameworks: a leaf, a dict, a list, a tuple, a named tuple, or opaque."""
-    if node is None or _backend.is_number(node) or _backend.owner(_backend.unwrapped(node)) is not None:
+    held = getattr(node, "value", None)  # as variables hold an array
+    if node is None or _backend.is_number(node):
+        return "leaf"
+    if any(_backend.owner(leaf) is not None for leaf in (_backend.unwrapped(node), held)):
         return "leaf"
     if isinstance(node, Mapping):
         return "dict"

@@ -42,7 +42,7 @@ SLOW = {
     r"test_torch\.py::test_compile_cold": PROCESSES,
     r"test_torch\.py::test_(compiled_by_inductor|compiled_whole|the_derivative_through)": INDUCTOR,
     # --- core
-    r"test_pending\.py::.*torch-compiled(?!-(a skipped|a factor before s))": INDUCTOR,
+    r"test_pending\.py::.*torch-compiled(?!-a skipped step and another)": INDUCTOR,
     # --- functions
     r"test_backward\.py::.*torch-compiled": INDUCTOR,
     r"test_backward\.py::test_(compiled_from_cold|a_number_that_changes)": INDUCTOR,
