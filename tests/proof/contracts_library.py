@@ -160,7 +160,7 @@ VIEW: Any = (
     ("limit_single", "float32 norms are compared with the limit in float64", instead(formulas.limit_double),
      each(PRIMITIVES, "float32_is_compared")),
     ("what is finite", "an infinity is let through",
-     instead(lambda xp, x: xp.where(abs(x) >= 0, x, xp.zeros_like(x))), rows("zero_nonfinite")),
+     instead(lambda xp, x, shown: xp.where(abs(shown) >= 0, x, xp.zeros_like(x))), rows("zero_nonfinite")),
     ("mean of a sum", "the sum is not divided", instead(lambda xp, total, lost, every: total + lost),
      rows("accumulate")),
     ("what rounding took", "it is forgotten", instead(lambda xp, x, *rest: 0.0 * x), rows("accumulate")),
