@@ -253,7 +253,7 @@ class Flat(NamedTuple):
 
     def _scoped_slots(self) -> list[Any]:
         out: list[Any] = [None] * len(self.source.slots)
-        results = self.results()
+        results = self.settled()._replace(factor=None).results()
         for i in self._places(self.scope):
             out[self.source.kept[i]] = results[self.source.kept[i]]
         return out
@@ -262,7 +262,8 @@ class Flat(NamedTuple):
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
         view = self._densified()
         # The arrays may be the user's own, or share their memory.
-        return view._with(list(new), list(new.values()), applied=True)._replace(owned=view.owned)
+        owned = self.source.mask(own and i not in new for i, own in enumerate(view.owned))
+        return view._with(list(new), list(new.values()), applied=True)._replace(owned=owned)
 
     def skipped(self) -> set[int]:
         """The slots of the stopped leaves, for adapters that can skip a variable."""

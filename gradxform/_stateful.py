@@ -139,7 +139,7 @@ def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
     backend = view.backend
     first, structure = backend.flatten(yes)
     second = backend.flatten(no)[0]
-    pairs_of = list(zip(first, second, strict=True))
+    pairs_of = [(_adopted(backend, a), _adopted(backend, b)) for a, b in zip(first, second, strict=True)]
     arrays = [i for i, (a, b) in enumerate(pairs_of) if isinstance(a, backend.types) and a is not b]
     out = list(first)
     if arrays:
@@ -147,6 +147,12 @@ def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
         for i, leaf in zip(arrays, new, strict=True):
             out[i] = leaf
     return backend.unflatten(structure, out)
+
+
+def _adopted(backend: _backend.Backend, leaf: Any) -> Any:
+    """A part of a state that is still NumPy's, as an array of the framework that chooses."""
+    given = isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, backend.types)
+    return backend.from_numpy(np.asarray(leaf)) if given else leaf
 
 
 def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
@@ -168,7 +174,7 @@ def applied_if(
         return inner.rule(given(), state, context)
     nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
     if inner.may_stop:
-        found = inner.rule(nothing, state, context)[0]
+        found = inner.rule(nothing._replace(owned=view.source.nothing), state, context)[0]
         nothing = nothing._replace(stopped=found.stopped, active=found.active)
     return nothing, state
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import optree
 import pytest
-from support import MODES, assert_ulp, f16, f32
+from support import FRAMEWORKS, MODES, array, assert_ulp, f16, f32, tensors
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -74,6 +75,18 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f16(1.0, -2.0, 0.0), "b": f32(-3.0, np.nan)},
         1,
     ),
+    "signs of what is zero": ("chain(scale(0.0), sign())", {"a": f32(1.0, -2.0), "b": f32(np.nan)}, 1),
+    "a choice of elements in a mask": (
+        "chain(scale(1e6), masked(zero_nonfinite(), 'a'), scale(1e-6))",
+        {"a": f16(1.0, 1e-4), "b": f16(1.0, 2.0)},
+        1,
+    ),
+    "a factor that is not finite in a mask": (
+        "chain(clip_norm(1.0), masked(zero_nonfinite(), 'a'), scale(2.0))",
+        {"a": f32(np.inf, 1.0), "b": f32(np.nan, 1.0), "c": f32(3.0, 4.0)},
+        1,
+    ),
+    "means of no matrix": ("chain(scale(0.3), centralize(), scale(2.0))", {"a": f32(1.0, 7.0)}, 1),
     "several dtypes": (
         "chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())",
         {"a": f16(1.0, 2.0, 3.0), "b": F64},
@@ -107,6 +120,69 @@ def test_the_numbers_of_the_first_cases(framework: str, mode: str) -> None:
         assert_ulp(found["encoder/w"], f32(0.6, 0.8))
         assert found["b"] == (4.0 if steps == 4 else 0.0)
     assert last("a tiny clip within a skip", 1)["a"].max() > 0.8
+
+
+class Momentum:
+    """A transformation of another library, whose updates are its state."""
+
+    def init(self, params: Any) -> Any:
+        return optree.tree_map(lambda leaf: leaf * 0, params)
+
+    def update(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        new = optree.tree_map(lambda old, leaf: old + leaf, state, updates)
+        return new, new
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_factors_around_another_librarys_transformation(framework: str) -> None:
+    tree = tensors(framework, {"a": f32(4.0), "b": f32(8.0)})
+    for tx, wanted in (
+        (gx.chain(gx.scale(0.5), gx.masked(Momentum(), "a")), (2.0, 4.0)),
+        (gx.chain(gx.sign(), gx.scale(0.5), gx.masked(Momentum(), "a")), (0.5, 0.5)),
+        (gx.chain(gx.scale(0.5), gx.partition({"a": Momentum(), "b": gx.scale(3.0)})), (2.0, 12.0)),
+    ):
+        out, _ = tx.update(tree, tx.init(tree))
+        assert [float(array(out[name])[0]) for name in "ab"] == list(wanted), tx
+
+
+def test_factors_around_another_librarys_transformation_in_place() -> None:
+    tree = {"a": f32(4.0), "b": f32(8.0)}
+    tx = gx.chain(gx.scale(0.5), gx.masked(Momentum(), "a"))
+    gx.numpy.apply_(tx, tree, tx.init(tree))
+    assert (tree["a"], tree["b"]) == (2.0, 4.0)
+
+
+def test_the_state_of_another_library_is_not_written_to() -> None:
+    tx = gx.chain(gx.sign(), Momentum(), gx.scale(0.5))
+    state = tx.init({"a": f32(1.0)})
+    for wanted in (0.5, 1.0, 1.5):
+        out, state = tx.update({"a": f32(1.0)}, state)
+        assert out["a"] == wanted
+    tree, state = {"a": f32(1.0)}, tx.init({"a": f32(1.0)})
+    for wanted in (0.5, 1.0):
+        tree["a"][:] = 1.0
+        state = gx.numpy.apply_(tx, tree, state)
+        assert tree["a"] == wanted
+
+
+@pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != ("torch", "compiled")])
+def test_zeros_of_a_step_that_is_left_out_are_not_written_to(framework: str, mode: str) -> None:
+    inner = gx.chain(gx.clip_value(low=0.5, high=1.0), gx.freeze("b"))
+    tree = {"a": f32(np.nan), "b": f32(1.0)}
+    for tx in (gx.skip_nonfinite(inner), gx.accumulate(inner, 2)):
+        (result,), _ = parity.runner(tx, framework, mode)([tree], tree)
+        assert result.leaves == {"a": 0.0, "b": 0.0}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(framework: str) -> None:
+    tx = gx.skip_nonfinite(gx.ema(0.9))
+    good, bad = tensors(framework, {"a": f32(1.0)}), tensors(framework, {"a": f32(np.nan)})
+    state = gx.to_numpy(tx.init(good))
+    for tree in (good, bad):
+        _, state = tx.update(tree, state)
+    assert (int(state.total), int(state.inner.count)) == (1, 1)
+    assert array(state.inner.ema["a"]) == f32(0.1)
 
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)

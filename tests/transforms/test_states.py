@@ -26,6 +26,30 @@ def test_a_condition_that_cannot_be_read_chooses_between_two_outcomes(condition:
     assert new.trace[0].tolist() == (flag * grads[0]).tolist()
 
 
+@pytest.mark.parametrize("flag", [0.0, 1.0])
+def test_a_condition_that_cannot_be_read_leaves_factors_pending(flag: float) -> None:
+    grads = {"a": np.float32([2.0, np.inf]), "b": np.float32([8.0])}
+    view = _flat.view(grads).scaled(0.5)
+    inside = view.focus((True, False))
+    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.25))  # of an infinity, NaN is pending
+    out, _ = stateful.applied_if(inside, np.array(flag), tx, lambda: inside, gx.EmptyState(), Context(None, {}))
+    a, b = out.widen(view).results()
+    assert b.tolist() == [4.0]
+    assert np.isnan(a).all() if flag else a.tolist() == [0.0, 0.0]
+
+
+def test_a_chain_names_its_parts_where_a_state_is_not_its_own() -> None:
+    class Foreign:
+        def init(self, params: Any) -> Any:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return updates, state
+
+    with pytest.raises(ValueError, match=r"2 transforms \(trace, a transformation of another library\)"):
+        gx.chain(gx.trace(0.5), Foreign()).update([np.ones(1)], 3)
+
+
 def test_a_step_that_is_skipped_is_not_computed() -> None:
     seen = []
 
