@@ -187,7 +187,7 @@ def _chosen(view: Flat, condition: Any) -> Flat:
     factor = view.factor
     if factor is not None:
         factor = view.backend.compute(_or_one, factor, condition, active=view.active)
-    return view.given(kept, applied=False)._replace(factor=factor)
+    return view.given(kept)._replace(factor=factor)
 
 
 def _or_zero(xp: Any, x: Array, condition: Array) -> Array:

@@ -49,7 +49,7 @@ def zero_nonfinite() -> GradientTransformation:
         if not g.chosen:
             return g
         leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))
-        zeroed = g.given(g.backend.each(_zero_nonfinite, [leaves, shown], ()), applied=False)
+        zeroed = g.given(g.backend.each(_zero_nonfinite, [leaves, shown], ()))
         if g.factor is None:
             return zeroed
         return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))

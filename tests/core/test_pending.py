@@ -50,6 +50,11 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f16(1.0, 2.0, 3.0).reshape(1, 3)},
         1,
     ),
+    "a factor before slices that are clipped": (
+        "chain(scale(1e30), clip_norm(1e-9, axes=-1))",
+        {"a": f32(3e-38, 4e-38).reshape(1, 2)},
+        1,
+    ),
     "a factor before units": (
         "chain(scale(1e-5), clip_adaptive(1e4, axes='keras'), normalize_norm())",
         {"a": f16(1.0, 2.0, 3.0).reshape(3, 1)},
