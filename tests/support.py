@@ -6,18 +6,19 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optree
+import pytest
 
 from gradxform import _backend
 from gradxform.proof import parity
 from gradxform.proof.cases import Group
 from gradxform.proof.judge import judge
-from gradxform.proof.rows import STATELESS, Row
+from gradxform.proof.rows import STATELESS, Row, first
 from gradxform.testing import max_ulp
 
 ROOT = Path(__file__).parent.parent
@@ -123,6 +124,12 @@ def assert_right(row: Row, group: Group, framework: str, mode: str, run: parity.
             verdict = judge(results[step].leaves, wanted, framework, row)
             assert not verdict.wrong, f"{where}: {verdict.wrong} at {verdict.worst}"
             assert not verdict.over, f"{where}: {verdict.over}"
+
+
+def each_transform_once(given: Sequence[Row], reason: str) -> list[Any]:
+    """Rows as parameters: those that name a transform for the first time stay quick."""
+    slow = (pytest.mark.slow(reason=reason),)
+    return [pytest.param(row, marks=() if row in first() else slow, id=str(row)) for row in given]
 
 
 def environment(**variables: str) -> dict[str, str]:

@@ -91,12 +91,14 @@ def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
         yield _random("float32", "GPT-2's embedding", [Leaf("float32", *sizes.embedding)], ("normal",))
 
 
-def ordinary_and_hard(row: Row, dtype: str, share: float = 0.0, large: bool = False) -> Group:
+def ordinary_and_hard(
+    row: Row, dtype: str, share: float = 0.0, large: bool = False, shapes: Shapes | None = None
+) -> Group:
     """Random numbers of every kind, and those that libraries get wrong, in a tree of one dtype.
 
     A transform that keeps a state sees one run of normal numbers and one of hard ones, and the first step of the rest.
     """
-    shapes = (nested if large else small)(dtype, row.matrix)
+    shapes = shapes or (nested if large else small)(dtype, row.matrix)
     left_out = {name for column in (dtype, None) for name in LEFT_OUT.get((row.expression, column), ())}
     runs = {}
     for kind, (_, _, trees) in RANDOM.items():

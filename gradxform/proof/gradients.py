@@ -47,6 +47,11 @@ def small(dtype: str, matrix: bool = False) -> Shapes:
     return {"a": {"v": Leaf(dtype, 3, 5), "w": Leaf(dtype, 37, 41)}, "b": [last, None]}
 
 
+def least(dtype: str) -> Shapes:
+    """Two leaves, for compilers that take seconds for each."""
+    return {"a": {"v": Leaf(dtype, 3, 5), "w": Leaf(dtype, 37, 41)}}
+
+
 def random(shapes: Shapes, kind: str, seed: int = 0) -> Tree:
     """Random numbers of one kind."""
     rng = np.random.default_rng(seed)

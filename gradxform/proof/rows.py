@@ -141,8 +141,8 @@ STATEFUL = (
     Row("clip_zscore(1.0, 0.9, 2)", double=4),
     Row("clip_zscore(0.5, 0.5, 1, per_leaf=True)", double=4),
     Row("add_noise(0.1, 7)", real=True, single=True),
-    Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
     Row("measure(masked(trace(0.5), '**/w'), 'momentum')", double=64),
+    Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
 )
 """Transforms that need parameters, or that keep a state: these run over several steps."""
 

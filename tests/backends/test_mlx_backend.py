@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import NORM_CLIPS, ROOT, assert_bits, assert_right, assert_ulp, call, f16, f32, tensors
+from support import (
+    NORM_CLIPS,
+    ROOT,
+    assert_bits,
+    assert_right,
+    assert_ulp,
+    call,
+    each_transform_once,
+    f16,
+    f32,
+    tensors,
+)
 
 import gradxform as gx
 from gradxform import _backend
@@ -40,7 +51,7 @@ def dtypes_of(row: Row) -> list[str]:
     return [dtype for dtype in row.dtypes if dtype in HERE]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", each_transform_once(ROWS, "MLX compiles eager loops, too"))
 def test_right_numbers(row: Row) -> None:
     for dtype in dtypes_of(row):
         assert_right(row, ordinary_and_hard(row, dtype, large=True), "mlx", "eager")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import assert_right
+from support import assert_right, each_transform_once
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -53,7 +53,9 @@ def check(row: Row, dtype: str, large: bool = False, unknown: bool = False) -> N
     assert_right(row, group, "tensorflow", "session", runner(row.tx, like, unknown))
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize(
+    "row", each_transform_once(ROWS, "builds a TF1 graph; each transform of a small one stays quick once")
+)
 def test_right_numbers(row: Row) -> None:
     for dtype in ("float32", "float64") if row.tx.stateful else ("float32", "bfloat16", "float64", "complex64"):
         if dtype in row.dtypes:
