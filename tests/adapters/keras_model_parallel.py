@@ -6,11 +6,12 @@ import json
 import os
 from typing import Any
 
-os.environ |= {
-    "KERAS_BACKEND": "jax",
-    "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    "JAX_PLATFORMS": "cpu",
-}
+if __name__ == "__main__":  # and not where pytest looks for doctests
+    os.environ |= {
+        "KERAS_BACKEND": "jax",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+    }
 
 import keras
 import numpy as np
