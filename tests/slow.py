@@ -71,7 +71,6 @@ SLOW = {
     r"test_measuring\.py::test_what_is_within_its_limit_is_not_clipped\[jax-eager": XLA,
     r"test_peers\.py::(?!.*published_formula.*clip_global_norm-\w+-jax).*(-optax|jax|compiled)": PEERS,
     # --- command line, proof
-    r"test_chains\.py::test_more_chains": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_testing\.py::test_a_transform_with_a_state_is_run_for_some_steps\[torch\]": INDUCTOR,
 }

@@ -62,13 +62,6 @@ def test_every_transform_is_in_what_is_compiled() -> None:
     assert names >= set(factories) - {"elementwise", "transform", "scale_by_schedule"}
 
 
-@pytest.mark.parametrize("place", range(40))
-def test_more_chains_compiled(place: int) -> None:
-    structure = chains.structure(random.Random(1000 + place))
-    modes = chains_run.everywhere(inductor=place % 8 == 0)
-    chains_run.check(structure, range(1000 * place, 1000 * place + 100), modes, chains_run.Count())
-
-
 def test_a_wrong_number_is_seen() -> None:
     structure = chains.structure(random.Random(1))
     wrong = chains.Structure("scale(0.3)", structure.shapes, 1, 1)
