@@ -137,7 +137,8 @@ def inverse(xp: Any, norm: Array) -> Array:
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Norms as root mean squares, from the numbers of elements."""
-    nothing = xp.where(xp.isfinite(norms), norms - norms, 0.0)  # so that the root has the norms' precision
+    still = xp.stop_gradient(norms)
+    nothing = xp.where(xp.isfinite(still), still - still, 0.0)  # so that the root has the norms' precision
     return norms / xp.sqrt(xp.stack(counts) + nothing)
 
 

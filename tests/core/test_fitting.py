@@ -156,7 +156,7 @@ def test_results_of_a_straight_through_estimator() -> None:
 def test_the_state_of_another_framework(framework: str, of: str) -> None:
     tx = gx.chain(gx.clip_norm(1.0), gx.ema(0.9))
     grads, state = tensors(framework, {"w": A}), tx.init(tensors(of, {"w": A}))
-    if framework == of:
+    if framework == of or (framework, of) == ("numpy", "jax"):  # as in optax
         tx.update(grads, state)
         return
     titles = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
