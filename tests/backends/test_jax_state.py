@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -129,11 +130,12 @@ def test_a_donated_state_is_taken_without_a_warning() -> None:
     donating = jax.jit(update_all, donate_argnums=1)
     state = first()
     for gradient, wanted in zip(GRADIENTS[:3], updates, strict=False):
-        old, held = state, sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        old = state
         update, state = donating(gradient, old)
         assert_bits(update, wanted)
-        gone = sum(leaf.nbytes for leaf in jax.tree.leaves(old) if leaf.is_deleted())
-        assert gone > 0.9 * held  # some flags are written and never read, and those are not taken
+        # JAX takes only what is read: not the measurements of the last step, nor whether it was due.
+        held = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(old)]
+        assert [path for path, leaf in held if leaf.is_deleted() == bool(re.search(r"\.measures\b|\.due$", path))] == []
     assert_bits(state, states[3])
     with pytest.raises((RuntimeError, ValueError), match="deleted"):
         donating(GRADIENTS[0], old)
