@@ -85,7 +85,8 @@ class Flat(NamedTuple):
         if self.active is not self.source.everything:
             factor = self.backend.compute(formulas.where_active, factor, active=self.active)
         if self.factor is not None:
-            factor = self.backend.compute(formulas.product, self.factor, factor)
+            wide = self.source.kinds & DOUBLE
+            factor = self.backend.compute(formulas.product_wide if wide else formulas.product, self.factor, factor)
         return self._replace(factor=factor)
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
@@ -112,7 +113,9 @@ class Flat(NamedTuple):
                 due = compute(formulas.differs, factor)
                 left[i] = compute(formulas.one_if, due, pending)
                 factor = compute(formulas.product_if, due, factor, pending)
-            new.append(self.backend.multiply_over(leaf, pairs.rounded(factor), view.owned[i]))
+            for part in pairs.factors(self.backend, factor):
+                leaf = self.backend.multiply_over(leaf, part, view.owned[i])
+            new.append(leaf)
         view = view._with(self.chosen, new)
         if not left:
             return view
@@ -129,9 +132,11 @@ class Flat(NamedTuple):
         for name, bound in (("low", low), ("high", high)):
             _check_broadcast(self, name, bound)
         view = self if _includes_zero(low, high) else self._densified()
-        factors = view._at(view.factor, chosen)
-        leaves = [view.leaves[i] for i in chosen]
-        new = view.backend.clip(leaves, low, high, pairs.rounded(factors), view._is_owned(chosen))
+        *first, last = pairs.factors(view.backend, view._at(view.factor, chosen))
+        leaves = [view._widened(i) if first else view.leaves[i] for i in chosen]
+        for factor in first:
+            leaves = view.backend.multiply(leaves, factor, False)
+        new = view.backend.clip(leaves, low, high, last, view._is_owned(chosen))
         return view._with(chosen, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
@@ -344,8 +349,10 @@ class Flat(NamedTuple):
         """Some leaves times their pending factors."""
         if not places:
             return ()
-        factors = pairs.rounded(self._at(self.factor, places))
-        return self.backend.multiply([self.leaves[i] for i in places], factors, self._is_owned(places))
+        leaves: Sequence[Array] = [self.leaves[i] for i in places]
+        for factor in pairs.factors(self.backend, self._at(self.factor, places)):
+            leaves = self.backend.multiply(leaves, factor, self._is_owned(places))
+        return leaves
 
     def _is_given(self, i: int) -> bool:
         """Whether a leaf would come out as it is."""

@@ -100,6 +100,11 @@ def product(xp: Any, first: Array, second: Array) -> Array:
     return first * second
 
 
+def product_wide(xp: Any, first: Array, second: Array) -> Any:
+    """The same for float64 gradients, of a size that float64 may not have."""
+    return xp.extended(first) * xp.extended(second)
+
+
 def differs(xp: Any, factor: Array) -> Array:
     """Whether any factor is not one; NaN is not."""
     return xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)

@@ -68,6 +68,11 @@ class Vectors:
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
+    def extended(x: Any) -> Any:
+        """A number with an exponent of more bits."""
+        return np.asarray(x, np.longdouble)[()]
+
+    @staticmethod
     def kept(x: Any) -> Any:
         """An array that is used more than once."""
         return x

@@ -12,44 +12,56 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gradxform._backend import Array
+from gradxform import _host as host
+from gradxform._backend import Array, Backend
+from gradxform._numbers import Exact, Number, Pair, two_sum
+from gradxform._ranged import Space, evaluate, factor, in_float64, powers
 
-_SMALL = 2.0**-900
-"""Below it the lower half of a number may be subnormal, and lost."""
-
-
-class Pair(NamedTuple):
-    """The value high + low of a vector or a number; high is the value rounded to float64."""
-
-    high: Array
-    low: Array
+_BITS = 600
+"""The bits of an exponent's unit."""
 
 
 def pair(value: Any) -> Any:
     """A number or an array of NumPy's longdouble as a pair; others as they are."""
     if getattr(value, "dtype", None) != np.longdouble or value.dtype == np.float64:
         return value
+    exponent = np.where(np.isfinite(value), np.rint(np.frexp(value)[1] / _BITS), 0.0)
+    if np.any(exponent):
+        value = np.ldexp(value, (-_BITS * exponent).astype(np.int32))
     high = value.astype(np.float64)
-    return Pair(high, (value - high).astype(np.float64))
+    return Pair(high, (value - high).astype(np.float64), exponent if np.any(exponent) else None)
 
 
-def rounded(value: Any) -> Any:
+def unpaired(value: Pair) -> Any:
+    """A pair of NumPy arrays as longdouble numbers."""
+    found = value.high.astype(np.longdouble) + value.low
+    if value.exponent is None:
+        return found
+    return np.ldexp(found, (_BITS * np.maximum(value.exponent, -20.0)).astype(np.int32))
+
+
+def rounded(backend: Backend, value: Any) -> Any:
     """A vector or a number in float64: of a pair, and of NumPy's longdouble."""
     if isinstance(value, Pair):
-        return value.high
+        value = backend.compute(in_float64, value)
     return value.astype(np.float64) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
-def evaluate(formula: Callable[..., Any], xp: Any, operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    """A formula in float64, or in pairs if an operand is one."""
-    if not any(isinstance(operand, Pair) for operand in operands):
-        return formula(xp, *operands, **static)
-    exact = Exact(xp)
-    return _plain(formula(exact, *map(exact.number, operands), **static))
+def factors(backend: Backend, value: Any) -> list[Any]:
+    """What to multiply by, one after the other: float64 numbers, for a factor that may be out of their range."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = pair(value)
+        if not isinstance(value, Pair) or value.exponent is None:
+            return [rounded(backend, getattr(value, "high", value))]
+        with np.errstate(all="ignore"):
+            return [evaluate(factor, host.Vectors, [value], {"place": place}) for place in range(3)]
+    if not isinstance(value, Pair):
+        return [value]
+    return [backend.compute(factor, value, place=place) for place in range(3)]
 
 
 def elementwise(
@@ -65,19 +77,39 @@ def elementwise(
 
     If double, in pairs, rounded once; in float64 where it leaves the range of pairs.
     """
+    space, exact = Space(xp), Exact(xp)
+    numbers, by = [in_range(xp, number) for number in numbers], _powers(space, factor)
+    elements = [in_range(xp, part) for part in elements]
 
-    def whole(xp: Any, *given: Any) -> Any:
-        if factor is not None:
-            given = (given[0] * given[-1], *given[1:-1])
-        return formula(xp, *given, **static)
+    def whole(xp: Any, part: Callable[[Any], Any]) -> Any:
+        first, *others = map(part, elements)
+        for power in map(part, by):
+            first = first * power
+        return formula(xp, first, *others, *map(part, numbers), **static)
 
-    given = [*elements, *numbers, *(() if factor is None else (factor,))]
-    plain = whole(xp, *map(rounded, given))
+    plain = whole(xp, lambda value: value.high if isinstance(value, Pair) else value)
     if not double:
         return plain
-    exact = Exact(xp)
-    found = whole(exact, *map(exact.number, given))
+    found = whole(exact, exact.number)
     return xp.where(xp.isfinite(found.high), found.high, plain) if isinstance(found, Number) else found
+
+
+def _powers(space: Space, factor: Any) -> list[Any]:
+    """What to multiply by, one after the other."""
+    if factor is None or getattr(factor, "exponent", None) is None:
+        return [] if factor is None else [factor]
+    pair, *coarse = powers(space.number(factor))
+    return [Pair(pair.high, pair.low), *coarse]
+
+
+def in_range(xp: Any, number: Any) -> Any:
+    """A pair without an exponent; what is none, as it is."""
+    if getattr(number, "exponent", None) is None:
+        return number
+    pair, *coarse = powers(Space(xp).number(number))
+    for power in coarse:
+        pair = pair.times(power)
+    return Pair(pair.high, pair.low)
 
 
 def blend(xp: Any, first: Any, x: Array, second: Any, y: Array) -> Array:
@@ -99,7 +131,7 @@ def increased(xp: Any, x: Array, second: Any, y: Array) -> Array:
 
 def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
     head = xp.head(second)
-    high, low = _two_sum(x, head * y)
+    high, low = two_sum(x, head * y)
     return xp.where(xp.isfinite(high), high + xp.fixed(low + (rest + (second - head) * y)), high)
 
 
@@ -121,6 +153,7 @@ def total_signed(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
 def total_products(xp: Any, first: Array, second: Array | Pair, add: Callable[[Array], Array]) -> Pair:
     """The sum of products of float64 numbers, of which those of the upper halves of their digits are exact."""
     if isinstance(second, Pair):
+        second = in_range(xp, second)
         found = total_products(xp, first, second.high, add)
         return _finite(xp, found.high, found.high, found.low + add(first * second.low))
     a, b = xp.head(first), xp.head(second)
@@ -138,7 +171,7 @@ def _cut(xp: Any, values: Array, plain: Array, size: Array, add: Callable[[Array
 
 def _finite(xp: Any, plain: Array, upper: Array, lower: Array) -> Pair:
     """The sum of two parts as a pair; the plain sum where a part has left the range of float64."""
-    high, low = _two_sum(upper, lower)
+    high, low = two_sum(upper, lower)
     sound = xp.isfinite(high)
     return Pair(xp.where(sound, high, plain), xp.where(sound, low, 0.0))
 
@@ -150,7 +183,7 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]
     multiplication and addition in one place and not in another changes nothing.
     """
     heads = [xp.head(part) for part in parts]
-    totals = [Number(xp, *total(xp, head * head, add)) for head in heads]
+    totals = [Number(xp, *total(xp, head * head, add)[:2]) for head in heads]
     upper, plain = functools.reduce(operator.add, totals), functools.reduce(operator.add, [t.high for t in totals])
     rests = (add((part - head) * (part + head)) for part, head in zip(parts, heads, strict=True))
     return _finite(xp, plain, upper.high, functools.reduce(operator.add, rests, upper.low))
@@ -159,7 +192,18 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]
 def root(xp: Any, squares: Array | Pair) -> Pair:
     """The square root of float64 numbers or pairs, zero and its derivative where they are zero."""
     exact = Exact(xp)
-    return _plain(exact.root(exact.number(squares)))
+    found = exact.root(exact.number(squares))
+    return Pair(found.high, found.rest)
+
+
+def in_units(xp: Any, found: Pair, *units: Any) -> Pair:
+    """A pair times positive numbers, with an exponent; what is not finite stays as it is."""
+    space = Space(xp)
+    given = value = space.number(found)
+    for unit in units:
+        value = value * unit
+    value = space.where(xp.isfinite(found.high), value, given)
+    return Pair(value.high, value.pair.rest, value.exponent)
 
 
 def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
@@ -172,217 +216,3 @@ def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
     sound = xp.isfinite(plain) & (plain > 0.0)
     better = exact.root(real * real + imag * imag).high * unit
     return plain + xp.stop_gradient(xp.where(sound, better - plain, 0.0))
-
-
-def _plain(value: Any) -> Any:
-    return Pair(value.high, value.rest) if isinstance(value, Number) else value
-
-
-class Number:
-    """A pair with operators."""
-
-    def __init__(self, xp: Any, high: Array, low: Array = 0.0) -> None:
-        self.xp, self.high, self.low = xp, high, low
-
-    @property
-    def rest(self) -> Array:
-        """The low part as an array."""
-        return self.xp.where(self.high <= self.high, 0.0, 0.0) if isinstance(self.low, float) else self.low
-
-    @property
-    def shape(self) -> Any:
-        """The shape of both parts."""
-        return self.high.shape
-
-    def _of(self, other: Any) -> Number:
-        return other if isinstance(other, Number) else Number(self.xp, other)
-
-    def _sum(self, high: Array, low: Array) -> Number:
-        """High and a much smaller low; infinity becomes NaN, which a limit makes of it as well."""
-        low = self.xp.fixed(low)
-        total = high + low
-        return Number(self.xp, total, low - (total - high))
-
-    def __add__(self, other: Any) -> Number:
-        """The sum."""
-        other = self._of(other)
-        high, low = _two_sum(self.high, other.high)
-        return self._sum(high, low + (self.low + other.low))
-
-    def __sub__(self, other: Any) -> Number:
-        """The difference."""
-        other = self._of(other)
-        return self + Number(self.xp, -other.high, -other.low)
-
-    def __neg__(self) -> Number:
-        """The negative."""
-        return Number(self.xp, -self.high, -self.low)
-
-    def __radd__(self, other: Any) -> Number:
-        """The sum."""
-        return self + other
-
-    def __rsub__(self, other: Any) -> Number:
-        """The difference from a number."""
-        return self._of(other) - self
-
-    def __rtruediv__(self, other: Any) -> Number:
-        """The quotient of a number."""
-        return self._of(other) / self
-
-    def __mul__(self, other: Any) -> Number:
-        """The product."""
-        other = self._of(other)
-        a, b = self.xp.head(self.high), self.xp.head(other.high)
-        a_rest, b_rest = self.high - a, other.high - b
-        first, low = _two_sum(a * b, a * b_rest)
-        high, more = _two_sum(first, a_rest * b)
-        cross = self.high * other.low + self.low * other.high
-        exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        small = (self.xp.abs(self.high) < _SMALL) | (self.xp.abs(other.high) < _SMALL)
-        return Number(
-            self.xp, self.xp.where(small, self.high * other.high, exact.high), self.xp.where(small, 0.0, exact.low)
-        )
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Number:
-        """The quotient."""
-        other = self._of(other)
-        quotient = self.high / other.high
-        rest = self - other * Number(self.xp, quotient)
-        return self._sum(quotient, rest.high / other.high)
-
-    def __pow__(self, exponent: float) -> Number:
-        """A power, in float64."""
-        return Number(self.xp, self.high**exponent)
-
-    def __le__(self, other: Any) -> Array:
-        """Whether not larger."""
-        other = self._of(other)
-        return (self.high < other.high) | ((self.high <= other.high) & (self.low <= other.low))
-
-    def __lt__(self, other: Any) -> Array:
-        """Whether smaller."""
-        other = self._of(other)
-        return (self.high < other.high) | ((self.high <= other.high) & (self.low < other.low))
-
-    def __gt__(self, other: Any) -> Array:
-        """Whether larger."""
-        return self._of(other) < self
-
-    def __ge__(self, other: Any) -> Array:
-        """Whether not smaller."""
-        return self._of(other) <= self
-
-    def __eq__(self, other: object) -> Any:
-        """Whether equal, element by element."""
-        pair = self._of(other)
-        return (self <= pair) & (pair <= self)
-
-    def __ne__(self, other: object) -> Any:
-        """Whether different, element by element."""
-        return ~(self == other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum rounded, and what rounding took."""
-    total = a + b
-    b_part = total - a
-    return total, (a - (total - b_part)) + (b - b_part)
-
-
-class Exact:
-    """A namespace's functions on pairs."""
-
-    def __init__(self, xp: Any) -> None:
-        self.xp = xp
-
-    def number(self, operand: Any) -> Number:
-        """A vector, a number or a pair as a pair."""
-        if isinstance(operand, Number):
-            return operand
-        high, low = operand if isinstance(operand, Pair) else (operand, 0.0)
-        return Number(self.xp, high, low)
-
-    def where(self, condition: Array, yes: Any, no: Any) -> Number:
-        """Elementwise choice."""
-        yes, no = self.number(yes), self.number(no)
-        return Number(self.xp, self.xp.where(condition, yes.high, no.high), self.xp.where(condition, yes.low, no.low))
-
-    def isfinite(self, x: Number) -> Array:
-        """Whether neither NaN nor infinite."""
-        return self.xp.isfinite(x.high)
-
-    def sqrt(self, x: Number) -> Number:
-        """The square root of what is positive."""
-        near = self.xp.sqrt(x.high)
-        root = Number(self.xp, near)
-        rest = x - root * root
-        return x._sum(near, rest.high / (2.0 * near))
-
-    def root(self, x: Number) -> Number:
-        """The square root, zero and its derivative where x is zero; infinity's is infinite."""
-        positive = (x.high > 0.0) & self.xp.isfinite(x.high)
-        near = self.sqrt(self.where(positive, x, 1.0))
-        return self.where(positive, near, Number(self.xp, x.high * 1.0))
-
-    def abs(self, x: Number) -> Number:
-        """The absolute value."""
-        return self.where(x.high < 0, Number(self.xp, -x.high, -x.low), x)
-
-    def sum(self, x: Number) -> Number:
-        """The sum of a vector, in pairs of elements."""
-        odd: Number | None = None
-        while x.shape[0] > 1:
-            half, count = x.shape[0] // 2, x.shape[0]
-            if count % 2:
-                last = self._at(x, count - 1)
-                odd = last if odd is None else odd + last
-            low = x.rest
-            x = Number(self.xp, x.high[:half], low[:half]) + Number(
-                self.xp, x.high[half : 2 * half], low[half : 2 * half]
-            )
-        total = self._at(x, 0)
-        return total if odd is None else total + odd
-
-    @staticmethod
-    def _at(x: Number, place: int) -> Number:
-        return Number(x.xp, x.high[place], x.rest[place])
-
-    def max(self, x: Number) -> Number:
-        """The largest, in float64."""
-        return Number(self.xp, self.xp.max(x.high))
-
-    def any(self, condition: Array) -> Array:
-        """Whether any is true."""
-        return self.xp.any(condition)
-
-    def stop_gradient(self, x: Number) -> Number:
-        """The same value, of which no gradient is asked."""
-        return Number(self.xp, self.xp.stop_gradient(x.high), x.low)
-
-    def rounded(self, x: Any, dtype: str) -> Number:
-        """To the nearest number of a dtype."""
-        return Number(self.xp, self.xp.rounded(self.number(x).high, dtype))
-
-    def take(self, x: Number, index: Any) -> Number:
-        """Some numbers of a vector."""
-        return Number(self.xp, self.xp.take(x.high, index), self.xp.take(x.rest, index))
-
-    def stack(self, numbers: Sequence[Any]) -> Number:
-        """Numbers as a vector."""
-        if all(isinstance(number, float) for number in numbers):
-            return Number(self.xp, self.xp.stack(numbers))
-        pairs = [self.number(number) for number in numbers]
-        return Number(self.xp, self.xp.stack([p.high for p in pairs]), self.xp.stack([p.rest for p in pairs]))
-
-    def mask(self, active: tuple[bool, ...]) -> Array:
-        """Bools as a vector."""
-        return self.xp.mask(active)
-
-    def reshape(self, x: Number, shape: tuple[int, ...]) -> Number:
-        """The same numbers in another shape."""
-        return Number(self.xp, self.xp.reshape(x.high, shape), self.xp.reshape(x.rest, shape))

@@ -242,7 +242,7 @@ def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: tuple[str, ..
     """The right norm, rounded where the library rounds."""
     if ord != 2:
         return _rounded(view, norm, kinds)
-    return pairs.rounded(view.backend.compute(_root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms))
+    return pairs.rounded(view.backend, view.backend.compute(_root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms))
 
 
 def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) -> Array:
@@ -268,7 +268,7 @@ def _computed(view: Flat, formula: Callable[..., Array], *operands: Any, dtypes:
 
 
 def _rounded(view: Flat, numbers: Array, dtypes: tuple[str, ...]) -> Array:
-    return pairs.rounded(view.backend.compute(formulas.rounded, numbers, dtypes=dtypes))
+    return pairs.rounded(view.backend, view.backend.compute(formulas.rounded, numbers, dtypes=dtypes))
 
 
 def _kinds(view: Flat, peer: Peer | None) -> tuple[str, ...]:

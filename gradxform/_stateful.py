@@ -99,7 +99,7 @@ def first(
 def stored(view: Flat, value: Any, old: Array) -> Array:
     """A number or a vector for a state, in the place of an old one."""
     backend = _owner(view, old)
-    return backend.stored(pairs.rounded(value), backend.dtype(old), old)
+    return backend.stored(pairs.rounded(view.backend, value), backend.dtype(old), old)
 
 
 def _owner(view: Flat, old: Any) -> _backend.Backend:

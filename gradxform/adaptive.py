@@ -126,7 +126,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
         norm, exact = _observed(g, state.count, per_leaf)
-        new, dtype = pairs.rounded(exact), g.backend.dtype(state.history)
+        new, dtype = pairs.rounded(g.backend, exact), g.backend.dtype(state.history)
         history = stateful.stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )

@@ -139,5 +139,5 @@ def nonfinite_paths(tree: Any) -> list[str]:
 def _stored(view: Flat, norm: Norm) -> Array:
     """A norm, or norms, in the dtype that they count in."""
     return view.backend.stored(
-        pairs.rounded(norm.value), "float32" if norm.single is True else "float64", view.leaves[0]
+        pairs.rounded(norm.backend, norm.value), "float32" if norm.single is True else "float64", view.leaves[0]
     )

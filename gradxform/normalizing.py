@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from gradxform import _elements as elements
 from gradxform import _formulas as formulas
+from gradxform import _pairs as pairs
 from gradxform import _units as units
 from gradxform._backend import Array
 from gradxform._factory import factory
@@ -107,7 +110,8 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
         columns = [[some.leaves[i] for i in some.chosen], [_mean(some, i, found[i]) for i in some.chosen]]
         if some.factor is not None:
-            columns.append([g.backend.compute(formulas.take, some.factor, index=i) for i in some.chosen])
+            taken = (g.backend.compute(formulas.take, some.factor, index=i) for i in some.chosen)
+            columns += map(list, zip(*(pairs.factors(g.backend, factor) for factor in taken), strict=True))
         new = g.backend.elementwise(_less if some.factor is None else _less_scaled, columns, ()) if columns[0] else []
         return some.given(new).widen(g)
 
@@ -130,8 +134,8 @@ def _less(xp: Any, x: Array, mean: Array) -> Array:
     return x - mean
 
 
-def _less_scaled(xp: Any, x: Array, mean: Array, factor: Array) -> Array:
-    return (x - mean) * factor  # of equal elements, zero
+def _less_scaled(xp: Any, x: Array, mean: Array, *factors: Array) -> Array:
+    return functools.reduce(operator.mul, factors, x - mean)  # of equal elements, zero
 
 
 @factory
@@ -165,8 +169,8 @@ def sign() -> GradientTransformation:
             return g
         if g.factor is None:
             return g.given(g.backend.each(_sign, [leaves], ()))
-        factors = [g.backend.compute(formulas.take, g.factor, index=i) for i in g.chosen]
-        return g.given(g.backend.elementwise(_sign_scaled, [leaves, factors], ()))
+        signs = [g.backend.compute(_sign_at, g.factor, index=i) for i in g.chosen]
+        return g.given(g.backend.elementwise(_sign_scaled, [leaves, signs], ()))
 
     return stateless(signs)
 
@@ -176,7 +180,14 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x))
 
 
-def _sign_scaled(xp: Any, x: Array, factor: Array) -> Array:
+def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
+    return _sign_of(xp, formulas.take(xp, factor, index=index))
+
+
+def _sign_scaled(xp: Any, x: Array, sign: Array) -> Array:
     """The sign of a product, which itself may be too small."""
-    first, second = (xp.where(y > 0.0, 1.0, xp.where(y < 0.0, -1.0, y)) for y in (x, factor))
-    return first * second
+    return _sign_of(xp, x) * sign
+
+
+def _sign_of(xp: Any, x: Array) -> Array:
+    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, x))

@@ -178,7 +178,7 @@ def _together(xp: Any, *norms: Array) -> Array:
 def _sum_of_examples(view: Flat, i: int, factor: Any) -> Array:
     """The sum over the batch of a leaf's examples times their factors, rounded to its dtype once."""
     leaf = view.leaves[i]
-    total = view.backend.compute(_first, pairs.rounded(view.backend.sum_over(leaf, (0,), factor)))
+    total = view.backend.compute(_first, pairs.rounded(view.backend, view.backend.sum_over(leaf, (0,), factor)))
     return view.backend.stored(total, view.source.dtypes[i], leaf)
 
 
@@ -187,7 +187,8 @@ def _first(xp: Any, x: Array) -> Array:
 
 
 def _number_clipped(view: Flat, factor: Any) -> Array:
-    return view.backend.stored(view.backend.compute(_below_one, pairs.rounded(factor)), "int32", view.leaves[0])
+    below = view.backend.compute(_below_one, pairs.rounded(view.backend, factor))
+    return view.backend.stored(below, "int32", view.leaves[0])
 
 
 def _below_one(xp: Any, factor: Array) -> Array:

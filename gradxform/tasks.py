@@ -165,7 +165,8 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     products = [[_product(found, i, j) for j in range(len(trees))] for i in range(len(trees))]
     rows = [number for row in products for number in row]
     weights = found.backend.compute(_weights, *words, *rows, count=len(trees))
-    numbers = [pairs.rounded(found.backend.compute(formulas.take, weights, index=i)) for i in range(len(trees))]
+    taken = (found.backend.compute(formulas.take, weights, index=i) for i in range(len(trees)))
+    numbers = [pairs.rounded(found.backend, weight) for weight in taken]
     return _merged(found, _combined, lambda owners: [numbers[rank] for rank in owners])
 
 

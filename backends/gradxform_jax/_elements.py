@@ -12,7 +12,8 @@ import numpy as np
 from jax import lax
 
 from gradxform import _pairs as pairs
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate, in_float64
 from gradxform_jax._scalars import Vectors
 
 _WIDE = (np.float64, np.complex128)
@@ -65,6 +66,8 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     if weights is None:
         return pairs.total_signed(Vectors, wide, add) if leaf.dtype == np.float64 else add(wide)
     if leaf.dtype != np.float64:
-        return add(wide * lax.convert_element_type(pairs.rounded(weights), np.float64))
+        weights = evaluate(in_float64, Vectors, [weights], {})
+        return add(wide * lax.convert_element_type(weights, np.float64))
+    weights = pairs.in_range(Vectors, weights)
     others = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
     return pairs.total_products(Vectors, wide, others, add)

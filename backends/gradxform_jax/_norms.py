@@ -17,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._pairs import Pair, length, root, total, total_squares
+from gradxform._numbers import Pair
+from gradxform._pairs import in_units, length, root, total, total_squares
+from gradxform._ranged import BASE
 from gradxform_jax._scalars import Vectors
 
 _SMALL = 1 << 13
@@ -37,8 +39,9 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     if ord == 2 and not any(map(_is_wide, leaves)):
         return _norms2(tuple(leaves))
     pairs = [norm(leaf, None, ord) for leaf in leaves]
-    highs = jnp.stack([pair.high for pair in pairs])
-    return Pair(highs, jnp.stack([pair.low for pair in pairs])) if any(map(_is_wide, leaves)) else highs
+    if any(map(_is_wide, leaves)):
+        return Pair(*(jnp.stack(parts) for parts in zip(*pairs, strict=True)))
+    return jnp.stack([pair.high for pair in pairs])
 
 
 @jax.custom_jvp
@@ -150,14 +153,18 @@ def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Pair:
     if ord == 2 and leaf.size:
         return _norm2(leaf, axes)
     size = _size(leaf)
-    if leaf.size == 0 or ord == 1:
+    if leaf.size == 0 or (ord == 1 and not _is_wide(leaf)):
         return _total(size, axes) if _is_wide(leaf) else _pair(_sum(size, axes))
     lost = jnp.any(size != size, axis=axes, keepdims=axes is not None)
     largest = jnp.where(lost, np.nan, jnp.max(size, axis=axes, keepdims=axes is not None))
     if ord == math.inf:
         return _pair(largest)
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
-    return _pair(unit * _sum((size / unit) ** ord, axes) ** (1 / ord))
+    if ord == 1:
+        unit = jnp.ldexp(jnp.ones_like(unit), jnp.frexp(unit)[1] - 1)
+        return in_units(Vectors, _total(size / unit, axes), unit)
+    root_of = _sum((size / unit) ** ord, axes) ** (1 / ord)
+    return in_units(Vectors, _pair(root_of), unit) if _is_wide(leaf) else _pair(unit * root_of)
 
 
 @norm.defjvp
@@ -167,6 +174,7 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
         (leaf,), (tangent,) = primals, tangents
         pair = norm(leaf, axes, ord)
         value, size, sign = pair.high, _size(leaf), _sign(leaf)
+        size = _in_unit(size, pair.exponent)
         if ord == math.inf:
             top = lax.convert_element_type(size == value, np.float64)
             weight = top / jnp.sum(top, axis=axes, keepdims=axes is not None)
@@ -174,7 +182,8 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
             share = size / jnp.where(value > 0, value, 1.0)
             weight = share if ord == 2 else _power(share, ord - 1)
         change = jnp.sum(weight * _along(sign, tangent), axis=axes, keepdims=axes is not None)
-        return pair, Pair(change, jnp.zeros_like(change))
+        nothing = jnp.zeros_like(change)
+        return pair, Pair(_in_unit(change, pair.exponent), nothing, nothing)
 
 
 def _power(share: Any, exponent: float) -> Any:
@@ -194,8 +203,15 @@ def _along(sign: Any, tangent: Any) -> Any:
     return sign.real * _wide(tangent.real) - sign.imag * _wide(tangent.imag)
 
 
+def _in_unit(x: Any, exponent: Any) -> Any:
+    """Numbers in the unit of an exponent, which is of a norm and from -2 to 2."""
+    for part in (0.5, 1.5):
+        x = x * jnp.where(exponent > part, 1 / BASE, jnp.where(exponent < -part, BASE, 1.0))
+    return x
+
+
 def _pair(value: Any) -> Pair:
-    return Pair(value, jnp.zeros_like(value))
+    return Pair(value, jnp.zeros_like(value), jnp.zeros_like(value))
 
 
 def _is_wide(leaf: Any) -> bool:
@@ -217,7 +233,8 @@ def _total_squares(parts: Any, axes: tuple[int, ...] | None) -> Pair:
 
 
 def _shaped(found: Pair, axes: tuple[int, ...] | None) -> Pair:
-    return found if axes is not None else Pair(found.high.reshape(()), found.low.reshape(()))
+    found = found if axes is not None else Pair(found.high.reshape(()), found.low.reshape(()))
+    return found._replace(exponent=jnp.zeros_like(found.high))
 
 
 def _norm2(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
@@ -226,7 +243,8 @@ def _norm2(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     squares = _total_squares(_parts(leaf), axes)
     plain = squares.high
     trusted = jnp.all(((plain > leaf.size * 2.0**-960) & (plain < 2.0**1000)) | (plain != plain))
-    return lax.cond(trusted, lambda: root(Vectors, squares), lambda: _scaled(leaf, axes))
+    exponent = jnp.zeros_like(plain)
+    return lax.cond(trusted, lambda: root(Vectors, squares)._replace(exponent=exponent), lambda: _scaled(leaf, axes))
 
 
 def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
@@ -234,8 +252,7 @@ def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     largest = jnp.max(_size(leaf), axis=axes, keepdims=True)
     exponent = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
     found = root(Vectors, _total_squares([jnp.ldexp(part, -exponent) for part in _parts(leaf)], axes))
-    exponent = exponent.reshape(found.high.shape)
-    return Pair(jnp.ldexp(found.high, exponent), jnp.ldexp(found.low, exponent))
+    return in_units(Vectors, found, jnp.ldexp(jnp.ones_like(largest), exponent - 1).reshape(found.high.shape), 2.0)
 
 
 def _parts(leaf: Any) -> list[Any]:

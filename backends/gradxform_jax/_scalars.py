@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._ranged import Space
+
 
 class Vectors:
     """JAX's functions under the names that formulas use."""
@@ -64,6 +66,11 @@ class Vectors:
         for step in ("float32", dtype) if jnp.finfo(dtype).bits == 16 else (dtype,):
             wide = lax.reduce_precision(wide, jnp.finfo(step).nexp, jnp.finfo(step).nmant)
         return wide
+
+    @staticmethod
+    def extended(x: Any) -> Any:
+        """A number with an exponent of its own."""
+        return Space(Vectors).number(x)
 
     @staticmethod
     def kept(x: Any) -> Any:

@@ -19,7 +19,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
-from gradxform._pairs import Pair, evaluate
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate
 from gradxform_jax import _backward, _each, _elements
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._norms import norm

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
 
 
 def is_read(value: Any) -> bool:

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from gradxform import _host_elements as host
 from gradxform import _pairs as pairs
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate, in_float64
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager
 from gradxform_tensorflow._scalars import Vectors
@@ -60,10 +61,11 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     if weights is None:
         return pairs.total_signed(Vectors, wide, add) if leaf.dtype == tf.float64 else add(wide)
     if leaf.dtype != tf.float64:
-        return add(wide * casting.wide(pairs.rounded(weights)))
+        return add(wide * casting.wide(evaluate(in_float64, Vectors, [weights], {})))
+    weights = pairs.in_range(Vectors, weights)
     parts = [tf.broadcast_to(casting.wide(part), tf.shape(leaf)) for part in _parts(weights)]
     return pairs.total_products(Vectors, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
 
 
 def _parts(weights: Any) -> tuple[Any, ...]:
-    return tuple(weights) if isinstance(weights, Pair) else (weights,)
+    return weights[:2] if isinstance(weights, Pair) else (weights,)

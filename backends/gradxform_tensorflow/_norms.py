@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform import _host_norms as host
-from gradxform._pairs import Pair, length, root, total, total_squares
+from gradxform._numbers import Pair
+from gradxform._pairs import in_units, length, root, total, total_squares
 from gradxform_tensorflow import _eager, _packing
 from gradxform_tensorflow._scalars import Vectors
 
@@ -45,8 +46,13 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
 def _stacked(numbers: Sequence[Any]) -> Pair:
     """Numbers and pairs as a pair of vectors."""
-    pairs = [number if isinstance(number, Pair) else Pair(number, tf.zeros_like(number)) for number in numbers]
-    return Pair(tf.stack([pair.high for pair in pairs]), tf.stack([pair.low for pair in pairs]))
+    return Pair(*(tf.stack(parts) for parts in zip(*map(_whole, numbers), strict=True)))
+
+
+def _whole(number: Any) -> Pair:
+    """A number or a pair as a pair with all its parts."""
+    pair = number if isinstance(number, Pair) else Pair(number, tf.zeros_like(number))
+    return pair if pair.exponent is not None else pair._replace(exponent=tf.zeros_like(pair.high))
 
 
 def _norms2(leaves: Sequence[Any]) -> Any:
@@ -58,7 +64,7 @@ def _norms2(leaves: Sequence[Any]) -> Any:
     if others:
         squares |= zip(others, tf.unstack(_squares(leaves, others), num=len(others)), strict=True)
     together = _stacked([squares[i] for i in range(len(leaves))])
-    plain = root(Vectors, together)
+    plain = _whole(root(Vectors, together))
     some = tf.gather(together.high, doubles)
     sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
     trusted = tf.reduce_all(((some < 2.0**1000) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
@@ -100,16 +106,13 @@ def _total(parts: Sequence[Any], axes: tuple[int, ...] | None, squared: bool) ->
         return tf.reduce_sum(x, axis=axes, keepdims=True)
 
     found = total_squares(Vectors, parts, add) if squared else total(Vectors, parts[0], add)
-    return found if axes is not None else Pair(*(tf.reshape(part, []) for part in found))
+    return found if axes is not None else Pair(tf.reshape(found.high, []), tf.reshape(found.low, []))
 
 
 def _with_scaled(plain: Pair, leaves: Sequence[Any], doubles: Sequence[int]) -> Pair:
     """The norms, those of float64 leaves again for numbers of any size."""
-    highs, lows = (tf.unstack(part, num=len(leaves)) for part in plain)
-    for i in doubles:
-        found = reduced(leaves[i], None, 2.0)
-        highs[i], lows[i] = found if isinstance(found, Pair) else (found, tf.zeros_like(found))
-    return Pair(tf.stack(highs), tf.stack(lows))
+    norms = [Pair(*parts) for parts in zip(*(tf.unstack(part, num=len(leaves)) for part in plain), strict=True)]
+    return _stacked([reduced(leaves[i], None, 2.0) if i in doubles else norm for i, norm in enumerate(norms)])
 
 
 def _parts(leaf: Any) -> list[Any]:
@@ -160,7 +163,7 @@ def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     """Norms over some axes, or all, of any order and for numbers of any size."""
     keep = axes is not None
     size = _size(leaf)
-    if ord == 1 or leaf.shape.num_elements() == 0:
+    if (ord == 1 and leaf.dtype not in _WIDE) or leaf.shape.num_elements() == 0:
         return _total([size], axes, False) if leaf.dtype in _WIDE else tf.reduce_sum(size, axis=axes, keepdims=keep)
     lost = tf.reduce_any(tf.math.is_nan(size), axis=axes, keepdims=keep)
     nan = tf.constant(math.nan, tf.float64)
@@ -169,15 +172,19 @@ def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
         return largest
     fixed = tf.stop_gradient(largest)
     unit = tf.where(tf.math.is_finite(fixed) & (fixed > 0.0), fixed, tf.ones_like(fixed))
-    if ord == 2:
+    if ord in (1, 2):
         unit = _power_of_two(unit)
+    if ord == 1:
+        return in_units(Vectors, _total([size / unit], axes, False), unit)
+    if ord == 2:
         if leaf.dtype not in _WIDE:
             return unit * _root(tf.reduce_sum(tf.square(size / unit), axis=axes, keepdims=keep))
         found = root(Vectors, _total([part / unit for part in _parts(leaf)], axes, True))
-        return Pair(found.high * unit, found.low * unit)
+        return in_units(Vectors, found, unit)
     powers = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
     zero = tf.equal(powers, 0.0)
-    return unit * tf.where(zero, powers, tf.where(zero, tf.ones_like(powers), powers) ** (1 / ord))
+    root_of = tf.where(zero, powers, tf.where(zero, tf.ones_like(powers), powers) ** (1 / ord))
+    return in_units(Vectors, Pair(root_of, tf.zeros_like(root_of)), unit) if leaf.dtype in _WIDE else unit * root_of
 
 
 def _size(leaf: Any) -> Any:

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform._ranged import Space
+
 
 class Vectors:
     """TensorFlow's functions under the names that formulas use."""
@@ -71,6 +73,11 @@ class Vectors:
         """The number without the lower half of its bits."""
         bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
+
+    @staticmethod
+    def extended(x: Any) -> Any:
+        """A number with an exponent of its own."""
+        return Space(Vectors).number(x)
 
     @staticmethod
     def kept(x: Any) -> Any:

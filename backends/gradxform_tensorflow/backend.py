@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform import _host
-from gradxform._pairs import Pair, evaluate
+from gradxform._numbers import Pair
+from gradxform._pairs import unpaired
+from gradxform._ranged import evaluate
 from gradxform_tensorflow import _backward, _eager, _elements, _multiply, _norms
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow._scalars import Vectors
@@ -252,12 +254,12 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
-    return tuple(operand) if isinstance(operand, Pair) else (operand,)
+    return tuple(part for part in operand if part is not None) if isinstance(operand, Pair) else (operand,)
 
 
 def _on_host(operand: Any) -> Any:
     if isinstance(operand, Pair):
-        return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
+        return unpaired(Pair(*(None if part is None else part.numpy() for part in operand)))
     return operand if casting.is_read(operand) else operand.numpy().astype(np.float64)
 
 

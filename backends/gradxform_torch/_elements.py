@@ -9,7 +9,8 @@ import torch
 
 from gradxform import _host_elements as host
 from gradxform import _pairs as pairs
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate, in_float64
 from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
@@ -79,7 +80,8 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
     if weights is None:
         return pairs.total_signed(space, wide, add) if leaf.dtype == torch.float64 else add(wide)
     if leaf.dtype != torch.float64:
-        return add(wide * _wide(pairs.rounded(weights), leaf.device))
+        return add(wide * _wide(evaluate(in_float64, space, [weights], {}), leaf.device))
+    weights = pairs.in_range(space, weights)
     parts = [_wide(part, leaf.device).expand(leaf.shape) for part in _parts(weights)]
     return pairs.total_products(space, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
 
@@ -96,4 +98,4 @@ def _sum_of_shards(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 
 
 def _parts(weights: Any) -> tuple[Any, ...]:
-    return tuple(weights) if isinstance(weights, Pair) else (weights,)
+    return weights[:2] if isinstance(weights, Pair) else (weights,)

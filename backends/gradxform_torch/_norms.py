@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from gradxform import _host_norms as host
-from gradxform._pairs import Pair, length, root, total, total_squares
+from gradxform._numbers import Pair
+from gradxform._pairs import in_units, length, root, total, total_squares
 from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
 from gradxform_torch._scalars import Vectors
@@ -78,11 +79,11 @@ def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[
     def parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if leaf.dtype in _DOUBLE and ord in (1, 2):
             space = Vectors(leaf.device)
-            high, low = total(space, values, add) if ord == 1 else total_squares(space, [values], add)
-            return high, low
+            found = total(space, values, add) if ord == 1 else total_squares(space, [values], add)
+            return found.high, found.low
         return add(values if ord == 1 else values**ord), torch.zeros_like(one)
 
-    if leaf.numel() == 0 or ord == 1:
+    if leaf.numel() == 0 or (ord == 1 and leaf.dtype not in _DOUBLE):
         return *parts(size), one
     if ord == math.inf:
         return size.amax(over, keepdim=True), torch.zeros_like(one), one
@@ -90,7 +91,7 @@ def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[
         return add(size * size), torch.zeros_like(one), one
     largest = size.detach().amax(over, keepdim=True)
     unit = torch.where(torch.isfinite(largest) & (largest > 0), largest, torch.ones_like(largest))
-    if ord == 2:
+    if ord in (1, 2):
         unit = _power_of_two(unit)
     return *parts(size / unit), unit
 
@@ -116,13 +117,15 @@ def _power_of_two(x: torch.Tensor) -> torch.Tensor:
 
 def _rooted(sums: Pair, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
     """The norms from the sums of powers; as pairs for float64 gradients."""
-    if ord == 2 and wide:
-        found = root(Vectors(sums.high.device), sums)
-        return Pair(found.high * unit, found.low * unit)
-    if ord == 1 and wide:
-        return sums
-    norms = sums.high if ord in (1, math.inf) else unit * _safe_root(sums.high, ord)
-    return Pair(norms, torch.zeros_like(norms)) if wide else norms
+    space = Vectors(sums.high.device)
+    if not wide:
+        return sums.high if ord in (1, math.inf) else unit * _safe_root(sums.high, ord)
+    if ord == 2:
+        sums = root(space, sums)
+    elif ord not in (1, math.inf):
+        high = _safe_root(sums.high, ord)
+        sums = Pair(high, torch.zeros_like(high))
+    return in_units(space, sums, unit)
 
 
 def _safe_root(total: torch.Tensor, ord: float) -> torch.Tensor:

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import Space
 
 
 class Vectors:
@@ -71,6 +72,10 @@ class Vectors:
         wide = self._wide(x)
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).double()
 
+    def extended(self, x: Any) -> Any:
+        """A number with an exponent of its own."""
+        return Space(self).number(x)
+
     @staticmethod
     def kept(x: Any) -> Any:
         """An array that is used more than once: else inductor writes out all that leads to it for each use."""
@@ -102,5 +107,5 @@ class Vectors:
 def materialized(x: Any) -> Any:
     """The same numbers; under torch.compile in memory of their own, else each of their uses computes them again."""
     if isinstance(x, Pair):
-        return Pair(materialized(x.high), materialized(x.low))
+        return Pair(*map(materialized, x))
     return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x

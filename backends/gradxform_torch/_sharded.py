@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform._pairs import Exact
+from gradxform._numbers import Exact
 from gradxform_torch._readable import PLAIN
 
 Local = Callable[[list[Any]], Sequence[Any]]

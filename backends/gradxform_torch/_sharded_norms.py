@@ -16,7 +16,8 @@ import torch
 from gradxform import _formulas as formulas
 from gradxform import _host
 from gradxform import _pairs as pairs
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate
 from gradxform_torch._scalars import Vectors
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
@@ -114,9 +115,9 @@ def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **st
     """A formula that makes one row of many, of numbers in the form of others."""
     value = _formed(found, rows.movedim(1, 0))
     if not isinstance(value, np.ndarray):
-        return pairs.evaluate(formula, _Rows(rows.device), [value], static)
+        return evaluate(formula, _Rows(rows.device), [value], static)
     with np.errstate(all="ignore"):  # NumPy's sums and largest are over rows; only 2-norms and sums are measured there
-        return pairs.evaluate(formula, _host.Vectors, [value], static)
+        return evaluate(formula, _host.Vectors, [value], static)
 
 
 class _Rows(Vectors):
@@ -142,12 +143,17 @@ def _stacked(value: Any) -> torch.Tensor:
     """Numbers, in one part or two, as a tensor with an axis of parts."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = pairs.pair(value)
-    return torch.stack([torch.as_tensor(part) for part in (value if isinstance(value, Pair) else (value,))])
+    return torch.stack([torch.as_tensor(part) for part in (_whole(value) if isinstance(value, Pair) else (value,))])
+
+
+def _whole(pair: Pair) -> Pair:
+    """A pair with all its parts."""
+    return pair if pair.exponent is not None else pair._replace(exponent=torch.zeros_like(torch.as_tensor(pair.high)))
 
 
 def _formed(found: Any, stacked: torch.Tensor) -> Any:
     """Such a tensor in the form of other numbers: NumPy's array, a tensor or a pair."""
     if isinstance(found, (np.ndarray, np.generic)):
         parts = stacked.numpy()
-        return parts[0] if len(parts) == 1 else parts[0].astype(np.longdouble) + parts[1]
+        return parts[0] if len(parts) == 1 else pairs.unpaired(Pair(*parts))
     return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked[0]

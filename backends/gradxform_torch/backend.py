@@ -14,7 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gradxform import _host
-from gradxform._pairs import Pair, evaluate
+from gradxform._numbers import Pair
+from gradxform._pairs import unpaired
+from gradxform._ranged import evaluate
 from gradxform_torch import _backward, _elements, _norms, _sharded
 from gradxform_torch._readable import readable, traced
 from gradxform_torch._scalars import Vectors, materialized
@@ -356,12 +358,12 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
-    return tuple(operand) if isinstance(operand, Pair) else (operand,)
+    return tuple(part for part in operand if part is not None) if isinstance(operand, Pair) else (operand,)
 
 
 def _on_host(operand: Any) -> Any:
     if isinstance(operand, Pair):
-        return operand.high.numpy().astype(np.longdouble) + operand.low.numpy()
+        return unpaired(Pair(*(None if part is None else part.numpy() for part in operand)))
     return operand.detach().double().numpy() if isinstance(operand, torch.Tensor) else operand
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from operator import add, mul, sub, truediv
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 
 from gradxform import _pairs as pairs
 from gradxform import _threefry as threefry
+from gradxform._backend import backend
 from gradxform._host_elements import Block
-from gradxform._pairs import Exact, Number, Pair
+from gradxform._numbers import Exact, Number, Pair
+from gradxform._ranged import Ranged, Space, evaluate, in_float64, powers, settled
 
 XP = Block(0)
 """NumPy's functions, in which pairs of numbers are computed as they are elsewhere."""
-EXACT = Exact(XP)
+EXACT, SPACE = Exact(XP), Space(XP)
 DIGITS = Fraction(1, 2**100)
 
 
@@ -148,13 +151,78 @@ def test_a_formula_is_computed_in_pairs_if_an_operand_is_one() -> None:
     def third(xp: Any, x: Any, *, by: float) -> Any:
         return x / by
 
-    found = pairs.evaluate(third, XP, [Pair(np.array([1.0]), np.array([1e-20]))], {"by": 3.0})
+    found = evaluate(third, XP, [Pair(np.array([1.0]), np.array([1e-20]))], {"by": 3.0})
     assert isinstance(found, Pair)
     assert abs(exactly(found)[0] - (1 + Fraction(1e-20)) / 3) <= DIGITS
-    assert pairs.evaluate(third, XP, [np.array([1.0])], {"by": 3.0}).tolist() == [1.0 / 3.0]
+    assert evaluate(third, XP, [np.array([1.0])], {"by": 3.0}).tolist() == [1.0 / 3.0]
     wide = np.array([1.0], np.longdouble) / 3
     assert abs(exactly(pairs.pair(wide))[0] * 3 - 1) <= Fraction(1, 2**60)
-    assert pairs.rounded(pairs.pair(wide)).tolist() == pairs.rounded(wide).tolist() == [1.0 / 3.0]
+    assert evaluate(in_float64, XP, [pairs.pair(wide)], {}).tolist() == [1.0 / 3.0]
+    assert pairs.rounded(backend("numpy"), wide).tolist() == [1.0 / 3.0]
+
+
+def some_ranged(seed: int, widest: int) -> tuple[Ranged, list[Fraction]]:
+    """Numbers of up to so many bits of exponent, and what they are."""
+    pair = some_numbers(seed, widest=300)
+    exponent = np.random.default_rng(seed).integers(-widest // 600, widest // 600 + 1, 200).astype(float)
+    values = [value * Fraction(2) ** (600 * int(power)) for value, power in zip(exactly(pair), exponent, strict=True)]
+    return Ranged(XP, pair, exponent), values
+
+
+def of(number: Ranged) -> list[Fraction]:
+    units = np.broadcast_to(number.exponent, number.shape)
+    both = zip(exactly(number.pair), units, strict=True)
+    return [value * Fraction(2) ** (600 * int(unit)) if value else value for value, unit in both]
+
+
+def test_arithmetic_with_exponents_neither_over_nor_underflows() -> None:
+    (a, x), (b, y) = some_ranged(0, 6000), some_ranged(1, 6000)
+    assert of(a) == x
+    for found, operator, exact in ((a + b, add, max), (a - b, sub, max), (a * b, mul, None), (a / b, truediv, None)):
+        for got, one, other in zip(of(found), x, y, strict=True):
+            wanted = operator(one, other)
+            assert abs(got - wanted) <= DIGITS * (abs(wanted) if exact is None else max(abs(one), abs(other)))
+        size = np.abs(found.high[found.high != 0])
+        assert np.all((size >= 2.0**-474) & (size <= 2.0**424))
+    for got, right in zip(of(SPACE.sqrt(SPACE.abs(a))), map(abs, x), strict=True):
+        assert abs(got * got - right) <= DIGITS * right
+    assert (a < b).tolist() == [one < other for one, other in zip(x, y, strict=True)]
+    assert (a <= a).all()
+    assert (a == a).all()
+    assert not (a != a).any()
+    assert (SPACE.number(0.0) < SPACE.abs(a)).all()
+    assert of(a + 0.0) == x
+    assert abs(of(SPACE.max(a).parts(np.atleast_1d))[0] / max(x) - 1) <= Fraction(1, 2**52)
+    total = SPACE.sum(SPACE.abs(a))
+    assert abs(of(total.parts(np.atleast_1d))[0] - sum(map(abs, x))) <= DIGITS * sum(map(abs, x))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_what_is_out_of_range_comes_back_where_a_result_is_in_it() -> None:
+    tiny, huge = SPACE.number(np.array([1e-300])), SPACE.number(np.array([1e300]))
+    assert settled(tiny * tiny).tolist() == [0.0]
+    assert settled(huge * huge * -1.0).tolist() == [-np.inf]
+    assert settled(tiny * tiny * tiny * huge * huge * 1e200).tolist() == pytest.approx([1e-100], rel=1e-15)
+    for factor in (tiny * tiny, huge * huge, tiny * tiny * tiny, tiny * 0.5, huge * 2.0, tiny * tiny * tiny * tiny):
+        (exact,) = of(factor)
+        for gradient in (1e300, 1.5, 1e-290):
+            wanted = exact * Fraction(gradient)
+            found = functools.reduce(
+                mul, (power.high if isinstance(power, Number) else power for power in powers(factor)), gradient
+            )
+            np.testing.assert_array_max_ulp(found, np.array([float(wanted) if wanted < 2**1024 else np.inf]), 1)
+        assert [np.inf * power for power in powers(factor)[1:]] == [np.inf] * 2
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_numbers_that_are_not_finite_stay_so() -> None:
+    odd = SPACE.number(np.array([np.inf, np.nan, 0.0]))
+    np.testing.assert_array_equal(settled(odd), [np.inf, np.nan, 0.0])
+    assert np.isnan(settled(odd * 2.0)[:2]).all()
+    assert SPACE.isfinite(odd).tolist() == [False, False, True]
+    found = pairs.in_units(XP, Pair(np.array([np.inf, 3.0]), np.zeros(2)), np.array([1.0, 2.0**1000]))
+    assert found.high[0] == np.inf
+    assert of(SPACE.number(found).parts(lambda part: part[1:])) == [3 * Fraction(2) ** 1000]
 
 
 def test_the_cosine_is_right_near_its_zeros() -> None:

@@ -16,7 +16,7 @@ import gradxform as gx
 from gradxform import _backend, _threefry
 from gradxform import _formulas as formulas
 from gradxform._host_elements import Block
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
 from gradxform.proof import parity, reference_state
 from gradxform.testing import max_ulp
 
@@ -347,7 +347,7 @@ def test_norms_of_large_float64_leaves(framework: str) -> None:
 
     backend = _backend.backend(framework)
     leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
-    found = rounded(backend.norms([backend.from_numpy(leaf)], 2.0))
+    found = rounded(backend, backend.norms([backend.from_numpy(leaf)], 2.0))
     wide = leaf.astype(np.longdouble)
     assert max_ulp(np.asarray(found).reshape(()), np.float64(np.sqrt(np.sum(wide * wide)))) <= 1
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from gradxform import _pairs as pairs
 from gradxform._backend import register
-from gradxform._pairs import Pair
+from gradxform._numbers import Pair
+from gradxform._ranged import evaluate, in_float64
 from gradxform_mlx import vectors
 from gradxform_numpy.backend import flatten as flatten
 from gradxform_numpy.backend import paths as paths
@@ -105,15 +106,15 @@ def _norm(leaf: mx.array, axes: tuple[int, ...], ord: float) -> Pair:
     """Norms over some axes, which stay as ones; those of float64 leaves with what their rounding takes."""
     size, double, add = _size(leaf), leaf.dtype == mx.float64, _adder(axes)
     if leaf.size == 0 or ord == 1:
-        return pairs.total(vectors, size, add) if double else _pair(add(size))
+        return _pair(*pairs.total(vectors, size, add)[:2]) if double else _pair(add(size))
     if ord == math.inf:
         return _pair(mx.max(size, axis=axes, keepdims=True))
     if ord == 2 and not double:
         return _pair(_root(add(size * size), 2))
     unit = _power_of_two(mx.max(size, axis=axes, keepdims=True))
     if ord == 2:
-        high, low = pairs.root(vectors, pairs.total_squares(vectors, [size / unit], add))
-        return Pair(high * unit, low * unit)
+        found = pairs.root(vectors, pairs.total_squares(vectors, [size / unit], add))
+        return pairs.in_units(vectors, found, unit)
     powers = (size / unit) ** ord
     return _pair(_root(pairs.total(vectors, powers, add).high if double else add(powers), ord) * unit)
 
@@ -129,8 +130,9 @@ def _adder(axes: tuple[int, ...]) -> Callable[[mx.array], mx.array]:
     return add
 
 
-def _pair(value: mx.array) -> Pair:
-    return Pair(value, mx.zeros_like(value))
+def _pair(high: mx.array, low: mx.array | None = None) -> Pair:
+    nothing = mx.zeros_like(high)
+    return Pair(high, nothing if low is None else low, nothing)
 
 
 def _size(leaf: mx.array) -> mx.array:
@@ -233,7 +235,7 @@ def cast(leaf: mx.array, like: mx.array) -> mx.array:
 @_on_cpu
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula of numbers and vectors, in float64."""
-    return pairs.evaluate(formula, vectors, list(map(_wide, operands)), static)
+    return evaluate(formula, vectors, list(map(_wide, operands)), static)
 
 
 def _wide(operand: Any) -> Any:
@@ -285,7 +287,7 @@ def sum_over(leaf: mx.array, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes, in float64, the axes kept as ones; a pair for a float64 leaf."""
     add, wide = _adder(axes), vectors.float64(leaf)
     if leaf.dtype != mx.float64:
-        return add(wide if weights is None else wide * vectors.float64(pairs.rounded(weights)))
+        return add(wide if weights is None else wide * vectors.float64(evaluate(in_float64, vectors, [weights], {})))
     if weights is None:
         return pairs.total_signed(vectors, wide, add)
     return pairs.total_products(vectors, wide, _wide(weights), add)

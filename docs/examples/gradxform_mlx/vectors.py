@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import mlx.core as mx
+
+from gradxform._ranged import Space
 
 abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
 expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
@@ -64,6 +67,11 @@ def rounded(x: Any, dtype: str) -> mx.array:
 def head(x: mx.array) -> mx.array:
     """The number without the lower half of its bits."""
     return (stop_gradient(x).view(mx.int64) & -0x8000000).view(mx.float64)
+
+
+def extended(x: Any) -> Any:
+    """A number with an exponent of its own."""
+    return Space(sys.modules[__name__]).number(x)
 
 
 def kept(x: Any) -> Any:
