@@ -5,19 +5,21 @@ One compilation of a framework serves a whole group.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gradxform.proof.gradients import Leaf, Shapes, Tree, chosen, nested, random, size, small
+from gradxform.proof.gradients import Leaf, Shapes, Tree, chosen, dtypes, nested, random, size, small
 from gradxform.proof.rows import MIXED, Row
-from gradxform.proof.values import HARD, RANDOM, hard, held
+from gradxform.proof.values import HARD, RANDOM, Values, hard, held
 
 CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"
 MANY = ("clip_norm(1.0)", "clip_global_norm(1.0)", CHAIN)
 """The rows that are run on many leaves."""
 _AFTER = "hard numbers one after the other"
+_TURNED = ", the leaves turned"
 _CENTRALIZED = "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))"
 _ELEMENTWISE = "chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"
 _ZSCORE = "clip_zscore(0.5, 0.5, 1, per_leaf=True)"
@@ -103,7 +105,8 @@ def ordinary_and_hard(
     A transform that keeps a state sees one run of normal numbers and one of hard ones, and the first step of the rest.
     """
     shapes = shapes or (nested if large else small)(dtype, row.matrix)
-    left_out = {name for column in (dtype, None) for name in LEFT_OUT.get((row.expression, column), ())}
+    kinds = dtypes(shapes)
+    left_out = {name for column in (*kinds, None) for name in LEFT_OUT.get((row.expression, column), ())}
     runs = {}
     for kind, (_, _, trees) in RANDOM.items():
         if kind in left_out:
@@ -112,14 +115,24 @@ def ordinary_and_hard(
             steps = [random(shapes, kind, 10 * seed + step) for step in range(row.steps if kind == "normal" else 1)]
             params = random(shapes, "normal", 99 + seed) if kind == "normal" else steps[0]
             runs[f"{kind} {seed + 1}" if share else kind] = Run(steps, params)
-    cases = {name: chosen(shapes, hard(name, dtype)) for name in HARD if held(hard(name, dtype), dtype)}
+    there = [name for name in HARD if any(held(hard(name, kind), kind) for kind in kinds)]
+    cases = {name: chosen(shapes, functools.partial(_held, name)) for name in there}
     if not row.tx.stateful:
-        runs |= {name: Run([tree], tree) for name, tree in cases.items() if name not in left_out}
+        if len(kinds) > 1:
+            turned = {name: chosen(shapes, functools.partial(_held, name), True) for name in there}
+            cases |= {name + _TURNED: tree for name, tree in turned.items()}
+        runs |= {name: Run([tree], tree) for name, tree in cases.items() if name.removesuffix(_TURNED) not in left_out}
     elif _AFTER not in left_out:
         params = cases["huge of both signs" if "adaptive" in row.expression else "zeros"]
         order = ("at the limit", "zeros", "a tiny 3, 4", "huge of both signs", "inf", "NaN", "at the limit")
         runs[_AFTER] = Run([cases[name] for name in order], params)
     return Group(dtype, "small", runs)
+
+
+def _held(name: str, dtype: str) -> Values:
+    """The numbers of a hard case; none where the dtype has not all of them."""
+    values = hard(name, dtype)
+    return values if held(values, dtype) else ((), ())
 
 
 def mixed(row: Row) -> Group:
@@ -128,7 +141,7 @@ def mixed(row: Row) -> Group:
     parts = {"v": Leaf("float32", 3, 5), "w": Leaf("float16", 7)}
     shapes = {"a": parts, "b": [Leaf("float64", 4), None], "c": {"w": Leaf("bfloat16", 6)}}
     trees = {kind: random(shapes, kind) for kind in ("normal", "uneven leaves")}
-    trees |= {name: chosen(shapes, hard(name, "float16")) for name in ("at the limit", "300")}
+    trees |= {name: chosen(shapes, lambda _, name=name: hard(name, "float16")) for name in ("at the limit", "300")}
     return Group(MIXED, "mixed", {name: Run([tree], tree) for name, tree in trees.items() if name not in left_out})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,9 @@ def small(dtype: str, matrix: bool = False) -> Shapes:
     return {"a": {"v": Leaf(dtype, 3, 5), "w": Leaf(dtype, 37, 41)}, "b": [last, None]}
 
 
-def least(dtype: str) -> Shapes:
-    """Two leaves, for compilers that take seconds for each."""
-    return {"a": {"v": Leaf(dtype, 3, 5), "w": Leaf(dtype, 37, 41)}}
+def least(dtype: str, second: str = "") -> Shapes:
+    """Two leaves, which may be of two dtypes, for compilers that take seconds for each."""
+    return {"a": {"v": Leaf(dtype, 3, 5), "w": Leaf(second or dtype, 37, 41)}}
 
 
 def random(shapes: Shapes, kind: str, seed: int = 0) -> Tree:
@@ -63,18 +64,27 @@ def random(shapes: Shapes, kind: str, seed: int = 0) -> Tree:
     return optree.tree_map(fill, shapes)
 
 
-def chosen(shapes: Shapes, values: Values) -> Tree:
-    """Zeros, but for the first numbers of the first two leaves that can hold them."""
-    left = list(values)
+def chosen(shapes: Shapes, values_of: Callable[[str], Values], turned: bool = False) -> Tree:
+    """Zeros, but for the first numbers of the first two leaves that are large enough, those of their own dtypes.
+
+    Turned, the first of the two leaves has the second's numbers.
+    """
+    left = [1, 0] if turned else [0, 1]
 
     def fill(leaf: Leaf) -> Array:
         flat = np.zeros(int(np.prod(leaf.shape)))
-        if left and flat.size >= max(1, len(left[0])):
-            given = left.pop(0)
+        given = values_of(leaf.dtype)[left[0]] if left else ()
+        if left and flat.size >= max(1, len(given)):
             flat[: len(given)] = given
+            del left[0]
         return leaf.holding(flat.reshape(leaf.shape))
 
     return optree.tree_map(fill, shapes)
+
+
+def dtypes(shapes: Shapes) -> set[str]:
+    """The leaves' dtypes."""
+    return {leaf.dtype for leaf in optree.tree_leaves(shapes)}
 
 
 def gradients(dtype: str, seed: int = 0, matrix: bool = False) -> Tree:

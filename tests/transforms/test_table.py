@@ -26,9 +26,9 @@ from gradxform.proof.rows import DTYPES, MIXED, Row
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
 """Modes that compile or look up each operation: float32 and one other dtype in the quick part, the rest in the slow."""
 INDUCTOR = ("torch", "compiled")
-"""Takes two to eight seconds a row: in the quick part, the rows that name a transform for the first time."""
-HALF_AND_SINGLE = ("float32", "float16", "bfloat16")
-"""All that inductor compiles of transforms that keep a state: sums in 64 bits take it half a minute each."""
+"""Takes two to eight seconds a row: float32 and a half precision share a tree, in the quick part once a transform."""
+HALF = ("float16", "bfloat16")
+"""With float32, all that inductor compiles of transforms that keep a state: sums in 64 bits take it half a minute."""
 LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
 """The rows that see seven leaves instead of two or three, and all real dtypes in one tree, where code is compiled."""
 
@@ -37,22 +37,38 @@ def combinations() -> Iterator[Any]:
     """Each row, framework, mode and dtype; the slowest modes first, so that parallel workers end together."""
     firsts = rows.first()
     for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
-        others = [dtype for dtype in row.dtypes if dtype != "float32"]
-        if where in COMPILING and row.ulp:  # sums in pairs of float64 numbers compile slowly
-            others = [dtype for dtype in others if dtype != "complex128"]
-        if where == INDUCTOR and row.ulp:
-            others = list(HALF_AND_SINGLE[1:])
-        dtypes = HALF_AND_SINGLE if where == INDUCTOR and row in rows.STATEFUL else row.dtypes
-        for dtype in (*dtypes, *([MIXED] if row.mixed and (where != INDUCTOR or row.expression == MIX) else [])):
-            reason = ""
-            quick = dtype in ("float32", others[rank % len(others)])
-            quick |= dtype == MIXED and row.expression == MIX and where != INDUCTOR
-            if where in COMPILING and not quick:
-                reason = "a compiler takes seconds for each dtype; float32 and one other are in the quick part"
-            elif where == INDUCTOR and row not in firsts:
-                reason = "torch.compile takes seconds for each row; each transform is in the quick part once"
-            marks = (pytest.mark.slow(reason=reason),) if reason else ()
+        quick, slow = _by_inductor(row, rank) if where == INDUCTOR else _otherwise(row, rank, where)
+        if where == INDUCTOR and row not in firsts:
+            quick, slow = [], [*quick, *slow]
+        for dtype in (*quick, *slow):
+            reason = "a compiler takes seconds for each row and dtype; each transform is quick in float32 and one other"
+            marks = (pytest.mark.slow(reason=reason),) if dtype in slow else ()
             yield pytest.param(*where, dtype, row, marks=marks, id=f"{'-'.join(where)}-{dtype}-{row}")
+
+
+def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
+    """What is quick and what is slow under torch.compile."""
+    half, other = HALF[rank % 2], HALF[1 - rank % 2]
+    rest = [dtype for dtype in row.dtypes if dtype not in ("float32", *HALF) and row not in rows.STATEFUL]
+    quick = ["float32", half] if row.expression == LARGE else [f"float32+{half}"]
+    return quick, [other, *rest, *([MIXED] if row.expression == MIX else [])]
+
+
+def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """The same in the other modes."""
+    every = [*row.dtypes, *([MIXED] if row.mixed else [])]
+    if where not in COMPILING:
+        return every, []
+    others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
+    quick = ["float32"] if row in rows.first() or where != ("jax", "eager") else []
+    quick += [others[rank % len(others)]] if row in rows.first() else []
+    quick += [MIXED] if row.expression == MIX else []
+    return quick, [dtype for dtype in every if dtype not in quick]
+
+
+def dtypes_of(dtype: str) -> list[str]:
+    """The dtypes that a combination's gradients have."""
+    return dtype.split("+")
 
 
 def _slowest_first(where: tuple[str, str]) -> int:
@@ -65,7 +81,7 @@ def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
     if dtype == MIXED:
         return mixed(row)
     if where == INDUCTOR and row.expression != LARGE:
-        return ordinary_and_hard(row, dtype, shapes=least(dtype))
+        return ordinary_and_hard(row, dtype, shapes=least(*dtypes_of(dtype)))
     return ordinary_and_hard(row, dtype, large=where not in COMPILING or row.expression == LARGE)
 
 
@@ -77,10 +93,11 @@ def test_right_numbers(framework: str, mode: str, dtype: str, row: Row) -> None:
 def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> None:
     quick = [parameter.values for parameter in combinations() if not parameter.marks]
     for where in MODES:
-        dtypes = {dtype for *mode, dtype, _ in quick if tuple(mode) == where}
+        dtypes = {own for *mode, dtype, _ in quick if tuple(mode) == where for own in dtypes_of(dtype)}
         assert set(DTYPES) <= dtypes or where == INDUCTOR
         for row in rows.first():
-            dtypes = {dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row)}
+            given = (dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row))
+            dtypes = {own for dtype in given for own in dtypes_of(dtype)}
             assert "float32" in dtypes
             assert len(dtypes) >= 2
     text = " ".join(row.expression for row in rows.first())
