@@ -19,7 +19,7 @@ import numpy as np
 from gradxform import _host as host
 from gradxform._backend import Array, Backend
 from gradxform._numbers import Exact, Number, Pair, two_sum
-from gradxform._ranged import Space, evaluate, factor, in_float64, powers
+from gradxform._ranged import Ranged, Space, evaluate, in_float64, in_float64_powers, powers
 
 _BITS = 600
 """The bits of an exponent's unit."""
@@ -48,7 +48,10 @@ def rounded(backend: Backend, value: Any) -> Any:
     """A vector or a number in float64: of a pair, and of NumPy's longdouble."""
     if isinstance(value, Pair):
         value = backend.compute(in_float64, value)
-    return value.astype(np.float64) if isinstance(value, (np.ndarray, np.generic)) else value
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return value
+    with np.errstate(all="ignore"):
+        return value.astype(np.float64)
 
 
 def factors(backend: Backend, value: Any) -> list[Any]:
@@ -58,10 +61,8 @@ def factors(backend: Backend, value: Any) -> list[Any]:
         if not isinstance(value, Pair) or value.exponent is None:
             return [rounded(backend, getattr(value, "high", value))]
         with np.errstate(all="ignore"):
-            return [evaluate(factor, host.Vectors, [value], {"place": place}) for place in range(3)]
-    if not isinstance(value, Pair):
-        return [value]
-    return [backend.compute(factor, value, place=place) for place in range(3)]
+            return list(evaluate(in_float64_powers, host.Vectors, [value], {}))
+    return list(backend.compute(in_float64_powers, value)) if isinstance(value, Pair) else [value]
 
 
 def elementwise(
@@ -196,13 +197,11 @@ def root(xp: Any, squares: Array | Pair) -> Pair:
     return Pair(found.high, found.rest)
 
 
-def in_units(xp: Any, found: Pair, *units: Any) -> Pair:
-    """A pair times positive numbers, with an exponent; what is not finite stays as it is."""
+def in_units(xp: Any, found: Pair, unit: Array) -> Pair:
+    """A pair times positive float64 numbers: exactly for powers of two, else rounded as a product is."""
     space = Space(xp)
-    given = value = space.number(found)
-    for unit in units:
-        value = value * unit
-    value = space.where(xp.isfinite(found.high), value, given)
+    by = space.number(unit)
+    value = Ranged(xp, Number(xp, found.high, found.low).times(by.high), by.exponent)
     return Pair(value.high, value.pair.rest, value.exponent)
 
 

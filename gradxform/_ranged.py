@@ -25,11 +25,11 @@ class Ranged:
 
     def __init__(self, xp: Any, pair: Number, exponent: Array) -> None:
         """Takes parts that need not be near one."""
-        size = xp.abs(pair.high)
-        step = xp.where(size > _NEAR, 1.0, xp.where(size < 1.0 / _NEAR, -1.0, 0.0))
-        exponent = xp.where(size > 0.0, xp.where(xp.isfinite(size), exponent + step, 0.0), _OF_ZERO)
-        power = xp.where(step > 0.0, 1.0 / BASE, xp.where(step < 0.0, BASE, 1.0))
-        self.xp, self.pair, self.exponent = xp, pair.times(power), xp.stop_gradient(exponent)
+        size = xp.stop_gradient(xp.abs(pair.high))
+        large, small = size > _NEAR, size < 1.0 / _NEAR
+        step = xp.where(large, 1.0, xp.where(small, -1.0, 0.0))
+        self.xp, self.exponent = xp, xp.where(size > 0.0, exponent + step, _OF_ZERO)
+        self.pair = pair.times(xp.where(large, 1.0 / BASE, xp.where(small, BASE, 1.0)))
 
     @property
     def high(self) -> Array:
@@ -49,7 +49,7 @@ class Ranged:
     def at(self, exponent: Array) -> Number:
         """The pair of the number in units of a power that is no smaller than its own."""
         gap, where = exponent - self.exponent, self.xp.where
-        return self.pair.times(where(gap > 0.5, 1.0 / BASE, 1.0)).times(where(gap > 1.5, 1.0 / BASE, 1.0))
+        return self.pair.times(where(gap > 1.5, 0.0, where(gap > 0.5, 1.0 / BASE, 1.0)))
 
     def _of(self, other: Any) -> Ranged:
         return Space(self.xp).number(other)
@@ -144,7 +144,9 @@ class Space(Exact):
         if isinstance(operand, (int, float)):
             return self._constant(float(operand))
         exponent = operand.exponent if isinstance(operand, Pair) else None
-        return Ranged(self.xp, super().number(operand), 0.0 if exponent is None else exponent)
+        if exponent is not None:
+            return _near(self.xp, super().number(operand), exponent)
+        return Ranged(self.xp, super().number(operand), 0.0)
 
     def extended(self, x: Any) -> Any:
         """A number as one with an exponent."""
@@ -170,8 +172,11 @@ class Space(Exact):
         return Ranged(self.xp, Number(self.xp, self.xp.max(x.at(unit).high)), unit)
 
     def rounded(self, x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype."""
-        return self.number(self.xp.rounded(settled(self.number(x)), dtype))
+        """To the nearest number of a dtype; of float64's precision, and of any size, to float64."""
+        x = self.number(x)
+        if dtype == "float64":
+            return _near(self.xp, Number(self.xp, x.high), x.exponent)
+        return self.number(self.xp.rounded(settled(x), dtype))
 
 
 def powers(value: Ranged) -> tuple[Number, Array, Array]:
@@ -212,9 +217,9 @@ def in_float64(xp: Any, x: Any) -> Array:
     return settled(x) if isinstance(x, Ranged) else x
 
 
-def factor(xp: Any, x: Any, *, place: int) -> Array:
-    """A formula: one of the three float64 numbers to multiply by, one after the other, instead of a number."""
+def in_float64_powers(xp: Any, x: Any) -> tuple[Array, ...]:
+    """A formula: the float64 numbers to multiply by, one after the other, instead of a number."""
     if not isinstance(x, Ranged):
-        return x
+        return (x,)
     pair, *coarse = powers(x)
-    return [pair.high, *coarse][place]
+    return pair.high, *coarse

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform import _arguments as arguments
 from gradxform import _elements as elements
 from gradxform import _formulas as formulas
@@ -153,9 +155,13 @@ def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
     return g.backend.compute(formulas.take, rows, index=stateful.rows_of(g) if per_leaf else 0)
 
 
+_MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": float(np.finfo(np.float64).max)}
+"""What rounds to the largest number of a dtype."""
+
+
 def _held(xp: Any, norm: Array, dtype: str) -> Array:
-    """Whether a norm is finite in the dtype of the state."""
-    return xp.isfinite(xp.rounded(norm, dtype))
+    """Whether a dtype has a finite number for a norm."""
+    return norm <= _MOST[dtype]
 
 
 def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
@@ -297,6 +303,8 @@ def _new_deviation(
     warmup: int,
     dtype: str,
 ) -> Array:
+    if dtype == "float64":  # whose squares float64 may not hold
+        mean, deviation = xp.extended(mean), xp.extended(deviation)
     variance = deviation * deviation
     first = variance + ((norm - mean) * (norm - new_mean) - variance) / (count + 1.0)
     off = xp.where(norm < limits, norm, limits) - new_mean

@@ -251,8 +251,8 @@ def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     """The 2-norm of float64 numbers in units of a power of two near the largest."""
     largest = jnp.max(_size(leaf), axis=axes, keepdims=True)
     exponent = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
-    found = root(Vectors, _total_squares([jnp.ldexp(part, -exponent) for part in _parts(leaf)], axes))
-    return in_units(Vectors, found, jnp.ldexp(jnp.ones_like(largest), exponent - 1).reshape(found.high.shape), 2.0)
+    found = root(Vectors, _total_squares([jnp.ldexp(part, 1 - exponent) for part in _parts(leaf)], axes))
+    return in_units(Vectors, found, jnp.ldexp(jnp.ones_like(largest), exponent - 1).reshape(found.high.shape))
 
 
 def _parts(leaf: Any) -> list[Any]:
