@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import types
 from fractions import Fraction
-from operator import add, mul, sub, truediv
+from operator import add, itemgetter, mul, sub, truediv
 from typing import Any
 
 import numpy as np
@@ -197,10 +198,53 @@ def test_arithmetic_with_exponents_neither_over_nor_underflows() -> None:
     assert abs(of(total.parts(np.atleast_1d))[0] - sum(map(abs, x))) <= DIGITS * sum(map(abs, x))
 
 
+def test_numbers_with_exponents_beside_plain_ones() -> None:
+    (a, x) = some_ranged(2, 1800)
+    for number in (1e-300, 2.5, 1e300):
+        exact = Fraction(number)
+        for minus, over, one in zip(of(number - a), of(number / a), x, strict=True):
+            assert abs(minus - (exact - one)) <= DIGITS * max(abs(one), exact)
+            assert abs(over - exact / one) <= DIGITS * abs(exact / one)
+        assert (a > number).tolist() == [one > exact for one in x]
+        assert (a >= number).tolist() == [one >= exact for one in x]
+    assert (a >= a).all()
+    assert not (a > a).any()
+    near = SPACE.number(np.array([1.5, 3.0]))
+    assert settled(near**3.0).tolist() == [3.375, 27.0]
+    both = SPACE.stack([a.parts(itemgetter(0)), 2.0, near.parts(itemgetter(1))])
+    assert of(both) == [x[0], 2, 3]
+    assert EXACT.stack([Number(XP, 1.0, 1e-20), 2.0]).low.tolist() == [1e-20, 0.0]
+    assert EXACT.stack([1.0, 2.0]).high.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_rounding_with_exponents() -> None:
+    third = SPACE.number(np.array([1.0])) / 3.0
+    large = third * 1e300 * 1e300
+    assert third.pair.rest[0] != 0.0
+    for number in (third, large):
+        found = SPACE.rounded(number, "float64")
+        assert found.pair.rest.tolist() == [0.0]
+        assert found.high.tolist() == number.high.tolist()
+        assert found.exponent.tolist() == number.exponent.tolist()
+    assert settled(SPACE.rounded(third, "float32")).tolist() == [float(np.float32(1 / 3))]
+    assert np.isinf(settled(SPACE.rounded(large, "float32")))
+
+
+def test_pairs_of_longdouble() -> None:
+    wide = np.array([1 / np.longdouble(3), 1e300, 0.0, -2.0], np.longdouble)
+    far = wide * np.longdouble(2) ** 3000
+    for numbers in (wide, far, wide * np.longdouble(2) ** -3000):
+        assert pairs.unpaired(pairs.pair(numbers)).tolist() == numbers.tolist()
+    assert pairs.pair(wide[:1]).exponent is None
+    stub = types.SimpleNamespace(compute=lambda formula, value: evaluate(formula, XP, [value], {}))
+    assert pairs.rounded(stub, pairs.pair(wide)).tolist() == wide.astype(np.float64).tolist()
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_is_out_of_range_comes_back_where_a_result_is_in_it() -> None:
     tiny, huge = SPACE.number(np.array([1e-300])), SPACE.number(np.array([1e300]))
-    assert settled(tiny * tiny).tolist() == [0.0]
+    assert settled(tiny * tiny).tolist() == settled(tiny * tiny * tiny).tolist() == [0.0]
     assert settled(huge * huge * -1.0).tolist() == [-np.inf]
     assert settled(tiny * tiny * tiny * huge * huge * 1e200).tolist() == pytest.approx([1e-100], rel=1e-15)
     for factor in (tiny * tiny, huge * huge, tiny * tiny * tiny, tiny * 0.5, huge * 2.0, tiny * tiny * tiny * tiny):
