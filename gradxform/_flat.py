@@ -132,12 +132,22 @@ class Flat(NamedTuple):
         for name, bound in (("low", low), ("high", high)):
             _check_broadcast(self, name, bound)
         view = self if _includes_zero(low, high) else self._densified()
-        *first, last = pairs.factors(view.backend, view._at(view.factor, chosen))
-        leaves = [view._widened(i) if first else view.leaves[i] for i in chosen]
+        if not view.source.kinds & NARROW:
+            return view._clipped(chosen, low, high)
+        changed = {i: view._changed(i) for i in chosen}
+        for kind in dict.fromkeys(changed.values()):
+            bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
+            view = view._clipped([i for i in chosen if changed[i] == kind], *bounds)
+        return view
+
+    def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
+        """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
+        *first, last = pairs.factors(self.backend, self._at(self.factor, places))
+        leaves: Sequence[Array] = [self._widened(i) if first else self.leaves[i] for i in places]
         for factor in first:
-            leaves = view.backend.multiply(leaves, factor, False)
-        new = view.backend.clip(leaves, low, high, last, view._is_owned(chosen))
-        return view._with(chosen, new, applied=True)
+            leaves = self.backend.multiply(leaves, factor, False)
+        new = self.backend.clip(leaves, low, high, last, self._is_owned(places))
+        return self._with(places, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
         """The same view with its active leaves dense, each of which has the axes."""
@@ -357,6 +367,17 @@ class Flat(NamedTuple):
     def _is_given(self, i: int) -> bool:
         """Whether a leaf would come out as it is."""
         return self.factor is None and self.leaves[i].dtype == self.source.slots[self.source.kept[i]].dtype
+
+    def _changed(self, i: int) -> str:
+        """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
+        narrow = (
+            self.source.dtypes[i] in NARROW and self.leaves[i].dtype != self.source.slots[self.source.kept[i]].dtype
+        )
+        return self.source.dtypes[i] if narrow else ""
+
+    def _bound(self, bound: Any, dtype: str) -> Any:
+        """A bound as a dtype has it."""
+        return self.backend.compute(formulas.rounded, bound, dtypes=(dtype,))
 
     def _ended(self, i: int, end: float) -> Array:
         """A leaf times its factor in float32, infinite from a number on."""

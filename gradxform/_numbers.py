@@ -228,8 +228,6 @@ class Exact:
 
     def stack(self, numbers: Sequence[Any]) -> Any:
         """Numbers as a vector."""
-        if all(type(number) is float for number in numbers):
-            return self.number(self.xp.stack(numbers))
         first, *others = map(self.number, numbers)
         return first.parts(lambda *parts: self.xp.stack(parts), *others)
 

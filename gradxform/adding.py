@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gradxform import _arguments as arguments
@@ -77,7 +78,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
 
     The random bits come from the counter-based generator Threefry-2x32: from the seed, the step, the gradient's path
     and the number of its element, and from nothing else. So one seed gives the same noise in every framework, eager and
-    compiled, and a run that is resumed goes on as it would have.
+    compiled, and a run that is resumed goes on as it would have. Of a first key that all paths share, a number at the
+    end does not count: to Keras, the second model of a program is "sequential_1".
 
     Args:
         stddev: the standard deviation, in the gradient's units; a number, a 0-d array or a schedule. The paper's is
@@ -110,8 +112,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     def rule(g: Flat, state: NoiseState, _: Context) -> tuple[Flat, NoiseState]:
         elements.check_real(g, "add_noise", "noise is added to real numbers")
         dense, compute = g.dense(), g.backend.compute
-        paths = dense.source.paths
-        words = tuple(zip(*(_words(paths[i]) for i in dense.chosen), strict=True))
+        names = _names(dense.source.find_paths())
+        words = tuple(zip(*(_words(names[dense.source.kept[i]]) for i in dense.chosen), strict=True))
         keys = compute(_keys, state.count, seed=key, words=words) if words else ()
         count = len(dense.chosen)
         streams = [[compute(formulas.take, keys, index=part * count + i) for i in range(count)] for part in (0, 1)]
@@ -119,6 +121,15 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         return dense.given(new), NoiseState(stateful.advanced(g, state.count))
 
     return keeping("add_noise", NoiseState, rule, lambda params: NoiseState(stateful.Fresh(params).count()))
+
+
+def _names(paths: Sequence[str]) -> Sequence[str]:
+    """The paths; without the number in a first key that all share, since Keras numbers the models of a program."""
+    first, *others = dict.fromkeys([path.partition("/")[0] for path in paths])
+    name = first.rstrip("0123456789")
+    if others or name == first or name[-1:] != "_" or not all(["/" in path for path in paths]):
+        return paths
+    return [name[:-1] + path[len(first) :] for path in paths]
 
 
 def _words(path: str) -> tuple[float, float]:

@@ -94,6 +94,11 @@ def kept(value: Any, leaf: Leaf) -> Any:
     return extended(_flushed(wide.astype(narrow) if is_single(leaf) else wide))
 
 
+def stored(number: Any, kind: Any) -> Any:
+    """A number as a state of some dtype holds it."""
+    return np.longdouble(_flushed(np.asarray(kind(number))))
+
+
 _SHAKING: list[Any] = []
 """A generator and whether subnormal numbers become zero, while results are wanted of another rounding."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, times
+from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, stored, times
 
 Memory = dict[Any, Any]
 
@@ -51,7 +51,7 @@ def _clip_percentile(
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, history = norm_of([leaf.value for leaf in scope], 2), own.setdefault("history", [])
         if np.isfinite(kind(n)):
-            history.append(float(kind(n)))
+            history.append(float(stored(n, kind)))
         limit = np.percentile(history[-window:], percentile) if history else np.inf
         _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
@@ -79,7 +79,7 @@ def _clip_zscore(
             else:
                 new = d * mean + (1 - d) * min(n, limit)
                 spread = d * variance + (1 - d) * (min(n, limit) - new) ** 2
-            own["mean"], own["deviation"] = (np.longdouble(kind(number)) for number in (new, np.sqrt(spread)))
+            own["mean"], own["deviation"] = (stored(number, kind) for number in (new, np.sqrt(spread)))
         _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
 

@@ -280,6 +280,19 @@ def test_a_state_moves_on_as_numpys_does(name: str) -> None:
         assert_ulp(steps(optimizer, [[kernel, bias]], given), wanted)
 
 
+def test_noise_is_that_of_another_model_of_the_same_layers() -> None:
+    found = []
+    for _ in range(2):  # the second is named "sequential_1", or with a higher number
+        model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, name="out")])
+        before = [np.array(weight) for weight in model.get_weights()]
+        zeros = [np.zeros(weight.shape, np.float32) for weight in before]
+        steps(gx.keras.wrap(opt.SGD(1.0), gx.add_noise(0.1, seed=3)), [zeros], model.trainable_variables)
+        found.append([after - start for after, start in zip(model.get_weights(), before, strict=True)])
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-6)  # the weights they are added to differ
+        assert np.any(first)
+
+
 def test_whether_the_last_step_was_applied() -> None:
     optimizer = gx.keras.wrap(opt.SGD(1.0), gx.accumulate(gx.identity(), every=2))
     given = variables()

@@ -45,6 +45,16 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f16(1.0, 2.0, 3.0)},
         4,
     ),
+    "a bound of half precision after another change": (
+        "chain(accumulate(identity(), 1), clip_value(low=-0.027919), centralize())",
+        {"a": f16(-2.75, -0.1879, 0.3796).reshape(1, 3) * f16(0.04)},
+        1,
+    ),
+    "a sum that leaves float32": (
+        "chain(scale(1e5), accumulate(identity(), 2))",
+        {"a": f32(3e33, 1.0)},
+        2,
+    ),
     "a factor before slices": (
         "chain(scale(1e-5), clip_norm(1.0, axes=-1), normalize_norm())",
         {"a": f16(1.0, 2.0, 3.0).reshape(1, 3)},

@@ -247,6 +247,8 @@ def test_what_is_out_of_range_comes_back_where_a_result_is_in_it() -> None:
     assert settled(tiny * tiny).tolist() == settled(tiny * tiny * tiny).tolist() == [0.0]
     assert settled(huge * huge * -1.0).tolist() == [-np.inf]
     assert settled(tiny * tiny * tiny * huge * huge * 1e200).tolist() == pytest.approx([1e-100], rel=1e-15)
+    for size, exponent, right in ((200, -3.0, 0.0), (-200, 3.0, np.inf)):
+        assert settled(Ranged(XP, Number(XP, np.array([2.0**size])), np.array([exponent]))).tolist() == [right]
     for factor in (tiny * tiny, huge * huge, tiny * tiny * tiny, tiny * 0.5, huge * 2.0, tiny * tiny * tiny * tiny):
         (exact,) = of(factor)
         for gradient in (1e300, 1.5, 1e-290):

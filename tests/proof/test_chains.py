@@ -88,10 +88,26 @@ def test_what_is_ill_conditioned_is_not_taken_for_anything(expression: str, valu
         chains_run._hold(structure, 0, ("numpy", "eager"), [wrong], wanted, chains_run.Count())
 
 
+class _Wanted(chains_run.Wanted):
+    """One whose results move, or do not."""
+
+    def __init__(self, word: bool) -> None:
+        self.word = word
+
+    def moves(self, flushing: bool) -> bool:
+        return self.word
+
+
 def test_a_counter_that_differs_is_seen() -> None:
     structure = chains.Structure("trace(0.5)", {}, 1, 1)
     count = {"count": np.int32(3), "sum": np.float32([1.0])}
-    chains_run._hold_state(structure, 0, ("numpy", "eager"), count, dict(count))
+    seen, firm, ill = chains_run.Count(), _Wanted(False), _Wanted(True)
+    chains_run._hold_state(structure, 0, ("numpy", "eager"), count, dict(count), firm, seen)
     for other in ({"count": np.int32(4)}, {"sum": np.float64([1.0])}):
         with pytest.raises(chains_run.Wrong, match="the state at"):
-            chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, **other})
+            chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, **other}, firm, seen)
+    assert seen.unjudged == 0
+    chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, "count": np.int32(4)}, ill, seen)
+    assert seen.unjudged == 1
+    with pytest.raises(chains_run.Wrong, match="the state at"):
+        chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, "sum": np.float64([1.0])}, ill, seen)

@@ -371,6 +371,24 @@ def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> 
             assert max_ulp(got.leaves[path], right) <= (4 if dtype == "float64" else 1)
 
 
+def test_noise_does_not_depend_on_the_number_of_a_model() -> None:
+    def noise(tree: Any) -> list[Any]:
+        tx = gx.add_noise(1.0, seed=1)
+        return optree.tree_leaves(tx.update(tree, tx.init(tree))[0])
+
+    layer = {"kernel": np.zeros(3), "bias_1": np.zeros(2)}
+    named = noise({"net": layer})
+    for name in ("net_1", "net_12"):
+        assert_bits(noise({name: layer}), named)
+    assert_bits(noise({"net_1": {**layer, "bias_2": None}}), named)
+    for other in ("net1", "net_1a", "ne", "1"):
+        assert noise({other: layer})[0].tolist() != named[0].tolist()
+    both = noise({"net": layer, "net_1": layer})
+    assert_bits(both[:2], named)
+    assert both[2].tolist() != named[0].tolist()
+    assert noise({"w_1": np.zeros(3)})[0].tolist() != noise({"w": np.zeros(3)})[0].tolist()
+
+
 def test_noise_is_normal_and_independent() -> None:
     count = 400_000
     zeros = {"a": np.zeros(count), "b": np.zeros(count)}
