@@ -49,7 +49,7 @@ def elementwise(
         def one(xp: Any, *some: Any) -> Any:
             return pairs.elementwise(formula, xp, some, numbers, factor, double, static)
 
-        numbers, factor = list(map(pairs.pair, numbers)), pairs.pair(factor)
+        numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
         if leaf.dtype.kind != "c":
             return real(column)
         return _complex(real([part.real for part in column]), real([part.imag for part in column]))
@@ -79,6 +79,10 @@ def _wide(part: Any) -> Any:
     """Elements in float64; of longdouble as pairs."""
     array = np.asarray(part)
     return pairs.pair(array) if array.dtype == np.longdouble else array.astype(np.float64)
+
+
+def _wide_number(number: Any) -> Any:
+    return number if number is None or isinstance(number, (int, float)) else _wide(number)
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:

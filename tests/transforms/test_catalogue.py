@@ -371,6 +371,21 @@ def test_noise_is_the_same_everywhere(framework: str, mode: str, dtype: str) -> 
             assert max_ulp(got.leaves[path], right) <= (4 if dtype == "float64" else 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_numbers_of_elements_may_be_float32_arrays(framework: str, dtype: str) -> None:
+    tree = tensors(framework, [np.array([3.0, 4.0], dtype)])
+    half, tenth = tensors(framework, [np.array(0.5, np.float32), np.array(0.1, np.float32)])
+    for tx, wanted in (
+        (gx.add_decayed_weights(half), [4.5, 6.0]),
+        (gx.trace(half), [3.0, 4.0]),
+        (gx.ema(half), [3.0, 4.0]),
+        (gx.chain(gx.scale(half), gx.add_decayed_weights(tenth)), [1.5 + 0.3, 2.0 + 0.4]),
+    ):
+        updates, _ = tx.update(tree, tx.init(tree), tree)
+        np.testing.assert_allclose(array(updates[0]), wanted, rtol=1e-7)
+
+
 def test_noise_does_not_depend_on_the_number_of_a_model() -> None:
     def noise(tree: Any) -> list[Any]:
         tx = gx.add_noise(1.0, seed=1)
