@@ -49,9 +49,11 @@ def combinations() -> Iterator[Any]:
 def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
     """What is quick and what is slow under torch.compile."""
     half, other = HALF[rank % 2], HALF[1 - rank % 2]
-    rest = [dtype for dtype in row.dtypes if dtype not in ("float32", *HALF) and row not in rows.STATEFUL]
-    quick = ["float32", half] if row.expression == LARGE else [f"float32+{half}"]
-    return quick, [other, *rest, *([MIXED] if row.expression == MIX else [])]
+    pairs = [("float32", half), (other, "complex64"), ("float64", "complex128")]
+    taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in rows.STATEFUL)]]
+    left = [other] if row in rows.STATEFUL else []
+    (*quick,), *slow = [pair if row.expression == LARGE else ["+".join(pair)] for pair in taken if pair]
+    return quick, [*left, *itertools.chain(*slow), *([MIXED] if row.expression == MIX else [])]
 
 
 def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], list[str]]:
