@@ -133,7 +133,10 @@ class Backend(Protocol):
         """Fresh zeros of the leaves' shapes, dtypes and devices."""
 
     def compute(self, formula: Callable[..., Array], *operands: Any, **static: Any) -> Array:
-        """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`."""
+        """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`.
+
+        Of a formula that returns a tuple, a tuple.
+        """
 
     def on_backward(
         self, leaves: Sequence[Array], numbers: Sequence[Array], function: Callable[[list[Array], list[Array]], Any]

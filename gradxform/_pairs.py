@@ -19,19 +19,16 @@ import numpy as np
 from gradxform import _host as host
 from gradxform._backend import Array, Backend
 from gradxform._numbers import Exact, Number, Pair, two_sum
-from gradxform._ranged import Ranged, Space, evaluate, in_float64, in_float64_powers, powers
-
-_BITS = 600
-"""The bits of an exponent's unit."""
+from gradxform._ranged import BITS, Ranged, Space, evaluate, in_float64, in_float64_powers, powers
 
 
 def pair(value: Any) -> Any:
     """A number or an array of NumPy's longdouble as a pair; others as they are."""
     if getattr(value, "dtype", None) != np.longdouble or value.dtype == np.float64:
         return value
-    exponent = np.where(np.isfinite(value), np.rint(np.frexp(value)[1] / _BITS), 0.0)
+    exponent = np.where(np.isfinite(value), np.rint(np.frexp(value)[1] / BITS), 0.0)
     if np.any(exponent):
-        value = np.ldexp(value, (-_BITS * exponent).astype(np.int32))
+        value = np.ldexp(value, (-BITS * exponent).astype(np.int32))
     high = value.astype(np.float64)
     return Pair(high, (value - high).astype(np.float64), exponent if np.any(exponent) else None)
 
@@ -41,7 +38,7 @@ def unpaired(value: Pair) -> Any:
     found = value.high.astype(np.longdouble) + value.low
     if value.exponent is None:
         return found
-    return np.ldexp(found, (_BITS * np.maximum(value.exponent, -20.0)).astype(np.int32))
+    return np.ldexp(found, (BITS * np.maximum(value.exponent, -20.0)).astype(np.int32))
 
 
 def rounded(backend: Backend, value: Any) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 from gradxform._backend import Array
 from gradxform._numbers import Exact, Number, Pair
 
-BASE = 2.0**600
+BITS = 600
+BASE = 2.0**BITS
 _NEAR = 2.0**300
 """A number between this and its inverse keeps its exponent: two of them can be multiplied."""
 _OF_ZERO = -1000.0
