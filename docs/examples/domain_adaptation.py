@@ -5,7 +5,7 @@
 trains, prints a table and writes domain_adaptation.png into the folder, docs/pictures if none is given. With seeds,
 PyTorch trains once more for each of them.
 
-The source is scikit-learn's handwritten digits with their labels; the target is other digits of theirs, tilted by 25
+The source is scikit-learn's handwritten digits with their labels; the target is other digits of that set, tilted by 25
 degrees, whose labels are never looked at in training. A layer of features feeds two heads: one reads the digit off the
 source's features, the other tells source from target. Between features and second head the gradient is reversed, so
 that the features become such that the domains cannot be told apart (Ganin and Lempitsky, Unsupervised domain

@@ -73,7 +73,7 @@ class Case:
     ours: float = 0.0
     """From the right numbers, in the worst framework."""
     between: float = 0.0
-    """Between the two frameworks of ours that are farthest apart."""
+    """Between our results in the two frameworks that are farthest apart."""
 
 
 def case(size: float, count: int) -> Case:
