@@ -12,27 +12,27 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gradxform._backend import adapter, extends, preload
-from gradxform._order import OrderWarning
-from gradxform._parse import parse
-from gradxform._transformation import EmptyState, GradientTransformation
-from gradxform.accumulating import accumulate
-from gradxform.adaptive import clip_adaptive, clip_percentile, clip_zscore
-from gradxform.adding import add_decayed_weights, add_noise
-from gradxform.averaging import ema, trace
-from gradxform.backward import on_backward, reverse_gradient, stop_gradient, straight_through
-from gradxform.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
-from gradxform.combining import chain, identity, masked, partition
-from gradxform.custom import elementwise, transform, xp
-from gradxform.inspecting import global_norm, nonfinite_paths, norms
-from gradxform.measuring import measure, metrics
-from gradxform.normalizing import centralize, normalize_global_norm, normalize_norm, sign
-from gradxform.per_example import per_example_clip_global_norm, per_example_clip_norm
-from gradxform.portable import from_numpy, to_numpy
-from gradxform.scaling import scale, scale_by_schedule
-from gradxform.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
-from gradxform.stopping import freeze, stop
-from gradxform.tasks import mean, pcgrad
+from gradxform.backend.lookup import adapter, extends, preload
+from gradxform.core.parse import parse
+from gradxform.core.transformation import EmptyState, GradientTransformation
+from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
+from gradxform.functions.convert import from_numpy, to_numpy
+from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms
+from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
+from gradxform.functions.tasks import mean, pcgrad
+from gradxform.transforms.accumulating import accumulate
+from gradxform.transforms.adaptive import clip_adaptive, clip_percentile, clip_zscore
+from gradxform.transforms.adding import add_decayed_weights, add_noise
+from gradxform.transforms.averaging import ema, trace
+from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
+from gradxform.transforms.combining import chain, identity, masked, partition
+from gradxform.transforms.custom import elementwise, transform, xp
+from gradxform.transforms.measuring import measure, metrics
+from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
+from gradxform.transforms.order import OrderWarning
+from gradxform.transforms.scaling import scale, scale_by_schedule
+from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
+from gradxform.transforms.stopping import freeze, stop
 
 if TYPE_CHECKING:
     import gradxform.testing as testing

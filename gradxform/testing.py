@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform import _backend
-from gradxform._foreign import as_transformation
-from gradxform._transformation import GradientTransformation
+from gradxform.backend import lookup
+from gradxform.core.foreign import as_transformation
+from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.ulp import ulps
 
@@ -125,12 +125,12 @@ def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> li
     """
     if isinstance(frameworks, str) or (frameworks is not None and not frameworks):
         raise ValueError(f"{caller}: frameworks must be a list of names, got {frameworks!r}")
-    here = _backend.installed()
+    here = lookup.installed()
     for name in frameworks or ():
-        if name not in _backend.FRAMEWORKS and not _backend.extends(name):
+        if name not in lookup.FRAMEWORKS and not lookup.extends(name):
             raise ValueError(
-                f"{caller}: no framework is named {name!r}; the known ones are {', '.join(_backend.known())}"
+                f"{caller}: no framework is named {name!r}; the known ones are {', '.join(lookup.known())}"
             )
-        if name in _backend.FRAMEWORKS and name not in here:
+        if name in lookup.FRAMEWORKS and name not in here:
             raise ValueError(f"{caller}: {name} is not installed: pip install 'gradxform[{name}]'")
-    return list(frameworks or (*here, *_backend.known()[len(_backend.FRAMEWORKS) :]))
+    return list(frameworks or (*here, *lookup.known()[len(lookup.FRAMEWORKS) :]))

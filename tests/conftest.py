@@ -60,11 +60,11 @@ def _function(item: pytest.Item) -> str:
 def backends_of_other_frameworks_are_forgotten() -> Iterator[None]:
     """Forget what a test has found of packages on a path of its own."""
     yield
-    from gradxform import _backend
+    from gradxform.backend import lookup
 
-    for name, found in list(_backend._others.items()):
-        del _backend._others[name]
-        for kind in [kind for kind, owner in _backend._by_type.items() if owner is found]:
-            del _backend._by_type[kind]
+    for name, found in list(lookup._others.items()):
+        del lookup._others[name]
+        for kind in [kind for kind, owner in lookup._by_type.items() if owner is found]:
+            del lookup._by_type[kind]
         for module in [module for module in sys.modules if module.partition(".")[0] == f"gradxform_{name}"]:
             del sys.modules[module]

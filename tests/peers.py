@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gradxform import _backend
+from gradxform.backend import lookup
 
 Native = Callable[[Sequence[Any], float], list[Any]]
 
 
 def _of(name: str) -> tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]:
-    backend = _backend.backend(name)
+    backend = lookup.backend(name)
     return importlib.import_module(name), backend.from_numpy, backend.to_numpy
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import optree
 import pytest
 
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.proof import parity
 from gradxform.proof.cases import Group
 from gradxform.proof.judge import judge
@@ -22,7 +22,7 @@ from gradxform.proof.rows import STATELESS, Row, first
 from gradxform.testing import max_ulp
 
 ROOT = Path(__file__).parent.parent
-FRAMEWORKS = _backend.installed()
+FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]
 INF, NAN = float("inf"), float("nan")
 MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
@@ -44,12 +44,12 @@ def f32(*values: float) -> Any:
 
 def tensors(framework: str, tree: Any) -> Any:
     """Convert the leaves of a tree from NumPy arrays to a framework's."""
-    return optree.tree_map(_backend.backend(framework).from_numpy, tree)
+    return optree.tree_map(lookup.backend(framework).from_numpy, tree)
 
 
 def array(leaf: Any) -> Any:
     """Convert an array of any framework to NumPy's."""
-    backend = _backend.owner(leaf)
+    backend = lookup.owner(leaf)
     found = np.asarray(leaf) if backend is None else backend.to_numpy(leaf)
     assert found.dtype != object, f"{type(leaf).__name__} is not an array"
     return found
@@ -62,7 +62,7 @@ def arrays(tree: Any) -> list[Any]:
 
 def in_mode(framework: str, mode: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, compiled if the mode says so."""
-    found = function if mode == "eager" else _backend.backend(framework).compile(function)
+    found = function if mode == "eager" else lookup.backend(framework).compile(function)
     assert found is not None, f"{framework} has no compiler"
     return found
 

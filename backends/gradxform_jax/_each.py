@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform import _formulas as formulas
+from gradxform.numerics import formulas
 from gradxform_jax import _norms
-from gradxform_jax._scalars import Vectors
+from gradxform_jax._scalars import Namespace
 
 MANY = 32
 """From so many leaves on."""
-_ALIKE = (formulas.limit_single, formulas.limit_double, formulas.scaled_norm, formulas.product)
+_ALIKE = (formulas.clip_coefficient_single, formulas.clip_coefficient_double, formulas.scaled_norm, formulas.product)
 """Formulas of which each number of the result is one of that place's numbers."""
 
 
@@ -92,5 +92,5 @@ def _spread(operand: Any, count: int) -> Sequence[Any]:
 
 @functools.cache
 def _one_by_one(formula: Callable[..., Any]) -> Callable[..., Any]:
-    one = jax.jit(lambda *numbers: formula(Vectors, *numbers))
+    one = jax.jit(lambda *numbers: formula(Namespace, *numbers))
     return jax.jit(lambda rows: tuple(one(*row) for row in rows))

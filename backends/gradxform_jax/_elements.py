@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform import _pairs as pairs
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate, in_float64
-from gradxform_jax._scalars import Vectors
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import in_range, of_elements
+from gradxform.numerics.ranged import evaluate, in_float64
+from gradxform_jax._scalars import Namespace
 
 _WIDE = (np.float64, np.complex128)
 
@@ -37,7 +38,7 @@ def _one(
 
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else lax.convert_element_type(part, np.float64) for part in parts]
-        found = pairs.elementwise(formula, Vectors, wide, numbers, factor, double, static)
+        found = of_elements(formula, Namespace, wide, numbers, factor, double, static)
         return lax.convert_element_type(found, np.float64 if double else np.float32)
 
     if not jnp.issubdtype(leaf.dtype, jnp.complexfloating):
@@ -50,7 +51,7 @@ def each(formula: Callable[..., Any]) -> Callable[..., list[Any]]:
     """The function of columns of leaves, and numbers, that computes a formula in the leaves' own dtypes."""
 
     def whole(columns: list[list[Any]], numbers: list[Any]) -> list[Any]:
-        return [formula(Vectors, *column, *numbers) for column in zip(*columns, strict=True)]
+        return [formula(Namespace, *column, *numbers) for column in zip(*columns, strict=True)]
 
     return jax.jit(whole)
 
@@ -64,10 +65,10 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 
     wide = lax.convert_element_type(leaf, np.float64)
     if weights is None:
-        return pairs.total_signed(Vectors, wide, add) if leaf.dtype == np.float64 else add(wide)
+        return sums.total_signed(Namespace, wide, add) if leaf.dtype == np.float64 else add(wide)
     if leaf.dtype != np.float64:
-        weights = evaluate(in_float64, Vectors, [weights], {})
+        weights = evaluate(in_float64, Namespace, [weights], {})
         return add(wide * lax.convert_element_type(weights, np.float64))
-    weights = pairs.in_range(Vectors, weights)
+    weights = in_range(Namespace, weights)
     others = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
-    return pairs.total_products(Vectors, wide, others, add)
+    return sums.total_products(Namespace, wide, others, add)

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._numbers import Pair
-from gradxform._pairs import in_units, length, root, total, total_squares
-from gradxform._ranged import BASE
-from gradxform_jax._scalars import Vectors
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import BASE
+from gradxform.numerics.sums import in_units, length, root, total, total_squares
+from gradxform_jax._scalars import Namespace
 
 _SMALL = 1 << 13
 _LARGE = 1 << 16
@@ -162,9 +162,9 @@ def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Pair:
     unit = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     if ord == 1:
         unit = jnp.ldexp(jnp.ones_like(unit), jnp.frexp(unit)[1] - 1)
-        return in_units(Vectors, _total(size / unit, axes), unit)
+        return in_units(Namespace, _total(size / unit, axes), unit)
     root_of = _sum((size / unit) ** ord, axes) ** (1 / ord)
-    return in_units(Vectors, _pair(root_of), unit) if _is_wide(leaf) else _pair(unit * root_of)
+    return in_units(Namespace, _pair(root_of), unit) if _is_wide(leaf) else _pair(unit * root_of)
 
 
 @norm.defjvp
@@ -224,12 +224,12 @@ def _sum(values: Any, axes: tuple[int, ...] | None) -> Any:
 
 def _total(values: Any, axes: tuple[int, ...] | None) -> Pair:
     """The sum of float64 numbers as a pair."""
-    return _shaped(total(Vectors, values, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
+    return _shaped(total(Namespace, values, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
 
 
 def _total_squares(parts: Any, axes: tuple[int, ...] | None) -> Pair:
     """The sum of the squares of float64 numbers as a pair."""
-    return _shaped(total_squares(Vectors, parts, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
+    return _shaped(total_squares(Namespace, parts, lambda x: jnp.sum(x, axis=axes, keepdims=True)), axes)
 
 
 def _shaped(found: Pair, axes: tuple[int, ...] | None) -> Pair:
@@ -244,15 +244,15 @@ def _norm2(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     plain = squares.high
     trusted = jnp.all(((plain > leaf.size * 2.0**-960) & (plain < 2.0**1000)) | (plain != plain))
     exponent = jnp.zeros_like(plain)
-    return lax.cond(trusted, lambda: root(Vectors, squares)._replace(exponent=exponent), lambda: _scaled(leaf, axes))
+    return lax.cond(trusted, lambda: root(Namespace, squares)._replace(exponent=exponent), lambda: _scaled(leaf, axes))
 
 
 def _scaled(leaf: Any, axes: tuple[int, ...] | None) -> Pair:
     """The 2-norm of float64 numbers in units of a power of two near the largest."""
     largest = jnp.max(_size(leaf), axis=axes, keepdims=True)
     exponent = jnp.where((largest > 0) & jnp.isfinite(largest), jnp.frexp(largest)[1], 0)
-    found = root(Vectors, _total_squares([jnp.ldexp(part, 1 - exponent) for part in _parts(leaf)], axes))
-    return in_units(Vectors, found, jnp.ldexp(jnp.ones_like(largest), exponent - 1).reshape(found.high.shape))
+    found = root(Namespace, _total_squares([jnp.ldexp(part, 1 - exponent) for part in _parts(leaf)], axes))
+    return in_units(Namespace, found, jnp.ldexp(jnp.ones_like(largest), exponent - 1).reshape(found.high.shape))
 
 
 def _parts(leaf: Any) -> list[Any]:
@@ -270,7 +270,7 @@ def _size(leaf: Any) -> Any:
     if leaf.dtype != np.complex128:
         return size
     unit = jnp.ldexp(jnp.ones_like(size), jnp.where((size > 0) & jnp.isfinite(size), jnp.frexp(size)[1], 0))
-    return length(Vectors, size, unit, (leaf.real, leaf.imag))
+    return length(Namespace, size, unit, (leaf.real, leaf.imag))
 
 
 def _squares(leaf: Any) -> Any:

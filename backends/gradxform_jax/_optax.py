@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from gradxform import GradientTransformation, _flat
-from gradxform._foreign import as_transformation
-from gradxform.matching import Where, check, chosen
+from gradxform import GradientTransformation
+from gradxform.core.flat import flat_view
+from gradxform.core.foreign import as_transformation
+from gradxform.core.matching import Where, check, chosen
 
 if TYPE_CHECKING:
     import optax
@@ -80,7 +81,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     as_transformation("jax.freeze", optimizer)
 
     def labels(tree: Any) -> Any:
-        view = _flat.view(tree)
+        view = flat_view(tree)
         if view is None:
             return tree
         names = ["frozen" if mask else "free" for mask in chosen("freeze", where, view)]

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._ranged import Space
+from gradxform.numerics.ranged import Space
 
 
-class Vectors:
+class Namespace:
     """JAX's functions under the names that formulas use."""
 
     where = staticmethod(jnp.where)
@@ -70,20 +70,20 @@ class Vectors:
     @staticmethod
     def extended(x: Any) -> Any:
         """A number with an exponent of its own."""
-        return Space(Vectors).number(x)
+        return Space(Namespace).number(x)
 
     @staticmethod
-    def kept(x: Any) -> Any:
+    def materialize(x: Any) -> Any:
         """An array that is used more than once."""
         return x
 
     @staticmethod
-    def fixed(x: Any) -> Any:
+    def no_reassociation(x: Any) -> Any:
         """The number: sums are computed as they are written."""
         return x
 
     @staticmethod
-    def head(x: Any) -> Any:
+    def high_half(x: Any) -> Any:
         """The number without the lower half of its bits."""
         bits = lax.bitcast_convert_type(lax.stop_gradient(x), np.uint64) & np.uint64(0xFFFFFFFFF8000000)
         return lax.bitcast_convert_type(bits, np.float64)

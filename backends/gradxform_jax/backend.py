@@ -19,13 +19,13 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import evaluate
 from gradxform_jax import _backward, _each, _elements
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._norms import norm
 from gradxform_jax._norms import norms as _norms_of
-from gradxform_jax._scalars import Vectors
+from gradxform_jax._scalars import Namespace
 
 name: str = "jax"
 types: tuple[type, ...] = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
@@ -345,13 +345,13 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     given = list(map(_as_operand, operands))
     traced = any(isinstance(number, jax.core.Tracer) for number in static.get("counts", ()))  # of symbolic shapes
     if traced or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, and compiled as often
-        return evaluate(formula, Vectors, given, static)
+        return evaluate(formula, Namespace, given, static)
     return _compiled(formula, **static)(*given)
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    return jax.jit(lambda *operands: evaluate(formula, Vectors, operands, static))
+    return jax.jit(lambda *operands: evaluate(formula, Namespace, operands, static))
 
 
 def _as_operand(operand: Any) -> Any:
@@ -398,7 +398,7 @@ def to_numpy(leaf: Any) -> Any:
 
 
 def _register() -> None:
-    from gradxform._backend import register
+    from gradxform.backend.lookup import register
 
     register(sys.modules[__name__])
 

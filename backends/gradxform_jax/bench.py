@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
 
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from gradxform import GradientTransformation
-from gradxform.cli._task import OnStep, Task
+from gradxform.cli.demo.task import OnStep, Task
 
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:

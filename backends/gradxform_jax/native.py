@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gradxform.cli._full_native import Call, Leaves, Native
+from gradxform.cli.parity.native import Call, Leaves, Native
 
 
 def _made(make: Callable[[float], Any], compiled: bool) -> Callable[[float], Call]:

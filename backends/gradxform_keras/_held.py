@@ -9,13 +9,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from gradxform import GradientTransformation, _backend, _flat
-from gradxform import _operands as operands
-from gradxform import _stateful as stateful
-from gradxform._due import is_due
-from gradxform._transformation import Context
-from gradxform._variables import keys_of, path_of
-from gradxform.portable import matched
+from gradxform import GradientTransformation
+from gradxform.backend import lookup
+from gradxform.core import operands
+from gradxform.core import state as stateful
+from gradxform.core.flat import Flat
+from gradxform.core.transformation import Context
+from gradxform.core.variables import keys_of, path_of
+from gradxform.functions.convert import matched
+from gradxform.transforms.applied import is_due
 
 
 class Held:
@@ -23,7 +25,7 @@ class Held:
 
     def __init__(self, tx: GradientTransformation) -> None:
         self.tx = tx
-        self.backend = _backend.backend(keras.backend.backend())
+        self.backend = lookup.backend(keras.backend.backend())
         self.given: Sequence[int] = ()
         """The places of the variables whose gradients are given, among all."""
         self.stopped: set[int] = set()
@@ -48,7 +50,7 @@ class Held:
         self._paths = list(map(path_of, self._variables))
         likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self._variables]
         first = stateful.first(self.tx, likes, self._keys, self._paths)
-        numpy = _backend.backend("numpy")
+        numpy = lookup.backend("numpy")
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
         self._leaves = [
             None if leaf is None else _variable(optimizer, np.asarray(leaf), path, self._layout(leaf, path))
@@ -88,7 +90,7 @@ class Held:
         with _unrecorded(self.backend):
             slots, self._replicas = _summed(self.backend, slots)
             structure = self.backend.flatten(self._by_key(slots))[1]
-            view = _flat.from_leaves(self.backend, slots, structure, lambda: self._paths)
+            view = Flat.of(self.backend, slots, structure, lambda: self._paths)
             if view is None:
                 return list(grads)
             params = self._by_key([_value(v) for v in self._variables])

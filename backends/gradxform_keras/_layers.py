@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
-from gradxform import _arguments as arguments
+from gradxform.core import arguments
 from gradxform_keras._expression import written
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform._foreign import as_transformation
+from gradxform.core.foreign import as_transformation
 from gradxform_keras._optimizer import Transforming, remade
 
 _BACKENDS = ("tensorflow", "jax", "torch")

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gradxform import GradientTransformation, _flat
-from gradxform import _fitting as fitting
-from gradxform._backend import owner
-from gradxform._foreign import as_transformation
-from gradxform._transformation import Context
+from gradxform import GradientTransformation
+from gradxform.backend.lookup import owner
+from gradxform.core import fitting
+from gradxform.core.flat import Flat
+from gradxform.core.foreign import as_transformation
+from gradxform.core.transformation import Context
 from gradxform_numpy import backend
 
 
@@ -54,7 +55,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     if len(set(map(id, leaves))) < len(leaves):
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
-    view = _flat.from_leaves(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
+    view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if view is None:
         return state
     if tx.stateful:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform import _host, _host_elements, _host_norms
-from gradxform import _threads as threads
+from gradxform.backend.host import elements as host_elements
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host import threads
 
 name: str = "numpy"
 types: tuple[type, ...] = (np.ndarray, np.generic)
@@ -72,12 +74,12 @@ def densify(leaf: Any) -> Any:
 def norms(leaves: Sequence[Any], ord: float) -> Any:
     """The vector of the leaves' norms."""
     with np.errstate(all="ignore"):
-        return _host_norms.norms(leaves, ord)
+        return host_norms.norms(leaves, ord)
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     """Norms over some axes, in float64, the axes kept as ones."""
-    return _host_norms.norm_over(leaf, axes, ord)
+    return host_norms.norm_over(leaf, axes, ord)
 
 
 def multiply(leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
@@ -202,7 +204,7 @@ def elementwise(
     """A formula of each leaf's elements, computed wide and rounded once."""
     each_factor = [None] * len(columns[0]) if factors is None else factors
     return [
-        _host_elements.elementwise(formula, column, numbers, factor, static)
+        host_elements.elementwise(formula, column, numbers, factor, static)
         for factor, *column in zip(each_factor, *columns, strict=True)
     ]
 
@@ -211,7 +213,7 @@ def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers:
     """A formula of each leaf's elements, in its own dtype."""
     with np.errstate(all="ignore"):
         return [
-            _as_given(column[0], np.asarray(formula(_host.Vectors, *column, *numbers)), None)
+            _as_given(column[0], np.asarray(formula(host.Namespace, *column, *numbers)), None)
             for column in zip(*columns, strict=True)
         ]
 
@@ -223,7 +225,7 @@ def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
 
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     """Sums over some axes, in float64, the axes kept as ones."""
-    return _host_elements.sum_over(leaf, axes, weights)
+    return host_elements.sum_over(leaf, axes, weights)
 
 
 def count(leaf: Any, axes: tuple[int, ...] | None) -> float:
@@ -260,7 +262,7 @@ def zeros(leaves: Sequence[Any]) -> list[Any]:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula in Python floats or float64 vectors."""
-    return _host.compute(formula, *operands, **static)
+    return host.compute(formula, *operands, **static)
 
 
 def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., Any]) -> Any:
@@ -302,7 +304,7 @@ def to_numpy(leaf: Any) -> Any:
 
 
 def _register() -> None:
-    from gradxform._backend import register
+    from gradxform.backend.lookup import register
 
     register(sys.modules[__name__])
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import gradxform_numpy
-from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradxform.cli._full_native import Call, Leaves, Native
+from gradxform.cli.parity.native import Call, Leaves, Native
 from gradxform.proof.rows import COMPLEX, DTYPES, MIXED
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform._foreign import as_transformation
+from gradxform.core.foreign import as_transformation
 from gradxform_tensorflow import _pairs as pairs
 
 

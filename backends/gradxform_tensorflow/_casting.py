@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform._numbers import Pair
+from gradxform.numerics.double_double import Pair
 
 
 def is_read(value: Any) -> bool:

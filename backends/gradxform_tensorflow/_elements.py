@@ -7,13 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform import _host_elements as host
-from gradxform import _pairs as pairs
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate, in_float64
+from gradxform.backend.host import elements as host
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import in_range, of_elements
+from gradxform.numerics.ranged import evaluate, in_float64
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager
-from gradxform_tensorflow._scalars import Vectors
+from gradxform_tensorflow._scalars import Namespace
 
 _WIDE = (tf.float64, tf.complex128)
 
@@ -31,7 +32,7 @@ def elementwise(
 
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else casting.to(part, tf.float64) for part in parts]
-        made = pairs.elementwise(formula, Vectors, wide, given, factor, double, static)
+        made = of_elements(formula, Namespace, wide, given, factor, double, static)
         return casting.to(made, tf.float64 if double else tf.float32)
 
     if not leaf.dtype.is_complex:
@@ -59,12 +60,12 @@ def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 
     wide = casting.to(leaf, tf.float64)
     if weights is None:
-        return pairs.total_signed(Vectors, wide, add) if leaf.dtype == tf.float64 else add(wide)
+        return sums.total_signed(Namespace, wide, add) if leaf.dtype == tf.float64 else add(wide)
     if leaf.dtype != tf.float64:
-        return add(wide * casting.wide(evaluate(in_float64, Vectors, [weights], {})))
-    weights = pairs.in_range(Vectors, weights)
+        return add(wide * casting.wide(evaluate(in_float64, Namespace, [weights], {})))
+    weights = in_range(Namespace, weights)
     parts = [tf.broadcast_to(casting.wide(part), tf.shape(leaf)) for part in _parts(weights)]
-    return pairs.total_products(Vectors, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
+    return sums.total_products(Namespace, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
 
 
 def _parts(weights: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager, _packing
-from gradxform_tensorflow._scalars import Vectors
+from gradxform_tensorflow._scalars import Namespace
 
 _LEAST = 2.0**-126
 _MOST = 2.0**127
@@ -117,7 +117,9 @@ def _product(leaf: Any, factor: Any, wide: bool) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
     if leaf.dtype == tf.float64:
-        leaf = Vectors.fixed(leaf)  # else TensorFlow's optimizer makes one constant of two powers, which may be zero
+        leaf = Namespace.no_reassociation(
+            leaf
+        )  # else TensorFlow's optimizer makes one constant of two powers, which may be zero
     dtype_ = tf.float64 if wide else casting.accumulation(leaf.dtype)
     return casting.to(casting.to(leaf, dtype_) * casting.to(factor, dtype_), leaf.dtype)
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform import _host_norms as host
-from gradxform._numbers import Pair
-from gradxform._pairs import in_units, length, root, total, total_squares
+from gradxform.backend.host import norms as host
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.sums import in_units, length, root, total, total_squares
 from gradxform_tensorflow import _eager, _packing
-from gradxform_tensorflow._scalars import Vectors
+from gradxform_tensorflow._scalars import Namespace
 
 _ROW = 64
 _LARGE = 1 << 14
@@ -64,7 +64,7 @@ def _norms2(leaves: Sequence[Any]) -> Any:
     if others:
         squares |= zip(others, tf.unstack(_squares(leaves, others), num=len(others)), strict=True)
     together = _stacked([squares[i] for i in range(len(leaves))])
-    plain = _whole(root(Vectors, together))
+    plain = _whole(root(Namespace, together))
     some = tf.gather(together.high, doubles)
     sizes = tf.stack([tf.cast(tf.size(leaves[i]), tf.float64) for i in doubles])
     trusted = tf.reduce_all(((some < 2.0**1000) & (some > sizes * 2.0**-960)) | tf.math.is_nan(some))
@@ -105,7 +105,7 @@ def _total(parts: Sequence[Any], axes: tuple[int, ...] | None, squared: bool) ->
     def add(x: Any) -> Any:
         return tf.reduce_sum(x, axis=axes, keepdims=True)
 
-    found = total_squares(Vectors, parts, add) if squared else total(Vectors, parts[0], add)
+    found = total_squares(Namespace, parts, add) if squared else total(Namespace, parts[0], add)
     return found if axes is not None else Pair(tf.reshape(found.high, []), tf.reshape(found.low, []))
 
 
@@ -175,16 +175,16 @@ def reduced(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     if ord in (1, 2):
         unit = _power_of_two(unit)
     if ord == 1:
-        return in_units(Vectors, _total([size / unit], axes, False), unit)
+        return in_units(Namespace, _total([size / unit], axes, False), unit)
     if ord == 2:
         if leaf.dtype not in _WIDE:
             return unit * _root(tf.reduce_sum(tf.square(size / unit), axis=axes, keepdims=keep))
-        found = root(Vectors, _total([part / unit for part in _parts(leaf)], axes, True))
-        return in_units(Vectors, found, unit)
+        found = root(Namespace, _total([part / unit for part in _parts(leaf)], axes, True))
+        return in_units(Namespace, found, unit)
     powers = tf.reduce_sum((size / unit) ** ord, axis=axes, keepdims=keep)
     zero = tf.equal(powers, 0.0)
     root_of = tf.where(zero, powers, tf.where(zero, tf.ones_like(powers), powers) ** (1 / ord))
-    return in_units(Vectors, Pair(root_of, tf.zeros_like(root_of)), unit) if leaf.dtype in _WIDE else unit * root_of
+    return in_units(Namespace, Pair(root_of, tf.zeros_like(root_of)), unit) if leaf.dtype in _WIDE else unit * root_of
 
 
 def _size(leaf: Any) -> Any:
@@ -194,7 +194,7 @@ def _size(leaf: Any) -> Any:
         return size
     plain = tf.stop_gradient(size)
     unit = _power_of_two(tf.where(tf.math.is_finite(plain) & (plain > 0.0), plain, tf.ones_like(plain)))
-    return length(Vectors, size, unit, _parts(leaf))
+    return length(Namespace, size, unit, _parts(leaf))
 
 
 def _power_of_two(x: Any) -> Any:

@@ -13,9 +13,10 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import op_def_registry
 
-from gradxform import GradientTransformation, _flat
-from gradxform._foreign import as_transformation
-from gradxform._transformation import Context
+from gradxform import GradientTransformation
+from gradxform.core.flat import Flat
+from gradxform.core.foreign import as_transformation
+from gradxform.core.transformation import Context
 from gradxform_tensorflow import backend
 
 _numbers = itertools.count()
@@ -69,7 +70,7 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
                 f"{len(upstream)} outputs; it must have one input an output, as Identity has"
             )
         paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
-        view = _flat.from_leaves(backend, upstream, list(upstream), lambda: paths)
+        view = Flat.of(backend, upstream, list(upstream), lambda: paths)
         results = list(upstream) if view is None else tx.rule(view, None, Context(None, {}))[0].results()
         return results[0] if len(results) == 1 else results
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from gradxform import GradientTransformation, _flat
-from gradxform._elements import may_agree
-from gradxform._transformation import Context
-from gradxform._variables import path_of
+from gradxform import GradientTransformation
+from gradxform.core.elements import may_agree
+from gradxform.core.flat import Flat
+from gradxform.core.transformation import Context
+from gradxform.core.variables import path_of
 from gradxform_tensorflow import _replicas, backend
 
 
@@ -56,7 +57,7 @@ def transformed(
     if keys is not None:
         tree, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
     structure = backend.flatten(tree)[1]
-    view = _flat.from_leaves(backend, gradients, structure, lambda: slots.paths)
+    view = Flat.of(backend, gradients, structure, lambda: slots.paths)
     if view is None:
         return list(gradients), set(), state
     view, state = tx.rule(view, state, Context(params, {}))

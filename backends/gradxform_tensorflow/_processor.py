@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform import _stateful as stateful
-from gradxform._due import is_due
-from gradxform._foreign import as_transformation
-from gradxform._variables import keys_of, path_of
-from gradxform.portable import matched
+from gradxform.core import state as stateful
+from gradxform.core.foreign import as_transformation
+from gradxform.core.variables import keys_of, path_of
+from gradxform.functions.convert import matched
+from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
 from gradxform_tensorflow import backend

@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform._ranged import Space
+from gradxform.numerics.ranged import Space
 
 
-class Vectors:
+class Namespace:
     """TensorFlow's functions under the names that formulas use."""
 
     sqrt = staticmethod(tf.sqrt)
@@ -69,7 +69,7 @@ class Vectors:
         return wide if dtype == "float64" else tf.cast(tf.cast(tf.cast(wide, tf.float32), dtype), tf.float64)
 
     @staticmethod
-    def head(x: Any) -> Any:
+    def high_half(x: Any) -> Any:
         """The number without the lower half of its bits."""
         bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
@@ -77,15 +77,15 @@ class Vectors:
     @staticmethod
     def extended(x: Any) -> Any:
         """A number with an exponent of its own."""
-        return Space(Vectors).number(x)
+        return Space(Namespace).number(x)
 
     @staticmethod
-    def kept(x: Any) -> Any:
+    def materialize(x: Any) -> Any:
         """An array that is used more than once."""
         return x
 
     @staticmethod
-    def fixed(x: Any) -> Any:
+    def no_reassociation(x: Any) -> Any:
         """The number, as a sum that TensorFlow's optimizer does not join with others into one of another order."""
         return tf.ensure_shape(x, x.shape) if tf.is_tensor(x) else x
 

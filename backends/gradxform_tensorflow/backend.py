@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform import _host
-from gradxform._numbers import Pair
-from gradxform._pairs import unpaired
-from gradxform._ranged import evaluate
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host.longdouble import unpaired
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import evaluate
 from gradxform_tensorflow import _backward, _eager, _elements, _multiply, _norms
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow._scalars import Vectors
+from gradxform_tensorflow._scalars import Namespace
 
 name: str = "tensorflow"
 types: tuple[type, ...] = (tf.Tensor, tf.IndexedSlices, tf.Variable)
@@ -195,7 +195,7 @@ def elementwise(
 def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
     """A formula of each leaf's elements, in its own dtype."""
     given = list(map(casting.wide, numbers))
-    return [formula(Vectors, *column, *given) for column in zip(*columns, strict=True)]
+    return [formula(Namespace, *column, *given) for column in zip(*columns, strict=True)]
 
 
 def alongside(arrays: Sequence[Any], leaves: Sequence[Any]) -> Sequence[Any]:
@@ -249,8 +249,8 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula on the host where values may be read, else in float64 tensors."""
     tensors = [part for operand in operands for part in _parts(operand) if not casting.is_read(part)]
     if _eager.readable(tensors):
-        return _host.compute(formula, *map(_on_host, operands), **static)
-    return evaluate(formula, Vectors, [casting.wide(operand) for operand in operands], static)
+        return host.compute(formula, *map(_on_host, operands), **static)
+    return evaluate(formula, Namespace, [casting.wide(operand) for operand in operands], static)
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
@@ -300,7 +300,7 @@ def to_numpy(leaf: Any) -> Any:
 
 
 def _register() -> None:
-    from gradxform._backend import register
+    from gradxform.backend.lookup import register
 
     register(sys.modules[__name__])
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
 
 Gradients = list[Any]
 Work = Callable[[Gradients], Gradients]

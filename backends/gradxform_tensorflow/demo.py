@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import gradxform_tensorflow
 from gradxform import GradientTransformation
-from gradxform.cli._task import OnStep, Task
+from gradxform.cli.demo.task import OnStep, Task
 
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gradxform.cli._full_native import Call, Leaves, Native
+from gradxform.cli.parity.native import Call, Leaves, Native
 
 Gradients = list[Any]
 

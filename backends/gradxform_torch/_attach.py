@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform import GradientTransformation
-from gradxform._due import is_due
-from gradxform._foreign import as_transformation
-from gradxform.portable import matched
+from gradxform.core.foreign import as_transformation
+from gradxform.functions.convert import matched
+from gradxform.transforms.applied import is_due
 from gradxform_torch import backend
 from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of
 from gradxform_torch._parameters import paths_of, started, transformed

@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from gradxform import _host_elements as host
-from gradxform import _pairs as pairs
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate, in_float64
+from gradxform.backend.host import elements as host
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import in_range, of_elements
+from gradxform.numerics.ranged import evaluate, in_float64
 from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
-from gradxform_torch._scalars import Vectors
+from gradxform_torch._scalars import Namespace
 
 _WIDE = {torch.float64, torch.complex128}
 
@@ -29,13 +30,13 @@ def elementwise(
         known = list(map(_on_host, numbers))
         return torch.from_numpy(host.elementwise(formula, list(map(_on_host, column)), known, _on_host(factor), static))
     leaf, double = column[0], column[0].dtype in _WIDE
-    space = Vectors(leaf.device)
+    space = Namespace(leaf.device)
     given = [_wide(number, leaf.device) for number in numbers]
     factor = None if factor is None else _wide(factor, leaf.device)
 
     def real(parts: Sequence[Any]) -> Any:
         wide = [part if isinstance(part, Pair) else _wide(part, leaf.device) for part in parts]
-        made = pairs.elementwise(formula, space, wide, given, factor, double, static)
+        made = of_elements(formula, space, wide, given, factor, double, static)
         return made.to(torch.float64 if double else torch.float32)
 
     if not leaf.is_complex():
@@ -76,14 +77,14 @@ def sum_over(leaf: torch.Tensor, axes: tuple[int, ...], weights: Any) -> Any:
     def add(values: torch.Tensor) -> torch.Tensor:
         return values.sum(axes, keepdim=True) if axes else values  # of no axes, PyTorch takes all
 
-    space, wide = Vectors(leaf.device), leaf.double()
+    space, wide = Namespace(leaf.device), leaf.double()
     if weights is None:
-        return pairs.total_signed(space, wide, add) if leaf.dtype == torch.float64 else add(wide)
+        return sums.total_signed(space, wide, add) if leaf.dtype == torch.float64 else add(wide)
     if leaf.dtype != torch.float64:
         return add(wide * _wide(evaluate(in_float64, space, [weights], {}), leaf.device))
-    weights = pairs.in_range(space, weights)
+    weights = in_range(space, weights)
     parts = [_wide(part, leaf.device).expand(leaf.shape) for part in _parts(weights)]
-    return pairs.total_products(space, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
+    return sums.total_products(space, wide, Pair(*parts) if len(parts) > 1 else parts[0], add)
 
 
 def _sum_of_shards(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform import _host_norms as host
-from gradxform._numbers import Pair
-from gradxform._pairs import in_units, length, root, total, total_squares
+from gradxform.backend.host import norms as host
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.sums import in_units, length, root, total, total_squares
 from gradxform_torch import _sharded, _sharded_norms
 from gradxform_torch._readable import readable
-from gradxform_torch._scalars import Vectors
+from gradxform_torch._scalars import Namespace
 
 _DOUBLE = {torch.float64, torch.complex128}
 _NARROW = {torch.float16, torch.bfloat16}
@@ -78,7 +78,7 @@ def _sum(leaf: torch.Tensor, axes: tuple[int, ...] | None, ord: float) -> tuple[
 
     def parts(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if leaf.dtype in _DOUBLE and ord in (1, 2):
-            space = Vectors(leaf.device)
+            space = Namespace(leaf.device)
             found = total(space, values, add) if ord == 1 else total_squares(space, [values], add)
             return found.high, found.low
         return add(values if ord == 1 else values**ord), torch.zeros_like(one)
@@ -103,7 +103,7 @@ def _size(leaf: torch.Tensor) -> torch.Tensor:
         return size
     plain = size.detach()
     unit = torch.where((plain > 0) & torch.isfinite(plain), plain, torch.ones_like(plain))
-    return length(Vectors(leaf.device), size, _power_of_two(unit), (leaf.real, leaf.imag))
+    return length(Namespace(leaf.device), size, _power_of_two(unit), (leaf.real, leaf.imag))
 
 
 def _power_of_two(x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def _power_of_two(x: torch.Tensor) -> torch.Tensor:
 
 def _rooted(sums: Pair, unit: torch.Tensor, ord: float, wide: bool) -> torch.Tensor | Pair:
     """The norms from the sums of powers; as pairs for float64 gradients."""
-    space = Vectors(sums.high.device)
+    space = Namespace(sums.high.device)
     if not wide:
         return sums.high if ord in (1, math.inf) else unit * _safe_root(sums.high, ord)
     if ord == 2:

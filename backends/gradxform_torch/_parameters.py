@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from gradxform import GradientTransformation, _flat
-from gradxform import _fitting as fitting
-from gradxform import _formulas as formulas
-from gradxform import _stateful as stateful
-from gradxform._flat import Flat
-from gradxform._foreign import as_transformation
-from gradxform._transformation import Context
-from gradxform._variables import keys_of
+from gradxform import GradientTransformation
+from gradxform.core import fitting
+from gradxform.core import state as stateful
+from gradxform.core.flat import Flat
+from gradxform.core.foreign import as_transformation
+from gradxform.core.transformation import Context
+from gradxform.core.variables import keys_of
+from gradxform.numerics import formulas
 from gradxform_torch import backend
 
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -138,7 +138,7 @@ def _view(
 ) -> Flat | None:
     """The view of one tensor a parameter, None among them, in a dict by path."""
     structure = backend.flatten(dict.fromkeys(keys))[1]
-    return _flat.from_leaves(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
+    return Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
 
 
 def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from gradxform._numbers import Pair
-from gradxform._ranged import Space
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import Space
 
 
-class Vectors:
+class Namespace:
     """PyTorch's functions under the names that formulas use, with new tensors on one device."""
 
     isfinite = staticmethod(torch.isfinite)
@@ -77,17 +77,17 @@ class Vectors:
         return Space(self).number(x)
 
     @staticmethod
-    def kept(x: Any) -> Any:
+    def materialize(x: Any) -> Any:
         """An array that is used more than once: else inductor writes out all that leads to it for each use."""
         return materialized(x)
 
     @staticmethod
-    def fixed(x: Any) -> Any:
+    def no_reassociation(x: Any) -> Any:
         """The number: sums are computed as they are written."""
         return x
 
     @staticmethod
-    def head(x: Any) -> Any:
+    def high_half(x: Any) -> Any:
         """The number without the lower half of its bits."""
         return (materialized(x.detach().contiguous()).view(torch.int64) & -0x8000000).view(torch.float64)
 

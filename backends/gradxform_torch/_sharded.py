@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform._numbers import Exact
+from gradxform.numerics.double_double import Exact
 from gradxform_torch._readable import PLAIN
 
 Local = Callable[[list[Any]], Sequence[Any]]

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform import _formulas as formulas
-from gradxform import _host
-from gradxform import _pairs as pairs
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate
-from gradxform_torch._scalars import Vectors
+from gradxform.backend.host import longdouble, namespace
+from gradxform.numerics import formulas
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import evaluate
+from gradxform_torch._scalars import Namespace
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
 
@@ -32,10 +31,10 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
     meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
     for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
         here = [i for i, own in enumerate(meshes) if own is None or own == mesh]
-        told = _told(stacked[:, here], mesh, {dim for i in here for dim in split[i]})
+        gathered = _all_gather(stacked[:, here], mesh, {dim for i in here for dim in split[i]})
         for over in dict.fromkeys(split[i] for i in here):
             places = [i for i in here if split[i] == over]
-            rows = _rows(told, mesh.ndim, over)[..., [here.index(i) for i in places]]
+            rows = _rows(gathered, mesh.ndim, over)[..., [here.index(i) for i in places]]
             new = rows[0]
             if over:
                 new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
@@ -63,7 +62,7 @@ def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], fo
     if not over or not stacked.numel():
         return found
     mesh = leaf.device_mesh
-    return _over_rows(formula, found, _rows(_told(stacked, mesh, over), mesh.ndim, over), **static)
+    return _over_rows(formula, found, _rows(_all_gather(stacked, mesh, over), mesh.ndim, over), **static)
 
 
 def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
@@ -74,7 +73,7 @@ def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
     return tuple([dim for dim, p in enumerate(leaf.placements) if axis_of(p) in of])
 
 
-def _told(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
+def _all_gather(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
     """The numbers of all processes along some dimensions of a mesh; each of its dimensions is an axis, the first ones.
 
     They are gathered and not reduced: a sum could overflow, the largest of some loses NaN, and the order is left open.
@@ -93,7 +92,7 @@ class _Told(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
-        return _told(stacked, mesh, over)
+        return _all_gather(stacked, mesh, over)
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
@@ -103,12 +102,12 @@ class _Told(torch.autograd.Function):
         )
 
 
-def _rows(told: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:
+def _rows(gathered: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:
     """The numbers along some of the dimensions of a mesh, one row a process; along the others all tell the same."""
     for dim in reversed(range(dims)):
         if dim not in over:
-            told = told.select(dim, 0)
-    return told.flatten(0, len(over) - 1) if over else told[None]
+            gathered = gathered.select(dim, 0)
+    return gathered.flatten(0, len(over) - 1) if over else gathered[None]
 
 
 def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **static: Any) -> Any:
@@ -117,10 +116,10 @@ def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **st
     if not isinstance(value, np.ndarray):
         return evaluate(formula, _Rows(rows.device), [value], static)
     with np.errstate(all="ignore"):  # NumPy's sums and largest are over rows; only 2-norms and sums are measured there
-        return evaluate(formula, _host.Vectors, [value], static)
+        return evaluate(formula, namespace.Namespace, [value], static)
 
 
-class _Rows(Vectors):
+class _Rows(Namespace):
     """PyTorch's functions, over the rows of an array where they are over a vector's numbers."""
 
     @staticmethod
@@ -142,7 +141,7 @@ class _Rows(Vectors):
 def _stacked(value: Any) -> torch.Tensor:
     """Numbers, in one part or two, as a tensor with an axis of parts."""
     if isinstance(value, (np.ndarray, np.generic)):
-        value = pairs.pair(value)
+        value = longdouble.pair(value)
     return torch.stack([torch.as_tensor(part) for part in (_whole(value) if isinstance(value, Pair) else (value,))])
 
 
@@ -155,5 +154,5 @@ def _formed(found: Any, stacked: torch.Tensor) -> Any:
     """Such a tensor in the form of other numbers: NumPy's array, a tensor or a pair."""
     if isinstance(found, (np.ndarray, np.generic)):
         parts = stacked.numpy()
-        return parts[0] if len(parts) == 1 else pairs.unpaired(Pair(*parts))
+        return parts[0] if len(parts) == 1 else longdouble.unpaired(Pair(*parts))
     return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked[0]

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from gradxform import _host
-from gradxform._numbers import Pair
-from gradxform._pairs import unpaired
-from gradxform._ranged import evaluate
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host.longdouble import unpaired
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import evaluate
 from gradxform_torch import _backward, _elements, _norms, _sharded
 from gradxform_torch._readable import readable, traced
-from gradxform_torch._scalars import Vectors, materialized
+from gradxform_torch._scalars import Namespace, materialized
 
 name: str = "torch"
 types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, *_sharded.types())
@@ -295,7 +295,7 @@ def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers:
     if any(map(_sharded.any_sharded, columns)):
         return [_each_of_shards(formula, column, numbers) for column in zip(*columns, strict=True)]
     return [
-        formula(Vectors(column[0].device), *column, *(_on_device(number, column[0].device) for number in numbers))
+        formula(Namespace(column[0].device), *column, *(_on_device(number, column[0].device) for number in numbers))
         for column in zip(*columns, strict=True)
     ]
 
@@ -351,10 +351,10 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula on the host where values may be read, else in float64 tensors."""
     tensors = [part for operand in operands for part in _parts(operand) if isinstance(part, torch.Tensor)]
     if readable(tensors):
-        return _host.compute(formula, *map(_on_host, operands), **static)
+        return host.compute(formula, *map(_on_host, operands), **static)
     device = tensors[0].device if tensors else torch.device("cpu")
     given = [_on_device(operand, device) for operand in operands]
-    return materialized(evaluate(formula, Vectors(device), given, static))
+    return materialized(evaluate(formula, Namespace(device), given, static))
 
 
 def _parts(operand: Any) -> tuple[Any, ...]:
@@ -429,7 +429,7 @@ def to_numpy(leaf: torch.Tensor) -> Any:
 
 
 def _register() -> None:
-    from gradxform._backend import register
+    from gradxform.backend.lookup import register
 
     register(sys.modules[__name__])
 

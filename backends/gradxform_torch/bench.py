@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli._bench_task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
 
 Tensors = list[torch.Tensor]
 

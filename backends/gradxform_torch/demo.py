@@ -8,7 +8,7 @@ import torch
 
 import gradxform_torch
 from gradxform import GradientTransformation
-from gradxform.cli._task import OnStep, Task
+from gradxform.cli.demo.task import OnStep, Task
 
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:

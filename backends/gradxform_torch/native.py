@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from gradxform.cli._full_native import Call, Leaves, Native
+from gradxform.cli.parity.native import Call, Leaves, Native
 from gradxform_torch.backend import from_numpy, to_numpy
 
 

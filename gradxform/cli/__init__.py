@@ -54,7 +54,7 @@ def demo_command(
     out: Annotated[Path, typer.Option("--out", help="The picture to write.")] = Path("demo.png"),
 ) -> int:
     """Train one recurrent network in JAX, TensorFlow and PyTorch, with and without the chain."""
-    from gradxform.cli import demo
+    from gradxform.cli.demo import run as demo
 
     given = demo.DEFAULT_STEPS if steps is None else steps
     return demo.run(gradxform.parse(chain), given, _names(frameworks), out, Console())
@@ -77,12 +77,12 @@ def parity_command(
     if full and (gradients is not None or chain != DEFAULT_CHAIN):
         raise ValueError("parity: --full measures transforms and gradients of its own; leave out --chain, --gradients")
     if full:
-        from gradxform.cli import full as everything
+        from gradxform.cli.parity import full as everything
 
         return everything.run(_names(frameworks), out or Path("parity.md"), Console())
     if out is not None:
         raise ValueError("parity: --out is the page that --full writes; give both or none")
-    from gradxform.cli import parity
+    from gradxform.cli.parity import run as parity
 
     return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console())
 
@@ -96,6 +96,6 @@ def bench_command(
     out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
 ) -> int:
     """Time chains beside the frameworks' own functions, paired in one run."""
-    from gradxform.cli import bench
+    from gradxform.cli.bench import run as bench
 
     return bench.run(quick, _names(frameworks), _names(trees), out, Console())

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform import _backend
-from gradxform._transformation import GradientTransformation
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.core.transformation import GradientTransformation
 from gradxform.proof.reference import reference, references
 from gradxform.proof.ulp import ulps
 
@@ -46,13 +47,13 @@ class Result:
     """What is wrong with structure, dtypes or shapes; then there are no leaves to compare."""
 
 
-def _numpy() -> _backend.Backend:
-    return _backend.backend("numpy")
+def _numpy() -> Backend:
+    return lookup.backend("numpy")
 
 
-def named_leaves(tree: Any, backend: _backend.Backend | None = None) -> Leaves:
+def named_leaves(tree: Any, backend: Backend | None = None) -> Leaves:
     """A tree's leaves as NumPy arrays by path, None left out."""
-    backend = backend or _backend.lookup(tree)
+    backend = backend or lookup.lookup(tree)
     if backend is None:
         return {}
     leaves = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)
@@ -91,7 +92,7 @@ def run_steps(
 
 def modes_of(framework: str) -> tuple[str, ...]:
     """The ways in which a framework runs."""
-    return ("eager",) if _backend.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
+    return ("eager",) if lookup.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
 
 
 def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
@@ -100,7 +101,7 @@ def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
     The runner takes the gradients of each step, the parameters and the state to begin with (the first one if left out),
     and returns the results and the last state.
     """
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
 
     def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         return tx.update(updates, state, params)
@@ -118,13 +119,13 @@ def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
     return run
 
 
-def _checked(backend: _backend.Backend, mode: str, tree: Any, out: Any) -> Result:
+def _checked(backend: Backend, mode: str, tree: Any, out: Any) -> Result:
     """A result, after a look at all that is not a value: structure, None, framework, dtypes and shapes."""
     given, structure = named_leaves(tree, _numpy()), optree.tree_structure(tree, none_is_leaf=False)
     if optree.tree_structure(out, none_is_leaf=False) != structure:
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
     for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
-        if leaf is not None and _backend.owner(leaf) is not backend:
+        if leaf is not None and lookup.owner(leaf) is not backend:
             return Result(backend.name, mode, {}, f"{path} became a {type(leaf).__name__}")
     leaves = named_leaves(out, backend)
     for path, leaf in given.items():

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform._transformation import GradientTransformation, factories
-from gradxform.matching import glob
+from gradxform.core.matching import glob
+from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_peers, reference_state
 from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 from gradxform.proof.reference_state import Memory

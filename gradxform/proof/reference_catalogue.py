@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.matching import glob
+from gradxform.core.matching import glob
 from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, rounded, times
 
 

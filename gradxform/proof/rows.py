@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform._parse import parse
-from gradxform._transformation import GradientTransformation
+from gradxform.core.parse import parse
+from gradxform.core.transformation import GradientTransformation
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}

@@ -372,7 +372,7 @@ def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -
 
 def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here there is one device alone: what is moved is seen by its memory."""
-    from gradxform.portable import matched
+    from gradxform.functions.convert import matched
     from gradxform_torch import _attach
 
     p = parameter(W)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -178,7 +178,7 @@ TXS = {
 
 def by_path(tree: Any) -> dict[str, Any]:
     """The arrays of a tree by the paths that gradxform gives them: the plain dict of the same gradients."""
-    backend = _backend.backend("jax")
+    backend = lookup.backend("jax")
     pairs = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)
     return {path: leaf for path, leaf in pairs if leaf is not None and leaf.dtype != jax.dtypes.float0}
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.cli import _bench_timing as timing
-from gradxform.cli._bench_task import CHAINS, TREES, Array, Side, Tree, elements, gradients
-from gradxform.cli._quiet import quiet
+from gradxform.cli.bench import timing
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients
+from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
 """Rows of cells, the headers first."""

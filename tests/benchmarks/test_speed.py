@@ -15,9 +15,9 @@ from support import FRAMEWORKS, array, in_mode, tensors
 from typer.testing import CliRunner
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.cli import app
-from gradxform.cli._bench_task import CHAINS, TREES, Step, gradients, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Step, gradients, transformation
 
 TRACED = [name for name in FRAMEWORKS if name != "numpy"]
 
@@ -43,7 +43,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Counter[str]]:
     def count(framework: str) -> Counter[str]:
         counted: Counter[str] = Counter()
         at_work: list[str] = []
-        backend = _backend.backend(framework)
+        backend = lookup.backend(framework)
 
         def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             def inside(leaves: Any, *args: Any, **kwargs: Any) -> Any:
@@ -329,7 +329,7 @@ def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
 
 
 def test_sides_that_do_not_agree_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = _backend.backend("numpy")
+    backend = lookup.backend("numpy")
     monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * np.float32(2) for leaf in leaves])
     done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
     assert done.exit_code != 0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.cli import app
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -32,7 +32,7 @@ def test_parity_of_the_hard_cases_and_a_demo_step() -> None:
 
 def test_parity_ends_non_zero_and_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", w=np.float32([30, 40]))
-    backend = _backend.backend("numpy")
+    backend = lookup.backend("numpy")
     monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * np.float32(2) for leaf in leaves])
     result = run(
         app, ["parity", "--gradients", str(tmp_path / "g.npz"), "--frameworks", "numpy"], env={"COLUMNS": "200"}

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gradxform import _backend
-from gradxform._transformation import factories
-from gradxform.cli import _full_measure, _full_native, app, full
-from gradxform.cli._full_native import Native
-from gradxform.cli._full_report import cell
+from gradxform.backend import lookup
+from gradxform.cli import app
+from gradxform.cli.parity import full, measure
+from gradxform.cli.parity.native import Native, natives
+from gradxform.cli.parity.report import cell
+from gradxform.core.transformation import factories
 from gradxform.proof.cases import Sizes, groups
 from gradxform.proof.judge import Tally, judge
 from gradxform.proof.rows import ROWS, Row
@@ -47,14 +48,14 @@ def test_a_group_is_of_trees_that_are_alike(row: Any) -> None:
     for group in groups(row, SMALL):
         kinds = set()
         for tree in (tree for run in group.runs.values() for tree in (*run.steps, run.params)):
-            leaves = _full_measure.leaves_of(tree)
+            leaves = measure.leaves_of(tree)
             kinds.add(tuple((path, leaf.dtype, leaf.shape) for path, leaf in leaves.items()))
         assert len(kinds) == 1
 
 
 def test_the_page_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = (*FEW, *ROWS[::9])
-    monkeypatch.setattr(_full_measure, "ROWS", some)
+    monkeypatch.setattr(measure, "ROWS", some)
     result, text = write(tmp_path, "--frameworks", "numpy")
     assert result.exit_code == 0, result.output
     assert "Every result is within its budget" in text
@@ -70,7 +71,7 @@ def test_the_page_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
-    monkeypatch.setattr(_full_measure, "ROWS", FEW[1:2])
+    monkeypatch.setattr(measure, "ROWS", FEW[1:2])
     result, text = write(tmp_path, "--frameworks", "tensorflow")
     assert result.exit_code == 0, result.output
     assert "| TensorFlow, tf.function |" in text
@@ -79,8 +80,8 @@ def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: py
 
 
 def test_a_lying_backend_ends_with_1_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_full_measure, "ROWS", FEW)
-    backend = _backend.backend("numpy")
+    monkeypatch.setattr(measure, "ROWS", FEW)
+    backend = lookup.backend("numpy")
     monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * 2 for leaf in leaves])
     result, text = write(tmp_path, "--frameworks", "numpy")
     assert result.exit_code == 1
@@ -91,8 +92,8 @@ def test_a_lying_backend_ends_with_1_and_is_named(tmp_path: Path, monkeypatch: p
 
 
 def test_a_backend_that_fails_is_over_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_full_measure, "ROWS", FEW[:1])
-    monkeypatch.setattr(_backend.backend("numpy"), "multiply", None)
+    monkeypatch.setattr(measure, "ROWS", FEW[:1])
+    monkeypatch.setattr(lookup.backend("numpy"), "multiply", None)
     result, text = write(tmp_path, "--frameworks", "numpy")
     assert result.exit_code == 1
     assert "refused" in text
@@ -110,7 +111,7 @@ def test_a_native_function_that_is_wrong_is_told_in_words(tmp_path: Path, monkey
         return call
 
     native = Native("odd.clip", "numpy", "eager", "clip_value", odd)
-    monkeypatch.setattr(_full_measure, "ROWS", FEW)
+    monkeypatch.setattr(measure, "ROWS", FEW)
     monkeypatch.setattr(full, "natives", lambda frameworks, everything: [native])
     result, text = write(tmp_path, "--frameworks", "numpy")
     assert result.exit_code == 0, result.output
@@ -160,9 +161,9 @@ def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() ->
         assert judge({"w": np.float32([value - 3e-38])}, {"w": wanted}, "jax", part).flushed == 0
 
 
-@pytest.mark.parametrize("framework", _backend.installed())
+@pytest.mark.parametrize("framework", lookup.installed())
 def test_native_functions_clip(framework: str) -> None:
-    for native in _full_native.natives([framework], everything=False):
+    for native in natives([framework], everything=False):
         (out,) = native.make(1.0)([np.float32([3.0, 4.0])])
         assert out == pytest.approx([1.0, 1.0] if native.transform == "clip_value" else [0.6, 0.8], abs=1e-6)
         assert native.transform in factories
@@ -170,7 +171,7 @@ def test_native_functions_clip(framework: str) -> None:
 
 def test_mlx_is_measured_where_it_is() -> None:
     pytest.importorskip("mlx.core")
-    (native,) = _full_native.natives([], everything=True)
+    (native,) = natives([], everything=True)
     for dtype in (np.float32, ml_dtypes.bfloat16, np.float64, np.complex64):
         (out,) = native.make(1.0)([np.array([3.0, 4.0]).astype(dtype)])
         assert out.dtype == dtype

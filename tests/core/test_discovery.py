@@ -13,7 +13,7 @@ import pytest
 from support import python
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.testing import assert_parity
 
 FRAMEWORK = """
@@ -29,7 +29,7 @@ BACKEND = """
 import sys
 import numpy
 import fakelib
-from gradxform._backend import register
+from gradxform.lookup import register
 from gradxform_numpy.backend import *
 name, types = "fakelib", (fakelib.Array,)
 def _owned(arrays):
@@ -92,26 +92,26 @@ except TypeError: print("fakelib" in sys.modules, "gradxform_fakelib" in sys.mod
 
 
 def test_all_doors_know_it(fakelib: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "fakelib" not in _backend.known()
+    assert "fakelib" not in lookup.known()
     leaf = fakelib.array([3.0, 4.0])
     assert type(gx.clip_norm(1.0)({"a": leaf})["a"]) is fakelib.Array
-    assert gx.fakelib.backend is _backend.backend("fakelib") is _backend.owner(leaf)
+    assert gx.fakelib.backend is lookup.backend("fakelib") is lookup.owner(leaf)
     assert gx.xp(leaf) is np
     assert type(gx.to_numpy([leaf])[0]) is np.ndarray
     tx = gx.trace(0.5)
     state = gx.from_numpy({"trace": {"0": np.float32([1, 2])}}, like=tx.init([leaf]))
     assert state.trace[0].tolist() == [1.0, 2.0]
-    assert _backend.installed() == tuple(n for n in _backend.FRAMEWORKS if importlib.util.find_spec(n))
-    assert _backend.known() == (*_backend.FRAMEWORKS, "fakelib")
+    assert lookup.installed() == tuple(n for n in lookup.FRAMEWORKS if importlib.util.find_spec(n))
+    assert lookup.known() == (*lookup.FRAMEWORKS, "fakelib")
     with pytest.raises(TypeError, match=r"torch, fakelib\); hand in"):
         gx.scale(2.0)([fakelib.Strange()])
 
 
 def test_parity_runs_it_once_it_is_imported(fakelib: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_backend, "FRAMEWORKS", ("numpy",))
+    monkeypatch.setattr(lookup, "FRAMEWORKS", ("numpy",))
     seen, grads = [], [np.float32([3.0, 4.0])]
     assert_parity(gx.scale(3.0), grads, frameworks=["fakelib"])
-    backend = _backend.backend("fakelib")
+    backend = lookup.backend("fakelib")
     true = backend.from_numpy
     monkeypatch.setattr(backend, "from_numpy", lambda array: seen.append(array) or true(array))
     assert_parity(gx.scale(3.0), grads)
@@ -125,7 +125,7 @@ def test_its_tree_engine_opens_what_no_other_knows(fakelib: Any, monkeypatch: py
         def __init__(self, leaf: Any) -> None:
             self.leaf = leaf
 
-    backend = _backend.backend("fakelib")
+    backend = lookup.backend("fakelib")
     monkeypatch.setattr(backend, "flatten", lambda tree: ([tree.leaf], None) if isinstance(tree, Box) else ([tree], 1))
     monkeypatch.setattr(backend, "unflatten", lambda structure, leaves: Box(leaves[0]))
     out = gx.scale(2.0)(Box(fakelib.array([3.0])))
@@ -137,19 +137,19 @@ def test_what_is_not_there_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -
     asked: list[str] = []
     true = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: asked.append(name) or true(name))
-    _backend._is_package.cache_clear()
+    lookup._is_package.cache_clear()
     for _ in range(3):
-        assert _backend.owner(pytest.approx(1.0)) is None
-        assert not _backend.extends("keras")
+        assert lookup.owner(pytest.approx(1.0)) is None
+        assert not lookup.extends("keras")
         assert not hasattr(gx, "nothing")
     assert asked.count("gradxform__pytest") == asked.count("gradxform_nothing") == 1
     assert not {"gradxform_keras", "gradxform_builtins"} & set(asked)
 
 
 def test_a_path_that_comes_later_is_looked_at(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not _backend.extends("fakelib")
+    assert not lookup.extends("fakelib")
     monkeypatch.syspath_prepend(str(folder))
-    assert _backend.extends("fakelib")
+    assert lookup.extends("fakelib")
 
 
 def test_a_backend_that_lacks_something_says_what(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

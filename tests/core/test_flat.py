@@ -9,7 +9,8 @@ import pytest
 from support import FRAMEWORKS, array, assert_ulp, f32, tensors
 
 import gradxform as gx
-from gradxform import _backend, _flat
+from gradxform.backend import lookup
+from gradxform.core.flat import flat_view
 
 CASES: list[tuple[str, Any, Any]] = [
     ("clip_norm(1e39)", [np.full(100, 3e38, np.float32)], [np.full(100, 1e38, np.float32)]),
@@ -50,7 +51,7 @@ class Passes:
     """A backend that counts how often each leaf is read for a norm and written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.backend = _backend.backend("numpy")
+        self.backend = lookup.backend("numpy")
         self.read = self.written = 0
         norms, multiply = self.backend.norms, self.backend.multiply
 
@@ -104,7 +105,7 @@ def test_a_transformation_is_a_value() -> None:
 
 
 def test_an_empty_tree_has_no_view() -> None:
-    assert _flat.view({"a": None, "b": []}) is None
+    assert flat_view({"a": None, "b": []}) is None
     assert gx.clip_norm(1.0)({"a": None, "b": []}) == {"a": None, "b": []}
 
 

@@ -11,8 +11,9 @@ import pytest
 from support import FRAMEWORKS
 
 import gradxform as gx
-from gradxform import _backend, _flat
-from gradxform.matching import chosen
+from gradxform.backend import lookup
+from gradxform.core.flat import flat_view
+from gradxform.core.matching import chosen
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
 PATHS = ["bias", "encoder/bias", "encoder/dense/bias", "encoder/dense/kernel", "layers/0/bias", "layers/1/kernel"]
@@ -25,7 +26,7 @@ def grads(tree: Any) -> Any:
 
 
 def selected(where: Any) -> list[str]:
-    view = _flat.view(grads(TREE))
+    view = flat_view(grads(TREE))
     assert view is not None
     return sorted(path for path, mask in zip(view.source.paths, chosen("masked", where, view), strict=True) if mask)
 
@@ -56,7 +57,7 @@ def test_chosen_paths(where: Any, paths: list[str]) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_one_pattern_serves_every_framework(framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     tree = {"a": [{"kernel": np.ones(1), "bias": np.ones(1)}], "b": (np.ones(1), None)}
     given = optree.tree_map(backend.from_numpy, tree)
     paths = [p for p, leaf in zip(backend.paths(given), backend.flatten(given)[0], strict=True) if leaf is not None]

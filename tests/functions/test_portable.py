@@ -13,7 +13,7 @@ import pytest
 from support import FRAMEWORKS, array, assert_bits, call, tensors
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.proof import parity, reference
 
 STEPS, CHANGE = 6, 3
@@ -71,7 +71,7 @@ def tree(framework: str, step: int) -> Any:
 
 
 def by_path(framework: str, updates: Any) -> dict[str, Any]:
-    return parity.named_leaves(updates, _backend.backend(framework))
+    return parity.named_leaves(updates, lookup.backend(framework))
 
 
 def through_memory(state: Any, _: Path) -> Any:
@@ -111,7 +111,7 @@ def test_a_run_goes_on_in_another_framework(before: str, after: str, tmp_path: P
 def assert_same_leaves(old: Any, before: str, new: Any, after: str) -> None:
     """Bit by bit, and of the framework; the tables too, whose rows are in an order of their own."""
     leaves, others = by_path(before, old), by_path(after, new)
-    assert all(_backend.owner(leaf) is _backend.backend(after) for leaf in optree.tree_leaves(new))
+    assert all(lookup.owner(leaf) is lookup.backend(after) for leaf in optree.tree_leaves(new))
     assert_bits(others, leaves)
 
 
@@ -160,7 +160,7 @@ def test_one_array_is_enough_of_a_likeness(framework: str) -> None:
     _, state = tx.update({"w": np.ones(3), "n": None}, tx.init({"w": np.ones(3), "n": None}))
     found = gx.from_numpy(state, like=tensors(framework, np.zeros(1)))
     assert type(found[1]) is type(state[1]) and found[0].trace["n"] is None
-    assert all(_backend.owner(leaf) is _backend.backend(framework) for leaf in optree.tree_leaves(found))
+    assert all(lookup.owner(leaf) is lookup.backend(framework) for leaf in optree.tree_leaves(found))
     assert_bits(found, state)
 
 
@@ -199,7 +199,7 @@ def test_bfloat16_from_an_npz(tmp_path: Path) -> None:
 
 def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow's tree engine opens any mapping; NumPy's does not."""
-    monkeypatch.setattr(_backend, "FRAMEWORKS", ("numpy",))
+    monkeypatch.setattr(lookup, "FRAMEWORKS", ("numpy",))
     np.savez(tmp_path / "x.npz", **{"a/b": np.ones(2, np.float32)})
     found = gx.from_numpy(np.load(tmp_path / "x.npz"), like={"a": {"b": ZERO}})
     assert found["a"]["b"].tolist() == [1.0, 1.0]

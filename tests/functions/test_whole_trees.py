@@ -9,13 +9,13 @@ import pytest
 from support import FRAMEWORKS, arrays, tensors
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("ord", "wanted"), [(None, 5.0), (1, 7.0), (float("inf"), 4.0)])
 def test_the_norm_of_all_leaves(ord: Any, wanted: float, framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     tree = [backend.from_numpy(np.float32([3.0, 0.0])), None, backend.from_numpy(np.float32([-4.0]))]
     found = backend.to_numpy(gx.global_norm(tree, ord=ord))
     assert (found.dtype, float(found)) == (np.float32, wanted)

@@ -11,7 +11,7 @@ import pytest
 from support import MODES, array, assert_ulp, call
 
 import gradxform as gx
-from gradxform import _flat
+from gradxform.core.flat import flat_view
 from gradxform.testing import max_ulp
 
 GPT2_EMBEDDING = 38_597_376
@@ -35,7 +35,7 @@ def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
     """The norm is within one unit of float32, and the clipped leaf within its budget."""
 
     def run(leaf: Any) -> Any:
-        view = _flat.view([leaf])
+        view = flat_view([leaf])
         assert view is not None
         return view.global_norm().value, gx.clip_norm(limit)(leaf)
 

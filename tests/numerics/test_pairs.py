@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradxform import _pairs as pairs
-from gradxform import _threefry as threefry
-from gradxform._backend import backend
-from gradxform._host_elements import Block
-from gradxform._numbers import Exact, Number, Pair
-from gradxform._ranged import Ranged, Space, evaluate, in_float64, powers, settled
+from gradxform.backend.host import longdouble
+from gradxform.backend.host.elements import Block
+from gradxform.backend.lookup import backend
+from gradxform.core import extended
+from gradxform.numerics import random as threefry
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Exact, Number, Pair
+from gradxform.numerics.ranged import Ranged, Space, evaluate, in_float64, powers, settled
 
 XP = Block(0)
 """NumPy's functions, in which pairs of numbers are computed as they are elsewhere."""
@@ -64,11 +66,11 @@ def test_roots_of_pairs() -> None:
     for found in (
         EXACT.sqrt(squares),
         EXACT.root(squares),
-        EXACT.number(pairs.root(XP, Pair(squares.high, squares.low))),
+        EXACT.number(sums.root(XP, Pair(squares.high, squares.low))),
     ):
         for got, right in zip(exactly(found), exactly(squares), strict=True):
             assert abs(got * got - right) <= DIGITS * right
-    odd = pairs.root(XP, np.array([0.0, np.inf, np.nan, 4.0]))
+    odd = sums.root(XP, np.array([0.0, np.inf, np.nan, 4.0]))
     np.testing.assert_array_equal(odd.high, [0.0, np.inf, np.nan, 2.0])
     np.testing.assert_array_equal(odd.low, [0.0] * 4)
 
@@ -124,27 +126,27 @@ def test_sums_that_are_cut_have_twice_the_digits() -> None:
     a, b = some_numbers(5, 100, 20), some_numbers(6, 100, 20)
     x, y, z = list(map(Fraction, a.high.tolist())), list(map(Fraction, b.high.tolist())), exactly(b)
     for found, terms in (
-        (pairs.total(XP, np.abs(a.high), all_of), list(map(abs, x))),
-        (pairs.total_signed(XP, a.high, all_of), x),
-        (pairs.total_squares(XP, [a.high, b.high], all_of), [one * one for one in (*x, *y)]),
-        (pairs.total_products(XP, a.high, b.high, all_of), list(map(mul, x, y))),
-        (pairs.total_products(XP, a.high, Pair(b.high, b.low), all_of), list(map(mul, x, z))),
+        (sums.total(XP, np.abs(a.high), all_of), list(map(abs, x))),
+        (sums.total_signed(XP, a.high, all_of), x),
+        (sums.total_squares(XP, [a.high, b.high], all_of), [one * one for one in (*x, *y)]),
+        (sums.total_products(XP, a.high, b.high, all_of), list(map(mul, x, y))),
+        (sums.total_products(XP, a.high, Pair(b.high, b.low), all_of), list(map(mul, x, z))),
     ):
         assert abs(exactly(found)[0] - sum(terms)) <= Fraction(1, 2**74) * sum(map(abs, terms))
         assert np.all(np.abs(found.low) <= np.spacing(np.abs(found.high)))
     with np.errstate(all="ignore"):
-        huge = pairs.total(XP, np.array([1e308, 1e308]), all_of)
+        huge = sums.total(XP, np.array([1e308, 1e308]), all_of)
     assert (huge.high.tolist(), huge.low.tolist()) == ([np.inf], [0.0])
 
 
 def test_absolute_values_are_rounded_once() -> None:
     parts = np.array([[3.0, 1.0, 0.0, 1e-5], [4.0, 1.0, 0.0, 1.0]])
     plain = np.hypot(*parts) * (1 + 2.0**-50)
-    found = pairs.length(XP, plain, np.array([4.0, 1.0, 1.0, 1.0]), parts)
+    found = sums.length(XP, plain, np.array([4.0, 1.0, 1.0, 1.0]), parts)
     wide = parts.astype(np.longdouble)
     assert found.tolist() == np.sqrt(wide[0] ** 2 + wide[1] ** 2).astype(np.float64).tolist()
     with np.errstate(all="ignore"):
-        odd = pairs.length(XP, np.array([np.inf, np.nan]), np.ones(2), np.array([[np.inf, np.nan], [1.0, 1.0]]))
+        odd = sums.length(XP, np.array([np.inf, np.nan]), np.ones(2), np.array([[np.inf, np.nan], [1.0, 1.0]]))
     np.testing.assert_array_equal(odd, [np.inf, np.nan])
 
 
@@ -157,9 +159,9 @@ def test_a_formula_is_computed_in_pairs_if_an_operand_is_one() -> None:
     assert abs(exactly(found)[0] - (1 + Fraction(1e-20)) / 3) <= DIGITS
     assert evaluate(third, XP, [np.array([1.0])], {"by": 3.0}).tolist() == [1.0 / 3.0]
     wide = np.array([1.0], np.longdouble) / 3
-    assert abs(exactly(pairs.pair(wide))[0] * 3 - 1) <= Fraction(1, 2**60)
-    assert evaluate(in_float64, XP, [pairs.pair(wide)], {}).tolist() == [1.0 / 3.0]
-    assert pairs.rounded(backend("numpy"), wide).tolist() == [1.0 / 3.0]
+    assert abs(exactly(longdouble.pair(wide))[0] * 3 - 1) <= Fraction(1, 2**60)
+    assert evaluate(in_float64, XP, [longdouble.pair(wide)], {}).tolist() == [1.0 / 3.0]
+    assert extended.rounded(backend("numpy"), wide).tolist() == [1.0 / 3.0]
 
 
 def some_ranged(seed: int, widest: int) -> tuple[Ranged, list[Fraction]]:
@@ -235,10 +237,10 @@ def test_pairs_of_longdouble() -> None:
     wide = np.array([1 / np.longdouble(3), 1e300, 0.0, -2.0], np.longdouble)
     far = wide * np.longdouble(2) ** 3000
     for numbers in (wide, far, wide * np.longdouble(2) ** -3000):
-        assert pairs.unpaired(pairs.pair(numbers)).tolist() == numbers.tolist()
-    assert pairs.pair(wide[:1]).exponent is None
+        assert longdouble.unpaired(longdouble.pair(numbers)).tolist() == numbers.tolist()
+    assert longdouble.pair(wide[:1]).exponent is None
     stub = types.SimpleNamespace(compute=lambda formula, value: evaluate(formula, XP, [value], {}))
-    assert pairs.rounded(stub, pairs.pair(wide)).tolist() == wide.astype(np.float64).tolist()
+    assert extended.rounded(stub, longdouble.pair(wide)).tolist() == wide.astype(np.float64).tolist()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -266,7 +268,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
     np.testing.assert_array_equal(settled(odd), [np.inf, np.nan, 0.0])
     assert np.isnan(settled(odd * 2.0)[:2]).all()
     assert SPACE.isfinite(odd).tolist() == [False, False, True]
-    found = pairs.in_units(XP, Pair(np.array([np.inf, 3.0]), np.zeros(2)), np.array([1.0, 2.0**1000]))
+    found = sums.in_units(XP, Pair(np.array([np.inf, 3.0]), np.zeros(2)), np.array([1.0, 2.0**1000]))
     assert found.high[0] == np.inf
     assert of(SPACE.number(found).parts(lambda part: part[1:])) == [3 * Fraction(2) ** 1000]
 

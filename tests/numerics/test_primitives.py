@@ -13,10 +13,10 @@ import pytest
 from support import FRAMEWORKS, MODES, array, arrays, assert_ulp, call, f32, in_mode, tensors
 
 import gradxform as gx
-from gradxform import _backend, _threefry
-from gradxform import _formulas as formulas
-from gradxform._host_elements import Block
-from gradxform._numbers import Pair
+from gradxform.backend import lookup
+from gradxform.backend.host.elements import Block
+from gradxform.numerics import formulas, random
+from gradxform.numerics.double_double import Pair
 from gradxform.proof import parity, reference_state
 from gradxform.testing import max_ulp
 
@@ -123,7 +123,7 @@ def test_whole_numbers_whose_sum_is_the_limit_are_not_clipped(make: Any, framewo
     ],
 )
 def test_formulas_of_numbers(formula: Any, operands: Any, wanted: Any, framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     (beside,) = tensors(framework, [f32(0)])
     given = [backend.stored(np.float64(number), "float64", beside) for number in operands]
     assert float(backend.to_numpy(backend.stored(backend.compute(formula, *given), "float64", beside))) == wanted
@@ -174,7 +174,7 @@ class Same:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "complex64"])
 def test_numpy_arrays_beside_tensors_keep_their_dtype(dtype: str, framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     if framework == "jax" and dtype == "float64":
         pytest.skip("without 64 bits JAX has no such array")
     leaf = np.array([3.0], ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
@@ -292,7 +292,7 @@ for seed in range(6):
 @pytest.mark.parametrize("kind", LARGE)
 def test_norms_of_large_leaves(kind: str, framework: str) -> None:
     leaf = LARGE[kind]
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     (norm,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0)).tolist()
     wide = leaf.astype(np.longdouble)
     right = float(np.sqrt(np.sum(wide * wide)))
@@ -343,9 +343,9 @@ def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_norms_of_large_float64_leaves(framework: str) -> None:
-    from gradxform._pairs import rounded
+    from gradxform.core.extended import rounded
 
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
     found = rounded(backend, backend.norms([backend.from_numpy(leaf)], 2.0))
     wide = leaf.astype(np.longdouble)
@@ -366,7 +366,7 @@ def test_float64_factors_are_rounded_once(expression: str, framework: str) -> No
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_a_float64_sum_does_not_drift(framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     leaf = np.full(3_000_001, 0.1)
     (found,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0))
     square = np.longdouble(0.1) * np.longdouble(0.1)
@@ -510,7 +510,7 @@ for seed in range(6):
 @pytest.mark.parametrize("kind", ROWS)
 def test_norms_of_large_leaves_in_rows(kind: str, framework: str, mode: str) -> None:
     """Of whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads what is not."""
-    leaf, backend = ROWS[kind], _backend.backend(framework)
+    leaf, backend = ROWS[kind], lookup.backend(framework)
     (norm,) = np.asarray(call(framework, mode, lambda leaves: backend.norms(leaves, 2.0), [leaf])).tolist()
     wide = leaf.astype(np.longdouble)
     right = float(np.sqrt(np.sum(wide * wide)))
@@ -532,7 +532,7 @@ def test_subnormal_gradients_within_the_limit_stay_in_compiled_tensorflow(packed
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_empty_leaves_among_many_small_ones(framework: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     leaves = [backend.from_numpy(leaf) for leaf in (f32(), f32(3, 4)) * 8]
     assert np.asarray(backend.norms(leaves, 2.0)).tolist() == [0.0, 5.0] * 8
 
@@ -647,7 +647,7 @@ def test_gradients_that_are_none_keep_the_others_weights() -> None:
 
 def test_numbers_beyond_32_bits_have_random_words_of_their_own() -> None:
     with np.errstate(over="ignore"):
-        found = _threefry.bits(Block(0), (0, 7), np.array([5, 5 + 2**32]))
+        found = random.bits(Block(0), (0, 7), np.array([5, 5 + 2**32]))
         right = reference_state.threefry(0, 7, np.uint32([0, 1]), np.uint32([5, 5]))
     assert [words.view(np.uint32).tolist() for words in found] == [words.tolist() for words in right]
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform import _threads
+from gradxform.backend.host import threads
 from gradxform_numpy import backend
 
 SIZES = (300_000, 100_000, 500_001, 9_000, 40_000, 600_000)
@@ -20,7 +20,7 @@ SIZES = (300_000, 100_000, 500_001, 9_000, 40_000, 600_000)
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_threads, "_count", lambda: 3)
+    monkeypatch.setattr(threads, "_count", lambda: 3)
 
 
 def leaves(scale: float = 1.0) -> list[Any]:
@@ -36,12 +36,12 @@ def test_results_are_in_order_and_all_there() -> None:
         time.sleep(0.01 * (item % 3))
         return item * item
 
-    assert _threads.spread(work, range(40), [1 << 16] * 40) == [i * i for i in range(40)]
+    assert threads.spread(work, range(40), [1 << 16] * 40) == [i * i for i in range(40)]
     assert len(seen) > 1
 
 
 def test_little_work_stays_on_its_thread() -> None:
-    idents = _threads.spread(lambda _: threading.get_ident(), range(9), [100] * 9)
+    idents = threads.spread(lambda _: threading.get_ident(), range(9), [100] * 9)
     assert set(idents) == {threading.get_ident()}
 
 
@@ -50,7 +50,7 @@ def test_an_error_comes_through() -> None:
         raise ValueError(item)
 
     with pytest.raises(ValueError, match=r"\d"):
-        _threads.spread(fail, range(9), [1 << 20] * 9)
+        threads.spread(fail, range(9), [1 << 20] * 9)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e30], ids=["ordinary", "overflow"])
@@ -58,7 +58,7 @@ def test_the_numbers_are_those_of_one_thread(scale: float, monkeypatch: pytest.M
     together = backend.norms(leaves(scale), 2.0)
     clipped = leaves(scale)
     gx.numpy.apply_(gx.clip_global_norm(1.0), clipped)
-    monkeypatch.setattr(_threads, "_count", lambda: 1)
+    monkeypatch.setattr(threads, "_count", lambda: 1)
     assert np.array_equal(together, backend.norms(leaves(scale), 2.0))
     alone = leaves(scale)
     gx.numpy.apply_(gx.clip_global_norm(1.0), alone)
@@ -66,13 +66,13 @@ def test_the_numbers_are_those_of_one_thread(scale: float, monkeypatch: pytest.M
 
 
 def test_views_of_one_memory_are_multiplied_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    spread, shared = _threads.spread, []
+    spread, shared = threads.spread, []
 
     def seen(function: Any, items: Any, sizes: Any) -> Any:
         shared.append(len(items))
         return spread(function, items, sizes)
 
-    monkeypatch.setattr(_threads, "spread", seen)
+    monkeypatch.setattr(threads, "spread", seen)
     whole = np.ones(4_000_000, np.float32)
     gx.numpy.apply_(gx.scale(0.5), [whole[:], whole[:], whole[:], whole[:]])
     assert np.all(whole == 0.0625)
@@ -101,9 +101,9 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 def test_the_users_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert _threads._count() == 1
+    assert threads._count() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "none")
-    assert 1 <= _threads._count() <= 4
+    assert 1 <= threads._count() <= 4
 
 
 def test_work_goes_on_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_work_goes_on_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPa
         def submit(self, *_: Any) -> Any:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(_threads, "_threads", Ended)
-    assert _threads.spread(lambda item: item + 1, range(9), [1 << 20] * 9) == list(range(1, 10))
+    monkeypatch.setattr(threads, "_threads", Ended)
+    assert threads.spread(lambda item: item + 1, range(9), [1 << 20] * 9) == list(range(1, 10))
 
 
 def test_what_was_started_has_ended_when_an_error_comes_through() -> None:
@@ -125,5 +125,5 @@ def test_what_was_started_has_ended_when_an_error_comes_through() -> None:
         ended.append(item)
 
     with pytest.raises(ValueError, match="0"):
-        _threads.spread(work, range(3), [1 << 20] * 3)
+        threads.spread(work, range(3), [1 << 20] * 3)
     assert len(ended) == 2

@@ -139,7 +139,7 @@ def test_the_first_pages_hard_cases_are_those_of_the_whole_table() -> None:
 
 
 def test_every_transform_is_in_the_catalogue() -> None:
-    from gradxform._transformation import factories
+    from gradxform.core.transformation import factories
 
     text = (ROOT / "docs/guides/catalogue.md").read_text()
     for name in factories:

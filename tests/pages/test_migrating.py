@@ -28,7 +28,7 @@ import test_catalogue_peers as catalogue
 from support import INF, NAN, ROOT, assert_bits
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.testing import max_ulp
 
 PAGE = ROOT / "docs/migrating/index.md"
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 def in_framework(name: str) -> Callable[[Callable[[list[Any], float], Any]], Side]:
     """What makes a function of NumPy arrays of one of a framework's arrays."""
-    backend = _backend.backend(name)
+    backend = lookup.backend(name)
 
     def lift(function: Callable[[list[Any], float], Any]) -> Side:
         def side(leaves: Leaves, c: float) -> list[Any]:

@@ -17,7 +17,7 @@ import optree
 from chains import Structure, values
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.proof import parity, reference_leaf
 from gradxform.proof.ulp import ulps
 
@@ -103,7 +103,7 @@ class Wanted:
 def _in_place(tx: gx.GradientTransformation, tree: Any, params: Any) -> parity.Result:
     given = optree.tree_map(np.copy, tree)
     gx.numpy.apply_(tx, given, params=params)
-    return parity.Result("numpy", "in place", parity.named_leaves(given, _backend.backend("numpy")))
+    return parity.Result("numpy", "in place", parity.named_leaves(given, lookup.backend("numpy")))
 
 
 def _moved(
@@ -112,7 +112,7 @@ def _moved(
     """The results of a run that begins in one framework and goes on in another."""
     first, second = moved
     begun, state = runners[first](steps[: structure.moves], params)
-    backend = _backend.backend(second[0])
+    backend = lookup.backend(second[0])
     own = optree.tree_map(backend.from_numpy, params)
     state = gx.from_numpy(gx.to_numpy(state), like=structure.tx.init(own))
     return begun + runners[second](steps[structure.moves :], params, state)[0]
@@ -180,7 +180,7 @@ def _hold_state(
 
 
 def _leaves(state: Any) -> list[tuple[str, Any]]:
-    return [(path, np.asarray(leaf)) for path, leaf in parity.named_leaves(state, _backend.backend("numpy")).items()]
+    return [(path, np.asarray(leaf)) for path, leaf in parity.named_leaves(state, lookup.backend("numpy")).items()]
 
 
 def _said(structure: Structure, seed: int, where: Where, moved: str, what: str) -> str:
@@ -193,7 +193,7 @@ def _said(structure: Structure, seed: int, where: Where, moved: str, what: str) 
 
 def everywhere(inductor: bool = False) -> list[Where]:
     """All frameworks and modes; torch.compile takes seconds for each structure."""
-    found = [(name, mode) for name in _backend.installed() for mode in parity.modes_of(name)]
+    found = [(name, mode) for name in lookup.installed() for mode in parity.modes_of(name)]
     return [where for where in found if inductor or where != ("torch", "compiled")]
 
 

@@ -14,36 +14,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gradxform import GradientTransformation, _backend
-from gradxform._flat import Flat
-from gradxform._transformation import factories
+from gradxform import GradientTransformation
+from gradxform.backend import lookup
+from gradxform.core.flat import Flat
+from gradxform.core.transformation import factories
 
-ALL = _backend.FRAMEWORKS
+ALL = lookup.FRAMEWORKS
 SEAMS = {
-    "limit": "gradxform._flat:limit",
-    "limit_single": "gradxform._formulas:limit_single",
-    "applied_if": "gradxform._stateful:applied_if",
-    "either": "gradxform._stateful:either",
-    "advanced": "gradxform._stateful:advanced",
-    "between": "gradxform._stateful:between",
-    "is_due": "gradxform._due:is_due",
-    "equality": "gradxform._transformation:GradientTransformation.__eq__",
-    "matched": "gradxform.portable:matched",
-    "what is finite": "gradxform.skipping:_zero_nonfinite",
-    "mean of a sum": "gradxform.accumulating:_mean",
-    "what rounding took": "gradxform.accumulating:_rest",
-    "words of a path": "gradxform.adding:_words",
-    "weights of tasks": "gradxform.tasks:_weights",
-    "global_norm": "gradxform.inspecting:global_norm",
-    "norms": "gradxform.inspecting:norms",
-    "nonfinite_paths": "gradxform.inspecting:nonfinite_paths",
-    "has_updated": "gradxform.skipping:has_updated",
-    "metrics": "gradxform.measuring:metrics",
-    "per_example_clip_norm": "gradxform.per_example:per_example_clip_norm",
-    "per_example_clip_global_norm": "gradxform.per_example:per_example_clip_global_norm",
-    "mean": "gradxform.tasks:mean",
-    "pcgrad": "gradxform.tasks:pcgrad",
-    "reverse_gradient": "gradxform.backward:reverse_gradient",
+    "clip_coefficient": "gradxform.core.flat:clip_coefficient",
+    "clip_coefficient_single": "gradxform.numerics.formulas:clip_coefficient_single",
+    "applied_if": "gradxform.core.state:applied_if",
+    "either": "gradxform.core.state:either",
+    "advanced": "gradxform.core.state:advanced",
+    "between": "gradxform.core.state:between",
+    "is_due": "gradxform.transforms.applied:is_due",
+    "equality": "gradxform.core.transformation:GradientTransformation.__eq__",
+    "matched": "gradxform.functions.convert:matched",
+    "what is finite": "gradxform.transforms.skipping:_zero_nonfinite",
+    "mean of a sum": "gradxform.transforms.accumulating:_mean",
+    "what rounding took": "gradxform.transforms.accumulating:_rest",
+    "words of a path": "gradxform.transforms.adding:_words",
+    "weights of tasks": "gradxform.functions.tasks:_weights",
+    "global_norm": "gradxform.functions.inspecting:global_norm",
+    "norms": "gradxform.functions.inspecting:norms",
+    "nonfinite_paths": "gradxform.functions.inspecting:nonfinite_paths",
+    "has_updated": "gradxform.transforms.skipping:has_updated",
+    "metrics": "gradxform.transforms.measuring:metrics",
+    "per_example_clip_norm": "gradxform.functions.per_example:per_example_clip_norm",
+    "per_example_clip_global_norm": "gradxform.functions.per_example:per_example_clip_global_norm",
+    "mean": "gradxform.functions.tasks:mean",
+    "pcgrad": "gradxform.functions.tasks:pcgrad",
+    "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
     "numpy.apply_": "gradxform_numpy._inplace:apply_",
     "torch.apply_": "gradxform_torch._parameters:transformed",
     "torch.attach, saving": "gradxform_torch._attach:Attached._after_saving",

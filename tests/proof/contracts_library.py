@@ -9,8 +9,8 @@ from typing import Any
 from contracts import Contract, after, each, ignored, instead, own, rows, ruled, still
 
 import gradxform as gx
-from gradxform import _backend
-from gradxform import _formulas as formulas
+from gradxform.backend import lookup
+from gradxform.numerics import formulas
 
 COMPILES = FLOWS = ("jax", "tensorflow", "torch")
 CATALOGUE, MEASURING, PRIMITIVES = "transforms/test_catalogue", "transforms/test_measuring", "numerics/test_primitives"
@@ -131,8 +131,8 @@ def _finite(xp: Any, x: Any) -> Any:
     return xp.where(xp.isfinite(x), x, 0.0)
 
 
-def _with_epsilon(limit: Any, backend: Any) -> Any:
-    return lambda norm, c: limit(norm._replace(value=norm.backend.compute(_more, norm.value)), c)
+def _with_epsilon(coefficient: Any, backend: Any) -> Any:
+    return lambda norm, c: coefficient(norm._replace(value=norm.backend.compute(_more, norm.value)), c)
 
 
 def _more(xp: Any, x: Any) -> Any:
@@ -154,10 +154,11 @@ VIEW: Any = (
     ("view.stop", "a stopped gradient comes back", instead(lambda self: self), rows("stop or freeze")),
     ("view.skipped", "a stopped gradient is handed to the optimizer as zeros", instead(lambda self: set()),
      own("backends/test_{f}", "stopped_variables_are_left_out or frozen_parameters_stay"), ("tensorflow", "torch")),
-    ("limit", "a gradient within the limit is scaled up to it",
+    ("clip_coefficient", "a gradient within the limit is scaled up to it",
      instead(lambda norm, c: norm.backend.compute(formulas.quotient, c, norm.value)), HARD),
-    ("limit", "1e-6 is added to the norm", _with_epsilon, HARD),
-    ("limit_single", "float32 norms are compared with the limit in float64", instead(formulas.limit_double),
+    ("clip_coefficient", "1e-6 is added to the norm", _with_epsilon, HARD),
+    ("clip_coefficient_single", "float32 norms are compared with the limit in float64",
+     instead(formulas.clip_coefficient_double),
      each(PRIMITIVES, "float32_is_compared")),
     ("what is finite", "an infinity is let through",
      instead(lambda xp, x, shown: xp.where(abs(shown) >= 0, x, xp.zeros_like(x))), rows("zero_nonfinite")),
@@ -174,8 +175,8 @@ def _state_moves_on(applied_if: Any, view: Any, condition: Any, inner: Any, give
 
 
 def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
-    own, (leaves, _) = _backend.opened(state)
-    other, (likes, structure) = _backend.opened(like)
+    own, (leaves, _) = lookup.opened(state)
+    other, (likes, structure) = lookup.opened(like)
     if own is None or other is None or len(leaves) != len(likes):
         return matched(what, state, like)
     both = zip(leaves, likes, strict=True)
@@ -185,7 +186,7 @@ def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
 
 def _each_by_itself(grads: Any, max_norm: Any) -> Any:
     sums, counts = gx.per_example_clip_norm(grads, max_norm)
-    backend = _backend.lookup(counts)
+    backend = lookup.lookup(counts)
     return sums, None if backend is None else backend.flatten(counts)[0][0]
 
 
@@ -220,8 +221,8 @@ FUNCTIONS: Any = (
 )  # fmt: skip
 
 
-def _reads_a_value(limit: Any, norm: Any, c: Any) -> Any:
-    factor = limit(norm, c)
+def _reads_a_value(coefficient: Any, norm: Any, c: Any) -> Any:
+    factor = coefficient(norm, c)
     return factor if norm.backend.compute(_is_one, factor) else norm.backend.compute(_same, factor)
 
 
@@ -257,7 +258,7 @@ def _nearest(xp: Any, x: Any) -> Any:
 COMPILED: Any = (
     ("kernel.compute", "compiled code rounds what it computes on its way to float32", _rounds_when_compiled,
      rows("chain and 1e25", "compiled"), COMPILES),
-    ("limit", "a value is read while the code is traced", given(_reads_a_value),
+    ("clip_coefficient", "a value is read while the code is traced", given(_reads_a_value),
      rows("clip_global_norm and 2.5", "compiled"), COMPILES),
     ("equality", "an equal transformation is traced anew", instead(lambda self, other: self is other),
      own("backends/test_{f}", "rebuilt_equal_chain_does_not_retrace"), ("jax", "tensorflow")),

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gradxform as gx
-from gradxform import _backend
-from gradxform._transformation import factories
+from gradxform.backend import lookup
+from gradxform.core.transformation import factories
 from gradxform.proof import parity
 from gradxform.proof.gradients import Leaf
 
-EAGER = [(name, "eager") for name in _backend.installed() if name != "jax"]
+EAGER = [(name, "eager") for name in lookup.installed() if name != "jax"]
 """Modes that compile nothing, and look up no operation for its shapes."""
 COMPILED = [("numpy", "eager"), *(where for where in chains_run.everywhere() if where[1] == "compiled")]
 QUICK = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

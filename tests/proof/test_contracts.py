@@ -13,8 +13,9 @@ from mutants import verdict
 from mutants_cosmic import Equivalent, Mutant, drawn
 from mutants_page import page
 
-from gradxform import _backend
-from gradxform._transformation import factories
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.core.transformation import factories
 
 NEEDS_NONE = {"compile"}
 """It computes nothing: the contracts that are seen compiled alone run through it."""
@@ -33,9 +34,9 @@ def test_every_transform_has_a_contract() -> None:
     assert set(factories) <= {contract.target for contract in CONTRACTS}
 
 
-@pytest.mark.parametrize("framework", _backend.FRAMEWORKS)
+@pytest.mark.parametrize("framework", lookup.FRAMEWORKS)
 def test_every_primitive_has_a_contract(framework: str) -> None:
-    primitives = {name for name, value in vars(_backend.Backend).items() if callable(value) and name[0] != "_"}
+    primitives = {name for name, value in vars(Backend).items() if callable(value) and name[0] != "_"}
     wanted = {name for name in primitives - NEEDS_NONE if f"{framework}.{name}" not in NEEDS_NONE_HERE}
     assert {f"kernel.{name}" for name in wanted} <= {c.target for c in CONTRACTS if framework in c.frameworks}
 

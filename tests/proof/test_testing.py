@@ -10,7 +10,7 @@ import pytest
 from support import FRAMEWORKS
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.proof import parity
 from gradxform.testing import assert_parity, max_ulp
 
@@ -59,7 +59,7 @@ def test_parity_holds() -> None:
 
 def lying(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     """NumPy's backend with its products changed."""
-    backend = _backend.backend("numpy")
+    backend = lookup.backend("numpy")
     true = backend.multiply
     monkeypatch.setattr(backend, "multiply", lambda leaves, *rest: change(list(true(leaves, *rest)), leaves))
 
@@ -87,7 +87,7 @@ def test_parity_names_framework_path_and_values(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_lost_none_is_noticed() -> None:
-    backend = _backend.backend("numpy")
+    backend = lookup.backend("numpy")
     result = parity._checked(backend, "eager", {"a": np.ones(1), "b": None}, {"a": np.ones(1), "b": np.ones(1)})
     assert "structure" in result.problem
     result = parity._checked(backend, "eager", {"a": np.ones(1), "b": None}, {"a": np.ones(1)})
@@ -97,7 +97,7 @@ def test_a_lost_none_is_noticed() -> None:
 
 
 def test_another_dtype_and_framework_are_noticed() -> None:
-    numpy = _backend.backend("numpy")
+    numpy = lookup.backend("numpy")
     assert "float64" in parity._checked(numpy, "eager", [np.float32([1])], [np.float64([1])]).problem
     torch = pytest.importorskip("torch")
     assert "Tensor" in parity._checked(numpy, "eager", [np.ones(1)], [torch.ones(1)]).problem

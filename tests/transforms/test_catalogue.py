@@ -16,8 +16,9 @@ import pytest
 from support import FRAMEWORKS, MODES, array, arrays, assert_bits, assert_ulp, bits, call, in_mode, tensors
 
 import gradxform as gx
-from gradxform import _backend, _pairs, _threefry
-from gradxform._host_elements import Block
+from gradxform.backend import lookup
+from gradxform.backend.host.elements import Block
+from gradxform.numerics import elementwise, random
 from gradxform.proof import parity, reference_state
 from gradxform.proof.gradients import few, gradients
 from gradxform.testing import max_ulp
@@ -74,7 +75,7 @@ def gradient_of(step: int) -> Any:
 
 def saved_and_restored(framework: str, state: Any) -> Any:
     """A state as it comes out of a file."""
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     leaves, structure = backend.flatten(state)
     file = io.BytesIO()
     np.savez(file, *(backend.to_numpy(leaf) for leaf in leaves if leaf is not None))
@@ -86,7 +87,7 @@ def saved_and_restored(framework: str, state: Any) -> Any:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_all_is_right_and_a_restored_state_goes_on_bit_by_bit(framework: str, mode: str) -> None:
-    tx, backend = everything(), _backend.backend(framework)
+    tx, backend = everything(), lookup.backend(framework)
 
     def one(updates: Any, state: Any) -> tuple[Any, Any]:
         return tx.update(updates, state)
@@ -123,7 +124,7 @@ STATEFUL = {
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", STATEFUL)
 def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str) -> None:
-    tx, backend = STATEFUL[name], _backend.backend(framework)
+    tx, backend = STATEFUL[name], lookup.backend(framework)
     dtype = "bfloat16" if framework != "numpy" else "float32"
     state = tx.init(tensors(framework, few(dtype)))
     _, new = tx.update(tensors(framework, few(dtype, 1)), state)
@@ -135,7 +136,7 @@ def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str
 
     assert kinds(new) == kinds(state)
     assert {kind[0] for kind in kinds(new) if kind} <= {"float32", "int32", "bool"}
-    assert all(_backend.owner(leaf) is backend for leaf in backend.flatten(new)[0] if leaf is not None)
+    assert all(lookup.owner(leaf) is backend for leaf in backend.flatten(new)[0] if leaf is not None)
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
@@ -147,7 +148,7 @@ def test_a_result_does_not_share_memory_with_the_state(name: str, framework: str
     for step in range(2):
         updates, state = tx.update(tensors(framework, gradients("float32", step)), state)
         before = bits(state)
-        for leaf in _backend.backend(framework).flatten(updates)[0]:
+        for leaf in lookup.backend(framework).flatten(updates)[0]:
             if leaf is not None:
                 leaf[...] = 7
         assert bits(state) == before
@@ -333,8 +334,8 @@ def test_what_can_be_no_schedule() -> None:
 def test_a_blend_is_rounded_once(decay: float) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 500)).astype(np.float32).astype(np.float64)
-    blended = _pairs.blend(Block(0), decay, x, 1.0 - decay, y)
-    increased = _pairs.increased(Block(0), x, decay, y)
+    blended = elementwise.blend(Block(0), decay, x, 1.0 - decay, y)
+    increased = elementwise.increased(Block(0), x, decay, y)
     for i in range(500):
         a, b, first, second = (Fraction(float(number)) for number in (x[i], y[i], decay, 1.0 - decay))
         assert blended[i] == float(first * a + second * b)
@@ -349,7 +350,7 @@ def test_threefry_is_that_of_jax() -> None:
     for seed in (0, 7, 2**32 - 1, 2**40 + 3):
         key = jax.random.wrap_key_data(np.uint32([seed >> 32, seed & 0xFFFFFFFF]), impl="threefry2x32")
         with np.errstate(over="ignore"):
-            first, second = _threefry.bits(Block(0), (seed >> 32, seed & 0xFFFFFFFF), np.arange(1000))
+            first, second = random.bits(Block(0), (seed >> 32, seed & 0xFFFFFFFF), np.arange(1000))
         ours = (first ^ second).view(np.uint32)
         np.testing.assert_array_equal(ours, np.asarray(jax.random.bits(key, (1000,), np.uint32)))
         folded = jax.random.key_data(jax.random.fold_in(key, 5))
@@ -864,7 +865,7 @@ def test_per_example_clips(framework: str, mode: str, dtype: str) -> None:
         (gx.per_example_clip_global_norm, clipped(lambda path: total), (total > 2).sum()),
     ):
         sums, number = call(framework, mode, lambda grads, function=function: function(grads, 2.0), tree)
-        backend = _backend.backend(framework)
+        backend = lookup.backend(framework)
         got = parity.named_leaves(sums, backend)
         for path, right in wanted.items():
             assert got[path].dtype == parity.named_leaves(tree)[path].dtype
@@ -893,7 +894,7 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
         sums, number = gx.per_example_clip_global_norm(given, 2.0)
         alone, _ = gx.per_example_clip_norm(given, 2.0)
     assert all(np.isnan(leaf).all() for leaf in arrays(sums))
-    named = parity.named_leaves(alone, _backend.backend(framework))
+    named = parity.named_leaves(alone, lookup.backend(framework))
     assert {path: bool(np.isnan(leaf).all()) for path, leaf in named.items()} == {"w": True, "b/0": False, "c": False}
     squares = sum((leaf.astype(np.float64) ** 2).reshape(6, -1).sum(axis=1) for leaf in optree.tree_leaves(tree))
     assert int(array(number)) == (squares > 4).sum()  # NaN is not above it
@@ -963,7 +964,7 @@ def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
     candidates = [surgery(trees, [*pair, third]) for pair in orders for third in ([0, 1], [1, 0])]
     for seed in range(3 if mode == "eager" else 1):
         got = call(framework, mode, lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
-        named = parity.named_leaves(got, _backend.backend(framework))
+        named = parity.named_leaves(got, lookup.backend(framework))
         errors = [max(float(np.abs(named[path] - right[path]).max()) for path in named) for right in candidates]
         assert min(errors) < (3e-7 if dtype == "float32" else 2e-15)
         ours = call("numpy", "eager", lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
@@ -997,7 +998,7 @@ def test_the_mean_of_trees(framework: str, mode: str) -> None:
     trees = [gradients("float32", seed) for seed in range(3)]
     got = call(framework, mode, lambda *given: gx.mean(list(given)), *trees)
     named = [parity.named_leaves(tree) for tree in trees]
-    for path, leaf in parity.named_leaves(got, _backend.backend(framework)).items():
+    for path, leaf in parity.named_leaves(got, lookup.backend(framework)).items():
         wanted = (sum(tree[path].astype(np.longdouble) for tree in named) / 3).astype(np.float32)
         assert max_ulp(leaf, wanted) <= 2
 

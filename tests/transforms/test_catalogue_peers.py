@@ -16,8 +16,8 @@ import pytest
 from support import FRAMEWORKS, INF, NAN
 
 import gradxform as gx
-from gradxform import _backend
-from gradxform import _threefry as threefry
+from gradxform.backend import lookup
+from gradxform.numerics import random as threefry
 from gradxform.testing import max_ulp
 
 SHAPES: dict[str, tuple[int, ...]] = {"bias": (16,), "conv": (2, 2, 4, 8), "gain": (), "kernel": (32, 8)}
@@ -52,7 +52,7 @@ def numpys(tree: Any) -> Tree:
 
 
 def tensors(framework: str, tree: Any) -> list[Any]:
-    return [_backend.backend(framework).from_numpy(np.array(leaf)) for leaf in getattr(tree, "values", lambda: tree)()]
+    return [lookup.backend(framework).from_numpy(np.array(leaf)) for leaf in getattr(tree, "values", lambda: tree)()]
 
 
 def named(leaves: Sequence[Any]) -> Tree:
@@ -326,7 +326,7 @@ def test_random_bits_are_those_of_jax(framework: str) -> None:
     """Keys of seeds, of steps and of numbers, and the bits of a shape; JAX gives the exclusive or of two words."""
     jax = pytest.importorskip("jax")
     assert jax.config.jax_threefry_partitionable
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
 
     def words(key: tuple[int, int], count: int) -> Any:
         def formula(xp: Any, numbers: Any) -> Any:
@@ -508,7 +508,7 @@ def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_gradient_surgery_as_in_the_paper(count: int, framework: str) -> None:
     """One result for two tasks; one of those of all orders for three, and each of the eight for some seed."""
-    rng, backend, drawn = np.random.default_rng(1), _backend.backend(framework), set()
+    rng, backend, drawn = np.random.default_rng(1), lookup.backend(framework), set()
     tasks = [[np.float32(rng.standard_normal((2, 2))), np.float32(rng.standard_normal(1))] for _ in range(count)]
     nothing = [*tasks[1:], [np.zeros_like(leaf) for leaf in tasks[0]]]
     for some in (nothing, tasks):
@@ -528,7 +528,7 @@ def test_gradient_surgery_as_in_the_paper(count: int, framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_means_as_in_numpy(framework: str) -> None:
     """NumPy's mean in float64, rounded once."""
-    backend, trees = _backend.backend(framework), [ordinary(seed) for seed in range(5)]
+    backend, trees = lookup.backend(framework), [ordinary(seed) for seed in range(5)]
     for some in (trees, [*trees, CORNERS["NaN"]], [*trees, CORNERS["inf"]]):
         out = gx.mean([{name: backend.from_numpy(leaf) for name, leaf in tree.items()} for tree in some])
         for name in SHAPES:

@@ -11,7 +11,7 @@ import pytest
 from support import FRAMEWORKS, MODES, array, assert_bits, in_mode, tensors
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 
 STATEFUL = {
     "accumulate": gx.accumulate(gx.trace(0.5), 2),
@@ -51,7 +51,7 @@ RUNS += [("torch", "compiled", "masked", "clip_zscore, per leaf")] if ("torch", 
 def test_update(framework: str, mode: str, choice: str, name: str) -> None:
     tx, grads = CHOICES[choice](STATEFUL[name]), tensors(framework, GRADS)
     update, state = in_mode(framework, mode, tx.update), tx.init(grads)
-    assert {_backend.owner(leaf).name for leaf in optree.tree_leaves(state)} <= {framework}
+    assert {lookup.owner(leaf).name for leaf in optree.tree_leaves(state)} <= {framework}
     for _ in range(3):
         updates, state = update(grads, state)
         assert_bits(updates, grads)

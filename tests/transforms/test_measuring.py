@@ -12,7 +12,7 @@ import pytest
 from support import FRAMEWORKS, MODES, array, assert_bits, assert_ulp, call, tensors
 
 import gradxform as gx
-from gradxform import _backend
+from gradxform.backend import lookup
 from gradxform.proof import parity, reference
 from gradxform.proof.gradients import few, gradients
 
@@ -27,7 +27,7 @@ def measured(tx: Any, tree: Any, framework: str = "numpy", mode: str = "eager") 
         return updates, gx.metrics(state)
 
     found = call(framework, mode, one, tree)[1]
-    assert all(isinstance(value, _backend.backend(framework).types) for value in found.values())
+    assert all(isinstance(value, lookup.backend(framework).types) for value in found.values())
     return {name: array(value) for name, value in found.items()}
 
 
@@ -369,7 +369,7 @@ TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_by_path(framework: str, mode: str) -> None:
-    backend = _backend.backend(framework)
+    backend = lookup.backend(framework)
     found = call(framework, mode, lambda tree: gx.norms(tree), TREE)
     assert {path: float(norm) for path, norm in found.items()} == {"dense/kernel": 5.0, "dense/bias": 2.0}
     assert all(backend.dtype(norm) == "float32" and backend.shape(norm) == () for norm in found.values())

@@ -17,7 +17,7 @@ import pytest
 from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
 
 import gradxform as gx
-from gradxform._transformation import factories
+from gradxform.core.transformation import factories
 from gradxform.proof import parity, rows
 from gradxform.proof.cases import Group, mixed, ordinary_and_hard
 from gradxform.proof.gradients import gradients, least

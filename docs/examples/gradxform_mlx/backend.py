@@ -12,10 +12,11 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from gradxform import _pairs as pairs
-from gradxform._backend import register
-from gradxform._numbers import Pair
-from gradxform._ranged import evaluate, in_float64
+from gradxform.backend.lookup import register
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import of_elements
+from gradxform.numerics.ranged import evaluate, in_float64
 from gradxform_mlx import vectors
 from gradxform_numpy.backend import flatten as flatten
 from gradxform_numpy.backend import paths as paths
@@ -106,17 +107,17 @@ def _norm(leaf: mx.array, axes: tuple[int, ...], ord: float) -> Pair:
     """Norms over some axes, which stay as ones; those of float64 leaves with what their rounding takes."""
     size, double, add = _size(leaf), leaf.dtype == mx.float64, _adder(axes)
     if leaf.size == 0 or ord == 1:
-        return _pair(*pairs.total(vectors, size, add)[:2]) if double else _pair(add(size))
+        return _pair(*sums.total(vectors, size, add)[:2]) if double else _pair(add(size))
     if ord == math.inf:
         return _pair(mx.max(size, axis=axes, keepdims=True))
     if ord == 2 and not double:
         return _pair(_root(add(size * size), 2))
     unit = _power_of_two(mx.max(size, axis=axes, keepdims=True))
     if ord == 2:
-        found = pairs.root(vectors, pairs.total_squares(vectors, [size / unit], add))
-        return pairs.in_units(vectors, found, unit)
+        found = sums.root(vectors, sums.total_squares(vectors, [size / unit], add))
+        return sums.in_units(vectors, found, unit)
     powers = (size / unit) ** ord
-    return _pair(_root(pairs.total(vectors, powers, add).high if double else add(powers), ord) * unit)
+    return _pair(_root(sums.total(vectors, powers, add).high if double else add(powers), ord) * unit)
 
 
 def _adder(axes: tuple[int, ...]) -> Callable[[mx.array], mx.array]:
@@ -267,7 +268,7 @@ def elementwise(
 
         def real(*parts: Any) -> mx.array:
             wide = list(map(_wide, parts))
-            found = pairs.elementwise(formula, vectors, wide, numbers, factor, double, static)
+            found = of_elements(formula, vectors, wide, numbers, factor, double, static)
             return found.astype(mx.float64 if double else mx.float32)
 
         return _by_parts(real, *column)
@@ -289,8 +290,8 @@ def sum_over(leaf: mx.array, axes: tuple[int, ...], weights: Any) -> Any:
     if leaf.dtype != mx.float64:
         return add(wide if weights is None else wide * vectors.float64(evaluate(in_float64, vectors, [weights], {})))
     if weights is None:
-        return pairs.total_signed(vectors, wide, add)
-    return pairs.total_products(vectors, wide, _wide(weights), add)
+        return sums.total_signed(vectors, wide, add)
+    return sums.total_products(vectors, wide, _wide(weights), add)
 
 
 # --- backward --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from gradxform._ranged import Space
+from gradxform.numerics.ranged import Space
 
 abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
 expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
@@ -64,7 +64,7 @@ def rounded(x: Any, dtype: str) -> mx.array:
     )
 
 
-def head(x: mx.array) -> mx.array:
+def high_half(x: mx.array) -> mx.array:
     """The number without the lower half of its bits."""
     return (stop_gradient(x).view(mx.int64) & -0x8000000).view(mx.float64)
 
@@ -74,12 +74,12 @@ def extended(x: Any) -> Any:
     return Space(sys.modules[__name__]).number(x)
 
 
-def kept(x: Any) -> Any:
+def materialize(x: Any) -> Any:
     """An array that is used more than once."""
     return x
 
 
-def fixed(x: Any) -> Any:
+def no_reassociation(x: Any) -> Any:
     """The number: sums are computed as they are written."""
     return x
 

@@ -1,0 +1,160 @@
+"""Formulas computed on the host: in NumPy's float64 vectors, or in Python floats where no vector is needed.
+
+For frameworks whose vectors of norms and factors can be read at no cost: NumPy itself, and PyTorch on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Namespace:
+    """NumPy's functions under the names that formulas use."""
+
+    isfinite = staticmethod(np.isfinite)
+    sqrt = staticmethod(np.sqrt)
+    abs = staticmethod(np.abs)
+    sum = staticmethod(np.add.reduce)
+    max = staticmethod(np.maximum.reduce)
+    any = staticmethod(np.any)
+    mask = staticmethod(np.array)
+    expm1 = staticmethod(np.expm1)
+    log = staticmethod(np.log)
+    cos = staticmethod(np.cos)
+    sin = staticmethod(np.sin)
+    floor = staticmethod(np.floor)
+    sort = staticmethod(np.sort)
+    reshape = staticmethod(np.reshape)
+    zeros_like = staticmethod(np.zeros_like)
+    ones_like = staticmethod(np.ones_like)
+    shift_left = staticmethod(np.left_shift)
+    shift_right = staticmethod(np.right_shift)
+
+    @staticmethod
+    def arange(count: int) -> Any:
+        """The numbers from zero."""
+        return np.arange(count, dtype=np.float64)
+
+    @staticmethod
+    def int32(x: Any) -> Any:
+        """Whole numbers with the lower 32 bits alone."""
+        return np.asarray(x).astype(np.int64).astype(np.int32)
+
+    @staticmethod
+    def float64(x: Any) -> Any:
+        """Whole numbers in float64."""
+        return np.asarray(x).astype(np.float64)
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Elementwise choice; of a single condition without an array."""
+        return (yes if condition else no) if isinstance(condition, np.bool_) else np.where(condition, yes, no)
+
+    @staticmethod
+    def stop_gradient(x: Any) -> Any:
+        """NumPy has no gradients."""
+        return x
+
+    @staticmethod
+    def rounded(x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+        wide = np.asarray(x, np.float64)
+        near = wide if dtype == "float64" else wide.astype(np.float32)
+        return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
+
+    @staticmethod
+    def extended(x: Any) -> Any:
+        """A number with an exponent of more bits."""
+        return np.asarray(x, np.longdouble)[()]
+
+    @staticmethod
+    def materialize(x: Any) -> Any:
+        """An array that is used more than once."""
+        return x
+
+    @staticmethod
+    def no_reassociation(x: Any) -> Any:
+        """The number: sums are computed as they are written."""
+        return x
+
+    @staticmethod
+    def high_half(x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        return (np.asarray(x).view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)
+
+    @staticmethod
+    def take(vector: Any, index: Any) -> Any:
+        """Some numbers of a vector."""
+        return vector[list(index) if isinstance(index, tuple) else index]
+
+    @staticmethod
+    def stack(numbers: Sequence[Any]) -> Any:
+        """Numbers as a vector."""
+        return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
+
+
+class Floats:
+    """The same functions of Python floats, many times faster than 0-d arrays."""
+
+    isfinite = staticmethod(math.isfinite)
+    sqrt = staticmethod(math.sqrt)
+    abs = staticmethod(abs)
+    expm1 = staticmethod(math.expm1)
+    log = staticmethod(math.log)
+
+    @staticmethod
+    def stop_gradient(x: float) -> float:
+        """A Python float has no gradient."""
+        return x
+
+    @staticmethod
+    def where(condition: bool, yes: float, no: float) -> float:
+        """One of two numbers."""
+        return yes if condition else no
+
+    @staticmethod
+    def stack(numbers: Sequence[float]) -> Any:
+        """Numbers as a vector."""
+        return np.array(numbers)
+
+    @staticmethod
+    def rounded(x: float, dtype: str) -> float:
+        """To the nearest number of a dtype; a Python float is of float64."""
+        return x if dtype == "float64" else ctypes.c_float(x).value
+
+
+def _bfloat16(near: Any) -> Any:
+    """From float32 to the nearest number of eight significant bits."""
+    mantissa, exponent = np.frexp(near)
+    return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
+
+
+def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+    """A formula of numbers and vectors; a Python float if the result has no axes."""
+    given = [_operand(operand) for operand in operands]
+    if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
+        try:
+            return formula(Floats, *given)
+        except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or what floats have not
+            pass
+    with np.errstate(all="ignore"):
+        result = formula(Namespace, *given, **static)
+    if np.ndim(result) or isinstance(result, np.longdouble):
+        return result
+    return float(result)
+
+
+def _operand(operand: Any) -> Any:
+    """Vectors as they are (longdouble where the precision of float64 is not enough), numbers as Python floats."""
+    if type(operand) is float:
+        return operand
+    if isinstance(operand, np.longdouble) or (isinstance(operand, np.ndarray) and operand.dtype == np.longdouble):
+        return operand
+    if isinstance(operand, np.ndarray) and operand.ndim:
+        return operand.astype(np.float64, copy=False)
+    return float(operand)

@@ -1,0 +1,210 @@
+"""Which backend owns an array, found by its type; no framework is imported that the user has not imported."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from gradxform.backend.protocol import Backend
+
+FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
+_ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
+_NO_ARRAYS = {"builtins", "gradxform", "keras"}
+"""Modules whose types are no arrays, of which no backend is looked for; Keras has an adapter, and no arrays."""
+_NUMBERS = (int, float, complex)
+_by_type: dict[type, Backend] = {}
+_others: dict[str, Backend] = {}
+"""Backends of other frameworks, which have been imported, by their names."""
+
+
+def installed() -> tuple[str, ...]:
+    """The names of the frameworks that can be imported here, NumPy first; without those of other backends."""
+    return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None)
+
+
+def known() -> tuple[str, ...]:
+    """The names of the frameworks, and of those whose backends have been imported."""
+    return *FRAMEWORKS, *_others
+
+
+def extends(name: str) -> bool:
+    """Whether there is a backend of another framework: one that has been imported, or a package `gradxform_<name>`."""
+    if name in _others or name in _NO_ARRAYS:
+        return name in _others
+    return name.isidentifier() and _is_package(f"gradxform_{name}", tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=256)
+def _is_package(name: str, path: tuple[str, ...]) -> bool:
+    """Whether there is a package of that name with a file `backend.py`; a mere folder may be called so too."""
+    spec = importlib.util.find_spec(name)
+    folders = spec.submodule_search_locations if spec is not None and spec.origin is not None else None
+    return any(os.path.exists(os.path.join(folder, "backend.py")) for folder in folders or ())
+
+
+def adapter(name: str) -> ModuleType:
+    """The package `gradxform_<name>`; an ImportError that says what to install if it cannot be had."""
+    try:
+        return importlib.import_module(f"gradxform_{name}")
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        hint = f": pip install 'gradxform[{name}]'" if name in FRAMEWORKS or name == "keras" else ""
+        raise ImportError(f"gradxform.{name} needs {missing!r}, which is not installed{hint}") from error
+
+
+def backend(name: str) -> Backend:
+    """The backend of a framework by its name."""
+    return _others[name] if name in _others else cast(Backend, adapter(name).backend)
+
+
+def register(backend: Backend) -> None:
+    """Make a backend and its own types known; each backend package does so when it is imported."""
+    _by_type.update(dict.fromkeys(backend.types, backend))
+    if backend.name not in FRAMEWORKS:
+        _others[backend.name] = backend
+
+
+def preload() -> None:
+    """Import PyTorch's backend if the user has imported PyTorch, so that `torch.compile` meets no import by name.
+
+    It follows an import statement inside of what it traces, but not importlib, which serves the other frameworks.
+    """
+    if "torch" in sys.modules:
+        import gradxform_torch  # noqa: F401
+
+
+def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
+    """Whether all leaves but None are arrays of a backend, of types that have been seen before."""
+    return all(kind is type(None) or _by_type.get(kind) is backend for kind in {type(leaf) for leaf in leaves})
+
+
+def owner(leaf: Any) -> Backend | None:
+    """The backend that owns an array, found by its type; None for a Python number and for what is no array."""
+    kind = type(leaf)
+    known = _by_type.get(kind)
+    return known if known is not None else _search(kind)
+
+
+def _search(kind: type) -> Backend | None:
+    for base in kind.__mro__:
+        root = base.__module__.partition(".")[0]
+        name = _ALIASES.get(root, root)
+        if name in sys.modules and (name in FRAMEWORKS or extends(name)):
+            found = backend(name)
+            if issubclass(kind, found.types):
+                if not issubclass(kind, np.ma.MaskedArray):  # which each tree is searched for
+                    _by_type[kind] = found
+                return found
+    return None
+
+
+def unwrapped(leaf: Any) -> Any:
+    """The array in a variable of Keras, of the framework that Keras runs on, or of Flax NNX; others are themselves."""
+    root = type(leaf).__module__.partition(".")[0]
+    if root == "keras" and hasattr(leaf, "assign") and hasattr(leaf, "value"):
+        return leaf.value
+    return leaf[...] if root == "flax" and hasattr(type(leaf), "get_value") else leaf
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf is a bare Python number, which every framework adopts."""
+    return isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
+
+
+def lookup(tree: Any) -> Backend | None:
+    """The backend that owns a tree; None if the tree has no leaves.
+
+    Raises:
+        TypeError: a leaf that no framework here knows.
+    """
+    return opened(tree)[0]
+
+
+def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
+    """The backend that owns a tree, with the leaves and the structure that it finds; None if there are no leaves."""
+    first = unwrapped(first_leaf(tree))
+    found = None if first is None else owner(first)
+    if found is None or found.name == "numpy":
+        if first is None or (found is None and not is_number(first)):
+            found = _by_engine(tree)
+        else:
+            numpy = backend("numpy")
+            flat = numpy.flatten(tree)
+            if belong(numpy, flat[0]):
+                return numpy, flat
+            found = _beside_numpy(tree, numpy, flat[0])
+    if found is None:
+        return None, ([], None)
+    leaves, structure = found.flatten(tree)
+    return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
+
+
+def first_leaf(tree: Any) -> Any:
+    """The first leaf found through Python's own containers alone; None if there is none."""
+    if isinstance(tree, dict):
+        tree = tree.values()
+    elif not isinstance(tree, (list, tuple)):
+        return tree
+    for child in tree:
+        leaf = first_leaf(child)
+        if leaf is not None:
+            return leaf
+    return None
+
+
+def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
+    """NumPy's backend, or the one of a framework whose arrays stand beside NumPy's in the tree."""
+    for leaf in leaves:
+        found = owner(leaf)
+        if found is not None and found is not numpy:
+            return found
+        if found is None and leaf is not None and not is_number(leaf):
+            engine = _by_engine(tree)
+            if engine is not None:
+                return engine
+    return numpy
+
+
+def _by_engine(tree: Any) -> Backend | None:
+    """The first imported framework whose tree engine opens the tree down to arrays, its own rather than NumPy's."""
+    opaque = container = None
+    for name in known():
+        if name in sys.modules or name in _others:
+            candidate = backend(name)
+            leaves = [leaf for leaf in candidate.flatten(tree)[0] if leaf is not None]
+            if not leaves:
+                return None
+            strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
+            owners = {found.name for found in map(owner, leaves) if found is not None}
+            if not strange and (candidate.name in owners or (candidate.name == "numpy" and not owners)):
+                return candidate
+            if owners == {"numpy"} and not strange and container is None:
+                container = candidate
+            if strange and (opaque is None or owners):  # one that finds arrays has looked deeper
+                path = candidate.paths(tree)[[leaf is strange[0] for leaf in candidate.flatten(tree)[0]].index(True)]
+                opaque = (path, strange[0])
+    if opaque is None or container is not None:
+        return container
+    path, leaf = opaque
+    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+    raise TypeError(
+        f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
+        f"({', '.join(known())}); {_advice(leaf)}"
+    )
+
+
+def _advice(leaf: Any) -> str:
+    """What to do about a leaf that is no array."""
+    if type(leaf).__name__ == "KerasTensor":
+        return "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
+    if callable(leaf):
+        return "leave it out: hand in the arrays of a model, such as equinox.filter(model, equinox.is_inexact_array)"
+    return "hand in a pytree of arrays, with None where there is no gradient"

@@ -1,0 +1,156 @@
+"""What a run of the benchmark shows: tables, the page in Markdown, the file in JSON, the points of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from gradxform.cli.bench import picture
+from gradxform.cli.bench.lines import Line, Measurements, Plan, number
+from gradxform.cli.bench.task import CHAINS, TREES, Program, transformation
+from gradxform.cli.bench.timing import Measured, Spread
+
+_HEADERS = (
+    "ours\nms",
+    "native\nms",
+    "\nratio",
+    "\nquartiles",
+    "times\nfloor",
+    "first s\nours/nat.",
+    "extra MB\nours/nat.",
+)
+
+
+def table(result: Measurements) -> Table:
+    """The table of one tree on the terminal."""
+    shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
+    shown.add_column("\nmode", no_wrap=True)
+    for header in ("\nchain", *_HEADERS):
+        shown.add_column(header, justify="right", no_wrap=True)
+    last = ""
+    for line in result.lines:
+        label, cells = line.label, _cells(line, result)
+        cells[2] = f"[{_colour(line.measured.ratio)}]{cells[2]}[/]"
+        shown.add_row(label if label != last else "", str(line.chain), *cells)
+        last = label
+    return shown
+
+
+def _cells(line: Line, result: Measurements) -> list[str]:
+    """The numbers of a line, in the order of the headers."""
+    m = line.measured
+    return [
+        number(m.ours.seconds.median * 1e3),
+        number(m.native.seconds.median * 1e3),
+        _ratio(m.ratio.median),
+        f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
+        number(m.ours.seconds.median / result.floor.median),
+        f"{m.ours.first:.1f}/{m.native.first:.1f}",
+        _megabytes(m),
+    ]
+
+
+def _colour(ratio: Spread) -> str:
+    """Green for faster, red for slower, neither where the quartiles hold both."""
+    return "green" if ratio.high < 1 else "bold red" if ratio.low > 1 else "yellow"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def _megabytes(measured: Measured) -> str:
+    sizes = (measured.ours.memory, measured.native.memory)
+    return "/".join("-" if size is None else f"{size / 1e6:.0f}" for size in sizes)
+
+
+def explanation(plan: Plan, programs: dict[str, Program]) -> str:
+    """What the chains, the modes and the native sides are."""
+    chains = (f"chain of {chain}: {transformation(CHAINS[chain])!r}" for chain in plan.chains)
+    modes = [mode for program in programs.values() for mode in program.MODES]
+    pairs = [(mode, chain) for mode in modes for chain in plan.chains]
+    limited = any(not plan.has(mode, len(TREES[name]()), chain) for name in plan.trees for mode, chain in pairs)
+    longer = f"chains of more than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
+    without = f"left out: compiled modes on trees of more than 500 leaves, {longer}"
+    return "\n".join(
+        (
+            *chains,
+            "ratio: time of ours / time of the native way, the median over pairs run in turn",
+            "floor: np.dot and np.multiply(out=), each once, on one array of the tree's size",
+            "first s: seconds of the first call, with tracing and compilation",
+            "extra MB: rise of resident memory in a call, result included; - where unknown",
+            *([without] if limited else []),
+        )
+    )
+
+
+def verdict(results: Sequence[Measurements]) -> str:
+    """Counts of faster and slower pairs, and the worst one."""
+    lines = [line for result in results for line in result.lines]
+    faster = sum(line.measured.ratio.high < 1 for line in lines)
+    slower = sum(line.measured.ratio.low > 1 for line in lines)
+    worst = max(lines, key=lambda line: line.measured.ratio.median)
+    return (
+        f"of {len(lines)} pairs, gradxform is faster in {faster}, slower in {slower}; "
+        f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, chain of {worst.chain})"
+    )
+
+
+def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
+    """What `bench.json` holds."""
+    return {
+        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "ours / native"},
+        "chains": {str(chain): repr(transformation(CHAINS[chain])) for chain in plan.chains},
+        "trees": {
+            result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": result.floor._asdict()}
+            for result in results
+        },
+        "lines": [_line_as_json(line) for result in results for line in result.lines],
+    }
+
+
+def _line_as_json(line: Line) -> dict[str, Any]:
+    """A line without nesting but for the two sides."""
+    entries = asdict(line)
+    return {key: value for key, value in entries.items() if key != "measured"} | _named(entries["measured"])
+
+
+def _named(value: Any) -> Any:
+    """Spreads as mappings, which `asdict` leaves as they are."""
+    if isinstance(value, Spread):
+        return value._asdict()
+    return {key: _named(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], results: Sequence[Measurements]) -> str:
+    """The tables in Markdown, with what one must know to read them."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
+    lines = [f"Written by `{about['command']}` on {about['date'][:10]}: {machine}; {versions}.", ""]
+    lines += [f"- {text}" for text in explanation(plan, programs).splitlines()] + ["", verdict(results) + ".", ""]
+    names = ["mode", "chain", *(" ".join(header.split()) for header in _HEADERS)]
+    for result in results:
+        lines += [f"**{result.title}**", "", "| " + " | ".join(names) + " |"]
+        lines.append("| --- |" + " ---: |" * (len(names) - 1))
+        lines += [
+            "| " + " | ".join((line.label, str(line.chain), *_cells(line, result))) + " |" for line in result.lines
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def points(results: Iterable[Measurements]) -> Iterator[picture.Point]:
+    """The points of the picture."""
+    for line in (line for result in results for line in result.lines):
+        yield picture.Point(line.label, line.beside, line.tree, line.chain, *line.measured.ratio)
+
+
+def foot(about: dict[str, Any]) -> str:
+    """What the picture says in small print."""
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores, {about['date'][:10]}"
+    return f"Marks are medians of pairs run in turn, lines reach from quartile to quartile. {machine}\n{versions}"

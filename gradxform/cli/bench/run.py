@@ -1,0 +1,209 @@
+"""The benchmark: gradxform beside each framework's own way of doing the same work.
+
+Both sides are measured in turn, in one process and in one run, so that whatever else the machine does slows both down;
+a line's ratio is the median over the repetitions of ours divided by the native one. First the results of both
+sides are compared: where they do not agree, nothing is timed and the run ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import importlib
+import json
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+import gradxform
+from gradxform.backend import lookup
+from gradxform.cli.bench import picture, report
+from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
+from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, Tree, elements, gradients, transformation
+from gradxform.cli.bench.timing import Disagreement, Effort, Measured, floor, measure
+from gradxform.cli.demo.task import NAMES
+from gradxform.cli.quiet import quiet
+
+_MEMORY_FROM = 1 << 24
+"""Trees of fewer bytes are lost in what allocators keep; their memory is not reported."""
+
+
+def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, out: Path, console: Console) -> int:
+    """Measure, show a table for each tree, and write `bench.json`, `bench.md` and `bench.png`.
+
+    Args:
+        quick: three trees and chains of one and three transforms, a few repetitions; else all of it.
+        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all of them. One that is not installed is
+            named and left out.
+        trees: some of "mlp", "many", "resnet50", "gpt2"; None for those of the form asked for.
+        out: the folder for both files; it is made if it is not there.
+        console: where progress and tables go.
+
+    Returns:
+        The exit code, 0.
+
+    Raises:
+        ValueError: an unknown framework or tree, no framework that is installed, or an `out` that is no folder.
+        Disagreement: two sides that do not give the same result.
+    """
+    plan = QUICK if quick else FULL
+    _known("framework", frameworks, lookup.FRAMEWORKS)
+    _known("tree", trees, tuple(TREES))
+    plan = plan if trees is None else plan._replace(trees=list(dict.fromkeys(trees)))
+    _make(out)
+    programs, left_out = _programs(list(dict.fromkeys(frameworks or lookup.FRAMEWORKS)))
+    for name, reason in left_out.items():
+        console.print(f"left out: {NAMES[name]}, {reason}", markup=False, highlight=False)
+    if not programs:
+        raise ValueError(f"bench: none of {', '.join(left_out)} is installed; there is nothing to measure")
+    about = _about(_command(quick, frameworks, trees), quick, programs, left_out)
+    _warn_if_busy(about["machine"], console)
+    results = _measure_all(plan, programs, console)
+    console.print(f"\n{report.explanation(plan, programs)}\n\n{report.verdict(results)}", markup=False, highlight=False)
+    (out / "bench.json").write_text(json.dumps(about | report.as_json(plan, results), indent=1) + "\n")
+    (out / "bench.md").write_text(report.page(about, plan, programs, results))
+    picture.write(list(report.points(results)), report.foot(about), out / "bench.png")
+    files = f"{out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}"
+    console.print(f"written: {files}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+# --- what to measure -------------------------------------------------------------------------------------------------
+
+
+def _known(kind: str, given: Sequence[str] | None, known: Sequence[str]) -> None:
+    for name in given if given is not None else known:
+        if name not in known:
+            raise ValueError(f"bench: no {kind} is named {name!r}; the known ones are {', '.join(known)}")
+    if given is not None and not given:
+        raise ValueError(f"bench: no {kind} was given; the known ones are {', '.join(known)}")
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"bench: {str(out)!r} cannot be a folder for bench.json and bench.png ({error})") from error
+
+
+def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:
+    """The frameworks' halves of the benchmark, and why some are not there."""
+    found: dict[str, Program] = {}
+    left_out: dict[str, str] = {}
+    for name in wanted:
+        try:
+            with quiet():
+                program = cast(Program, importlib.import_module(f"gradxform_{name}.bench"))
+                program.device()
+            found[name] = program
+        except ModuleNotFoundError as error:
+            left_out[name] = f"{error.name} is not installed (pip install 'gradxform[{name}]')"
+    return found, left_out
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def _measure_all(plan: Plan, programs: dict[str, Program], console: Console) -> list[Measurements]:
+    """Every tree in every mode with every chain; a table is shown as soon as its tree is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    total = sum(len(list(_pairs(plan, programs, len(TREES[name]())))) for name in plan.trees)
+    results = []
+    # A bar that refreshes itself does so in a thread, which would be measured too.
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
+        bar = progress.add_task("", total=total)
+        for name in plan.trees:
+            results.append(_measure_tree(plan, programs, name, progress, bar))
+            console.print(report.table(results[-1]))
+    return results
+
+
+def _measure_tree(plan: Plan, programs: dict[str, Program], name: str, progress: Progress, bar: TaskID) -> Measurements:
+    """One tree in every mode with every chain."""
+    shapes = TREES[name]()
+    tree = gradients(shapes)
+    result = Measurements(name, len(shapes), elements(shapes), floor(tree, plan.effort), [])
+    for framework, mode, chain in _pairs(plan, programs, result.leaves):
+        description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
+        progress.update(bar, description=description, refresh=True)
+        memory = _memory_is_known(programs[framework], result.elements)
+        measured = _measure(framework, mode, name, chain, tree, plan.effort, memory)
+        result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
+        progress.advance(bar)
+    return result
+
+
+def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tuple[str, Mode, int]]:
+    """Framework, mode and chain of all that is measured on a tree."""
+    for framework, program in programs.items():
+        for mode in program.MODES:
+            yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
+
+
+def _memory_is_known(program: Program, count: int) -> bool:
+    """Whether the process's resident memory tells what a call on so many elements takes."""
+    return program.GIVES_MEMORY_BACK and program.device() == "cpu" and 4 * count >= _MEMORY_FROM
+
+
+def _measure(framework: str, mode: Mode, name: str, chain: int, tree: Tree, effort: Effort, memory: bool) -> Measured:
+    try:
+        ours, native = mode.sides(CHAINS[chain], tree)
+        return measure(ours, native, tree, chain, effort, memory)
+    except Disagreement as error:
+        where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r} beside {mode.native}"
+        raise Disagreement(f"bench: the two sides do not agree ({where}): {error}") from error
+
+
+def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
+    load, cores = machine["load_at_start"], machine["cores"]
+    if load is not None and load > cores / 2:
+        text = f"this machine is busy (load {load:.1f} on {cores} cores): ratios will be noisy, times too long"
+        console.print(text, style="yellow", markup=False, highlight=False)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None) -> str:
+    """What measures the same again; where the files go does not matter."""
+    words = ["gradxform bench", "--quick" if quick else "--full"]
+    words += [
+        f"{option} {','.join(names)}" for option, names in (("--frameworks", frameworks), ("--trees", trees)) if names
+    ]
+    return " ".join(words)
+
+
+def _about(command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str]) -> dict[str, Any]:
+    """What a reader of the numbers must know: when, where, with which versions, and how to run it again."""
+    versions = {"python": platform.python_version(), "gradxform": gradxform.__version__}
+    for program in programs.values():
+        versions |= program.versions()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "form": "quick" if quick else "full",
+        "versions": versions,
+        "machine": _machine(),
+        "devices": {name: program.device() for name, program in programs.items()},
+        "left_out": left_out,
+    }
+
+
+def _machine() -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {"system": platform.platform(), "processor": _processor(), "cores": usable, "load_at_start": load}
+
+
+def _processor() -> str:
+    """The processor's name; on Linux, `platform` does not know it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,174 @@
+"""What the benchmark measures: trees of gradients, chains, and what a framework's half of it brings."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+import gradxform
+from gradxform.core.transformation import GradientTransformation
+
+Array = Any
+"""A NumPy array, float32 unless said otherwise."""
+Shapes = dict[str, tuple[int, ...]]
+Tree = dict[str, Array]
+"""Gradients by path."""
+
+_SEED = 0
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+def mlp() -> Shapes:
+    """Kernels and biases of a perceptron for MNIST, 784-128-64-10."""
+    widths = (784, 128, 64, 10)
+    shapes: Shapes = {}
+    for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
+        shapes |= {f"dense{i}/kernel": (fan_in, fan_out), f"dense{i}/bias": (fan_out,)}
+    return shapes
+
+
+def many() -> Shapes:
+    """2000 leaves of 256 numbers: nothing but overhead."""
+    return {f"layer{i}/scale": (256,) for i in range(2000)}
+
+
+def resnet50() -> Shapes:
+    """The parameters of ResNet-50, convolutions as [out, in, height, width]: He et al., 2015."""
+    shapes: Shapes = _convolution("conv1", 64, 3, 7, "bn1")
+    channels = 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        width = 64 << stage
+        for block in range(blocks):
+            prefix = f"layer{stage + 1}/{block}"
+            for i, (out, into, size) in enumerate(((width, channels, 1), (width, width, 3), (4 * width, width, 1)), 1):
+                shapes |= _convolution(f"{prefix}/conv{i}", out, into, size, f"{prefix}/bn{i}")
+            if block == 0:
+                shapes |= _convolution(f"{prefix}/downsample/0", 4 * width, channels, 1, f"{prefix}/downsample/1")
+            channels = 4 * width
+    return shapes | {"fc/weight": (1000, channels), "fc/bias": (1000,)}
+
+
+def _convolution(name: str, out: int, into: int, size: int, norm: str) -> Shapes:
+    """A convolution without a bias, and the batch normalisation behind it."""
+    return {f"{name}/weight": (out, into, size, size), f"{norm}/weight": (out,), f"{norm}/bias": (out,)}
+
+
+def gpt2() -> Shapes:
+    """The parameters of GPT-2 with 124 million of them: Radford et al., 2019."""
+    width = 768
+    shapes: Shapes = {"wte": (50257, width), "wpe": (1024, width)}
+    for block in range(12):
+        shapes |= _scale_and_bias(f"h/{block}/ln_1", width)
+        shapes |= _affine(f"h/{block}/attn/c_attn", width, 3 * width) | _affine(f"h/{block}/attn/c_proj", width, width)
+        shapes |= _scale_and_bias(f"h/{block}/ln_2", width)
+        shapes |= _affine(f"h/{block}/mlp/c_fc", width, 4 * width) | _affine(f"h/{block}/mlp/c_proj", 4 * width, width)
+    return shapes | _scale_and_bias("ln_f", width)
+
+
+def _affine(name: str, fan_in: int, fan_out: int) -> Shapes:
+    return {f"{name}/weight": (fan_in, fan_out), f"{name}/bias": (fan_out,)}
+
+
+def _scale_and_bias(name: str, width: int) -> Shapes:
+    return {f"{name}/weight": (width,), f"{name}/bias": (width,)}
+
+
+TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (mlp, many, resnet50, gpt2)}
+
+
+def elements(shapes: Shapes) -> int:
+    """How many numbers a tree holds."""
+    return sum(map(math.prod, shapes.values()))
+
+
+def gradients(shapes: Shapes) -> Tree:
+    """Normal numbers, the same in every run."""
+    rng = np.random.default_rng(_SEED)
+    return {path: rng.standard_normal(shape, dtype=np.float32) for path, shape in shapes.items()}
+
+
+# --- chains ----------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A transform by its name, and its one hyperparameter."""
+
+    name: str
+    value: float
+
+
+CHAINS: Mapping[int, Sequence[Step]] = {
+    1: (Step("clip_global_norm", 1.0),),
+    3: (Step("clip_value", 0.5), Step("clip_global_norm", 1.0), Step("scale", -0.1)),
+    8: (
+        Step("clip_value", 0.5),
+        Step("clip_norm", 6.0),
+        Step("scale", 2.0),
+        Step("clip_norm", 10.0),
+        Step("clip_value", 0.3),
+        Step("clip_global_norm", 20.0),
+        Step("clip_norm", 1.0),
+        Step("scale", -0.1),
+    ),
+}
+"""Chains by length. Limits are such that each clip is due in some tree, and none where a norm is so small (below 0.1)
+that the 1e-6 that PyTorch adds to norms would show."""
+
+
+def transformation(steps: Sequence[Step]) -> GradientTransformation:
+    """The chain in gradxform; a single transform as it stands."""
+    made = [getattr(gradxform, step.name)(step.value) for step in steps]
+    return made[0] if len(made) == 1 else gradxform.chain(*made)
+
+
+# --- a framework's half ----------------------------------------------------------------------------------------------
+
+
+def _nothing() -> None:
+    """For work that leaves its input as it was."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way of doing the work."""
+
+    run: Callable[[], Any]
+    """The work, until its result is there; this is what is timed."""
+    leaves: Callable[[Any], list[Array]]
+    """The result as NumPy arrays in the order of the tree."""
+    restore: Callable[[], None] = _nothing
+    """Puts the input back; called before every run, outside of the time."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way of running a framework, in which both sides are measured."""
+
+    name: str
+    """"in place", "jit"."""
+    native: str
+    """What stands on the other side, in words."""
+    sides: Callable[[Sequence[Step], Tree], tuple[Side, Side]]
+    """Ours and the native one, each with arrays of its own if it writes to them."""
+    compiled: bool = False
+
+
+class Program(Protocol):
+    """What `gradxform_<framework>.bench` brings."""
+
+    MODES: Sequence[Mode]
+    GIVES_MEMORY_BACK: bool
+    """Whether freed memory leaves the process, so that its resident memory shows what a call takes."""
+
+    def versions(self) -> dict[str, str]:
+        """The versions of the framework and of the libraries that stand on the native side."""
+
+    def device(self) -> str:
+        """The device that arrays are on, in the framework's words; "cpu" for the processor."""

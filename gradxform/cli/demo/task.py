@@ -1,0 +1,117 @@
+"""The task of the demo: data, first weights and batches, the same for every framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Protocol
+
+import numpy as np
+
+from gradxform.core.transformation import GradientTransformation
+
+Array = Any
+"""A NumPy array; with `Weights` and `Gradients`, float32 by path: "rnn/recurrent"."""
+Weights = Mapping[str, Array]
+Gradients = dict[str, Array]
+
+OnStep = Callable[[float, Gradients, Gradients], None]
+"""Called after each step with the batch's loss, the gradients of autodiff, and what the chain made of them."""
+
+NAMES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
+"""The frameworks' names as people write them."""
+
+HIDDEN = 64
+GAIN = 1.1
+LEARNING_RATE = 0.01
+MOMENTUM = 0.9
+BATCH = 128
+CLASSES = 10
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """Handwritten digits read pixel by pixel by a recurrent network, and how to train it.
+
+    The network has one hidden unit vector h, which starts at zero, and reads the 64 pixels x of an image one by one::
+
+        h <- tanh(x * input + h @ recurrent + bias)        for each pixel
+        logits = h @ kernel + bias                         after the last one
+
+    The loss is the cross-entropy summed over a batch; the optimizer is SGD with momentum.
+    """
+
+    weights: Weights
+    """The first weights: "rnn/input" [64], "rnn/recurrent" [64, 64], "rnn/bias" [64], "head/kernel" [64, 10],
+    "head/bias" [10]."""
+    batches: tuple[tuple[Array, Array], ...]
+    """One a step: images [128, 64], float32 from 0 to 1, and labels [128], int32."""
+    test_images: Array
+    test_labels: Array
+    learning_rate: float
+    momentum: float
+
+
+@dataclass
+class Run:
+    """What was seen while one framework trained the task."""
+
+    framework: str
+    """Its name: "torch"."""
+    chained: bool
+    losses: list[float] = field(default_factory=list)
+    """The mean cross-entropy of an image, a step each."""
+    norms: list[float] = field(default_factory=list)
+    """The global norm of the gradients before the chain, a step each."""
+    clipped: int = 0
+    """The steps whose gradients the chain changed."""
+    accuracy: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int | None:
+        """The first step whose loss or gradient was not finite; None if there was none."""
+        steps = enumerate(zip(self.losses, self.norms, strict=True), 1)
+        return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
+
+
+class Program(Protocol):
+    """What `gradxform_<framework>.demo` brings: the network in that framework, trained by its own autodiff."""
+
+    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep) -> Array:
+        """Train from the task's first weights on its batches; the logits [n, 10] of the test images."""
+
+
+def digits(steps: int) -> Task:
+    """The task on scikit-learn's digits, with a batch for each step.
+
+    A recurrent matrix that is 1.1 times an orthogonal one lengthens a backward signal at every one of the 64 pixels
+    whose unit is not saturated (1.1 ** 64 = 446), so the gradient can explode; tanh keeps the forward pass bounded.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    found = load_digits()
+    images, labels = (found.data / 16).astype(np.float32), found.target.astype(np.int32)
+    train_x, test_x, train_y, test_y = train_test_split(
+        images, labels, test_size=0.2, stratify=labels, random_state=_SEED
+    )
+    rng = np.random.default_rng(_SEED)
+    weights = _first_weights(rng)
+    rows = (rng.integers(len(train_x), size=BATCH) for _ in range(steps))
+    batches = tuple((train_x[row], train_y[row]) for row in rows)
+    return Task(weights, batches, test_x, test_y, LEARNING_RATE, MOMENTUM)
+
+
+def _first_weights(rng: np.random.Generator) -> Weights:
+    orthogonal, _ = np.linalg.qr(rng.normal(size=(HIDDEN, HIDDEN)))
+    weights = {
+        "rnn/input": rng.normal(size=HIDDEN),
+        "rnn/recurrent": GAIN * orthogonal,
+        "rnn/bias": np.zeros(HIDDEN),
+        "head/kernel": rng.normal(size=(HIDDEN, CLASSES)) / np.sqrt(HIDDEN),
+        "head/bias": np.zeros(CLASSES),
+    }
+    return {path: weight.astype(np.float32) for path, weight in weights.items()}

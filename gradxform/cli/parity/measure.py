@@ -1,0 +1,189 @@
+"""The measurements of `gradxform parity --full`: ours and the frameworks' own functions, against one reference."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.backend import lookup
+from gradxform.cli.parity.native import Native
+from gradxform.cli.quiet import quiet
+from gradxform.proof import parity
+from gradxform.proof.cases import Group, Sizes, elements, groups
+from gradxform.proof.judge import Tally, Verdict, judge
+from gradxform.proof.rows import ROWS, Row
+
+
+class Where(NamedTuple):
+    """A framework in one of its modes."""
+
+    framework: str
+    mode: str
+
+
+class Key(NamedTuple):
+    """What a tally is of."""
+
+    row: Row
+    column: str
+    """The dtype, or "mixed"."""
+    where: Where
+
+
+class NativeKey(NamedTuple):
+    """What a tally of a native function is of."""
+
+    native: Native
+    row: Row
+    column: str
+
+
+@dataclass
+class Numbers:
+    """All that was measured."""
+
+    ours: dict[Key, Tally] = field(default_factory=dict)
+    theirs: dict[NativeKey, Tally] = field(default_factory=dict)
+
+    @property
+    def over(self) -> list[str]:
+        """Our results that are over their budgets, or wrong, in words."""
+        found = []
+        for (row, column, where), tally in self.ours.items():
+            name = f"{row.expression}, {column}, {where.framework} {where.mode}"
+            for wrong, cases in tally.wrong.items():
+                trees = f"all {tally.cases} trees" if len(cases) == tally.cases else ", ".join(cases)
+                found.append(f"{name}: {wrong} in {trees}{tally.why}")
+            found.extend(f"{name}: {over}; the budget is {row.ulp:g} ULP" for over in tally.over[:1])
+        return found
+
+
+class Step(NamedTuple):
+    """One piece of the work, small enough to be shown as progress."""
+
+    words: str
+    run: Callable[[], None]
+
+
+def modes(frameworks: Sequence[str]) -> list[Where]:
+    """Every framework in all of its modes."""
+    return [Where(name, mode) for name in frameworks for mode in parity.modes_of(name)]
+
+
+def rounds(
+    frameworks: Sequence[str], natives: Sequence[Native], sizes: Sizes, numbers: Numbers
+) -> Iterator[list[Step]]:
+    """The work, a transform at a time."""
+    for row in ROWS:
+        peers = [native for native in natives if _same(native, row)]
+        yield [
+            step for group in groups(row, sizes) for step in _Trees(row, group, numbers).steps(modes(frameworks), peers)
+        ]
+
+
+def _same(native: Native, row: Row) -> bool:
+    """Whether a native function does what a transform of a single limit does."""
+    arguments = row.tx.arguments
+    return native.transform == row.tx.name and len(arguments) == 1 and arguments[0][0] is None
+
+
+class _Trees:
+    """A transform on runs that are alike, whose reference is computed when it is first asked for."""
+
+    def __init__(self, row: Row, group: Group, numbers: Numbers) -> None:
+        self.row, self.group, self.numbers = row, group, numbers
+        self.wanted: dict[str, list[parity.Leaves]] = {}
+
+    def steps(self, places: Sequence[Where], natives: Sequence[Native]) -> Iterator[Step]:
+        words = f"{self.row.expression}, {self.group.column} {self.group.words}"
+        yield Step(f"{words}, the reference", self.refer)
+        for where in places:
+            yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.ours, where))
+        for native in natives:
+            if self.group.column in native.columns:
+                yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.theirs, native))
+        yield Step(words, self.wanted.clear)
+
+    def refer(self) -> None:
+        self.wanted |= {case: parity.expected_steps(self.row.tx, *run) for case, run in self.group.runs.items()}
+
+    def ours(self, where: Where) -> None:
+        """Our results in one framework and mode; after an error no more of these runs is tried."""
+        runner = parity.runner(self.row.tx, *where)
+        tally = self.numbers.ours.setdefault(Key(self.row, self.group.column, where), Tally())
+        problem = ""
+        for case, run in self.group.runs.items():
+            results: list[parity.Result] = []
+            if not problem:
+                try:
+                    with _silence():
+                        results, _ = runner(*run)
+                    problem = next((result.problem for result in results if result.problem), "")
+                except Exception as error:
+                    problem = f"{type(error).__name__}: {_short(error)}"
+            if problem:
+                tally.refuse(case, elements(run), problem)
+            else:
+                self._hold(case, results, tally)
+
+    def _hold(self, case: str, results: Sequence[parity.Result], tally: Tally) -> None:
+        verdict = Verdict()
+        for result, wanted in zip(results, self.wanted[case], strict=True):
+            verdict = verdict.and_then(judge(result.leaves, wanted, result.framework, self.row))
+            if self._is_untouched(case, wanted):
+                tally.within += 1
+                if not _equal(result.leaves, wanted):
+                    verdict = verdict._replace(wrong="changed within its limit")
+        tally.add(case, elements(self.group.runs[case]), verdict)
+
+    def theirs(self, native: Native) -> None:
+        call = native.make(self.row.tx.arguments[0][1])
+        tally = self.numbers.theirs.setdefault(NativeKey(native, self.row, self.group.column), Tally())
+        for case, run in self.group.runs.items():
+            given = leaves_of(run.steps[0])
+            try:
+                with _silence():
+                    got = dict(zip(given, map(_like, call(list(given.values())), given.values()), strict=True))
+            except Exception as error:
+                tally.refuse(case, elements(run), _short(error))
+                continue
+            tally.add(case, elements(run), judge(got, self.wanted[case][0], native.framework, self.row))
+
+    def _is_untouched(self, case: str, wanted: parity.Leaves) -> bool:
+        """Whether this is a clip of gradients that are within its limit."""
+        clip = case.startswith("within") and self.row.tx.name.startswith("clip")
+        return clip and _equal(leaves_of(self.group.runs[case].steps[0]), wanted)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    with quiet(), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def leaves_of(tree: Any) -> parity.Leaves:
+    """The leaves of a tree of NumPy arrays by path, None left out."""
+    return parity.named_leaves(tree, lookup.backend("numpy"))
+
+
+def _like(got: Any, given: Any) -> Any:
+    """A native result in the dtype of what was given."""
+    return np.asarray(got).astype(given.dtype)
+
+
+def _short(error: Exception) -> str:
+    """The beginning of an error's text, without paths."""
+    words = str(error).replace("`", "'").split()
+    return " ".join(word for word in words if "/" not in word)[:120]
+
+
+def _equal(got: parity.Leaves, wanted: parity.Leaves) -> bool:
+    """Whether two results have the same bits."""
+    return all(got[path].tobytes() == leaf.tobytes() for path, leaf in wanted.items())

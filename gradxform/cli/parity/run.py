@@ -1,0 +1,139 @@
+"""`gradxform parity`: where two frameworks first differ, and where most."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gradxform.cli.quiet import quiet
+from gradxform.core.transformation import GradientTransformation
+from gradxform.proof import parity
+from gradxform.testing import frameworks_or_installed
+
+BUDGETS = {"float16": 1, "bfloat16": 1}
+"""The largest distance from the reference allowed, in units in the last place, where it is not two."""
+
+
+def run(tx: GradientTransformation, gradients: Path | None, frameworks: Sequence[str] | None, console: Console) -> int:
+    """Compare, print a table, and return 1 if a difference is over budget."""
+    if tx.stateful:
+        raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
+    names = frameworks_or_installed("parity", frameworks)
+    cases = {gradients.name: read(gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
+    console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {', '.join(names)}")
+    wanted = [parity.expected(tx, tree) for tree in cases.values()]
+    with console.status("running eager and compiled ..."), quiet():
+        results = parity.run(tx, list(cases.values()), names)
+    table, over = _table(list(cases), results, wanted)
+    console.print(table)
+    largest = _between(results)
+    console.print(
+        f"largest difference between two frameworks or modes: {largest or 'none, all are bit-identical'}",
+        highlight=False,
+    )
+    if over:
+        console.print(f"[red]over budget (2 ULP; 1 for float16 and bfloat16):[/red] {over[0]}", highlight=False)
+    return 1 if over else 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The arrays of an .npz file.
+
+    Raises:
+        ValueError: a file that is none, that is empty, or that holds something else than numbers.
+    """
+    if not path.is_file():
+        raise ValueError(f"parity: --gradients {path} is no file")
+    try:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"parity: --gradients {path} is not an .npz file of plain arrays ({error})") from error
+    if not arrays:
+        raise ValueError(f"parity: --gradients {path} holds no arrays")
+    return arrays
+
+
+def demo_step() -> dict[str, Any]:
+    """The gradients of one step of the demo's network, computed in NumPy."""
+    from gradxform.cli.demo import step, task
+
+    return step.loss_and_gradients(task.digits(steps=1))[1]
+
+
+def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
+    """Gradients that other libraries get wrong, one tree each; none for a chain that chooses by path or axes."""
+
+    def f32(*values: float) -> Any:
+        return np.array(values, np.float32)
+
+    cases: dict[str, Any] = {
+        "zeros": {"w": np.zeros((3, 4), np.float32), "b": np.zeros(2, np.float32)},
+        "at the limit": {"w": f32(3.0, 4.0)},
+        "1e30": {"w": f32(1e30), "b": f32(3.0)},
+        "3e-30": {"w": f32(3e-30, 4e-30)},
+        "float16 300": {"w": np.array([300.0], np.float16), "b": np.array([3.0], np.float16)},
+        "NaN": {"w": f32(np.nan, 1.0), "b": f32(2.0)},
+        "inf": {"w": f32(np.inf, 1.0), "b": f32(2.0)},
+        "None": {"w": f32(3.0, 4.0), "b": None},
+        "empty": {"w": np.zeros((0, 3), np.float32), "b": f32(7.0)},
+        "0-d": {"w": np.asarray(7.0, np.float32)},
+        "mixed dtypes": {"w": f32(30.0, 40.0), "b": np.array([3.0], np.float16), "c": np.array([5.0])},
+    }
+    by_path = any(name in repr(tx) for name in ("masked", "freeze", "partition"))
+    return {} if by_path or "axes" in repr(tx) else cases
+
+
+def _table(
+    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
+) -> tuple[Table, list[str]]:
+    """A row for each outcome of a case, with all that had it, and what is over budget."""
+    table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
+    over: list[str] = []
+    for i, case in enumerate(cases):
+        outcomes: dict[tuple[str, str, str], list[str]] = {}
+        for result in (row[i] for row in results):
+            who = f"{result.framework} {result.mode}"
+            first, largest = (None, None) if result.problem else parity.differences(result.leaves, wanted[i])
+            same = "the same" if largest and first == largest else str(largest or "")
+            outcome = (
+                "-" if result.problem else f"{largest.ulp:g}" if largest else "0",
+                result.problem or str(first or ""),
+                same,
+            )
+            outcomes.setdefault(outcome, []).append(who)
+            if result.problem or over_budget(result, wanted[i]):
+                over.append(f"{case}, {who}: {result.problem or largest}")
+        for (ulp, first_shown, largest_shown), who_had_it in outcomes.items():
+            everyone = len(outcomes) == 1 and len(results) > 1
+            table.add_row(case, "all" if everyone else "\n".join(who_had_it), ulp, first_shown, largest_shown)
+        table.add_section()
+    return table, over
+
+
+def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
+    """Whether any leaf is farther from the reference than its dtype's budget."""
+    for path, right in wanted.items():
+        _, worst = parity.differences({path: result.leaves[path]}, {path: right})
+        if worst is not None and worst.ulp > BUDGETS.get(right.dtype.name, 2):
+            return True
+    return False
+
+
+def _between(results: Sequence[Sequence[parity.Result]]) -> str:
+    """The largest difference of any two results, in words."""
+    found: tuple[float, str] = (0.0, "")
+    for one, other in itertools.combinations(results, 2):
+        for a, b in zip(one, other, strict=True):
+            if not a.problem and not b.problem:
+                _, worst = parity.differences(a.leaves, b.leaves)
+                if worst is not None and worst.ulp > found[0]:
+                    found = (worst.ulp, f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}")
+    return found[1]

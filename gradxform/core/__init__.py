@@ -1,0 +1,1 @@
+"""What transforms are made of: the transformation, the flat view of a tree, states."""

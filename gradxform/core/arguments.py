@@ -1,0 +1,118 @@
+"""Checks of hyperparameters when a transform is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+Scalar = Any
+"""A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in."""
+
+
+def static(value: Any) -> bool:
+    """Whether a hyperparameter is a number now, not an array whose value belongs to its framework."""
+    return isinstance(value, (bool, int, float, np.number))
+
+
+def number(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter that may be any number but NaN."""
+    kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
+    if isinstance(value, bool) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
+        what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
+        raise TypeError(f"{transform}: {name} must be a real number or a 0-d array of them, got {value!r} of {what}")
+    if not static(value):
+        shape = getattr(value, "shape", ())
+        if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
+            raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
+        return value
+    if value != value:  # NaN
+        raise ValueError(f"{transform}: {name} must not be NaN")
+    return _float(transform, name, value)
+
+
+def _float(transform: str, name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
+
+
+def limit(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter that bounds a size: not negative, not NaN; zero and infinity are limits."""
+    checked = number(transform, name, value)
+    if static(value) and checked < 0:
+        raise ValueError(f"{transform}: {name} must be at least 0, got {value!r}")
+    return checked
+
+
+def unit_interval(transform: str, name: str, value: Any) -> Scalar:
+    """A hyperparameter between 0 and 1."""
+    checked = number(transform, name, value)
+    if static(value) and not 0 <= checked <= 1:
+        raise ValueError(f"{transform}: {name} must be between 0 and 1, got {value!r}")
+    return checked
+
+
+def integer(transform: str, name: str, value: Any, least: int) -> int:
+    """A hyperparameter that is an int, at least so large."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{transform}: {name} must be an int, got {value!r} of type {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{transform}: {name} must be at least {least}, got {value!r}")
+    return int(value)
+
+
+def seed(transform: str, value: Any) -> tuple[int, int]:
+    """A seed as two words of 32 bits."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{transform}: seed must be an int, got {value!r} of type {type(value).__name__}")
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"{transform}: seed must have at most 64 bits, got {value!r}")
+    return (int(value) >> 32) & 0xFFFFFFFF, int(value) & 0xFFFFFFFF
+
+
+def order(transform: str, value: Any) -> float:
+    """The order of a norm; None is 2."""
+    if value is None:
+        return 2.0
+    if not static(value) or isinstance(value, bool):
+        raise TypeError(f"{transform}: ord must be a Python number, got {value!r} of type {type(value).__name__}")
+    if not value >= 1:
+        raise ValueError(f"{transform}: ord must be at least 1 (or float('inf')), got {value!r}")
+    return _float(transform, "ord", value)
+
+
+def axes(transform: str, value: Any) -> tuple[int, ...] | None:
+    """The axes of a norm as a tuple; None is all of them."""
+    if value is None:
+        return None
+    found = value if isinstance(value, (list, tuple)) else (value,)
+    if not all(isinstance(axis, (int, np.integer)) and not isinstance(axis, bool) for axis in found):
+        raise TypeError(f"{transform}: axes must be an int or a tuple of ints, got {value!r}")
+    if len(set(found)) < len(found):
+        raise ValueError(f"{transform}: axes must not name one twice, got {value!r}")
+    return tuple(int(axis) for axis in found)
+
+
+def peer(transform: str, known: Mapping[str, Any], like: Any, ord: float, axes: tuple[int, ...] | None) -> Any:
+    """The library that a clip is like; one whose function has the order and the axes."""
+    if not isinstance(like, str) or like not in known:
+        raise ValueError(f"{transform}: like must be one of {', '.join(map(repr, known))}, got {like!r}")
+    found = known[like]
+    for name, value, plain, free in (("ord", ord, 2.0, found.any_order), ("axes", axes, None, found.any_axes)):
+        if value != plain and not free:
+            raise ValueError(f"{transform}: {found.function} has no {name}; got {name}={value!r} with like={like!r}")
+    return found
+
+
+def bound(name: str, value: Any) -> Any:
+    """A bound of clip_value: None, a number that is not NaN, or an array."""
+    if value is None or not static(value):
+        if value is not None and not hasattr(value, "shape"):
+            raise TypeError(
+                f"clip_value: {name} must be a number or an array, got {value!r} of type {type(value).__name__}"
+            )
+        return value
+    return number("clip_value", name, value)

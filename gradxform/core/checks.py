@@ -1,0 +1,72 @@
+"""What is refused of a flat view, with the path of the gradient that is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gradxform.core.source import DOUBLE, REAL, SINGLE, Source
+from gradxform.numerics import Array
+
+
+def inexact(source: Source, places: Sequence[int]) -> None:
+    """Refuse a leaf, of some, whose dtype is neither floating-point nor complex."""
+    if source.kinds <= SINGLE | DOUBLE:
+        return
+    for i in places:
+        dtype = source.dtypes[i]
+        if dtype not in SINGLE | DOUBLE:
+            raise TypeError(
+                f"the gradient at {source.path(i)!r} has dtype {dtype}; a gradient has a floating-point or "
+                "complex dtype. Cast it, or leave it out with masked(...) or None"
+            )
+
+
+def ordered(source: Source, places: Sequence[int]) -> None:
+    """Refuse a leaf whose elements cannot be put in order."""
+    if source.kinds <= REAL:
+        return
+    for i in places:
+        dtype = source.dtypes[i]
+        if dtype not in REAL:
+            raise TypeError(
+                f"clip_value: the gradient at {source.path(i)!r} has dtype {dtype}; "
+                "only real floating-point values can be put in order. Use clip_norm, or masked(...) to leave it out"
+            )
+
+
+def axes(source: Source, places: Sequence[int], leaves: Sequence[Array], axes: tuple[int, ...]) -> None:
+    """Refuse axes that a leaf does not have."""
+    for i in places:
+        shape = source.backend.shape(leaves[i])
+        if shape is None:
+            continue
+        there = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+        if len(there) < len(axes):
+            raise ValueError(
+                f"axes {axes} are not {len(axes)} axes of the gradient at {source.path(i)!r}, whose shape is "
+                f"{shape}; choose the gradients with masked(...)"
+            )
+
+
+def broadcast(source: Source, places: Sequence[int], leaves: Sequence[Array], name: str, bound: Any) -> None:
+    """Refuse a bound that would make a leaf larger."""
+    if bound is None or isinstance(bound, (int, float)):
+        return
+    given = getattr(bound, "shape", ())
+    bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
+    if not bound_shape:
+        return
+    for i in places:
+        shape = source.backend.shape(leaves[i])
+        if shape is not None and not _broadcasts(bound_shape, shape):
+            raise ValueError(
+                f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {source.path(i)!r} "
+                f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
+            )
+
+
+def _broadcasts(given: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+    """Whether an array broadcasts to a shape, as far as both are known."""
+    matched = zip(reversed(given), reversed(shape), strict=False)
+    return len(given) <= len(shape) and all(b in (1, s) or s is None or b is None for b, s in matched)

@@ -1,0 +1,113 @@
+"""Formulas of elements over the flat view: of the active leaves, and of other trees' leaves beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradxform.core import fitting
+from gradxform.core.flat import Flat
+from gradxform.core.source import DOUBLE, REAL
+from gradxform.numerics import Array, formulas
+
+
+def check_real(view: Flat, transform: str, why: str) -> None:
+    """Refuse active leaves that are not real floating-point numbers.
+
+    Raises:
+        TypeError: names the transform, the path, the dtype and the reason.
+    """
+    if view.source.kinds <= REAL:
+        return
+    for i in view.chosen:
+        if view.source.dtypes[i] not in REAL:
+            raise TypeError(
+                f"{transform}: the gradient at {view.source.path(i)!r} has dtype {view.source.dtypes[i]}; {why}. "
+                "Use masked(...) to leave it out"
+            )
+
+
+def mapped(
+    dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = (), **static: Any
+) -> list[Any]:
+    """A formula of the active leaves of a dense view, with their factors, and of others beside them; rounded once."""
+    chosen, compute = dense.chosen, dense.backend.compute
+    if not chosen:
+        return []
+    own = [dense.leaves[i] for i in chosen]
+    factors: list[Any] | None = None
+    if dense.factor is not None:
+        factors = [
+            dense.factor if _is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
+        ]
+    return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
+
+
+def _is_number(factor: Any) -> bool:
+    shape = getattr(getattr(factor, "high", factor), "shape", None)
+    return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
+
+
+def beside(view: Flat, tree: Any, what: str, advice: str = "") -> list[Array]:
+    """The leaves of another tree, of the same structure, that stand beside the active leaves.
+
+    Raises:
+        ValueError: a tree of other keys or containers, without a leaf where there is a gradient, or with one of another
+            shape; names the path.
+    """
+    leaves = fitting.aligned(view, tree, ("the gradients", what), advice).leaves
+    found = [leaves[view.source.kept[i]] for i in view.chosen]
+    for i, leaf in zip(view.chosen, found, strict=True):
+        if leaf is None:
+            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient")
+    found = [_adopted(view, leaf) for leaf in found]
+    for i, leaf in zip(view.chosen, found, strict=True):
+        shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
+        if view.source.rebuild is None and None not in shapes and not may_agree(*shapes):
+            raise ValueError(
+                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}"
+            )
+    return found
+
+
+def may_agree(one: Any, other: Any) -> bool:
+    """Whether two shapes are the same as far as they are known."""
+    return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+
+
+def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
+    """The parameters beside the active leaves.
+
+    Raises:
+        ValueError: none were given, or those of another structure.
+    """
+    if tree is None:
+        raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
+    found = beside(view, tree, f"{transform}: the parameters", "Hand in the tree that the gradients are of")
+    return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
+
+
+def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
+    """A tree like the gradients' with new leaves beside the active ones."""
+    found = fitting.aligned(view, tree, ("the gradients", "the state"))
+    leaves = found.leaves
+    for i, leaf in zip(view.chosen, new, strict=True):
+        slot = view.source.kept[i]
+        old = leaves[slot] if isinstance(leaves[slot], view.backend.types) else view.backend.adopt(leaves[slot])
+        same = view.backend.dtype(leaf) == view.backend.dtype(old)
+        leaves[slot] = leaf if same else view.backend.cast(leaf, old)
+    return found.tree(view.backend, leaves)
+
+
+def sums_dtype(view: Flat) -> str:
+    """The dtype that the numbers of a tree are kept in: float64 if it has a float64 leaf, else float32."""
+    return "float64" if view.source.kinds & DOUBLE else "float32"
+
+
+def _adopted(view: Flat, leaf: Any) -> Array:
+    """A parameter that may be a variable, or an array of NumPy, as a dense array of the view's framework."""
+    backend = view.backend
+    own = leaf if isinstance(leaf, backend.types) else backend.adopt(getattr(leaf, "value", leaf))
+    values, backs = backend.dense([own])
+    back = backs[0] if backs is not None else None
+    return values[0] if back is None else backend.densify(own)

@@ -1,0 +1,71 @@
+"""Factories: what gives a transform its name, its arguments and its schedules, and makes it known to `parse`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import numpy as np
+
+from gradxform.core.schedule import scheduled
+from gradxform.core.transformation import GradientTransformation, factories
+
+P = ParamSpec("P")
+
+
+def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
+    """Give what a function makes its name and arguments, and `parse` the function."""
+    signature = inspect.signature(make)
+    scalars = {name for name, parameter in signature.parameters.items() if "Scalar" in str(parameter.annotation)}
+
+    @functools.wraps(make)
+    def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            make(*args, **kwargs)  # whose own error names it
+            raise
+        given = bound.arguments
+        schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
+        made = scheduled(make, bound.arguments, schedules) if schedules else make(*args, **kwargs)
+        return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound))
+
+    factories[make.__name__] = named
+    return named
+
+
+def _is_schedule(value: Any) -> bool:
+    return callable(value) and not isinstance(value, type)
+
+
+def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:
+    """The arguments in one canonical form: positional where the signature allows, no defaults."""
+    found: list[tuple[str | None, Any]] = []
+    positional = True
+    for name, parameter in signature.parameters.items():
+        value = bound.arguments.get(name, parameter.default)
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            found += [(None, item) for item in bound.arguments.get(name, ())]
+        elif _is_default(name, value, parameter.default):
+            positional = False
+        else:
+            value = _plain(value)
+            found.append((None if positional and parameter.kind is not parameter.KEYWORD_ONLY else name, value))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A hyperparameter as a value of its own: NumPy's scalars as Python's, containers copied."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _is_default(name: str, value: Any, default: Any) -> bool:
+    if isinstance(value, (int, float, GradientTransformation)) and type(value) is type(default):
+        return bool(value == default)
+    return value is default or (name == "ord" and value == 2)

@@ -1,0 +1,224 @@
+"""Whether two trees fit: gradients beside parameters, beside a state, beside the gradients of another task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.core.flat import Flat
+
+_SHOWN = 5
+_TITLES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch", "mlx": "MLX"}
+
+
+class Difference(NamedTuple):
+    """Where two trees differ first, and what each of them has there, in words."""
+
+    path: str
+    one: str
+    other: str
+
+
+class Aligned(NamedTuple):
+    """The leaves of another tree in the order of a view's slots, and how to make that tree again."""
+
+    leaves: list[Any]
+    structure: Any
+    order: list[int] | None
+    """For each slot, the place of its leaf in the other tree; None if they are in one order."""
+
+    def tree(self, backend: Backend, leaves: Sequence[Any]) -> Any:
+        """The other tree with new leaves, which are in the order of the slots."""
+        own = list(leaves)
+        for leaf, place in zip(leaves, self.order or (), strict=False):
+            own[place] = leaf
+        return backend.unflatten(self.structure, own)
+
+
+def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
+    """The leaves of another tree beside a view's slots.
+
+    Structures are compared as wholes; paths are made only where these differ. Dicts may be in another order, and keys
+    of PyTorch have dots or slashes.
+
+    Args:
+        view: the gradients.
+        tree: the other tree.
+        names: what an error calls the gradients and the other tree: "the gradients", "trace: the traces".
+        advice: what an error says to do.
+
+    Raises:
+        ValueError: a tree of other keys or containers; names the first path that differs.
+    """
+    backend, source = view.backend, view.source
+    leaves, structure = backend.flatten(tree)
+    if len(leaves) == len(source.slots) and _same(source.structure, structure):
+        return Aligned(list(leaves), structure, None)
+    own = backend.unflatten(source.structure, list(source.slots))
+    wanted, given = backend.paths(own), backend.paths(tree)
+    found = difference(own, tree)
+    if found is None and wanted == given:
+        return Aligned(list(leaves), structure, None)
+    if found is not None and sorted(wanted) != sorted(given):  # a name of PyTorch's has dots, and its path slashes
+        wanted, given = ([path.replace(".", "/") for path in paths] for paths in (wanted, given))
+        found = found if sorted(wanted) != sorted(given) else None
+    if found is None and len(set(wanted)) == len(wanted) and sorted(wanted) == sorted(given):
+        order = [given.index(path) for path in wanted]
+        return Aligned([leaves[place] for place in order], structure, order)
+    raise ValueError(_message(names, found or _by_paths(wanted, given), advice))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two structures are equal, as far as a framework can tell."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # a node with arrays among what is static
+        return False
+
+
+def difference(one: Any, other: Any, path: str = "") -> Difference | None:
+    """Where two trees differ first, as far as Python's own containers tell."""
+    kinds = _kind(one), _kind(other)
+    if "opaque" in kinds:
+        return None if kinds[0] == kinds[1] or "dict" in kinds else Difference(path, _shown(one), _shown(other))
+    if kinds[0] != kinds[1]:
+        return Difference(path, _shown(one), _shown(other))
+    if kinds[0] == "leaf":
+        return None
+    first, second = _children(one), _children(other)
+    for key, child in first.items():
+        there = f"{path}/{key}" if path else str(key)
+        if key not in second:
+            return Difference(there, _shown(child), f"nothing ({_shown(other)})")
+        found = difference(child, second[key], there)
+        if found is not None:
+            return found
+    more = next((key for key in second if key not in first), None)
+    if more is None:
+        return None
+    return Difference(f"{path}/{more}" if path else str(more), f"nothing ({_shown(one)})", _shown(second[more]))
+
+
+def _by_paths(wanted: Sequence[str], given: Sequence[str]) -> Difference:
+    """The first path that one of two trees has alone."""
+    for path in wanted:
+        if path not in given:
+            return Difference(path, "a leaf", "nothing")
+    for path in given:
+        if path not in wanted:
+            return Difference(path, "nothing", "a leaf")
+    return Difference("", "one order of leaves", "another")
+
+
+def _kind(node: Any) -> str:
+    """What a node is to all frameworks: a leaf, a dict, a list, a tuple, a named tuple, or opaque."""
+    held = getattr(node, "value", None)  # as variables hold an array
+    if node is None or lookup.is_number(node):
+        return "leaf"
+    if any(lookup.owner(leaf) is not None for leaf in (lookup.unwrapped(node), held)):
+        return "leaf"
+    if isinstance(node, Mapping):
+        return "dict"
+    if isinstance(node, list):
+        return "list"
+    if isinstance(node, tuple):
+        return type(node).__name__ if hasattr(node, "_fields") else "tuple"
+    return "opaque"
+
+
+def _children(node: Any) -> dict[Any, Any]:
+    """The children of one of Python's own containers by their keys."""
+    if isinstance(node, Mapping):
+        return dict(node)
+    names = getattr(node, "_fields", range(len(node)))
+    return dict(zip(names, node, strict=True))
+
+
+def _shown(node: Any) -> str:
+    """A node in words."""
+    kind = _kind(node)
+    if kind == "leaf":
+        return "None" if node is None else "an array"
+    if kind == "opaque":
+        return f"a {type(node).__name__}"
+    if kind in ("list", "tuple"):
+        return f"a {kind} of {len(node)}"
+    keys = list(_children(node))
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    shown = ", ".join(map(repr, keys[:_SHOWN])) + more if keys else "nothing"
+    return f"a {kind} with {shown}"
+
+
+def _message(names: tuple[str, str], found: Difference, advice: str) -> str:
+    where = repr(found.path) if found.path else "the root"
+    one, other = (name.rpartition(": ")[2] for name in names)
+    return (
+        f"{names[1]} must have the keys and containers of {one}; they differ at {where}: {found.one} in {one}, "
+        f"{found.other} in {other}" + (f". {advice}" if advice else "")
+    )
+
+
+def check_state(view: Flat, state: Any) -> None:
+    """Refuse the state of one framework with gradients of another; NumPy's arrays are adopted, by JAX both ways.
+
+    Raises:
+        ValueError: says how the state is moved.
+    """
+    leaf = lookup.first_leaf(state)
+    found = None if leaf is None else lookup.owner(leaf)
+    if found is None or found is view.backend or found.name == "numpy":
+        return
+    if (found.name, view.backend.name) == ("jax", "numpy"):  # as in optax, whose own tests do so
+        return
+    raise ValueError(
+        f"the state is {title(found)}'s, the gradients {title(view.backend)}'s; move the state: "
+        "gx.from_numpy(gx.to_numpy(state), like=tx.init(params)), with the parameters of this framework"
+    )
+
+
+def title(backend: Backend) -> str:
+    """The name of a framework as it is written."""
+    return _TITLES.get(backend.name, backend.name)
+
+
+def check_gradients(view: Flat, tree: Any) -> None:
+    """Refuse variables among the gradients, such as a list of (gradient, variable) pairs.
+
+    A tree of nothing but variables is taken for what is to be transformed.
+
+    Raises:
+        ValueError: names the path of the first variable, and says what to write instead.
+    """
+    kinds: tuple[type, ...] = getattr(view.backend, "variables", ())
+    if kinds:
+        found = {type(slot) for slot in view.source.slots}
+        mixed = len(found) > 1 and len({issubclass(kind, kinds) for kind in found if kind is not type(None)}) > 1
+    else:
+        mixed = False
+    if not mixed and not _is_pairs(tree, kinds):
+        return
+    slots, paths = view.source.slots, view.source.find_paths()
+    path = next((p for p, slot in zip(paths, slots, strict=True) if isinstance(slot, kinds)), "0/1")
+    raise ValueError(
+        f"there are variables among the gradients; the first is at {path!r}. They would be transformed as well. Hand "
+        "in the gradients alone: tx([gradient for gradient, _ in pairs]); or (gradient, variable) pairs to "
+        "gx.tensorflow.apply(tx, pairs), and parameters to gx.torch.apply_(tx, parameters)"
+    )
+
+
+def _is_pairs(tree: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a tree is a list whose first item is a gradient, or None, beside a variable."""
+    if not (isinstance(tree, (list, tuple)) and tree):
+        return False
+    first = tree[0]
+    if not (isinstance(first, (list, tuple)) and len(first) == 2) or hasattr(first, "_fields"):
+        return False
+    return _is_variable(first[1], kinds) and not _is_variable(first[0], kinds)
+
+
+def _is_variable(item: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(item, kinds) or lookup.unwrapped(item) is not item

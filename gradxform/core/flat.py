@@ -1,0 +1,220 @@
+"""The flat view of a tree of gradients: norms, and what rescales, clips and stops."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gradxform.backend.lookup import opened
+from gradxform.backend.protocol import Backend
+from gradxform.core import checks, extended
+from gradxform.core.source import DOUBLE, NARROW, SINGLE
+from gradxform.core.stored import Stored
+from gradxform.numerics import Array, formulas
+
+
+class Norm(NamedTuple):
+    """A norm in float64, and whether it counts as a float32 one when it is compared with a limit.
+
+    `single` is one bool, or one a leaf: the accumulation dtype is float32 unless a float64 leaf is in the scope.
+    """
+
+    value: Array
+    single: bool | tuple[bool, ...]
+    backend: Backend
+
+
+class Flat(Stored):
+    """The leaves of one tree of gradients, each with a factor that is still to be applied.
+
+    Rescaling multiplies the pending factors; a leaf is read once for its norm, and read and written once at the
+    end. Transforms act on the *active* leaves alone: None, stopped and masked-out leaves are holes.
+    """
+
+    __slots__ = ()
+
+    def norms(self, ord: float = 2) -> Norm:
+        """The norm of each active leaf, its pending factor included; a vector."""
+        self.check_inexact()
+        raw = self._raw_norms(ord)
+        value = raw if self.factor is None else self.backend.compute(formulas.scaled_norm, raw, self.factor)
+        single = tuple(dtype in SINGLE for dtype in self.source.dtypes) if len(self.source.kinds) > 1 else ()
+        return Norm(value, single if len(set(single)) == 2 else self._is_single(), self.backend)
+
+    def global_norm(self, ord: float = 2) -> Norm:
+        """The norm over all active leaves together; a 0-d number."""
+        return self.norm_of(self.norms(ord), ord)
+
+    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
+        """The same, from the norms of the leaves."""
+        if self.active is self.source.nothing:
+            return Norm(0.0, True, self.backend)
+        single = self._is_single()
+        plain = single and self.factor is None and ord in (1, 2, math.inf)
+        formula = formulas.total_norm if plain else formulas.total_norm_scaled
+        active = None if self.active is self.source.everything else self.active
+        return Norm(self.backend.compute(formula, norms.value, active=active, ord=float(ord)), single, self.backend)
+
+    def scaled(self, factor: Array | float) -> Flat:
+        """Each active leaf times a factor: a number for all, or a vector with one a leaf."""
+        self.check_inexact()
+        if isinstance(factor, (int, float)) and factor == 1:
+            return self
+        if self.active is not self.source.everything:
+            factor = self.backend.compute(formulas.where_active, factor, active=self.active)
+        if self.factor is not None:
+            wide = self.source.kinds & DOUBLE
+            factor = self.backend.compute(formulas.product_wide if wide else formulas.product, self.factor, factor)
+        return self._replace(factor=factor)
+
+    def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
+        """Each slice of the active leaves over some axes times a factor that is got from its norm."""
+        self.check_inexact()
+        checks.axes(self.source, self.chosen, self.leaves, axes)
+        return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
+
+    def scaled_by(self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[int, Norm], Array]) -> Flat:
+        """The same with axes for each active leaf; the factor is got from its place among them and its norms.
+
+        A leaf all of whose factors are one keeps its pending factor, and is not rounded.
+        """
+        self.check_inexact()
+        view, new, left = self._densified(), [], {}
+        compute = self.backend.compute
+        for place, i in enumerate(self.chosen):
+            leaf = view._widened(i)
+            norm = self.backend.norm_over(view.leaves[i], axes[place], ord)
+            pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
+            norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
+            factor = factor_of(place, Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
+            if pending is not None:
+                due = compute(formulas.differs, factor)
+                left[i] = compute(formulas.one_if, due, pending)
+                factor = compute(formulas.product_if, due, factor, pending)
+            for part in extended.factors(self.backend, factor):
+                leaf = self.backend.multiply_over(leaf, part, view.owned[i])
+            new.append(leaf)
+        view = view._with(self.chosen, new)
+        if not left:
+            return view
+        places = range(len(self.leaves))
+        every = [left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in places]
+        return view._replace(factor=compute(formulas.stack, *every))
+
+    def clipped(self, low: Any, high: Any) -> Flat:
+        """Each element of the active leaves between two bounds."""
+        chosen = self.chosen
+        if not chosen:
+            return self
+        checks.ordered(self.source, chosen)
+        for name, bound in (("low", low), ("high", high)):
+            checks.broadcast(self.source, chosen, self.leaves, name, bound)
+        view = self if _includes_zero(low, high) else self._densified()
+        if not view.source.kinds & NARROW:
+            return view._clipped(chosen, low, high)
+        changed = {i: view._changed(i) for i in chosen}
+        for kind in dict.fromkeys(changed.values()):
+            bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
+            view = view._clipped([i for i in chosen if changed[i] == kind], *bounds)
+        return view
+
+    def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
+        """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
+        *first, last = extended.factors(self.backend, self._at(self.factor, places))
+        leaves: Sequence[Array] = [self._widened(i) if first else self.leaves[i] for i in places]
+        for factor in first:
+            leaves = self.backend.multiply(leaves, factor, False)
+        new = self.backend.clip(leaves, low, high, last, self._is_owned(places))
+        return self._with(places, new, applied=True)
+
+    def slices(self, axes: tuple[int, ...]) -> Flat:
+        """The same view with its active leaves dense, each of which has the axes."""
+        self.check_inexact()
+        checks.axes(self.source, self.chosen, self.leaves, axes)
+        return self._densified()
+
+    def divided(self, divisors: dict[int, Array], function: str) -> Flat:
+        """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
+        view = self.materialized()
+        new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
+        return view._with(list(divisors), new)
+
+    def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
+        """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
+        return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
+
+    def rms(self) -> Norm:
+        """The root mean square of each active leaf; a vector."""
+        return self._per_element(formulas.per_root)
+
+    def average_norms(self) -> Norm:
+        """The norm of each active leaf over its number of elements; a vector."""
+        return self._per_element(formulas.per_count)
+
+    def stop(self) -> Flat:
+        """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
+        stopped = self.source.mask(map(operator.or_, self.stopped, self.active))
+        return self._replace(stopped=stopped, active=self.source.nothing)
+
+    def _per_element(self, formula: Callable[..., Array]) -> Norm:
+        """The norms in relation to the numbers of elements, which may not be known before it runs."""
+        found = (self.backend.count(leaf, None) for leaf in self._densified().leaves)
+        counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
+        norms = self.norms()
+        return norms._replace(value=self.backend.compute(formula, norms.value, counts=counts))
+
+    def _raw_norms(self, ord: float) -> Array:
+        """The vector of the leaves' own norms, each measured once; zero for a leaf that no one has asked for."""
+        whole = self.measured.get((ord, -1))
+        if whole is not None:
+            return whole
+        missing = [i for i in self.chosen if (ord, i) not in self.measured] if self.measured else self.chosen
+        new = self.backend.norms([self.leaves[i] for i in missing], ord) if missing else None
+        if len(missing) == len(self.leaves):
+            self.measured[ord, -1] = new
+            return new
+        for position, i in enumerate(missing):
+            self.measured[ord, i] = self.backend.compute(formulas.take, new, index=position)
+        known = [self.measured.get((ord, i)) for i in range(len(self.leaves))]
+        return self.backend.compute(formulas.stack, *(0.0 if norm is None else norm for norm in known))
+
+    def _bound(self, bound: Any, dtype: str) -> Any:
+        """A bound as a dtype has it."""
+        return self.backend.compute(formulas.rounded, bound, dtypes=(dtype,))
+
+
+def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
+    """The factor min(1, max_norm / norm), right at zero, at the limit, at infinity and for what is not finite."""
+    if isinstance(norm.single, tuple):
+        return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, single=norm.single)
+    formula = formulas.clip_coefficient_single if norm.single else formulas.clip_coefficient_double
+    return norm.backend.compute(formula, norm.value, max_norm)
+
+
+def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
+    """The bounds [-c, c] of a limit c; a limit that is an array is clamped at zero."""
+    if not isinstance(max_abs, (int, float)):
+        max_abs = flat.backend.compute(formulas.at_least_zero, max_abs)
+    return -max_abs, max_abs
+
+
+def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
+    """The flat view of a tree of one framework's arrays; None if it holds no array. A view is its own.
+
+    Raises:
+        TypeError: arrays of two frameworks, or a leaf that is no array; names the paths.
+    """
+    if isinstance(tree, Flat):
+        return tree
+    backend, (leaves, structure) = opened(tree)
+    if backend is None:
+        return None
+    return Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=inplace)
+
+
+def _includes_zero(low: Any, high: Any) -> bool:
+    """Whether clipping surely leaves zero where it is; a traced bound is not looked into."""
+    numbers = (low is None or isinstance(low, (int, float))) and (high is None or isinstance(high, (int, float)))
+    return numbers and (low is None or low <= 0) and (high is None or high >= 0)

@@ -1,0 +1,71 @@
+"""Where the state of a transformation is found: in tuples, dicts and dataclasses, and in what holds one."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradxform.backend import lookup
+from gradxform.core.transformation import GradientTransformation
+
+_HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
+"""The attributes in which adapters, optimizers of Keras and of Flax NNX, and train states hold a state."""
+
+
+def parts(node: Any) -> Sequence[Any] | None:
+    """What a node of a state holds, or of what holds a state; None for a leaf."""
+    if isinstance(node, (tuple, list)):
+        return node
+    if node is None or isinstance(node, (bool, int, float, str, type)) or lookup.owner(node) is not None:
+        return None
+    if isinstance(node, Mapping):
+        try:
+            keys = sorted(node)  # as JAX orders them, which sorts them on the way out of compiled code
+        except TypeError:
+            keys = list(node)
+        return [node[key] for key in keys]
+    if isinstance(node, GradientTransformation):
+        return None
+    if dataclasses.is_dataclass(node):
+        return [getattr(node, field.name) for field in dataclasses.fields(node)]
+    attached = _attached(node)
+    if attached is not None:
+        return attached
+    return next(([getattr(node, name)] for name in _HOLDERS if hasattr(node, name)), None)
+
+
+def _attached(node: Any) -> Sequence[Any] | None:
+    """The handles of an optimizer of PyTorch; None for what is none."""
+    torch = sys.modules.get("gradxform_torch")
+    return None if torch is None else torch.handles_of(node)
+
+
+def check(what: str, given: Any) -> None:
+    """Refuse what holds no state.
+
+    Raises:
+        TypeError: names what was given, and what is wanted.
+    """
+    if _holds(given):
+        return
+    if isinstance(given, GradientTransformation):
+        why = f"{given!r:.80}, a transformation itself, whose state is what init and update return"
+    elif given is None:
+        why = "None"
+    else:
+        why = f"{given!r:.80} of type {type(given).__module__}.{type(given).__qualname__}, which holds none"
+    if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
+        why += " before it is built: call build(variables), or make a step"
+    raise TypeError(
+        f"{what}: the state of a transformation is wanted, or what holds one (a tuple, a dict, a train state, the "
+        "handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got " + why
+    )
+
+
+def _holds(node: Any) -> bool:
+    """Whether a node is a state, which is a named tuple, or holds one."""
+    if isinstance(node, tuple) and hasattr(node, "_fields") and not callable(getattr(node, "update", None)):
+        return True  # and no transformation of optax, which is a named tuple of functions
+    return any(_holds(part) for part in parts(node) or ())

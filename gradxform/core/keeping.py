@@ -1,0 +1,37 @@
+"""Transforms that keep a state: what is checked of it, and the first state of a choice of no gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform.core.flat import Flat
+from gradxform.core.transformation import Context, GradientTransformation, Rule, Start
+
+
+def keeping(name: str, kind: type, rule: Rule, start: Start) -> GradientTransformation:
+    """A transformation with a state of one type.
+
+    Raises:
+        ValueError: on use, the state of another transformation.
+    """
+
+    def checked(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+        if not isinstance(state, kind):
+            raise ValueError(not_its_own(name, kind.__name__, state))
+        return rule(view, state, context)
+
+    return GradientTransformation(checked, start)
+
+
+def not_its_own(name: str, wanted: str, state: Any) -> str:
+    """What is said of the state of another transformation."""
+    return (
+        f"{name}: the state must be {wanted}, which tx.init(params) of this transformation gives, and this is none: "
+        f"{state!r:.80} of type {type(state).__name__}"
+    )
+
+
+def of_none(view: Flat) -> Flat:
+    """The view of a tree none of whose leaves was chosen; its slots tell where the first numbers of a state lie."""
+    source = view.source._replace(kept=(), dtypes=(), kinds=frozenset(), rebuild=None, everything=(), nothing=())
+    return Flat(source, (), None, (), (), (), (), {})

@@ -1,0 +1,97 @@
+"""A transformation from the expression that builds it, without eval."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from gradxform.core.transformation import GradientTransformation, factories
+
+
+def parse(expression: str) -> GradientTransformation:
+    """The transformation that an expression builds; the inverse of `repr`.
+
+    Nothing is evaluated: an expression is made of the names of transforms, numbers, strings, tuples, lists, dicts,
+    ``float("inf")`` and ``re.compile("...")``.
+
+    Args:
+        expression: for example ``"chain(clip_norm(5.0), scale(-0.1))"``; a leading ``gx.`` may stand before a name.
+
+    Returns:
+        The transformation, equal to the one whose repr this is.
+
+    Raises:
+        TypeError: an expression that is no string, or arguments that a transform does not take.
+        ValueError: an expression of another form, or an unknown name; the message lists the known ones.
+
+    Example:
+        >>> import gradxform as gx
+        >>> gx.parse("chain(clip_norm(5.0), masked(scale(-0.1), '**/bias'))")
+        chain(clip_norm(5.0), masked(scale(-0.1), '**/bias'))
+
+    Source:
+        Python's grammar, read by `ast`.
+    """
+    if not isinstance(expression, str):
+        raise TypeError(f"parse: expression must be a string, got {expression!r}")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+        value = _value(tree, expression)
+    except (SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}") from error
+    if not isinstance(value, GradientTransformation):
+        raise ValueError(f"parse: {expression!r} builds no transformation; write for example 'clip_norm(1.0)'")
+    return value
+
+
+def _value(node: ast.AST, expression: str) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as value)):
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.Tuple(elts=items):
+            return tuple(_value(item, expression) for item in items)
+        case ast.List(elts=items):
+            return [_value(item, expression) for item in items]
+        case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
+            return {
+                _value(k, expression): _value(v, expression) for k, v in zip(keys, values, strict=True) if k is not None
+            }
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str() as word)], keywords=[]) if (
+            word in _WORDS
+        ):
+            return float(word)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="compile"), args=args, keywords=[]):
+            return _pattern(*(_value(arg, expression) for arg in args))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            return _call(name, args, keywords, expression)
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="gx" | "gradxform"), attr=name), args=args, keywords=keywords
+        ):
+            return _call(name, args, keywords, expression)
+    raise ValueError(
+        f"parse: {ast.unparse(node)!r} in {expression!r} is not a transform, number, string, tuple, list or dict"
+    )
+
+
+def _pattern(*args: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(*args)
+    except (re.error, TypeError) as error:
+        shown = ", ".join(map(repr, args))
+        raise ValueError(f"parse: re.compile({shown}) is no regular expression: {error}") from error
+
+
+_WORDS = ("inf", "-inf", "nan")
+
+
+def _call(name: str, args: list[ast.expr], keywords: list[ast.keyword], expression: str) -> GradientTransformation:
+    make = factories.get(name)
+    if make is None:
+        raise ValueError(f"parse: no transform is named {name!r}; the known ones are {', '.join(sorted(factories))}")
+    named = {keyword.arg: _value(keyword.value, expression) for keyword in keywords if keyword.arg is not None}
+    if any(keyword.arg is None for keyword in keywords):
+        raise ValueError(f"parse: ** is not understood in {expression!r}")
+    return make(*(_value(arg, expression) for arg in args), **named)

@@ -1,0 +1,49 @@
+"""Schedules as hyperparameters: a function from the step to the value, of any transform that takes a number."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.core import state as stateful
+from gradxform.core.flat import Flat
+from gradxform.core.keeping import keeping
+from gradxform.core.transformation import Context, GradientTransformation
+
+
+class ScheduleState(NamedTuple):
+    """The state of a transform with a schedule for a hyperparameter: the step, and the state the transform has else."""
+
+    count: Any
+    inner: Any
+
+
+def scheduled(
+    make: Callable[..., GradientTransformation], given: Mapping[str, Any], schedules: Mapping[str, Callable[[Any], Any]]
+) -> GradientTransformation:
+    """What a factory makes anew at each step, of the values that schedules have there."""
+    formulas = {name: functools.partial(_value_at, schedule) for name, schedule in schedules.items()}
+
+    def at(values: Mapping[str, Any]) -> GradientTransformation:
+        return make(**{**given, **values})
+
+    # A value that is an array is not looked into: what a number must hold, a schedule's value is clamped to.
+    pattern = at(dict.fromkeys(schedules, np.ones(())))
+
+    def start(params: Any) -> ScheduleState:
+        return ScheduleState(stateful.Fresh(params).count(), pattern.init(params))
+
+    def rule(view: Flat, state: ScheduleState, context: Context) -> tuple[Flat, ScheduleState]:
+        found = {name: view.backend.compute(formula, state.count) for name, formula in formulas.items()}
+        tx = at({name: np.asarray(value) if isinstance(value, float) else value for name, value in found.items()})
+        view, inner = tx.rule(view, state.inner, context)
+        return view, ScheduleState(stateful.advanced(view, state.count), inner)
+
+    return keeping("a hyperparameter that is a schedule", ScheduleState, rule, start)
+
+
+def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
+    return schedule(step)

@@ -1,0 +1,231 @@
+"""What transforms that keep a state are made of: fresh states, numbers in them, and the choice between two outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.core import arguments, elements, extended
+from gradxform.core.flat import Flat, flat_view
+from gradxform.core.source import DOUBLE, SINGLE
+from gradxform.numerics import Array, formulas
+
+if TYPE_CHECKING:
+    from gradxform.core.transformation import Context, GradientTransformation
+
+_MOST = 2.0**31 - 1
+
+
+class Fresh:
+    """The parts of a first state, beside the parameters that it is for."""
+
+    def __init__(self, params: Any) -> None:
+        self.params = params
+        self.view = flat_view(params)
+        """None if there are no parameters; then numbers are NumPy's."""
+
+    @property
+    def dtype(self) -> str:
+        """The dtype that numbers of the parameters' norms are kept in."""
+        return "float32" if self.view is None else elements.sums_dtype(self.view)
+
+    def count(self) -> Array:
+        """A counter: an int32 number, zero."""
+        return self.numbers((), "int32")
+
+    def flag(self, value: bool) -> Array:
+        """A bool."""
+        return self._array(np.array(value), "bool")
+
+    def number(self, value: float) -> Array:
+        """One number, in the dtype of the norms."""
+        return self._array(np.array(value), self.dtype)
+
+    def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
+        """Zeros of a shape."""
+        return self._array(np.zeros(shape), dtype or self.dtype)
+
+    def rows(self, per_leaf: bool) -> int:
+        """How many rows a table has: one a leaf, None among them, or one for all."""
+        if not per_leaf:
+            return 1
+        slots = lookup.backend("numpy").flatten(self.params)[0] if self.view is None else self.view.source.slots
+        return len(slots)
+
+    def zeros(self) -> Any:
+        """Zeros like the parameters, in the dtypes that sums of gradients are kept in; None stays None."""
+        view = self.view
+        if view is None:
+            return self.params
+        source, leaves = view.source, [None] * len(view.source.slots)
+        floating = [i for i, dtype in enumerate(source.dtypes) if dtype in SINGLE | DOUBLE]
+        dense = view._densified().leaves
+        wide = view.backend.elementwise(formulas.same, [view.backend.zeros([dense[i] for i in floating])], ())
+        for i, leaf in zip(floating, wide, strict=True):
+            leaves[source.kept[i]] = leaf
+        return view.backend.unflatten(source.structure, leaves)
+
+    def _array(self, value: Any, dtype: str) -> Array:
+        view = self.view
+        if view is None:
+            return value.astype(dtype)
+        leaves = view.leaves or view.source.slots  # of a choice of no gradients: beside one that was not chosen
+        beside = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
+        return (
+            view.backend.from_numpy(value.astype(dtype))
+            if beside is None
+            else view.backend.stored(value, dtype, beside)
+        )
+
+
+def first(
+    tx: GradientTransformation, likes: Sequence[tuple[Sequence[int], str]], keys: Sequence[str], paths: Sequence[str]
+) -> Any:
+    """The first state, in NumPy arrays, for parameters of which an adapter knows shapes, dtypes and paths alone.
+
+    Its trees are dicts with these keys, which are in order.
+    """
+    numpy = lookup.backend("numpy")
+    zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
+    leaves, structure = numpy.flatten(zeros)
+    return tx.init(Flat.of(numpy, leaves, structure, lambda: list(paths)))
+
+
+def stored(view: Flat, value: Any, old: Array) -> Array:
+    """A number or a vector for a state, in the place of an old one."""
+    backend = _owner(view, old)
+    return backend.stored(extended.rounded(view.backend, value), backend.dtype(old), old)
+
+
+def _owner(view: Flat, old: Any) -> Backend:
+    """The state's own framework: NumPy's where it was made without parameters."""
+    return view.backend if isinstance(old, view.backend.types) else lookup.owner(old) or view.backend
+
+
+def advanced(view: Flat, count: Array) -> Array:
+    """A counter, one higher; it stays at the largest int32."""
+    return stored(view, view.backend.compute(_next, count), count)
+
+
+def _next(xp: Any, count: Array) -> Array:
+    return xp.where(count < _MOST, count + 1.0, count)
+
+
+def between(view: Flat, number: Any, low: float, high: float) -> Any:
+    """A hyperparameter that is an array, between two bounds; NaN stays NaN."""
+    if arguments.static(number):
+        return number
+    return view.backend.compute(_between, number, low=low, high=high)
+
+
+def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
+    return xp.where(number < low, low, xp.where(number > high, high, number))
+
+
+def is_known(condition: Any) -> bool:
+    """Whether a condition is a number on the host, so that one of two outcomes need not be computed."""
+    return isinstance(condition, (bool, int, float, np.bool_))
+
+
+def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
+    """One of two states of the same structure, by a condition that is a number or a bool of the framework."""
+    if is_known(condition):
+        return yes if condition else no
+    backend = view.backend
+    first, structure = backend.flatten(yes)
+    second = backend.flatten(no)[0]
+    pairs_of = [(_adopted(backend, a), _adopted(backend, b)) for a, b in zip(first, second, strict=True)]
+    arrays = [i for i, (a, b) in enumerate(pairs_of) if isinstance(a, backend.types) and a is not b]
+    out = list(first)
+    if arrays:
+        new = backend.each(_choose, [[pairs_of[i][0] for i in arrays], [pairs_of[i][1] for i in arrays]], [condition])
+        for i, leaf in zip(arrays, new, strict=True):
+            out[i] = leaf
+    return backend.unflatten(structure, out)
+
+
+def _adopted(backend: Backend, leaf: Any) -> Any:
+    """A part of a state that is still NumPy's, as an array of the framework that chooses."""
+    given = isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, backend.types)
+    return backend.from_numpy(np.asarray(leaf)) if given else leaf
+
+
+def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
+    return xp.where(condition > 0.0, yes, no)
+
+
+def applied_if(
+    view: Flat, condition: Any, inner: GradientTransformation, given: Callable[[], Flat], state: Any, context: Context
+) -> tuple[Flat, Any]:
+    """The outcome of a transform, on the view that it is given, where a condition holds; else zeros, and the old state.
+
+    What it stops is stopped on every step, and what is pending for leaves out of scope stays. Where the condition
+    cannot be read both are computed, and one is chosen.
+    """
+    if not is_known(condition):
+        new, after = inner.rule(given(), state, context)
+        return _chosen(new, condition), either(view, condition, after, state)
+    if condition:
+        return inner.rule(given(), state, context)
+    nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
+    if inner.may_stop:
+        found = inner.rule(nothing._replace(owned=view.source.nothing), state, context)[0]
+        nothing = nothing._replace(stopped=found.stopped, active=found.active)
+    return nothing, state
+
+
+def _chosen(view: Flat, condition: Any) -> Flat:
+    """The view where a condition holds, else with zeros for its active leaves; their factors stay pending."""
+    if not view.chosen:
+        return view
+    kept = view.backend.each(_or_zero, [[view.leaves[i] for i in view.chosen]], [condition])
+    factor = view.factor
+    if factor is not None:
+        factor = view.backend.compute(_or_one, factor, condition, active=view.active)
+    return view.given(kept)._replace(factor=factor)
+
+
+def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
+    return xp.where(condition > 0.0, x, xp.zeros_like(x))
+
+
+def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...]) -> Array:
+    return xp.where((condition > 0.0) | ~xp.mask(active), factor, 1.0)
+
+
+def by_row(view: Flat, norms: Any, rows: int) -> Any:
+    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for holes; or the one number of all.
+
+    Rows are in the order of the paths, which is the same in every framework.
+    """
+    if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # of a pair, its upper half
+        return view.backend.compute(_one_row, norms)
+    if rows != len(view.source.slots):
+        raise ValueError(
+            f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
+        )
+    row_of = rows_of(view)
+    if view.active is view.source.everything and row_of == tuple(range(rows)):
+        return norms
+    places = {row: place for place, row in enumerate(row_of) if view.active[place]}
+    index = tuple(places.get(row, 0) for row in range(rows))
+    return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
+
+
+def rows_of(view: Flat) -> tuple[int, ...]:
+    """The row of each leaf in a table with one row a slot."""
+    paths = view.source.find_paths()
+    rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}
+    return tuple(rank[slot] for slot in view.source.kept)
+
+
+def _one_row(xp: Any, number: Array) -> Array:
+    return xp.stack([number])
+
+
+def _spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
+    return xp.where(xp.mask(there), xp.take(vector, index), float("nan"))

@@ -1,0 +1,273 @@
+"""How a flat view is stored: leaves, which of them are in scope, and what is pending for each."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+from gradxform.backend.protocol import Backend
+from gradxform.core import checks, extended
+from gradxform.core.source import NARROW, SINGLE, Mask, Source, read
+from gradxform.numerics import Array, formulas
+
+
+class Stored(NamedTuple):
+    """The leaves of one tree of gradients, and what is known of them and pending for them."""
+
+    source: Source
+    leaves: tuple[Array, ...]
+    factor: Array | float | None
+    scope: Mask
+    """The leaves that the transform at work was chosen for, stopped ones among them."""
+    active: Mask
+    stopped: Mask
+    owned: Mask
+    """Leaves that may be written in place: all for an in-place run, else those a transform made."""
+    measured: dict[tuple[float, int], Array]
+    """Norms of the leaves without their pending factors, as 0-d numbers by order and leaf or as a whole vector."""
+
+    @classmethod
+    def of(
+        cls,
+        backend: Backend,
+        slots: Sequence[Any],
+        structure: Any,
+        paths: Callable[[], list[str]],
+        *,
+        inplace: bool = False,
+    ) -> Self | None:
+        """The view of leaves that a tree engine or an adapter has found; None if all of them are holes."""
+        found = read(backend, slots, structure, paths)
+        if found is None:
+            return None
+        source, leaves = found
+        owned = source.nothing
+        if inplace:
+            same = source.slots is slots
+            owned = source.everything if same else source.mask([source.slots[i] is slots[i] for i in source.kept])
+        return cls(source, leaves, None, source.everything, source.everything, source.nothing, owned, {})
+
+    # --- scope ---------------------------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The framework that owns the leaves."""
+        return self.source.backend
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The active leaves' positions."""
+        return self._places(self.active)
+
+    def focus(self, mask: Sequence[bool]) -> Self:
+        """The same view with fewer leaves in scope."""
+        if mask is self.scope:
+            return self
+        return self._scoped(self.source.mask(map(operator.and_, mask, self.scope)))
+
+    def widen(self, outer: Stored) -> Self:
+        """The same view with the scope of the one it was focused from; stopped leaves stay holes."""
+        return self._scoped(outer.scope)
+
+    def _scoped(self, scope: Mask) -> Self:
+        if scope is self.scope and self.stopped is self.source.nothing:
+            return self
+        active = scope
+        if self.stopped is not self.source.nothing:
+            active = self.source.mask(map(operator.gt, scope, self.stopped))
+        return self if scope == self.scope and active == self.active else self._replace(scope=scope, active=active)
+
+    def _places(self, mask: Mask) -> Sequence[int]:
+        """The positions where a mask is true."""
+        if mask is self.source.everything:
+            return range(len(self.leaves))
+        return () if mask is self.source.nothing else [i for i, there in enumerate(mask) if there]
+
+    # --- what is pending, applied --------------------------------------------------------------------------------
+
+    def settled(self) -> Self:
+        """The same view with the pending factors of its active leaves applied."""
+        return self if self.factor is None else self._with(self.chosen, self._multiplied(self.chosen), applied=True)
+
+    def materialized(self) -> Self:
+        """The same view with its active leaves as they would come out now, rounded to their dtypes."""
+        view = self.settled()
+        if not self.source.kinds & NARROW:
+            return view
+        return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
+
+    def shown(self) -> Self:
+        """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.
+
+        Half precision is in float32, since a compiler may leave out what is rounded to a narrower dtype and back.
+        """
+        narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
+        ends = [self._ended(i, _END[self.source.dtypes[i]]) for i in narrow]
+        return self._replace(owned=self.source.nothing)._with(narrow, ends, applied=True).settled()
+
+    def dense(self) -> Self:
+        """The same view with its active leaves dense."""
+        self.check_inexact()
+        return self._densified()
+
+    def given(self, new: Sequence[Array], applied: bool = True) -> Self:
+        """A dense view with new arrays, made for it and held by no state, for its active leaves.
+
+        `applied` says that their pending factors went into them.
+        """
+        return self._with(self.chosen, new, applied=applied)
+
+    def replaced(self, new: dict[int, Array]) -> Self:
+        """The view with some leaves replaced by arrays of a transformation that is not ours."""
+        view = self._densified()
+        # The arrays may be the user's own, or share their memory.
+        owned = self.source.mask(own and i not in new for i, own in enumerate(view.owned))
+        return view._with(list(new), list(new.values()), applied=True)._replace(owned=owned)
+
+    # --- the way out ---------------------------------------------------------------------------------------------
+
+    def results(self) -> list[Any]:
+        """The leaves of the original tree after the transforms, None and float0 where they were."""
+        source, leaves = self.source, list(self.leaves)
+        if self.factor is not None:
+            live = self._live()
+            for i, leaf in zip(live, self._multiplied(live), strict=True):
+                leaves[i] = leaf
+        if source.kinds & NARROW:
+            leaves = [self._rounded(i, leaf) for i, leaf in enumerate(leaves)]
+        if self.stopped is not source.nothing:
+            halted = self._places(self.stopped)
+            for i, zero in zip(halted, self.backend.zeros([leaves[i] for i in halted]), strict=True):
+                leaves[i] = zero
+        if source.rebuild is not None:
+            rebuilds = zip(leaves, source.rebuild, strict=True)
+            leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
+        if len(leaves) == len(source.slots):
+            return leaves
+        out = list(source.slots)
+        for slot, leaf in zip(source.kept, leaves, strict=True):
+            out[slot] = leaf
+        return out
+
+    def tree(self) -> Any:
+        """The tree after the transforms."""
+        return self.backend.unflatten(self.source.structure, self.results())
+
+    def scoped_tree(self) -> Any:
+        """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
+        return self.backend.unflatten(self.source.structure, self._scoped_slots())
+
+    def scoped_view(self) -> Self | None:
+        """The view of that tree, whose leaves keep their paths; None if all are out of scope."""
+        source = self.source
+        return self.of(source.backend, self._scoped_slots(), source.structure, source.find_paths)
+
+    def _scoped_slots(self) -> list[Any]:
+        out: list[Any] = [None] * len(self.source.slots)
+        results = self.settled()._replace(factor=None).results()
+        for i in self._places(self.scope):
+            out[self.source.kept[i]] = results[self.source.kept[i]]
+        return out
+
+    def skipped(self) -> set[int]:
+        """The slots of the stopped leaves, for adapters that can skip a variable."""
+        return {self.source.kept[i] for i in self._places(self.stopped)}
+
+    def check_inexact(self) -> None:
+        """Refuse an active leaf whose dtype is neither floating-point nor complex."""
+        checks.inexact(self.source, self.chosen)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _is_single(self) -> bool:
+        """Whether all active leaves are of dtypes whose norms count in float32."""
+        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
+
+    def _is_owned(self, places: Sequence[int]) -> bool:
+        """Whether some leaves may be written in place."""
+        return self.owned is self.source.everything or all(self.owned[i] for i in places)
+
+    def _at(self, factor: Any, places: Sequence[int]) -> Any:
+        """The pending factors of some leaves."""
+        if factor is None or len(places) == len(self.leaves):
+            return factor
+        return self.backend.compute(formulas.take, factor, index=tuple(places))
+
+    def _live(self) -> Sequence[int]:
+        """The positions of the leaves that are not stopped."""
+        every = range(len(self.leaves))
+        return every if self.stopped is self.source.nothing else [i for i in every if not self.stopped[i]]
+
+    def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
+        """Some leaves times their pending factors."""
+        if not places:
+            return ()
+        leaves: Sequence[Array] = [self.leaves[i] for i in places]
+        for factor in extended.factors(self.backend, self._at(self.factor, places)):
+            leaves = self.backend.multiply(leaves, factor, self._is_owned(places))
+        return leaves
+
+    def _is_given(self, i: int) -> bool:
+        """Whether a leaf would come out as it is."""
+        return self.factor is None and self.leaves[i].dtype == self.source.slots[self.source.kept[i]].dtype
+
+    def _changed(self, i: int) -> str:
+        """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
+        narrow = (
+            self.source.dtypes[i] in NARROW and self.leaves[i].dtype != self.source.slots[self.source.kept[i]].dtype
+        )
+        return self.source.dtypes[i] if narrow else ""
+
+    def _ended(self, i: int, end: float) -> Array:
+        """A leaf times its factor in float32, infinite from a number on."""
+        factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
+        return self.backend.elementwise(_ended, [[self.leaves[i]]], (), factors, end=end)[0]
+
+    def _widened(self, i: int) -> Array:
+        """A leaf in the dtype that its sums are kept in."""
+        leaf = self.leaves[i]
+        return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
+
+    def _rounded(self, i: int, leaf: Array) -> Array:
+        """A leaf's new values in the dtype that it came in."""
+        given = self.source.slots[self.source.kept[i]]
+        return leaf if leaf.dtype == given.dtype else self.backend.cast(leaf, given)
+
+    def _with(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
+        """The view with some leaves replaced; `applied` says that their pending factors went into them."""
+        if not places:
+            return self
+        if len(places) == len(self.leaves):
+            made = map(operator.is_not, new, self.leaves)
+            owned = self.owned if self.owned is self.source.everything else map(operator.or_, self.owned, made)
+            factor = None if applied else self.factor
+            return self._replace(leaves=tuple(new), owned=self.source.mask(owned), factor=factor, measured={})
+        leaves, mine, keep = list(self.leaves), list(self.owned), [True] * len(self.leaves)
+        for i, leaf in zip(places, new, strict=True):
+            mine[i], leaves[i], keep[i] = mine[i] or leaf is not leaves[i], leaf, False
+        factor = self.factor
+        if applied and factor is not None:
+            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep))
+        measured = {key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}
+        return self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), factor=factor, measured=measured)
+
+    def _densified(self) -> Self:
+        """The view with its active sparse leaves made dense."""
+        if self.source.rebuild is None:
+            return self
+        rebuild, leaves = list(self.source.rebuild), list(self.leaves)
+        for i in self.chosen:
+            back = rebuild[i]
+            if back is not None:
+                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
+
+
+_END = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""What is not below it rounds to infinity."""
+
+
+def _ended(xp: Any, x: Array, *, end: float) -> Array:
+    return xp.where(xp.abs(x) < end, x, x * math.inf)

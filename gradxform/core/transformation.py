@@ -1,0 +1,233 @@
+"""The transformation: init, update, call, repr, equality."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, ParamSpec
+
+from gradxform.backend.lookup import adapter, preload
+from gradxform.core import fitting
+from gradxform.core.autograph import unconverted
+from gradxform.core.flat import Flat, flat_view
+
+P = ParamSpec("P")
+
+
+class EmptyState(NamedTuple):
+    """The state of a transformation that keeps none: an empty tuple, a pytree without leaves in every framework.
+
+    Example:
+        >>> import gradxform as gx
+        >>> gx.scale(2.0).init({})
+        EmptyState()
+
+    Source:
+        `optax.EmptyState`.
+    """
+
+
+class Context(NamedTuple):
+    """What `update` was given besides the updates: the parameters as they came, and extra arguments."""
+
+    params: Any
+    extra: Mapping[str, Any]
+
+
+Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]
+Start = Callable[[Any], Any]
+
+factories: dict[str, Callable[..., GradientTransformation]] = {}
+"""Every transform by its name, for `parse`."""
+
+
+class GradientTransformation:
+    """A gradient transform: an immutable value, equal and hash-equal to any other with the same hyperparameters.
+
+    It is made by a factory (`clip_norm(1.0)`, `chain(...)`). It transforms trees of arrays of NumPy, JAX, TensorFlow
+    or PyTorch: any pytree of the framework, of any shapes, of floating or complex dtype, with None where there is no
+    gradient. Structure, order, dtypes, devices and None of the result are those of the input. It has the two
+    functions of an optax transformation, `init` and `update`, and works in optax as it stands.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.clip_norm(1.0)
+        >>> tx({"w": np.array([3.0, 4.0]), "b": None})
+        {'w': array([0.6, 0.8]), 'b': None}
+        >>> tx
+        clip_norm(1.0)
+        >>> tx == gx.clip_norm(1.0), hash(tx) == hash(gx.clip_norm(1.0)), tx == gx.clip_norm(2.0)
+        (True, True, False)
+
+    Source:
+        The pair (init, update) is optax's: DeepMind, The DeepMind JAX ecosystem, 2020.
+    """
+
+    __slots__ = ("__weakref__", "_key", "arguments", "name", "rule", "start")
+
+    autograph_info__: ClassVar[dict[str, Any]] = {}
+    """What `unconverted` sets on functions."""
+
+    name: str
+    """The name of the factory that made it."""
+    arguments: tuple[tuple[str | None, Any], ...]
+    """The factory's arguments, without those that have their default value; a name, or None if positional."""
+    rule: Rule
+    start: Start | None
+    _key: Any
+
+    def __init__(self, rule: Rule, start: Start | None = None, name: str = "", arguments: Any = ()) -> None:
+        """Users call a factory; authors of transforms call `stateless`."""
+        for slot, value in (("rule", rule), ("start", start), ("name", name), ("arguments", tuple(arguments))):
+            object.__setattr__(self, slot, value)
+        key = (name, *((k, _key(v)) for k, v in self.arguments)) if name else (id(rule),)
+        object.__setattr__(self, "_key", key)
+        preload()
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the transformation keeps a state from one update to the next."""
+        return self.start is not None
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether it may stop a gradient: `stop`, `freeze`, a user's function of the view, and what contains them."""
+        if self.name in ("freeze", "stop", "transform"):
+            return True
+        parts = [value for _, value in self.arguments]
+        parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
+        return any(isinstance(part, GradientTransformation) and part.may_stop for part in parts)
+
+    def init(self, params: Any) -> Any:
+        """The state before the first update.
+
+        Args:
+            params: the tree of parameters; gives structure, shapes and dtypes.
+
+        Returns:
+            `EmptyState()` for a stateless transformation.
+        """
+        return EmptyState() if self.start is None else self.start(params)
+
+    @unconverted
+    def update(self, updates: Any, state: Any = None, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        """Transform one tree of gradients.
+
+        Args:
+            updates: a pytree of arrays of one framework; NumPy arrays among them are adopted.
+            state: what `init` or the last `update` returned; a stateless transformation takes any and returns it.
+            params: the parameters, a tree of the same structure; only some transforms need it.
+            **extra: handed on to the optax transformations in a chain that take extra arguments.
+
+        Returns:
+            The transformed tree and the new state.
+
+        Raises:
+            TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is no array, or a
+                missing state; the message names the path.
+            ValueError: a pattern that matches no path, a bound that would broadcast a gradient; parameters or a state
+                of other keys or containers than the gradients, the state of another transformation or framework,
+                variables among the gradients; the message names the path.
+        """
+        if self.start is not None and state is None:
+            raise TypeError(
+                f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
+            )
+        view = flat_view(updates)
+        if view is None:
+            return updates, state
+        fitting.check_gradients(view, updates)
+        if self.start is not None:
+            fitting.check_state(view, state)
+        view, state = self.rule(view, state, Context(params, extra))
+        return view.tree(), state
+
+    def __call__(self, updates: Any, params: Any = None) -> Any:
+        """The transformed tree, for a stateless transformation; a stateful one is a TypeError."""
+        if self.start is not None:
+            raise TypeError(
+                f"{self!r} keeps a state and cannot be called like a function: "
+                "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
+            )
+        return self.update(updates, None, params)[0]
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        """What `tf.function` asks of its arguments: equal transformations share a trace."""
+        return adapter("tensorflow").tracing_type(self)
+
+    def __repr__(self) -> str:
+        """The expression that builds it, with names from `gradxform`."""
+        parts = (_show(value) if name is None else f"{name}={_show(value)}" for name, value in self.arguments)
+        return f"{self.name}({', '.join(parts)})" if self.name else f"GradientTransformation({self.rule!r})"
+
+    def __eq__(self, other: object) -> bool:
+        """Equal names and equal hyperparameters; arrays are equal to themselves only."""
+        return self._key == other._key if isinstance(other, GradientTransformation) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Agrees with equality."""
+        return hash(self._key)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses: a transformation is a value."""
+        raise AttributeError(f"a GradientTransformation is immutable; build a new one instead of setting {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        """Refuses as well."""
+        raise AttributeError(f"a GradientTransformation is immutable; {name!r} cannot be deleted")
+
+    def __reduce__(self) -> Any:
+        """Pickles as the call that builds it."""
+        if self.name not in factories:
+            raise TypeError(f"{self!r} was not made by a factory of gradxform and cannot be pickled")
+        args = tuple(value for name, value in self.arguments if name is None)
+        return _rebuild, (self.name, args, {name: value for name, value in self.arguments if name is not None})
+
+
+def stateless(function: Callable[[Flat], Flat]) -> GradientTransformation:
+    """A transformation from a function of the flat view."""
+    return GradientTransformation(lambda view, state, _: (function(view), state))
+
+
+def _rebuild(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GradientTransformation:
+    return factories[name](*args, **kwargs)
+
+
+def _key(value: Any) -> Any:
+    """A hashable stand-in for a hyperparameter: numbers by value, arrays by identity."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0:
+        return ("zero", math.copysign(1.0, value))
+    if value is None or isinstance(value, (bool, int, float, str, GradientTransformation, re.Pattern)):
+        return value
+    if isinstance(value, Mapping):
+        return ("{}", *((_key(k), _key(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return ("[]", *map(_key, value))
+    return _Same(value)
+
+
+class _Same:
+    """A value that is equal to itself only, kept alive so that its identity stays its own."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, re.Pattern):
+        return (
+            f"re.compile({value.pattern!r}, {int(value.flags)})"
+            if value.flags != re.UNICODE
+            else f"re.compile({value.pattern!r})"
+        )
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_show(k)}: {_show(v)}" for k, v in value.items()) + "}"
+    return f"float({str(value)!r})" if isinstance(value, float) and not math.isfinite(value) else repr(value)

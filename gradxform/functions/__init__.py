@@ -1,0 +1,1 @@
+"""Functions of whole trees, and of what flows back."""

@@ -1,0 +1,240 @@
+"""Numbers of twice the precision of float64, as unevaluated sums of two, and a namespace's functions on them.
+
+Products are taken of halves short enough to be exact, so that a compiler that fuses multiplication and addition
+changes nothing.
+
+Source: Dekker, A floating-point technique for extending the available precision, 1971.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gradxform.numerics import Array
+
+_SMALL = 2.0**-900
+"""Below it the lower half of a number may be subnormal, and lost."""
+
+
+class Pair(NamedTuple):
+    """The value high + low of a vector or a number, in units of 2.0**600 to the power of the exponent if it has one.
+
+    High is the sum rounded to float64.
+    """
+
+    high: Array
+    low: Array
+    exponent: Array | None = None
+
+
+class Number:
+    """A pair with operators."""
+
+    def __init__(self, xp: Any, high: Array, low: Array = 0.0) -> None:
+        self.xp, self.high, self.low = xp, high, low
+
+    @property
+    def rest(self) -> Array:
+        """The low part, as an array if the number is one."""
+        if type(self.low) is not float or type(self.high) is float:
+            return self.low
+        return self.xp.where(self.high <= self.high, 0.0, 0.0)
+
+    @property
+    def shape(self) -> Any:
+        """The shape of both parts."""
+        return self.high.shape
+
+    def parts(self, change: Callable[..., Array], *others: Number) -> Number:
+        """Each part, beside those of other numbers, rearranged."""
+        high = change(self.high, *(other.high for other in others))
+        return Number(self.xp, high, change(self.rest, *(other.rest for other in others)))
+
+    def times(self, power: Array) -> Number:
+        """The number times a power of two."""
+        return Number(self.xp, self.high * power, self.low if type(self.low) is float else self.low * power)
+
+    def _of(self, other: Any) -> Number:
+        return other if isinstance(other, Number) else Number(self.xp, other)
+
+    def _sum(self, high: Array, low: Array) -> Number:
+        """High and a much smaller low; infinity becomes NaN, which a limit makes of it as well."""
+        low = self.xp.no_reassociation(low)
+        total = high + low
+        return Number(self.xp, total, low - (total - high))
+
+    def __add__(self, other: Any) -> Number:
+        """The sum."""
+        other = self._of(other)
+        high, low = two_sum(self.high, other.high)
+        return self._sum(high, low + (self.low + other.low))
+
+    def __sub__(self, other: Any) -> Number:
+        """The difference."""
+        other = self._of(other)
+        return self + Number(self.xp, -other.high, -other.low)
+
+    def __neg__(self) -> Number:
+        """The negative."""
+        return Number(self.xp, -self.high, -self.low)
+
+    def __radd__(self, other: Any) -> Number:
+        """The sum."""
+        return self + other
+
+    def __rsub__(self, other: Any) -> Number:
+        """The difference from a number."""
+        return self._of(other) - self
+
+    def __rtruediv__(self, other: Any) -> Number:
+        """The quotient of a number."""
+        return self._of(other) / self
+
+    def __mul__(self, other: Any) -> Number:
+        """The product."""
+        other = self._of(other)
+        a, b = self.xp.high_half(self.high), self.xp.high_half(other.high)
+        a_rest, b_rest = self.high - a, other.high - b
+        first, low = two_sum(a * b, a * b_rest)
+        high, more = two_sum(first, a_rest * b)
+        cross = self.high * other.low + self.low * other.high
+        exact = self._sum(high, low + more + (a_rest * b_rest + cross))
+        small = (self.xp.abs(self.high) < _SMALL) | (self.xp.abs(other.high) < _SMALL)
+        return Number(
+            self.xp, self.xp.where(small, self.high * other.high, exact.high), self.xp.where(small, 0.0, exact.low)
+        )
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Number:
+        """The quotient."""
+        other = self._of(other)
+        quotient = self.high / other.high
+        rest = self - other * Number(self.xp, quotient)
+        return self._sum(quotient, rest.high / other.high)
+
+    def __pow__(self, exponent: float) -> Number:
+        """A power, in float64."""
+        return Number(self.xp, self.high**exponent)
+
+    def __le__(self, other: Any) -> Array:
+        """Whether not larger."""
+        other = self._of(other)
+        return (self.high < other.high) | ((self.high <= other.high) & (self.low <= other.low))
+
+    def __lt__(self, other: Any) -> Array:
+        """Whether smaller."""
+        other = self._of(other)
+        return (self.high < other.high) | ((self.high <= other.high) & (self.low < other.low))
+
+    def __gt__(self, other: Any) -> Array:
+        """Whether larger."""
+        return self._of(other) < self
+
+    def __ge__(self, other: Any) -> Array:
+        """Whether not smaller."""
+        return self._of(other) <= self
+
+    def __eq__(self, other: object) -> Any:
+        """Whether equal, element by element."""
+        pair = self._of(other)
+        return (self <= pair) & (pair <= self)
+
+    def __ne__(self, other: object) -> Any:
+        """Whether different, element by element."""
+        return ~(self == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The sum rounded, and what rounding took."""
+    total = a + b
+    b_part = total - a
+    return total, (a - (total - b_part)) + (b - b_part)
+
+
+class Exact:
+    """A namespace's functions on pairs."""
+
+    def __init__(self, xp: Any) -> None:
+        self.xp = xp
+
+    def number(self, operand: Any) -> Any:
+        """A vector, a number or a pair as a pair with operators."""
+        if isinstance(operand, Number):
+            return operand
+        return Number(self.xp, *operand[:2]) if isinstance(operand, Pair) else Number(self.xp, operand)
+
+    def where(self, condition: Array, yes: Any, no: Any) -> Any:
+        """Elementwise choice."""
+        return self.number(yes).parts(functools.partial(self.xp.where, condition), self.number(no))
+
+    def isfinite(self, x: Any) -> Array:
+        """Whether neither NaN nor infinite."""
+        return self.xp.isfinite(x.high)
+
+    def sqrt(self, x: Any) -> Any:
+        """The square root of what is positive."""
+        near = self.xp.sqrt(x.high)
+        root = Number(self.xp, near)
+        rest = x - root * root
+        return x._sum(near, rest.high / (2.0 * near))
+
+    def root(self, x: Any) -> Any:
+        """The square root, zero and its derivative where x is zero; infinity's is infinite."""
+        positive = (x.high > 0.0) & self.xp.isfinite(x.high)
+        near = self.sqrt(self.where(positive, x, 1.0))
+        return self.where(positive, near, x.high * 1.0)
+
+    def abs(self, x: Any) -> Any:
+        """The absolute value."""
+        return self.where(x.high < 0, -x, x)
+
+    def sum(self, x: Any) -> Any:
+        """The sum of a vector, in pairs of elements."""
+        odd: Any = None
+        while x.shape[0] > 1:
+            half, count = x.shape[0] // 2, x.shape[0]
+            if count % 2:
+                last = x.parts(operator.itemgetter(count - 1))
+                odd = last if odd is None else odd + last
+            x = x.parts(operator.itemgetter(slice(half))) + x.parts(operator.itemgetter(slice(half, 2 * half)))
+        total = x.parts(operator.itemgetter(0))
+        return total if odd is None else total + odd
+
+    def max(self, x: Any) -> Any:
+        """The largest, in float64."""
+        return self.number(self.xp.max(x.high))
+
+    def any(self, condition: Array) -> Array:
+        """Whether any is true."""
+        return self.xp.any(condition)
+
+    def stop_gradient(self, x: Any) -> Any:
+        """The same value, of which no gradient is asked."""
+        return x.parts(self.xp.stop_gradient)
+
+    def rounded(self, x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype."""
+        return self.number(self.xp.rounded(self.number(x).high, dtype))
+
+    def take(self, x: Any, index: Any) -> Any:
+        """Some numbers of a vector."""
+        return x.parts(lambda part: self.xp.take(part, index))
+
+    def stack(self, numbers: Sequence[Any]) -> Any:
+        """Numbers as a vector."""
+        first, *others = map(self.number, numbers)
+        return first.parts(lambda *parts: self.xp.stack(parts), *others)
+
+    def mask(self, active: tuple[bool, ...]) -> Array:
+        """Bools as a vector."""
+        return self.xp.mask(active)
+
+    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """The same numbers in another shape."""
+        return x.parts(lambda part: self.xp.reshape(part, shape))

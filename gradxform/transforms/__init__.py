@@ -1,0 +1,1 @@
+"""The transforms: a line or two of mathematics each."""

@@ -1,0 +1,112 @@
+"""Transforms of gradients over several steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gradxform.core import arguments, elements
+from gradxform.core import state as stateful
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat
+from gradxform.core.foreign import as_transformation
+from gradxform.core.keeping import keeping
+from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.numerics import Array
+
+
+class AccumulateState(NamedTuple):
+    """The state of `accumulate`.
+
+    How many gradients the sums hold, the sums times a power of two, what rounding took from them, whether the last step
+    is to be applied, and the inner transform's state.
+    """
+
+    count: Any
+    sum: Any
+    lost: Any
+    due: Any
+    inner: Any
+
+
+@factory
+def accumulate(tx: Any, every: int) -> GradientTransformation:
+    r"""Apply a transform to the mean of ``every`` gradients, and give zeros in between.
+
+    .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
+        \text{ at each k-th step, else } 0
+
+    `has_updated` tells whether an update is due. Sums are kept in two numbers an element, of which the second holds
+    what rounding took from the first, so that what cancels costs nothing within twice the digits. A gradient that is
+    None adds nothing.
+
+    Args:
+        tx: a transformation, or any object with `init` and `update`; its state changes each k-th step only.
+        every: the number k of gradients, at least 1.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype, with a state of twice their size.
+
+    Raises:
+        TypeError: an object that is no transformation, a number of steps that is no int.
+        ValueError: a number of steps below 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.accumulate(gx.clip_norm(5.0), every=2)
+        >>> state = tx.init([np.zeros(2)])
+        >>> for value in ([2.0, 8.0], [4.0, 0.0]):
+        ...     updates, state = tx.update([np.array(value)], state)
+        ...     print(updates)
+        [array([0., 0.])]
+        [array([3., 4.])]
+
+    Source:
+        ``optax.MultiSteps``; ``gradient_accumulation_steps`` of Keras's optimizers.
+    """
+    inner, k = as_transformation("accumulate", tx), arguments.integer("accumulate", "every", every, 1)
+    unit = 0.5 ** (k - 1).bit_length()  # a power of two, so that nothing is rounded, and no sum overflows
+
+    def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
+        dense, compute = g.dense(), g.backend.compute
+        old = [elements.beside(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
+        total = elements.mapped(dense, _sum, *old, numbers=[unit])
+        rest = elements.mapped(dense, _rest, *old, total, numbers=[unit])
+        due = compute(_is_last, state.count, every=k)
+
+        def means() -> Flat:
+            return dense.given(g.backend.elementwise(_mean, [total, rest], [unit * k]))
+
+        out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
+        kept = elements.replaced_in(dense, state.sum, total), elements.replaced_in(dense, state.lost, rest)
+        none = tuple(elements.replaced_in(dense, part, g.backend.zeros(total)) for part in (state.sum, state.lost))
+        sums, lost = stateful.either(dense, due, none, kept)
+        count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
+        return out, AccumulateState(count, sums, lost, stateful.stored(g, due, state.due), new)
+
+    def start(params: Any) -> AccumulateState:
+        fresh = stateful.Fresh(params)
+        return AccumulateState(fresh.count(), fresh.zeros(), fresh.zeros(), fresh.flag(False), inner.init(params))
+
+    return keeping("accumulate", AccumulateState, rule, start)
+
+
+def _sum(xp: Any, x: Array, total: Array, lost: Array, unit: Array) -> Array:
+    return total + lost + x * unit
+
+
+def _rest(xp: Any, x: Array, total: Array, lost: Array, rounded: Array, unit: Array) -> Array:
+    new = _sum(xp, x, total, lost, unit)
+    return xp.where(xp.isfinite(new) & xp.isfinite(rounded), new - rounded, 0.0)
+
+
+def _mean(xp: Any, total: Array, lost: Array, every: Array) -> Array:
+    return (total + lost) / every
+
+
+def _is_last(xp: Any, count: Array, *, every: int) -> Array:
+    return count + 1.0 >= every
+
+
+def _next_place(xp: Any, count: Array, *, every: int) -> Array:
+    return xp.where(count + 1.0 >= every, 0.0, count + 1.0)

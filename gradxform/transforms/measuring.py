@@ -1,0 +1,224 @@
+"""What a transform did, as numbers for logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gradxform.backend.lookup import unwrapped
+from gradxform.core import holding
+from gradxform.core import state as stateful
+from gradxform.core.autograph import unconverted
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat
+from gradxform.core.foreign import as_transformation
+from gradxform.core.keeping import not_its_own
+from gradxform.core.source import SINGLE
+from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.numerics import Array
+from gradxform.transforms.combining import chain
+
+_ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
+
+
+class Measures(NamedTuple):
+    """What one transform did at the last step; 0-d arrays."""
+
+    norm_before: Any
+    """The norm of all gradients together as they came."""
+    norm_after: Any
+    """The same as they went."""
+    factor: Any
+    """The second over the first; 1 where both are zero."""
+    clipped: Any
+    """Whether a gradient's norm became smaller, by more than rounding."""
+    nonfinite_count: Any
+    """How many gradients came with NaN or an infinity."""
+
+
+class MeasureState(NamedTuple):
+    """The state of `measure`: the measures by the transform's name, and the transform's own state."""
+
+    measures: dict[str, Measures]
+    inner: Any
+
+
+@factory
+def measure(tx: Any, name: str | None = None) -> GradientTransformation:
+    r"""Apply a transform, and keep what it did, for `metrics` to read.
+
+    .. math:: g \leftarrow t(g), \quad n = \lVert g \rVert, \; n' = \lVert t(g) \rVert, \; f = n' / n
+
+    The gradients come out bit by bit as without it. Nothing is read on the host. Transforms that rescale, all clips by
+    norm among them, have measured these norms already: then no gradient is read once more. Those that change elements
+    cost one more read each of what goes in and of what comes out.
+
+    Args:
+        tx: a transformation, or any object with `init` and `update`. The transforms of a chain are measured each by
+            itself. One of optax is named after the function that made it, if that can be told.
+        name: what the measures are filed under; the transform's own name if left out. A chain that is given a name is
+            measured as one.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype. Its state holds, of the last step,
+        the norm of all gradients in its scope together before and after, their quotient, whether the norm of a gradient
+        became smaller, and how many gradients held NaN or an infinity (or had a norm that float64 cannot hold): float32
+        (float64 for float64 gradients), bool and int32. Where elements are changed, smaller is what is more than a
+        few units in the last place of the norm. A step without gradients leaves them as they are.
+
+    Raises:
+        TypeError: an object that is no transformation, a name that is no string; on use, an integer gradient, named by
+            its path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.measure(gx.chain(gx.clip_norm(5.0), gx.scale(2.0)))
+        >>> updates, state = tx.update({"w": np.array([30.0, 40.0])}, tx.init({"w": np.zeros(2)}))
+        >>> for name, value in gx.metrics(state).items():
+        ...     print(name, value.item())
+        clip_norm/norm_before 50.0
+        clip_norm/norm_after 5.0
+        clip_norm/factor 0.1
+        clip_norm/clipped True
+        clip_norm/nonfinite_count 0
+        scale/norm_before 5.0
+        scale/norm_after 10.0
+        scale/factor 2.0
+        scale/clipped False
+        scale/nonfinite_count 0
+
+    Source:
+        The norm that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
+    """
+    inner = as_transformation("measure", tx)
+    if name is not None and not (isinstance(name, str) and name):
+        raise TypeError(f"measure: name must be a string that is not empty, got {name!r} of type {type(name).__name__}")
+    if inner.name == "chain" and name is None:
+        return chain(*(measure(part) for _, part in inner.arguments))
+    called = name or inner.name or _name_of(tx)
+
+    def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
+        if not (isinstance(state, MeasureState) and called in state.measures):
+            raise ValueError(not_its_own("measure", f"MeasureState with measures of {called!r}", state))
+        before = g.norms()
+        out, kept = inner.rule(g, state.inner, context)
+        after = out.norms()
+        whole, rest = g.norm_of(before), out.norm_of(after)
+        new = (
+            whole.value,
+            rest.value,
+            g.compute(_quotient, whole, rest),
+            g.backend.compute(
+                _any_smaller, before.value, after.value, active=g.active, left=out.active, slack=_slack(g, out)
+            ),
+            g.backend.compute(_nonfinite, before.value, active=g.active),
+        )
+        old = state.measures[called]
+        measures = Measures(*(stateful.stored(g, value, place) for value, place in zip(new, old, strict=True)))
+        return out, MeasureState({called: measures}, kept)
+
+    def start(params: Any) -> MeasureState:
+        fresh = stateful.Fresh(params)
+        none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())
+        return MeasureState({called: none}, inner.init(params))
+
+    return GradientTransformation(rule, start)
+
+
+def _name_of(tx: Any) -> str:
+    """The factory of a foreign transformation, whose update is a function of its own."""
+    return getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
+
+
+def _quotient(xp: Any, before: Array, after: Array) -> Array:
+    positive = before > 0.0
+    from_zero = xp.where(after > 0.0, float("inf"), 1.0 + after)
+    return xp.where(positive, after / xp.where(positive, before, 1.0), xp.where(before <= 0.0, from_zero, before))
+
+
+def _any_smaller(
+    xp: Any,
+    before: Array,
+    after: Array,
+    *,
+    active: tuple[bool, ...],
+    left: tuple[bool, ...],
+    slack: tuple[float, ...],
+) -> Array:
+    after = xp.where(xp.mask(left), after, 0.0)
+    least = xp.where(xp.isfinite(before), before - before * xp.stack(slack), before)
+    return xp.any(xp.mask(active) & (after < least))
+
+
+def _nonfinite(xp: Any, norms: Array, *, active: tuple[bool, ...]) -> Array:
+    return xp.sum(xp.where(xp.mask(active), xp.where(xp.isfinite(norms), 0.0, 1.0), 0.0))
+
+
+def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
+    """By what part the norm of each gradient may differ though no element was changed: by none where only factors were.
+
+    New elements are measured anew, to a few units in the last place, and may have been rounded to their dtype.
+    """
+    found = []
+    for i, (new, old, own, dtype) in enumerate(zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True)):
+        slack = 0.0
+        if out.measured is not g.measured and (own or new is not old):
+            slack = 2.0**-22 if dtype in SINGLE else 2.0**-50
+            if g.factor is not None or old.dtype != g.source.slots[g.source.kept[i]].dtype:
+                slack += _ROUNDING.get(dtype, 2.0**-23)
+        found.append(slack)
+    return tuple(found)
+
+
+@unconverted
+def metrics(state: Any) -> dict[str, Array]:
+    """What the transforms within `measure` did at the last step, as a flat dict of scalars.
+
+    Args:
+        state: any state that has the one of `measure` somewhere in it: of a chain, of an optax optimizer, of a whole
+            train state; tuples, lists, dicts and dataclasses are looked into. Or what holds one: the handle of
+            `gradxform.torch.attach`, or the optimizer that it is attached to; a `GradientProcessor`; a wrapped
+            optimizer of Keras, also within a ``LossScaleOptimizer``; a train state of Flax, an ``nnx.Optimizer``. In a
+            graph of TensorFlow 1, a `GradientProcessor` has the measures of the step that they are fetched with, and
+            its ``state`` those of the step before.
+
+    Returns:
+        A dict from "transform/measure" to a 0-d array of the state's framework, traced in traced code, such as
+        "clip_global_norm/norm_before", .../norm_after, .../factor, .../clipped, .../nonfinite_count; the second of two
+        transforms of one name is "clip_norm_1". An empty dict if nothing is measured.
+
+    Raises:
+        TypeError: what holds no state.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.trace(0.9))
+        >>> _, state = tx.update([np.array([3.0, 4.0])], tx.init([np.zeros(2)]))
+        >>> {name: value.item() for name, value in gx.metrics(state).items() if "norm_" in name.partition("/")[2]}
+        {'clip_global_norm/norm_before': 5.0, 'clip_global_norm/norm_after': 1.0}
+
+    Source:
+        The flat dicts that TensorBoard, Weights & Biases and MLflow take.
+    """
+    holding.check("metrics", state)
+    found: dict[str, Array] = {}
+    taken: set[str] = set()
+    for name, measures in _measures(state):
+        own, number = name, 0
+        while own in taken:
+            number += 1
+            own = f"{name}_{number}"
+        taken.add(own)
+        found |= {f"{own}/{field}": unwrapped(value) for field, value in measures._asdict().items()}
+    return found
+
+
+def _measures(state: Any) -> Iterator[tuple[str, Measures]]:
+    if isinstance(state, MeasureState):
+        yield from state.measures.items()
+        yield from _measures(state.inner)
+    else:
+        for part in holding.parts(state) or ():
+            yield from _measures(part)

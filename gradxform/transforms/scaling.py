@@ -1,0 +1,75 @@
+"""Transforms that multiply gradients by a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradxform.core import arguments
+from gradxform.core.arguments import Scalar
+from gradxform.core.factory import factory
+from gradxform.core.transformation import GradientTransformation, stateless
+
+
+@factory
+def scale(factor: Scalar) -> GradientTransformation:
+    r"""Multiply each gradient by ``factor``.
+
+    .. math:: g_i \leftarrow a \, g_i
+
+    Args:
+        factor: the number a, without a unit; a number or a 0-d array. Zero times NaN stays NaN: see `stop`.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype.
+
+    Raises:
+        TypeError: a factor that is no number; on use, an integer gradient, named by its path.
+        ValueError: a NaN factor.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.scale(-0.5)({"w": np.array([3.0, 4.0])})
+        {'w': array([-1.5, -2. ])}
+
+    Source:
+        The step of gradient descent: Cauchy, Methode generale pour la resolution des systemes d'equations, 1847.
+    """
+    a = arguments.number("scale", "factor", factor)
+    return stateless(lambda g: g.scaled(a))
+
+
+@factory
+def scale_by_schedule(fn: Callable[[Any], Any]) -> GradientTransformation:
+    r"""Multiply each gradient by a number that depends on the step.
+
+    .. math:: g_i \leftarrow f(t) \, g_i
+
+    Args:
+        fn: a function from the step, counted from zero, to the factor. The step is a float64 number: a Python float
+        where
+            values can be read at no cost, else a 0-d array; `gradxform.xp` gives its namespace.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype; its state is a counter.
+
+    Raises:
+        TypeError: what cannot be called; on use, an integer gradient, named by its path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t))
+        >>> state = tx.init([np.zeros(1)])
+        >>> for _ in range(2):
+        ...     updates, state = tx.update([np.ones(1)], state)
+        >>> updates
+        [array([0.5])]
+
+    Source:
+        ``optax.scale_by_schedule``.
+    """
+    if not callable(fn):
+        raise TypeError(f"scale_by_schedule: fn must be a function from the step to a factor, got {fn!r}")
+    return scale(fn)

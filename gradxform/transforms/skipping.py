@@ -1,0 +1,250 @@
+"""Transforms for gradients that had better not be applied: not finite, or too large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gradxform.backend.lookup import unwrapped
+from gradxform.core import arguments, holding
+from gradxform.core import state as stateful
+from gradxform.core.arguments import Scalar
+from gradxform.core.autograph import unconverted
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat, clip_coefficient
+from gradxform.core.foreign import as_transformation
+from gradxform.core.keeping import keeping
+from gradxform.core.source import DOUBLE
+from gradxform.core.transformation import Context, GradientTransformation, stateless
+from gradxform.numerics import Array, formulas
+
+
+@factory
+def zero_nonfinite() -> GradientTransformation:
+    r"""Replace each element that is NaN or infinite by zero.
+
+    .. math:: g_{ij} \leftarrow 0 \quad\text{where not finite}
+
+    A complex element is replaced as a whole. Finite ones come back bit by bit.
+
+    Returns:
+        A stateless transformation of gradients of any shape and floating or complex dtype.
+
+    Raises:
+        TypeError: on use, an integer gradient, named by its path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.zero_nonfinite()([np.array([np.nan, 2.0, -np.inf])])
+        [array([0., 2., 0.])]
+
+    Source:
+        ``optax.zero_nans``, for infinities as well.
+    """
+
+    def zeroed(g: Flat) -> Flat:
+        g.check_inexact()
+        if not g.chosen:
+            return g
+        leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))
+        zeroed = g.given(g.backend.each(_zero_nonfinite, [leaves, shown], ()))
+        if g.factor is None:
+            return zeroed
+        return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))
+
+    return stateless(zeroed)
+
+
+def _zero_nonfinite(xp: Any, x: Array, shown: Array) -> Array:
+    return xp.where(xp.isfinite(shown), x, xp.zeros_like(x))
+
+
+def _one_unless_finite(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
+    return xp.where(xp.isfinite(factor) | ~xp.mask(active), factor, 1.0)
+
+
+class SkipNonfiniteState(NamedTuple):
+    """The state of `skip_nonfinite`.
+
+    How many steps in a row and in all had a gradient that was not finite, whether the last step is to be applied, and
+    the inner transform's state.
+    """
+
+    consecutive: Any
+    total: Any
+    due: Any
+    inner: Any
+
+
+@factory
+def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTransformation:
+    r"""Apply a transform, but skip a step that has a NaN or an infinite gradient.
+
+    .. math:: g \leftarrow t(g) \text{ if all finite, else } 0
+
+    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. After
+    `max_consecutive` of them in a row, the next is handed on, so that a run that has failed is seen to fail.
+
+    Args:
+        tx: a transformation, or any object with `init` and `update`.
+        max_consecutive: how many steps in a row may be skipped; any number if left out.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype, with two counters in its state.
+
+    Raises:
+        TypeError: an object that is no transformation, a number of steps that is no int.
+        ValueError: a negative number of steps.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.skip_nonfinite(gx.scale(2.0))
+        >>> updates, state = tx.update([np.array([np.nan, 1.0])], tx.init([np.zeros(2)]))
+        >>> updates, int(state.total), bool(gx.has_updated(state))
+        ([array([0., 0.])], 1, False)
+
+    Source:
+        ``optax.apply_if_finite``; the skipped steps of loss scaling: Micikevicius et al., Mixed precision training,
+        2018.
+    """
+    inner = as_transformation("skip_nonfinite", tx)
+    most = (
+        None if max_consecutive is None else arguments.integer("skip_nonfinite", "max_consecutive", max_consecutive, 0)
+    )
+
+    def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
+        compute = g.backend.compute
+        norm = g.shown().global_norm(float("inf") if g.source.kinds & DOUBLE else 2)
+        finite = compute(formulas.is_finite, norm.value)
+        consecutive = stateful.stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
+        total = stateful.stored(g, compute(_in_all, state.total, finite), state.total)
+        due = finite if most is None else compute(_or_too_many, finite, consecutive, most=most)
+        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
+        return out, SkipNonfiniteState(consecutive, total, stateful.stored(g, due, state.due), new)
+
+    def start(params: Any) -> SkipNonfiniteState:
+        fresh = stateful.Fresh(params)
+        return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(params))
+
+    return keeping("skip_nonfinite", SkipNonfiniteState, rule, start)
+
+
+def _in_a_row(xp: Any, count: Array, finite: Array) -> Array:
+    return xp.where(finite > 0.0, 0.0, _in_all(xp, count, finite))
+
+
+def _in_all(xp: Any, count: Array, finite: Array) -> Array:
+    return xp.where((finite > 0.0) | (count >= 2.0**31 - 1), count, count + 1.0)
+
+
+def _or_too_many(xp: Any, finite: Array, consecutive: Array, *, most: int) -> Array:
+    return (finite > 0.0) | (consecutive > most)
+
+
+class SkipLargeState(NamedTuple):
+    """The state of `skip_large`: how many steps were skipped, whether the last one was not, and the inner state."""
+
+    total: Any
+    due: Any
+    inner: Any
+
+
+@factory
+def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
+    r"""Apply a transform, but skip a step whose gradients together have a norm above ``max_norm``.
+
+    .. math:: g \leftarrow t(g) \text{ if } n \le c, \text{ else } 0
+
+    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. A norm that is not
+    finite is within no limit.
+
+    Args:
+        tx: a transformation, or any object with `init` and `update`.
+        max_norm: the limit c, in the gradients' units; a number, a 0-d array or a schedule.
+
+    Returns:
+        A transformation of gradients of any shape and floating or complex dtype, with a counter in its state.
+
+    Raises:
+        TypeError: an object that is no transformation, a limit that is no number.
+        ValueError: a negative or NaN limit.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.skip_large(gx.scale(2.0), 10.0)
+        >>> updates, state = tx.update([np.array([30.0, 40.0])], tx.init([np.zeros(2)]))
+        >>> updates, int(state.total)
+        ([array([0., 0.])], 1)
+
+    Source:
+        ``optax.skip_large_updates``.
+    """
+    inner, c = as_transformation("skip_large", tx), arguments.limit("skip_large", "max_norm", max_norm)
+
+    def rule(g: Flat, state: SkipLargeState, context: Context) -> tuple[Flat, SkipLargeState]:
+        compute = g.backend.compute
+        norm = g.global_norm()
+        due = compute(_is_within, norm.value, clip_coefficient(norm, c))
+        total = stateful.stored(g, compute(_in_all, state.total, due), state.total)
+        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
+        return out, SkipLargeState(total, stateful.stored(g, due, state.due), new)
+
+    def start(params: Any) -> SkipLargeState:
+        fresh = stateful.Fresh(params)
+        return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(params))
+
+    return keeping("skip_large", SkipLargeState, rule, start)
+
+
+def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
+    return xp.isfinite(norm) & (factor >= 1.0)
+
+
+@unconverted
+def has_updated(state: Any) -> Any:
+    """Whether the last update is to be applied: false after a step that was skipped, or only accumulated.
+
+    Momentum and weight decay act on zeros too; an optimizer that is to be left alone on such a step asks this.
+
+    Args:
+        state: the state of any transformation, nested states included; or what holds one, as `metrics` takes it.
+
+    Returns:
+        True where nothing in the state says otherwise; else a 0-d bool of the state's framework, traced in traced code.
+
+    Raises:
+        TypeError: what holds no state.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.accumulate(gx.identity(), every=2)
+        >>> state = tx.init([np.zeros(1)])
+        >>> for _ in range(2):
+        ...     updates, state = tx.update([np.ones(1)], state)
+        ...     print(bool(gx.has_updated(state)))
+        False
+        True
+
+    Source:
+        ``optax.MultiSteps.has_updated``.
+    """
+    holding.check("has_updated", state)
+    return due(state)
+
+
+def due(state: Any) -> Any:
+    """Whether nothing in a state says that the step is left out; True for what is no state."""
+    found = True
+    for name, part in _named_parts(state):
+        inside = unwrapped(part) if name == "due" else due(part)
+        found = inside if found is True else found if inside is True else found & inside
+    return found
+
+
+def _named_parts(state: Any) -> Iterator[tuple[str, Any]]:
+    given = holding.parts(state) or ()
+    return zip(getattr(state, "_fields", [""] * len(given)), given, strict=True)
