@@ -114,6 +114,8 @@ class Flat(Stored):
         view = self if _includes_zero(low, high) else self._densified()
         if not view.source.kinds & NARROW:
             return view._clipped(chosen, low, high)
+        if len(extended.factors(self.backend, self.factor)) > 1:  # a product of each with the leaf is rounded
+            view = view._with(chosen, [view._widened(i) for i in chosen])
         changed = {i: view._changed(i) for i in chosen}
         for kind in dict.fromkeys(changed.values()):
             bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
@@ -123,7 +125,7 @@ class Flat(Stored):
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
         """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
         *first, last = extended.factors(self.backend, self._at(self.factor, places))
-        leaves: Sequence[Array] = [self._widened(i) if first else self.leaves[i] for i in places]
+        leaves: Sequence[Array] = [self.leaves[i] for i in places]
         for factor in first:
             leaves = self.backend.multiply(leaves, factor, False)
         new = self.backend.clip(leaves, low, high, last, self._is_owned(places))

@@ -14,11 +14,12 @@ Memory = dict[Any, Any]
 
 
 def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: Memory) -> None:
+    d = np.longdouble(decay)
+    weight = memory["weight"] = memory.get("weight", 0) * d + (1 - d)
     for leaf in leaves:
-        d = np.longdouble(decay)
         new = kept(times(memory.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
         memory[leaf.path] = new
-        leaf.value = times(new, 1 / -np.expm1(memory["step"] * np.log(d))) if debias else new
+        leaf.value = times(new, 1 / weight) if debias else new
 
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:

@@ -108,8 +108,8 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
         columns = [[some.leaves[i] for i in some.chosen], [_mean(some, i, found[i]) for i in some.chosen]]
         if some.factor is not None:
-            taken = (g.backend.compute(formulas.take, some.factor, index=i) for i in some.chosen)
-            columns += map(list, zip(*(extended.factors(g.backend, factor) for factor in taken), strict=True))
+            for part in extended.factors(g.backend, some.factor):
+                columns.append([g.backend.compute(formulas.take, part, index=i) for i in some.chosen])
         new = g.backend.elementwise(_less if some.factor is None else _less_scaled, columns, ()) if columns[0] else []
         return some.given(new).widen(g)
 

@@ -101,6 +101,16 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f32(np.inf, 1.0), "b": f32(np.nan, 1.0), "c": f32(3.0, 4.0)},
         1,
     ),
+    "means of gradients that float64 scales at once and of one that it does not": (
+        "chain(normalize_norm(), centralize(), scale(2.0))",
+        {"a": np.array([[1e-250, 3e-250]]), "b": np.array([[1.0, 7.0]])},
+        1,
+    ),
+    "a bound of half precision beside a factor that float64 does not hold": (
+        "chain(normalize_global_norm(), clip_value(low=2.9102), clip_global_norm(0.26646))",
+        {"a": f16(6e-5, 2.0), "b": np.array([1e200, 3e280])},
+        1,
+    ),
     "means of no matrix": ("chain(scale(0.3), centralize(), scale(2.0))", {"a": f32(1.0, 7.0)}, 1),
     "several dtypes": (
         "chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())",

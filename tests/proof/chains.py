@@ -89,15 +89,24 @@ def _size(rng: random.Random) -> str:
 
 
 def _limit(rng: random.Random) -> str:
-    """A number, or now and then a schedule."""
-    return f"lambda t: {_size(rng)} / (t + 1.0)" if rng.random() < 0.15 else _size(rng)
+    """A number; now and then a schedule, nothing, or no limit."""
+    kind = rng.random()
+    if kind < 0.15:
+        return f"lambda t: {_size(rng)} / (t + 1.0)"
+    return "0.0" if kind > 0.98 else "float('inf')" if kind > 0.96 else _size(rng)
+
+
+def _share(rng: random.Random) -> str:
+    """A number between zero and one; now and then a schedule."""
+    number = f"{rng.uniform(0.01, 0.99):.4f}"
+    return f"lambda t: {number} / (t + 1.0)" if rng.random() < 0.1 else number
 
 
 NUMBERS: dict[str, Callable[[random.Random], Any]] = {
     "limit": _limit,
     "size": _size,
-    "factor": lambda rng: rng.choice(("", "", "-")) + _size(rng),
-    "share": lambda rng: f"{rng.uniform(0.01, 0.99):.4f}",
+    "factor": lambda rng: rng.choice(("", "", "-")) + (_size(rng) if rng.random() < 0.97 else "0.0"),
+    "share": _share,
 }
 CHOICES: dict[str, tuple[Any, ...]] = {
     "where": ("a/w", "a/*", "**/b", "h/**", "s", "**"),
@@ -117,6 +126,7 @@ _PLAIN = (
     "normalize_global_norm()",
     "scale(<factor>)",
     "scale(<factor>)",
+    "scale_by_schedule(lambda t: <size> / (t + 1.0))",
     "zero_nonfinite()",
     "stop()",
     "freeze('<where>')",
@@ -143,6 +153,8 @@ _SINGLE = (*_REAL, "add_noise(<share>, 7)")
 """With noise, which is right to the last bit of float32 alone."""
 _NESTED = (
     "masked(<tx>, '<where>')",
+    "masked(<tx>, '<where>')",
+    "masked(<tx>, lambda path, leaf: False)",
     "partition({'<where>': <tx>, '<where>': <tx>})",
     "partition({'<where>': <tx>}, default=<tx>)",
     "chain(<tx>, <tx>)",

@@ -66,7 +66,8 @@ def check(structure: Structure, seeds: Sequence[int], modes: Sequence[Where], co
             _hold_state(structure, seed, where, states[where], first, wanted, count)
         if not tx.stateful:
             _hold(structure, seed, ("numpy", "in place"), [_in_place(tx, steps[0], params)], wanted, count)
-        moved = modes[seed % len(modes)], modes[(seed + 1) % len(modes)]
+        first, further = seed % len(modes), 1 + seed // len(modes) % max(1, len(modes) - 1)
+        moved = modes[first], modes[(first + further) % len(modes)]
         _hold(structure, seed, moved[1], _moved(structure, moved, runners, steps, params), wanted, count, str(moved[0]))
         count.cases += 1
 
@@ -89,6 +90,15 @@ class Wanted:
                     found.append(parity.expected_steps(*self.given))
             self._others[flushing] = found
         return self._others[flushing]
+
+    def is_ill_conditioned(self, flushing: bool) -> bool:
+        """Whether a result is beyond its budget once some last bits change, or subnormal numbers become zero."""
+        return any(
+            bool((ulps(other[path], right) > 2.0).any())
+            for others in self.others(flushing)
+            for other, results in zip(others, self.results, strict=True)
+            for path, right in results.items()
+        )
 
     def moves(self) -> bool:
         """Whether a result is beyond its budget once subnormal numbers become zero."""
@@ -136,7 +146,10 @@ def _hold(
                 flushing = any(name in f"{where} {moved}" for name in FLUSHING)
                 others = [other[step][path] for other in wanted.others(flushing)]
                 others = [getattr(other, part) if part else other for other in others]
+                flushed, others = (others[::2], others[1::2]) if flushing else ([], others)
                 bad = (distance > budget) & _is_far(got, good, others, budget)
+                if flushed:
+                    bad &= _is_far(got, flushed[0], flushed[1:], budget)
                 count.unjudged += int(((distance > budget) & ~bad).sum())
                 if bad.any():
                     at = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -164,8 +177,8 @@ def _hold_state(
 ) -> None:
     """Hold a last state to that of another framework: paths, dtypes, shapes, counters and flags.
 
-    Its other numbers are held by what a run gives that goes on with them. Where subnormal numbers become zero, what was
-    counted of results that they decide is not judged.
+    Its other numbers agree to some last bits of the largest in their array. Counters of results that subnormal numbers
+    decide are not judged where these become zero; nor are numbers beside results that a few last bits decide.
     """
     for (path, got), (other, right) in zip(_leaves(gx.to_numpy(state)), _leaves(first), strict=True):
         same = path == other and (got.dtype, got.shape) == (right.dtype, right.shape)
@@ -177,6 +190,27 @@ def _hold_state(
                 f"the state at {path!r} is {got!r:.80} of {got.dtype}, not {right!r:.80} of {right.dtype} at {other!r}"
             )
             raise Wrong(_said(structure, seed, where, "", said))
+        elif not _agree(got, right):
+            if not wanted.is_ill_conditioned(where[0] in FLUSHING):
+                raise Wrong(
+                    _said(structure, seed, where, "", f"the state at {path!r} is {got!r:.300}, not {right!r:.300}")
+                )
+            count.unjudged += 1
+
+
+def _agree(got: Any, right: Any) -> bool:
+    """Whether numbers of a state are the same up to a few last bits of the largest."""
+    if right.dtype.kind in "biu":
+        return True
+    if right.dtype.kind == "c":
+        return _agree(got.real, right.real) and _agree(got.imag, right.imag)
+    finite = np.isfinite(right)
+    if not np.array_equal(got[~finite], right[~finite], equal_nan=True):
+        return False
+    largest = np.max(np.abs(_wide(right[finite])), initial=0.0)
+    info = ml_dtypes.finfo(right.dtype)
+    allowed = 8 * float(info.eps) * largest + 8 * np.longdouble(info.smallest_normal)
+    return bool(np.all(np.abs(_wide(got[finite]) - _wide(right[finite])) <= allowed))
 
 
 def _leaves(state: Any) -> list[tuple[str, Any]]:
@@ -198,7 +232,7 @@ def everywhere(inductor: bool = False) -> list[Where]:
 
 
 def main() -> int:
-    """The command; 1 if a result is wrong."""
+    """The command; 1 if a result is wrong, or more than one in a hundred is ill-conditioned."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--each", type=int, default=50, help="cases of one structure")
@@ -223,7 +257,7 @@ def main() -> int:
         f"{count.cases} cases, {count.elements} elements, {wrong} structures wrong; worst {count.worst:g} ULP, "
         f"{count.unjudged} elements ill-conditioned; {(time.monotonic() - begun) / 60:.1f} min"
     )
-    return 1 if wrong else 0
+    return 1 if wrong or count.unjudged > count.elements / 100 else 0
 
 
 if __name__ == "__main__":

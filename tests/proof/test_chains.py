@@ -29,10 +29,17 @@ def any_order() -> None:
     warnings.simplefilter("ignore", gx.OrderWarning)
 
 
-@QUICK
-@given(structure=chains.structures, seed=st.integers(0, 10**6))
-def test_chains_in_eager_code(structure: chains.Structure, seed: int) -> None:
-    chains_run.check(structure, range(seed, seed + 6), EAGER, chains_run.Count())
+def test_chains_in_eager_code() -> None:
+    count = chains_run.Count()
+
+    @QUICK
+    @given(structure=chains.structures, seed=st.integers(0, 10**6))
+    def drawn(structure: chains.Structure, seed: int) -> None:
+        chains_run.check(structure, range(seed, seed + 6), EAGER, count)
+
+    drawn()
+    assert count.cases >= 120
+    assert count.unjudged <= count.elements / 100
 
 
 def covering(most: int) -> list[chains.Structure]:
@@ -42,7 +49,7 @@ def covering(most: int) -> list[chains.Structure]:
     for place in range(3000):
         structure = chains.structure(random.Random(place))
         new = structure.names - seen
-        if len(new) >= (3 if len(found) < most // 2 else 1) and len(structure.expression) < 300 and structure.steps < 5:
+        if len(new) >= (3 if len(found) < most // 2 else 1) and len(structure.expression) < 300:
             found.append(structure)
             seen |= structure.names
     assert len(found) <= most
@@ -59,7 +66,7 @@ def test_chains_compiled(structure: chains.Structure) -> None:
 
 def test_every_transform_is_in_what_is_compiled() -> None:
     names = {name for structure in covering(14) for name in structure.names}
-    assert names >= set(factories) - {"elementwise", "transform", "scale_by_schedule"}
+    assert names >= set(factories) - {"elementwise", "transform"}
 
 
 def test_a_wrong_number_is_seen() -> None:

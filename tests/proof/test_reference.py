@@ -9,6 +9,7 @@ import pytest
 from support import assert_ulp, f32
 
 import gradxform as gx
+from gradxform.proof.parity import expected_steps
 from gradxform.proof.reference import norm, reference
 from gradxform.testing import max_ulp
 
@@ -44,6 +45,13 @@ def of(expression: str, *leaves: Any) -> list[Any]:
 )
 def test_by_hand(expression: str, leaves: list[Any], wanted: list[Any]) -> None:
     assert_ulp(of(expression, *leaves), wanted, 0)
+
+
+def test_an_average_whose_decay_changes_is_divided_by_the_sum_of_its_weights() -> None:
+    tx = gx.ema(lambda t: 0.5 / (t + 1.0))  # decays 0.5 and 0.25
+    first, second = (result["w"] for result in expected_steps(tx, [{"w": f32(8.0)}, {"w": f32(16.0)}], {"w": f32(0.0)}))
+    assert first == 8.0
+    assert_ulp(second, f32((0.25 * 4.0 + 0.75 * 16.0) / (0.25 * 0.5 + 0.75)))
 
 
 def test_many_small_leaves() -> None:
