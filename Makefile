@@ -32,10 +32,11 @@ test-slow: $(READY) ## what is left out of it: the remaining dtypes under compil
 mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
 	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md
 
-check: $(READY) ## format, lint, types, the built wheel in an empty folder, and the site, strictly
+check: $(READY) ## format, lint, types, layers, the built wheel in an empty folder, and the site, strictly
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/release.py tests/pages/built_site.py
 
 bench: $(READY) ## time gradxform beside the frameworks' own functions

@@ -21,7 +21,7 @@ from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
 from gradxform.transforms.accumulating import accumulate
-from gradxform.transforms.adaptive import clip_adaptive, clip_percentile, clip_zscore
+from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, trace
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
@@ -32,6 +32,7 @@ from gradxform.transforms.normalizing import centralize, normalize_global_norm, 
 from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
+from gradxform.transforms.statistics import clip_percentile, clip_zscore
 from gradxform.transforms.stopping import freeze, stop
 
 if TYPE_CHECKING:

@@ -100,14 +100,14 @@ def outcomes(root: Path, workers: int, only: str = "") -> list[Mutant]:
         found = [m for m in drawn(mutants(root, Path(folder))) if re.search(only, f"{m.module}:{m.line}")]
     given = load(root)
     tests = shlex.split(given["cosmic-ray"]["test-command"])[5:]
-    first = {name: file for file, names in given["first"].items() for name in names}
+    first = {f"gradxform/{name}.py": file for file, names in given["first"].items() for name in names}
     run.warm("hypothesis")
     (control,) = run.forked([(None, functools.partial(_tested, root, None, tests))], 1, 300.0)
     if control.result is None or control.result["code"] != 0:
         raise RuntimeError(f"NumPy's tests fail without a mutation: {control.result}")
     limit = max(30.0, 4 * control.seconds)
     jobs = (
-        (i, functools.partial(_tested, root, mutant, tests, first.get(Path(mutant.module).stem, "")))
+        (i, functools.partial(_tested, root, mutant, tests, first.get(mutant.module, "")))
         for i, mutant in enumerate(found)
     )
     for i, result, seconds in run.forked(jobs, workers, limit):
