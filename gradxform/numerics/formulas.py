@@ -169,6 +169,11 @@ def is_zero(xp: Any, x: Array) -> Array:
     return equal(x, 0.0)
 
 
+def wide(xp: Any, x: Array) -> Array:
+    """A number of more than float64's precision and range."""
+    return xp.extended(x)
+
+
 def same(xp: Any, x: Array) -> Array:
     """An element as it is."""
     return x

@@ -177,16 +177,16 @@ def clip_zscore(
     References:
         Kumar, Owen, Roy Chowdhury and Guera, ZClip: adaptive spike mitigation for LLM pre-training, 2025.
     """
-    z, d = (
-        arguments.limit("clip_zscore", "threshold", threshold),
-        arguments.unit_interval("clip_zscore", "decay", decay),
-    )
+    z = arguments.limit("clip_zscore", "threshold", threshold)
+    d = arguments.unit_interval("clip_zscore", "decay", decay)
     first = arguments.integer("clip_zscore", "warmup", warmup, 1)
 
     def rule(g: Flat, state: ZScoreState, _: Context) -> tuple[Flat, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.mean, state.deviation)
         dtype = g.backend.dtype(state.mean)
+        if dtype == "float64":  # the norm of no gradient is a plain zero
+            new = compute(formulas.wide, new)
         limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
         now = stateful.between(g, d, 0.0, 1.0)
         mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)

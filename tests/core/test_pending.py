@@ -111,6 +111,11 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f16(6e-5, 2.0), "b": np.array([1e200, 3e280])},
         1,
     ),
+    "the spread of the norms of stopped gradients": (
+        "chain(stop(), clip_zscore(0.5, 0.2, 2))",
+        {"a": np.array([3.0, 4.0])},
+        3,
+    ),
     "means of no matrix": ("chain(scale(0.3), centralize(), scale(2.0))", {"a": f32(1.0, 7.0)}, 1),
     "several dtypes": (
         "chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())",
