@@ -29,7 +29,7 @@ BACKEND = """
 import sys
 import numpy
 import fakelib
-from gradxform.lookup import register
+from gradxform.backend.lookup import register
 from gradxform_numpy.backend import *
 name, types = "fakelib", (fakelib.Array,)
 def _owned(arrays):
