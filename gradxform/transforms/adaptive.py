@@ -61,9 +61,8 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
         def factor(place: int, norm: Norm) -> Array:
             size = g.backend.norm_over(params[place], each[place], 2.0)
-            return clip_coefficient(
-                norm, g.backend.compute(_of_unit, size, c, stateful.between(g, least, 0.0, math.inf))
-            )
+            allowed = g.backend.compute(_of_unit, size, c, stateful.between(g, least, 0.0, math.inf))
+            return clip_coefficient(norm, allowed)
 
         return g.scaled_by(each, 2.0, factor), state
 
@@ -72,4 +71,5 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
 def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:
     limit = clipping * xp.where(norm < eps, eps, norm)
-    return xp.where(xp.isfinite(norm), limit, norm)  # in pairs, infinity times a number is NaN
+    # In pairs, infinity times any number is NaN; it ought to be for zero alone.
+    return xp.where(xp.isfinite(norm), limit, xp.where(clipping > 0.0, norm, math.nan))

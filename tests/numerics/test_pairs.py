@@ -238,7 +238,8 @@ def test_pairs_of_longdouble() -> None:
     far = wide * np.longdouble(2) ** 3000
     for numbers in (wide, far, wide * np.longdouble(2) ** -3000):
         assert longdouble.unpaired(longdouble.pair(numbers)).tolist() == numbers.tolist()
-    assert longdouble.pair(wide[:1]).exponent is None
+    for plain in (wide[:1], np.array([np.inf, np.nan], np.longdouble)):
+        assert longdouble.pair(plain).exponent is None
     stub = types.SimpleNamespace(compute=lambda formula, value: evaluate(formula, XP, [value], {}))
     assert extended.rounded(stub, longdouble.pair(wide)).tolist() == wide.astype(np.float64).tolist()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import MODES, call
 
 import gradxform as gx
 
@@ -21,3 +22,13 @@ def test_axes_of_units_given_by_number() -> None:
 def test_what_is_broadcast_to_a_large_leaf_keeps_its_place() -> None:
     grad = np.random.default_rng(0).standard_normal((300, 200))
     np.testing.assert_allclose(gx.centralize()([grad])[0], grad - grad.mean(axis=1, keepdims=True), atol=1e-15)
+
+
+@pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != ("torch", "compiled")])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_infinite_parameters_allow_anything_but_times_zero(framework: str, mode: str, dtype: str) -> None:
+    grads, params = np.array([[3.0, 4.0], [3.0, 4.0]], dtype), np.array([[np.inf, 2.0], [3.0, 4.0]], dtype)
+    for clipping, wanted in ((2.0, [[3.0, 4.0], [3.0, 4.0]]), (0.0, [[np.nan, np.nan], [0.0, 0.0]])):
+        tx = gx.clip_adaptive(clipping, axes="torch")
+        found = call(framework, mode, lambda g, p, tx=tx: tx({"w": g}, {"w": p})["w"], grads, params)
+        np.testing.assert_array_equal(found, wanted)
