@@ -142,7 +142,7 @@ def sign() -> GradientTransformation:
 
     .. math:: g_i \leftarrow \operatorname{sign}(g_i)
 
-    Zero and NaN stay as they are.
+    Zero and NaN stay as they are. The sign of a subnormal number is 0 where a framework computes with it as zero.
 
     Returns:
         A stateless transformation of gradients of any shape and real floating dtype.
@@ -175,7 +175,7 @@ def sign() -> GradientTransformation:
 
 def _sign(xp: Any, x: Array) -> Array:
     one = xp.ones_like(x)
-    return xp.where(x > 0, one, xp.where(x < 0, -one, x))
+    return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # a subnormal number that compares as zero is zero
 
 
 def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
@@ -188,4 +188,5 @@ def _sign_scaled(xp: Any, x: Array, sign: Array) -> Array:
 
 
 def _sign_of(xp: Any, x: Array) -> Array:
-    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, x))
+    zero = getattr(x, "high", x) * 0.0  # or NaN
+    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, zero))

@@ -43,6 +43,21 @@ def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mod
         assert max_ulp(result.leaves[path], leaf) <= 2
 
 
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("expression", ["sign()", "chain(scale(2.0), sign())"])
+def test_the_sign_of_a_subnormal_number(framework: str, mode: str, expression: str) -> None:
+    """It is 1, or 0 where the kernels of a framework take the number for zero."""
+    tree = {
+        dtype: np.array([least, -least, 0.0, -0.0, np.nan], dtype)
+        for dtype, least in (("float16", 6e-8), ("float32", 1e-40), ("float64", 1e-310))
+    }
+    (result,), _ = parity.runner(gx.parse(expression), framework, mode)([tree], tree)
+    for dtype, (one, other, *rest) in result.leaves.items():
+        flushed = framework in ("jax", "tensorflow") and dtype != "float16"
+        assert one in ((0.0, 1.0) if flushed else (1.0,)) and other == -one, (dtype, one, other)
+        assert bits(np.array(rest)) == bits(tree[dtype][2:]), (dtype, rest)
+
+
 # --- all that keep a state, in one chain -----------------------------------------------------------------------------
 
 
