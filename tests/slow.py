@@ -81,6 +81,7 @@ SLOW = {
     r"test_catalogue\.py::test_(states_go_through_scan|the_order_of_surgery)": XLA,
     r"test_hard\.py::.*torch-compiled": INDUCTOR,
     r"test_hard\.py::test_(below_the_limit|the_whole_range).*(jax-eager|\[eager)": EAGER,
+    r"test_hard\.py::test_huge_and_tiny.*(jax|tensorflow)-compiled": XLA,
     r"test_measuring\.py::.*torch-compiled": INDUCTOR,
     r"test_measuring\.py::test_norms_and_factors_are.*(jax-eager|tensorflow-compiled)": XLA,
     r"test_measuring\.py::test_norms_of_any_order_and_dtype\[.*jax": XLA,
