@@ -10,7 +10,6 @@ from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
 
-
 STATE_ADVICE = "Start anew with tx.init(params), or hand in the tree that the state was made for"
 """What to do about a state of other keys."""
 
@@ -69,7 +68,8 @@ def beside(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
         shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
         if view.source.rebuild is None and None not in shapes and not may_agree(*shapes):
             raise ValueError(
-                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}. {advice}"
+                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}. "
+                f"{advice}"
             )
     return found
 
