@@ -18,6 +18,7 @@ SESSION = "builds a large TF1 graph; smaller ones, and tf.function, stay quick"
 EAGER = "in eager mode JAX compiles each operation by itself; NumPy, PyTorch and jit stay quick"
 MILLION = "compiles for a million elements; NumPy, PyTorch, jit and eager TensorFlow stay quick"
 TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN among them, stay quick under tf.function"
+GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -49,6 +50,7 @@ SLOW = {
     r"test_torch\.py::test_(compiled_by_inductor|compiled_whole|the_derivative_through)": INDUCTOR,
     # --- core
     r"test_empty_choice\.py::.*torch-compiled": INDUCTOR,
+    r"test_fitting\.py::test_trees_of_other_keys_in_compiled.*\[(accumulate|ema|in a chain)-tensorflow": GRAPHS,
     r"test_pending\.py::.*torch-compiled": INDUCTOR,
     r"test_pending\.py::.*jax-eager": EAGER,
     r"test_pending\.py::.*tensorflow-compiled": XLA,
@@ -81,6 +83,7 @@ SLOW = {
     r"test_catalogue\.py::test_(states_go_through_scan|the_order_of_surgery)": XLA,
     r"test_hard\.py::.*torch-compiled": INDUCTOR,
     r"test_hard\.py::test_(below_the_limit|the_whole_range).*(jax-eager|\[eager)": EAGER,
+    r"test_hard\.py::test_huge_and_tiny.*(jax|tensorflow)-compiled": XLA,
     r"test_measuring\.py::.*torch-compiled": INDUCTOR,
     r"test_measuring\.py::test_norms_and_factors_are.*(jax-eager|tensorflow-compiled)": XLA,
     r"test_measuring\.py::test_norms_of_any_order_and_dtype\[.*jax": XLA,

@@ -107,7 +107,7 @@ class Held:
 
     def restore(self, state: Any) -> None:
         """Go on with a state from elsewhere."""
-        self._assign(matched("keras.wrap", state, self.state()))
+        self._assign(matched("keras.wrap", _untracked(state), self.state()))
 
     def _assign(self, state: Any) -> None:
         for variable, leaf in zip(self._leaves, self.backend.flatten(state)[0], strict=True):
@@ -143,6 +143,16 @@ class Held:
         """Count a step that was not applied off again."""
         if self.due is not True:
             iterations.assign_sub(keras.ops.where(self.due, 0, 1))
+
+
+def _untracked(node: Any) -> Any:
+    """A state of Python's own containers, for which Keras puts its own in whatever is set as an attribute."""
+    if isinstance(node, dict):
+        return {key: _untracked(part) for key, part in node.items()}
+    if isinstance(node, (tuple, list)):
+        parts = list(map(_untracked, node))
+        return type(node)(*parts) if hasattr(node, "_fields") else parts if isinstance(node, list) else tuple(parts)
+    return node
 
 
 def _nothing(_: Any) -> None:

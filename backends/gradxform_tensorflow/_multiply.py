@@ -117,9 +117,10 @@ def _product(leaf: Any, factor: Any, wide: bool) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
     if leaf.dtype == tf.float64:
-        leaf = Namespace.no_reassociation(
-            leaf
-        )  # else TensorFlow's optimizer makes one constant of two powers, which may be zero
+        # Else TensorFlow's optimizer and XLA make one constant of two powers, which may be zero.
+        leaf = Namespace.no_reassociation(leaf)
+        if wide:
+            factor = tf.where(leaf <= leaf, factor, float("nan"))
     dtype_ = tf.float64 if wide else casting.accumulation(leaf.dtype)
     return casting.to(casting.to(leaf, dtype_) * casting.to(factor, dtype_), leaf.dtype)
 

@@ -10,6 +10,9 @@ from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
 
+STATE_ADVICE = "Start anew with tx.init(params), or hand in the tree that the state was made for"
+"""What to do about a state of other keys."""
+
 
 def check_real(view: Flat, transform: str, why: str) -> None:
     """Refuse active leaves that are not real floating-point numbers.
@@ -48,7 +51,7 @@ def _is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def beside(view: Flat, tree: Any, what: str, advice: str = "") -> list[Array]:
+def beside(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
     """The leaves of another tree, of the same structure, that stand beside the active leaves.
 
     Raises:
@@ -59,13 +62,14 @@ def beside(view: Flat, tree: Any, what: str, advice: str = "") -> list[Array]:
     found = [leaves[view.source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
-            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient")
+            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient. {advice}")
     found = [_adopted(view, leaf) for leaf in found]
     for i, leaf in zip(view.chosen, found, strict=True):
         shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
         if view.source.rebuild is None and None not in shapes and not may_agree(*shapes):
             raise ValueError(
-                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}"
+                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}. "
+                f"{advice}"
             )
     return found
 
@@ -73,6 +77,15 @@ def beside(view: Flat, tree: Any, what: str, advice: str = "") -> list[Array]:
 def may_agree(one: Any, other: Any) -> bool:
     """Whether two shapes are the same as far as they are known."""
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+
+
+def state(view: Flat, tree: Any, what: str) -> list[Array]:
+    """The leaves of a state beside the active leaves.
+
+    Raises:
+        ValueError: a state that was made for another tree.
+    """
+    return beside(view, tree, what, STATE_ADVICE)
 
 
 def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
@@ -89,7 +102,7 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     """A tree like the gradients' with new leaves beside the active ones."""
-    found = fitting.aligned(view, tree, ("the gradients", "the state"))
+    found = fitting.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
     leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
         slot = view.source.kept[i]

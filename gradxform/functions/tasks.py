@@ -56,7 +56,8 @@ def _several(name: str, trees: Any) -> _Several:
                 f"{name}: tree {lead} is {fitting.title(first.backend)}'s, tree {rank} "
                 f"{fitting.title(view.backend)}'s; convert one of them"
             )
-        order = fitting.aligned(first, tree, (f"{name}: tree {lead}", f"{name}: tree {rank}")).order
+        names = f"{name}: tree {lead}", f"{name}: tree {rank}"
+        order = fitting.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
         if views[rank] is None:
             continue
         whole = view.dense()

@@ -69,7 +69,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
 
     def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
-        old = [elements.beside(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
+        old = [elements.state(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
         total = elements.mapped(dense, _sum, *old, numbers=[unit])
         rest = elements.mapped(dense, _rest, *old, total, numbers=[unit])
         due = compute(_is_last, state.count, every=k)

@@ -63,7 +63,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
     def rule(g: Flat, state: EmaState, _: Context) -> tuple[Flat, EmaState]:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
-        new = elements.mapped(dense, _averaged, elements.beside(dense, state.ema, "ema: the averages"), numbers=[now])
+        new = elements.mapped(dense, _averaged, elements.state(dense, state.ema, "ema: the averages"), numbers=[now])
         g, weight = dense.given(g.backend.copied(new)), state.weight
         if not arguments.static(d):
             total = g.backend.compute(_weight, state.weight, now)
@@ -148,7 +148,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     def rule(g: Flat, state: TraceState, _: Context) -> tuple[Flat, TraceState]:
         dense = g.dense()
-        old = elements.beside(dense, state.trace, "trace: the traces")
+        old = elements.state(dense, state.trace, "trace: the traces")
         now = stateful.between(g, d, 0.0, 1.0)
         new = elements.mapped(dense, _traced, old, numbers=[now])
         out = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else g.backend.copied(new)

@@ -35,8 +35,8 @@ def clip_value(
     Raises:
         TypeError: both forms or none are given; on use, a complex or an integer gradient, named by its path.
         ValueError: a negative or NaN bound, ``low > high``; on use, a bound that would broadcast a gradient larger, and
-            ``low > high`` of 0-d arrays in eager code, on the CPU. Traced bounds have no values to compare: there, and
-            where arrays of more axes are in reverse, the upper bound wins.
+            ``low > high`` of 0-d arrays in eager code, on the CPU. Compiled code compares no arrays: there, and where
+            arrays of more axes are in reverse, the upper bound wins.
 
     Example:
         >>> import numpy as np

@@ -301,6 +301,45 @@ def test_whether_the_last_step_was_applied() -> None:
         assert bool(gx.has_updated(optimizer.gradient_transformation_state)) is wanted
 
 
+LOSS_SCALED: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda tx: gx.keras.wrap(opt.SGD(1.0, loss_scale_factor=4.0), tx),
+    "outside": lambda tx: opt.LossScaleOptimizer(gx.keras.wrap(opt.SGD(1.0), tx), initial_scale=4.0),
+    "inside": lambda tx: gx.keras.wrap(opt.LossScaleOptimizer(opt.SGD(1.0), initial_scale=4.0), tx),
+}
+
+
+@pytest.mark.parametrize("where", LOSS_SCALED)
+def test_what_the_optimizer_measured_and_whether_it_was_applied(where: str) -> None:
+    optimizer = LOSS_SCALED[where](gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.accumulate(gx.identity(), 2)))
+    given = variables()
+    for wanted in (False, True):
+        steps(optimizer, [[g * 4 for g in G]], given)
+        measured = {name: float(value) for name, value in gx.metrics(optimizer).items()}
+        assert measured["clip_global_norm/norm_before"] == pytest.approx(float(gx.global_norm(G)), rel=1e-6)
+        assert measured["clip_global_norm/norm_after"] == pytest.approx(1.0, rel=1e-6)
+        assert bool(gx.has_updated(optimizer)) is wanted
+
+
+CHOOSING_NOTHING = {
+    "z-score": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
+    "percentile": gx.clip_percentile(50.0, 3, per_leaf=True),
+    "trace": gx.trace(0.5),
+    "accumulate": gx.accumulate(gx.trace(0.5), 2),
+    "noise": gx.add_noise(0.1, 3),
+}
+
+
+@pytest.mark.parametrize("name", CHOOSING_NOTHING)
+def test_a_transform_that_chose_nothing(name: str) -> None:
+    tx = gx.masked(CHOOSING_NOTHING[name], lambda path, leaf: False)
+    optimizer, given = gx.keras.wrap(opt.SGD(1.0), tx), variables()
+    for count in (1, 2, 3):
+        assert_ulp(steps(optimizer, [G], given), [-count * g for g in G], ulp=0)
+        kept = gx.to_numpy(optimizer.gradient_transformation_state)
+        optimizer.gradient_transformation_state = kept  # which Keras hands on in containers of its own
+        assert bits(gx.to_numpy(optimizer.gradient_transformation_state)) == bits(kept)
+
+
 @pytest.mark.parametrize("missing", [0, 1])
 def test_missing_gradients(missing: int) -> None:
     tx = gx.chain(gx.trace(0.5), gx.clip_global_norm(1.0))
@@ -614,7 +653,7 @@ def test_mixed_precision() -> None:
     finally:
         keras.config.set_dtype_policy(before)
     start = model.get_weights()
-    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.clip_global_norm(0.25)), loss="mse")
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.measure(gx.clip_global_norm(0.25))), loss="mse")
     assert isinstance(model.optimizer, opt.LossScaleOptimizer)
     model.optimizer.initial_scale = 64.0
     x, y = digits()
@@ -623,6 +662,9 @@ def test_mixed_precision() -> None:
         sum(np.sum((a.astype(np.float64) - b) ** 2) for a, b in zip(model.get_weights(), start, strict=True))
     )
     assert moved == pytest.approx(0.25, rel=1e-5)
+    measured = gx.metrics(model.optimizer)
+    assert float(measured["clip_global_norm/norm_after"]) == pytest.approx(0.25, rel=1e-5)
+    assert float(measured["clip_global_norm/norm_before"]) > 0.25
 
 
 @pytest.mark.parametrize("name", SAVED)

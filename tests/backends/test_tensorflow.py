@@ -795,6 +795,12 @@ def test_a_pattern_that_matches_no_variable() -> None:
         gx.tensorflow.apply(gx.freeze("decoder/**"), [(tf.constant(W), variable(name="head"))])
 
 
+@pytest.mark.parametrize("tx", [gx.skip_nonfinite(gx.identity()), gx.accumulate(gx.identity(), 2)], ids=repr)
+def test_a_transformation_that_leaves_steps_out(tx: Any) -> None:
+    with pytest.raises(TypeError, match=r"keeps a state: use gx\.tensorflow\.GradientProcessor\(tx, variables\)"):
+        gx.tensorflow.apply(tx, [(tf.constant(W), variable())])
+
+
 def test_a_stateful_transformation() -> None:
     optax = pytest.importorskip("optax")
     with pytest.raises(TypeError, match="stateless"):

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import assert_right, each_transform_once
+from support import assert_right, each_transform_once, f32
 
 import gradxform as gx
 from gradxform.proof import parity
-from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.cases import Group, Run, ordinary_and_hard
 from gradxform.proof.rows import ROWS, Row
 from gradxform.testing import max_ulp
 
@@ -67,6 +67,21 @@ def test_right_numbers(row: Row) -> None:
 )
 def test_unknown_shapes(expression: str) -> None:
     check(Row(expression), "float32", unknown=True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "tree", "steps"),
+    [
+        ("partition({'a': scale(0.5)}, default=skip_large(identity(), 1.0))", {"a": f32(1.0), "b": f32(100.0)}, 2),
+        ("partition({'a': clip_norm(1.0)}, default=accumulate(identity(), 4))", {"a": f32(30, 40), "b": f32(4)}, 4),
+        ("clip_norm(1.0)", {"a": np.full(4, 1.7e308)}, 1),
+        ("chain(scale(1e-200), scale(1e-200), clip_value(1e-150))", {"a": np.array([1e250, -1e249, 0.0])}, 1),
+    ],
+    ids=["a part beside a skip", "a part beside a sum", "a norm above float64", "a factor below float64"],
+)
+def test_what_is_pending_and_what_float64_cannot_hold(expression: str, tree: Any, steps: int) -> None:
+    row, group = Row(expression), Group("all", "one", {"one": Run([tree] * steps, tree)})
+    assert_right(row, group, "tensorflow", "session", runner(row.tx, tree))
 
 
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])

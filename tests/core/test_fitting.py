@@ -41,19 +41,28 @@ FUNCTIONS: dict[str, Two] = {
 }
 
 
+ANEW = r"\. Start anew with tx\.init\(params\), or hand in the tree that the state was made for"
+ADVICE = {
+    **dict.fromkeys(FUNCTIONS, ANEW),
+    **dict.fromkeys(("mean", "pcgrad"), r"\. Give each task the gradients of the same parameters"),
+    **dict.fromkeys(("add_decayed_weights", "clip_adaptive"), r"\. Hand in the tree that the gradients are of"),
+}
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("case", PAIRS)
 def test_trees_of_other_keys_and_containers(framework: str, function: str, case: str) -> None:
     one, other, match = PAIRS[case]
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=f"(?s){match}.*{ADVICE[function]}"):
         FUNCTIONS[function](tensors(framework, one), tensors(framework, other))
 
 
 @pytest.mark.parametrize(("framework", "mode"), [(f, m) for f, m in MODES if m == "compiled" and f != "torch"])
-def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str) -> None:
-    with pytest.raises(ValueError, match=r"add_decayed_weights: the parameters must .* at 'w': an array"):
-        call(framework, mode, FUNCTIONS["add_decayed_weights"], {"w": A}, {"v": A})
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str, function: str) -> None:
+    with pytest.raises(ValueError, match=f"(?s) must have the keys .* at 'w': an array.*{ADVICE[function]}"):
+        call(framework, mode, FUNCTIONS[function], {"w": A}, {"v": A})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -89,7 +98,7 @@ def test_none_in_the_gradients_or_beside_them_fits(framework: str) -> None:
     assert_bits(FUNCTIONS["trace"](part, full)[0], part)
     decayed = gx.add_decayed_weights(1.0)(part, params=full)
     assert_bits(decayed, tensors(framework, {"a": None, "b": [2 * B, None]}))
-    with pytest.raises(ValueError, match="the traces have None at 'a', where there is a gradient"):
+    with pytest.raises(ValueError, match=f"the traces have None at 'a', where there is a gradient{ANEW}"):
         FUNCTIONS["trace"](full, part)
 
 
@@ -242,6 +251,21 @@ def test_variables_among_the_gradients(kind: str) -> None:
         tx.update([[None, variable], [gradient, variable]])
     with pytest.raises(ValueError, match=r"among the gradients; the first is at 'b'|'0/1'"):
         tx({"a": gradient, "b": variable})
+
+
+@pytest.mark.parametrize("kind", ["tf.function", "resource", "reference"])
+def test_variables_among_the_gradients_in_a_graph(kind: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    tx, words = gx.clip_norm(1.0), r"variables among the gradients; the first is at '0/1'"
+    if kind == "tf.function":
+        variable = tf.Variable([1.0, 1.0])
+        with pytest.raises(ValueError, match=words):
+            tf.function(lambda gradient: tx([(gradient, variable)])[0][0])(tf.constant([3.0, 4.0]))
+        return
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("w", initializer=[1.0, 1.0], use_resource=kind == "resource")
+        with pytest.raises(ValueError, match=words):
+            tx([(tf.constant([3.0, 4.0]), variable)])
 
 
 @pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, array, assert_right
+from slow import XLA
+from support import FRAMEWORKS, MODES, array, assert_right, parameter
 
 import gradxform as gx
+from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run
 from gradxform.proof.rows import Row
 
@@ -33,6 +36,10 @@ CASES: dict[str, list[Any]] = {
     "chain(scale(1e-200), scale(1e-200), clip_norm(1e-180, axes=1))": [[1e250, -1e240]],
     "chain(normalize_norm(), scale(1e-300), scale(1e-20), normalize_norm())": [3e-300, 4e-300],
     "clip_global_norm(3e-308)": [3e300, 4e300],
+    "clip_norm(1.0, axes=-1)": [[1.7e308] * 4],
+    "normalize_global_norm()": [1.7e308] * 4,
+    "clip_average_norm(1.0)": [1.7e308] * 4,
+    "skip_large(clip_global_norm(1.0), 1e308)": [1.7e308] * 4,
 }
 """A chain, and a gradient."""
 AT_ONCE = ("clip_norm(1e-200)", "clip_norm(1.0)", "chain(scale(1e-200), scale(1e-200), clip_value(1e-150))")
@@ -56,9 +63,62 @@ SLOW = (pytest.mark.slow(reason="compilers take a second for each chain; three a
     ],
 )
 def test_the_result_is_right(framework: str, mode: str, expression: str) -> None:
+    check(expression, framework, mode)
+
+
+def check(expression: str, framework: str, mode: str, run: parity.Runner | None = None) -> None:
     tree = {"w": np.array(CASES[expression], np.float64)}
-    run = Run([tree] * (2 if gx.parse(expression).stateful else 1), tree)
-    assert_right(Row(expression), Group("float64", "one leaf", {"one": run}), framework, mode)
+    steps = Run([tree] * (2 if gx.parse(expression).stateful else 1), tree)
+    assert_right(Row(expression), Group("float64", "one leaf", {"one": steps}), framework, mode, run)
+
+
+def in_numpys_arrays(tx: Any, tree: Any) -> Any:
+    found = {"w": tree["w"].copy()}
+    gx.numpy.apply_(tx, found)
+    return found
+
+
+def in_gradients_of_torch(tx: Any, tree: Any) -> Any:
+    found = parameter(tree["w"].copy())
+    gx.torch.apply_(tx, [("w", found)])
+    return {"w": found.grad.numpy()}
+
+
+def under_tensorflows_xla(tx: Any, tree: Any) -> Any:
+    tf = pytest.importorskip("tensorflow")
+    return {"w": tf.function(tx, jit_compile=True)({"w": tf.constant(tree["w"])})["w"].numpy()}
+
+
+@pytest.mark.parametrize(
+    ("framework", "function"),
+    [
+        ("numpy", in_numpys_arrays),
+        ("torch", in_gradients_of_torch),
+        pytest.param("tensorflow", under_tensorflows_xla, marks=pytest.mark.slow(reason=XLA)),
+    ],
+)
+@pytest.mark.parametrize("expression", AT_ONCE)
+def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], expression: str) -> None:
+    if framework not in FRAMEWORKS:
+        pytest.skip(f"{framework} is not installed")
+
+    def run(steps: Any, params: Any) -> Any:
+        found = [function(gx.parse(expression), tree) for tree in steps]
+        return [parity.Result(framework, function.__name__, leaves) for leaves in found], None
+
+    check(expression, framework, function.__name__, run)
+
+
+@pytest.mark.parametrize(
+    ("framework", "mode"),
+    [pytest.param(*where, marks=SLOW if where == ("torch", "compiled") else ()) for where in MODES],
+)
+def test_a_gradient_whose_norm_is_subnormal(framework: str, mode: str) -> None:
+    """Its norm is one; kernels that take it for zero leave it as small as it is."""
+    tree = {"w": np.array([1e-310])}
+    (result,), _ = parity.runner(gx.normalize_norm(), framework, mode)([tree], tree)
+    found = float(result.leaves["w"][0])
+    assert found == 1.0 or (framework in ("jax", "tensorflow") and 0.0 <= found <= 1e-310)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

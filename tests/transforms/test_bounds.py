@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slow import INDUCTOR
 from support import FRAMEWORKS, assert_bits, call, tensors
 
 import gradxform as gx
@@ -42,6 +43,21 @@ def test_traced_bounds_have_no_values(framework: str) -> None:
 
     found = call(framework, "compiled", clipped, X, np.asarray(LOW), np.asarray(HIGH))
     assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param(f, marks=pytest.mark.slow(reason=INDUCTOR) if f == "torch" else ()) for f in FRAMEWORKS[1:]],
+)
+@pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
+def test_bounds_that_compiled_code_closes_over(framework: str, numbers: str) -> None:
+    """Compiled code compares no arrays, constants or not: the upper bound wins."""
+    low, high = tensors(framework, [np.asarray(LOW), np.asarray(HIGH)])
+    tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
+    found = call(framework, "compiled", lambda x: tx([x]), X)
+    assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
+    with pytest.raises(ValueError, match="clip_value: low must not be above high"):
+        tx([tensors(framework, X)])
 
 
 @pytest.mark.parametrize("framework", ["numpy", "tensorflow", "torch"])

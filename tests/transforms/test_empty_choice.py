@@ -77,6 +77,29 @@ def test_a_state_goes_to_numpy_and_back(framework: str, name: str) -> None:
         assert_bits(tx.update(grads, again)[0], grads)
 
 
+def test_in_place() -> None:
+    for choice, name in CASES:
+        tx, tree = CHOICES[choice](STATEFUL[name]), optree.tree_map(np.copy, GRADS)
+        state = tx.init(tree)
+        for _ in range(3):
+            state = gx.numpy.apply_(tx, tree, state)
+            assert_bits(tree, GRADS)
+
+
+def test_in_a_session() -> None:
+    v1 = pytest.importorskip("tensorflow").compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        grads = optree.tree_map(v1.convert_to_tensor, GRADS)
+        for choice, name in CASES:
+            tx = CHOICES[choice](STATEFUL[name])
+            _, state = tx.update(grads, tx.init(grads))
+            updates, state = tx.update(grads, state)
+            assert all(leaf.graph is session.graph for leaf in optree.tree_leaves((updates, state)))
+            assert_bits(
+                dict(zip("bw", session.run([updates["b"], updates["w"]]), strict=True)) | {"unused": None}, GRADS
+            )
+
+
 def test_attached_to_an_optimizer_of_torch() -> None:
     torch = pytest.importorskip("torch")
     for choice, name in CASES:
