@@ -188,5 +188,5 @@ def _sign_scaled(xp: Any, x: Array, sign: Array) -> Array:
 
 
 def _sign_of(xp: Any, x: Array) -> Array:
-    zero = getattr(x, "high", x) * 0.0  # or NaN
-    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, zero))
+    high: Any = getattr(x, "high", x)
+    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, high * 0.0))  # zero or NaN
