@@ -146,7 +146,8 @@ def _hold(
                 flushing = any(name in f"{where} {moved}" for name in FLUSHING)
                 others = [other[step][path] for other in wanted.others(flushing)]
                 others = [getattr(other, part) if part else other for other in others]
-                flushed, others = (others[::2], others[1::2]) if flushing else ([], others)
+                # Of a run that was moved, a part was flushed.
+                flushed, others = (others[::2], others[1::2]) if flushing and not moved else ([], others)
                 bad = (distance > budget) & _is_far(got, good, others, budget)
                 if flushed:
                     bad &= _is_far(got, flushed[0], flushed[1:], budget)

@@ -43,12 +43,17 @@ def test_chains_in_eager_code() -> None:
 
 
 def covering(most: int) -> list[chains.Structure]:
-    """Structures that name every transform of the catalogue together, each some that none before it has."""
+    """Structures that name every transform of the catalogue together, each some that none before it has.
+
+    A norm of noise, kept in float32, is often next to the middle of two numbers: such chains are for the long run.
+    """
     seen: set[str] = set()
     found = []
     for place in range(3000):
         structure = chains.structure(random.Random(place))
         new = structure.names - seen
+        if "add_noise" in structure.names and structure.names & {"clip_percentile", "clip_zscore"}:
+            continue
         if len(new) >= (3 if len(found) < most // 2 else 1) and len(structure.expression) < 300:
             found.append(structure)
             seen |= structure.names
