@@ -146,11 +146,7 @@ def _hold(
                 flushing = any(name in f"{where} {moved}" for name in FLUSHING)
                 others = [other[step][path] for other in wanted.others(flushing)]
                 others = [getattr(other, part) if part else other for other in others]
-                # Of a run that was moved, a part was flushed.
-                flushed, others = (others[::2], others[1::2]) if flushing and not moved else ([], others)
                 bad = (distance > budget) & _is_far(got, good, others, budget)
-                if flushed:
-                    bad &= _is_far(got, flushed[0], flushed[1:], budget)
                 count.unjudged += int(((distance > budget) & ~bad).sum())
                 if bad.any():
                     at = tuple(int(i) for i in np.argwhere(bad)[0])
