@@ -34,6 +34,7 @@ CASES: dict[str, list[Any]] = {
     "chain(scale(1e-200), scale(1e-200), skip_large(ema(0.5), 1e-100))": [1e250, -1e249, 0.0],
     "chain(scale(1e-200), scale(1e-200), clip_norm(1e-160, axes=0))": [[1e250, -1e240]],
     "chain(scale(1e-200), scale(1e-200), clip_norm(1e-180, axes=1))": [[1e250, -1e240]],
+    "chain(scale(1e-200), scale(1e-200), clip_adaptive(1e9, axes='keras'))": 1e250,
     "chain(normalize_norm(), scale(1e-300), scale(1e-20), normalize_norm())": [3e-300, 4e-300],
     "clip_global_norm(3e-308)": [3e300, 4e300],
     "clip_norm(1.0, axes=-1)": [[1.7e308] * 4],

@@ -50,7 +50,7 @@ def covering(most: int) -> list[chains.Structure]:
     seen: set[str] = set()
     found = []
     for place in range(3000):
-        structure = chains.structure(random.Random(place))
+        structure = chains.structure(random.Random(20_000 + place))
         new = structure.names - seen
         if "add_noise" in structure.names and structure.names & {"clip_percentile", "clip_zscore"}:
             continue

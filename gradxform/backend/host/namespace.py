@@ -144,7 +144,7 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             pass
     with np.errstate(all="ignore"):
         result = formula(Namespace, *given, **static)
-    if np.ndim(result) or isinstance(result, np.longdouble):
+    if np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
         return result
     return float(result)
 
