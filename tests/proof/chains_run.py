@@ -187,7 +187,7 @@ def _hold_state(
                 f"the state at {path!r} is {got!r:.80} of {got.dtype}, not {right!r:.80} of {right.dtype} at {other!r}"
             )
             raise Wrong(_said(structure, seed, where, "", said))
-        elif not _agree(got, right):
+        elif "lost" not in path.split("/") and not _agree(got, right):  # what rounding takes of a sum is its last bits
             if not wanted.is_ill_conditioned(where[0] in FLUSHING):
                 raise Wrong(
                     _said(structure, seed, where, "", f"the state at {path!r} is {got!r:.300}, not {right!r:.300}")
