@@ -179,12 +179,17 @@ def _sign(xp: Any, x: Array) -> Array:
 
 
 def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
-    return _sign_of(xp, formulas.take(xp, factor, index=index))
+    return _unit(xp, formulas.take(xp, factor, index=index))
 
 
-def _sign_scaled(xp: Any, x: Array, sign: Array) -> Array:
+def _sign_scaled(xp: Any, x: Array, unit: Array) -> Array:
     """The sign of a product, which itself may be too small."""
-    return _sign_of(xp, x) * sign
+    return _sign_of(xp, _unit(xp, x) * unit)
+
+
+def _unit(xp: Any, x: Array) -> Array:
+    """The sign of what is finite; infinity as it is, since zero times infinity has no sign."""
+    return xp.where(xp.isfinite(x), _sign_of(xp, x), x)
 
 
 def _sign_of(xp: Any, x: Array) -> Array:

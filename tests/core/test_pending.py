@@ -95,6 +95,8 @@ CASES: dict[str, tuple[str, Any, int]] = {
         {"a": f16(1.0, -2.0, 0.0), "b": f32(-3.0, np.nan)},
         1,
     ),
+    "signs of infinity times zero": ("chain(scale(0.0), sign())", {"a": f32(np.inf, -np.inf, 1.0)}, 1),
+    "signs of infinity": ("chain(scale(-2.0), sign())", {"a": f32(np.inf, -np.inf), "b": np.array([np.inf])}, 1),
     "signs of what is zero": ("chain(scale(0.0), sign())", {"a": f32(1.0, -2.0), "b": f32(np.nan)}, 1),
     "a choice of elements in a mask": (
         "chain(scale(1e6), masked(zero_nonfinite(), 'a'), scale(1e-6))",
