@@ -1,4 +1,4 @@
-"""Sums, norms and lengths in twice the precision of float64.
+"""Sums, roots and absolute values in twice the precision of float64.
 
 Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
 short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.

@@ -14,20 +14,20 @@ Memory = dict[Any, Any]
 
 
 def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: Memory) -> None:
-    d = np.longdouble(decay)
+    d, averages = np.longdouble(decay), memory.setdefault("averages", {})
     weight = memory["weight"] = memory.get("weight", 0) * d + (1 - d)
     for leaf in leaves:
-        new = kept(times(memory.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
-        memory[leaf.path] = new
+        new = kept(times(averages.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
+        averages[leaf.path] = new
         leaf.value = times(new, 1 / weight) if debias else new
 
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
+    d, traces = np.longdouble(decay), memory.setdefault("traces", {})
     for leaf in leaves:
-        d = np.longdouble(decay)
-        new = leaf.value + times(memory.get(leaf.path, np.zeros_like(leaf.value)), d)
+        new = leaf.value + times(traces.get(leaf.path, np.zeros_like(leaf.value)), d)
         leaf.value = kept(leaf.value + times(new, d) if nesterov else new, leaf)
-        memory[leaf.path] = kept(new, leaf)
+        traces[leaf.path] = kept(new, leaf)
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:

@@ -32,8 +32,9 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
     .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow m / (1 - d^t)
 
-    at step t, counted from one; without `debias`, the average m itself. Averages are kept in float32 (float64 for
-    float64 gradients), and each is rounded once a step. A gradient that is None leaves its average as it is.
+    at step t, counted from one (where d is a schedule, m over the sum of the weights); without `debias`, the average m
+    itself. Averages are kept in float32 (float64 for float64 gradients), and each is rounded once a step. A gradient
+    that is None leaves its average as it is.
 
     Args:
         decay: the share d of the old average, from 0 to 1; a number, a 0-d array or a schedule.

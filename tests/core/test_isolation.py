@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,10 @@ def test_no_module_of_the_core_imports_a_framework(path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["clipping", "scaling", "stopping", "combining"])
 def test_transforms_do_not_know_of_backends(family: str) -> None:
-    """Arrows run one way: a family of transforms sees the flat view, never a backend or a formula."""
-    tree = ast.parse((ROOT / "gradxform/transforms" / f"{family}.py").read_text())
-    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not any(module.startswith(("gradxform.backend", "gradxform.numerics")) for module in modules)
+    """Those that only rescale see the flat view, never a backend or a formula."""
+    source = (ROOT / "gradxform/transforms" / f"{family}.py").read_text()
+    assert "import" in source
+    assert not re.search(r"gradxform\.(backend|numerics)|gradxform import", source)
 
 
 def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:

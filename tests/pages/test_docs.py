@@ -61,9 +61,9 @@ def test_the_commands_of_the_pages_are_commands() -> None:
     typer = pytest.importorskip("typer")
     from gradxform.cli import app
 
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     texts = [(ROOT / page).read_text() for page in [*PAGES, "README.md", "CONTRIBUTING.md"]]
-    wanted = {target for text in texts for target in re.findall(r"(?:`|^    |^\$ )make ([a-z]+)", text, re.MULTILINE)}
+    wanted = {target for text in texts for target in re.findall(r"(?:`|^    |^\$ )make ([a-z-]+)", text, re.MULTILINE)}
     assert {"demo", "test", "docs"} <= wanted <= targets
     texts = [text.replace("\\\n", "") for text in texts]
     lines = {line for text in texts for line in re.findall(r"(?:`|^    |^\$ )gradxform ([^`\n]+)", text, re.MULTILINE)}

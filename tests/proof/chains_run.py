@@ -180,12 +180,13 @@ def _hold_state(
     Its other numbers agree to some last bits of the largest in their array. Counters of results that subnormal numbers
     decide are not judged where these become zero; nor are numbers beside results that a few last bits decide.
     """
-    beside = dict(_leaves(first))
-    for (path, got), (other, right) in zip(_leaves(gx.to_numpy(state)), beside.items(), strict=True):
+    beside, own = dict(_leaves(first)), dict(_leaves(gx.to_numpy(state)))
+    for (path, got), (other, right) in zip(own.items(), beside.items(), strict=True):
         same = path == other and (got.dtype, got.shape) == (right.dtype, right.shape)
         wrong = right.dtype.kind in "biu" and not np.array_equal(got, right)
-        if same and wrong and (_is_close_call(path, beside) or (where[0] in FLUSHING and wanted.moves())):
-            count.unjudged += 1
+        count.elements += got.size
+        if same and wrong and (_is_close_call(path, beside, own) or (where[0] in FLUSHING and wanted.moves())):
+            count.unjudged += got.size
         elif not same or wrong:
             said = (
                 f"the state at {path!r} is {got!r:.80} of {got.dtype}, not {right!r:.80} of {right.dtype} at {other!r}"
@@ -197,13 +198,15 @@ def _hold_state(
                 raise Wrong(
                     _said(structure, seed, where, "", f"the state at {path!r} is {got!r:.300}, not {right!r:.300}")
                 )
-            count.unjudged += 1
+            count.unjudged += got.size
 
 
-def _is_close_call(path: str, state: dict[str, Any]) -> bool:
-    """Whether a flag says which of two norms is larger that are the same up to a few last bits."""
-    before, after = (state.get(path.replace("clipped", name)) for name in ("norm_before", "norm_after"))
-    return path.endswith("clipped") and _agree(after, before, before)
+def _is_close_call(path: str, *states: dict[str, Any]) -> bool:
+    """Whether a flag says which of two norms is larger that differ in one state, by a few last bits, and not in all."""
+    if not path.endswith("clipped"):
+        return False
+    norms = [[state[path.replace("clipped", name)] for name in ("norm_before", "norm_after")] for state in states]
+    return any(before != after for before, after in norms) and all(_agree(b, a, a) for b, a in norms)
 
 
 def _agree(got: Any, right: Any, beside: Any) -> bool:

@@ -109,12 +109,6 @@ class Contract:
         """Target and fault."""
         return f"{self.target}: {self.what}"
 
-    @property
-    def title(self) -> str:
-        """The same for a page."""
-        kind, _, name = self.target.rpartition(".")
-        return f"{name} ({kind})" if kind in ("kernel", "view") else self.target
-
 
 def unchanged(original: Any, backend: Any) -> Any:
     """What stands at a seam, as it is: the control that counting alone breaks nothing."""

@@ -152,7 +152,7 @@ def main() -> int:
     for made in lost:
         print(made)
     print(f"{len(verdicts) - len(lost)} of {len(verdicts)} faults caught, {len(survivors)} mutants survived; {took}")
-    return 1 if lost or survivors else 0
+    return 1 if lost or survivors or not (verdicts or mutants) else 0
 
 
 if __name__ == "__main__":

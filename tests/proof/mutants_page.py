@@ -99,6 +99,6 @@ def _mathematics(mutants: Sequence[Any], known: Sequence[Any]) -> Iterator[str]:
         yield f"| `{entry.module}` | `{line}` | `{change}` | {entry.reason} |"
     stale = [entry for entry in known if not any(map(entry.matches, mutants))]
     if stale:
-        yield "\nNo mutants match these entries of the list any more:\n"
+        yield "\nNo mutant that was drawn matches these entries of the list:\n"
         yield from (f"- `{entry.module}`: `{entry.line}`" for entry in stale)
     yield ""

@@ -29,17 +29,26 @@ def any_order() -> None:
     warnings.simplefilter("ignore", gx.OrderWarning)
 
 
-@QUICK
-@seed(1)
-@given(structure=chains.structures, first=st.integers(0, 10**6))
-def test_chains_in_eager_code(structure: chains.Structure, first: int) -> None:
-    chains_run.check(structure, range(first, first + 6), EAGER, chains_run.Count())
+def test_chains_in_eager_code() -> None:
+    count = chains_run.Count()
+
+    @QUICK
+    @seed(1)
+    @given(structure=chains.structures, first=st.integers(0, 10**6))
+    def drawn(structure: chains.Structure, first: int) -> None:
+        chains_run.check(structure, range(first, first + 6), EAGER, count)
+
+    drawn()
+    assert count.cases >= 120
+    assert count.unjudged <= count.elements / 100
 
 
 def covering(most: int) -> list[chains.Structure]:
     """Structures that name every transform of the catalogue together, each some that none before it has.
 
-    A norm of noise, kept in float32, is often next to the middle of two numbers: such chains are for the long run.
+    Structures that are ill-conditioned more often than the test allows are for the long run: a norm of noise, kept in
+    float32, is next to the middle of two numbers now and then, and the first thousands have one that takes a mean away
+    and normalizes what is left.
     """
     seen: set[str] = set()
     found = []
@@ -103,13 +112,16 @@ class _Wanted(chains_run.Wanted):
     def moves(self) -> bool:
         return self.word
 
+    def is_ill_conditioned(self, flushing: bool) -> bool:
+        return self.word
+
 
 def test_a_counter_that_differs_is_seen() -> None:
     structure = chains.Structure("trace(0.5)", {}, 1, 1)
     count = {"count": np.int32(3), "sum": np.float32([1.0])}
     seen, firm, ill = chains_run.Count(), _Wanted(False), _Wanted(True)
     chains_run._hold_state(structure, 0, ("numpy", "eager"), count, dict(count), firm, seen)
-    for other in ({"count": np.int32(4)}, {"sum": np.float64([1.0])}):
+    for other in ({"count": np.int32(4)}, {"sum": np.float64([1.0])}, {"sum": np.float32([1.00001])}):
         with pytest.raises(chains_run.Wrong, match="the state at"):
             chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, **other}, firm, seen)
     assert seen.unjudged == 0

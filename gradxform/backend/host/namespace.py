@@ -1,6 +1,7 @@
 """Formulas computed on the host: in NumPy's float64 vectors, or in Python floats where no vector is needed.
 
-For frameworks whose vectors of norms and factors can be read at no cost: NumPy itself, and PyTorch on the CPU.
+For frameworks whose vectors of norms and factors can be read at no cost: NumPy itself, and PyTorch and TensorFlow in
+eager code on the CPU.
 """
 
 from __future__ import annotations
