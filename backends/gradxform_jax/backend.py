@@ -316,6 +316,7 @@ def copied(leaves: Sequence[Any]) -> list[Any]:
 @_wide
 def stored(value: Any, dtype: str, beside: Any) -> Any:
     """An array of a dtype."""
+    value = value.vector if isinstance(value, Each) else value
     return lax.convert_element_type(jnp.asarray(value), np.dtype(dtype))
 
 

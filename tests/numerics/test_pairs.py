@@ -249,6 +249,8 @@ def test_pairs_of_longdouble() -> None:
 def test_what_is_out_of_range_comes_back_where_a_result_is_in_it() -> None:
     tiny, huge = SPACE.number(np.array([1e-300])), SPACE.number(np.array([1e300]))
     assert settled(tiny * tiny).tolist() == settled(tiny * tiny * tiny).tolist() == [0.0]
+    nothing = SPACE.number(np.array([0.0]))
+    assert settled((nothing + tiny * tiny) * huge * huge).tolist() == pytest.approx([1.0], rel=1e-15)
     assert settled(huge * huge * -1.0).tolist() == [-np.inf]
     assert settled(tiny * tiny * tiny * huge * huge * 1e200).tolist() == pytest.approx([1e-100], rel=1e-15)
     for size, exponent, right in ((200, -3.0, 0.0), (-200, 3.0, np.inf)):

@@ -289,6 +289,22 @@ for seed in range(6):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
+def test_norms_of_many_small_leaves_of_any_order(framework: str, ord: float) -> None:
+    leaves = [np.float32([i + 1.0, -2.0, 0.5 * i]) for i in range(40)]
+    found = [float(array(norm)) for norm in gx.norms(tensors(framework, leaves), ord=ord).values()]
+    assert found == pytest.approx([np.linalg.norm(leaf.astype(float), ord) for leaf in leaves], rel=3e-7)
+    together = np.linalg.norm(np.concatenate(leaves).astype(float), ord)
+    (clipped, *_) = gx.clip_global_norm(1.0, ord=ord)(tensors(framework, leaves))
+    assert array(clipped) == pytest.approx(leaves[0] / together, rel=1e-6)
+
+
+def test_norms_of_high_order_over_axes_of_tiny_numbers() -> None:
+    (clipped,) = gx.clip_norm(1e-31, axes=-1, ord=12)([np.float32([[1e-30, 2e-30]])])
+    assert clipped == pytest.approx(np.array([[0.5, 1.0]]) * 1e-31 / (1 + 0.5**12) ** (1 / 12), rel=1e-6)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", LARGE)
 def test_norms_of_large_leaves(kind: str, framework: str) -> None:
     leaf = LARGE[kind]

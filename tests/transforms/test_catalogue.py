@@ -22,6 +22,7 @@ from gradxform.numerics import elementwise, random
 from gradxform.proof import parity, reference_state
 from gradxform.proof.gradients import few, gradients
 from gradxform.testing import max_ulp
+from gradxform.transforms import adding
 
 
 def halving(step: Any) -> Any:
@@ -920,10 +921,32 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_five_of_the_examples_that_are_nan_are_named() -> None:
-    with pytest.warns(RuntimeWarning, match="in example 0, 1, 2, 3, 4 and 2 more, and so has the sum") as caught:
-        gx.per_example_clip_norm(np.full((7, 1), np.nan), 1.0)
+@pytest.mark.parametrize(("count", "said"), [(5, "0, 1, 2, 3, 4, and so"), (7, "0, 1, 2, 3, 4 and 2 more, and so")])
+def test_five_of_the_examples_that_are_nan_are_named(count: int, said: str) -> None:
+    with pytest.warns(RuntimeWarning, match=f"in example {said} has the sum") as caught:
+        gx.per_example_clip_norm(np.full((count, 1), np.nan), 1.0)
     assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("gradient", "kept"),
+    [
+        (np.array([np.finfo(np.float64).max]), True),
+        (np.array([np.finfo(np.float32).max, 8e34], np.float32), True),
+        (np.array([np.finfo(np.float32).max, 1e35], np.float32), False),
+    ],
+)
+def test_norms_that_a_state_can_hold_are_kept(gradient: Any, kept: bool) -> None:
+    for tx in (gx.clip_percentile(50.0, 3), gx.clip_zscore(1.0, 0.9, 2)):
+        _, state = tx.update([gradient], tx.init([gradient]))
+        assert state.count.tolist() == [int(kept)]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("net_3/w", "net/w"), ("layer12/w", "layer12/w"), ("net_/w", "net_/w"), ("net/w", "net/w")]
+)
+def test_noise_is_named_by_the_path_without_the_number_of_a_model(path: str, name: str) -> None:
+    assert list(adding._names([path])) == [name]
 
 
 def test_batches_that_are_refused() -> None:
