@@ -98,4 +98,4 @@ def test_the_page_names_survivors_and_entries_that_match_nothing() -> None:
     assert "Of 4 mutants, 1 are known to change nothing" in text
     assert "**1 of these 3 were killed**, 1 ran out of time" in text
     assert "- `a.py`: `if x:` became `if not x:`" in text
-    assert "match these entries of the list any more:\n\n- `b.py`: `if y:`" in text
+    assert "matches these entries of the list:\n\n- `b.py`: `if y:`" in text
