@@ -35,12 +35,9 @@ def _jit(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
 
 def _sides(steps: Sequence[Step], tree: Tree, compiled: Jit) -> tuple[Side, Side]:
     grads = {path: jnp.array(leaf) for path, leaf in tree.items()}
-    native = [_NATIVE[name](value) for name, value in steps]
-    ours, theirs = (
-        _side(tx, grads, compiled)
-        for tx in (transformation(steps), native[0] if len(native) == 1 else optax.chain(*native))
-    )
-    return ours, theirs
+    parts = [_NATIVE[name](value) for name, value in steps]
+    native = parts[0] if len(parts) == 1 else optax.chain(*parts)
+    return _side(transformation(steps), grads, compiled), _side(native, grads, compiled)
 
 
 def _side(tx: Any, grads: Any, compiled: Jit) -> Side:

@@ -63,7 +63,7 @@ FRAMEWORKS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass
 class Case:
-    """One gradient: the distance of each native function from the right numbers, and the worst of ours."""
+    """One gradient: the distance of each native function from the right numbers, and the largest of gradxform's."""
 
     size: float
     count: int

@@ -24,6 +24,7 @@ def test_what_is_broadcast_to_a_large_leaf_keeps_its_place() -> None:
     np.testing.assert_allclose(gx.centralize()([grad])[0], grad - grad.mean(axis=1, keepdims=True), atol=1e-15)
 
 
+# inductor takes seconds for each of the four; the same formula is compiled there in test_table.py
 @pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != ("torch", "compiled")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_infinite_parameters_allow_anything_but_times_zero(framework: str, mode: str, dtype: str) -> None:
