@@ -19,6 +19,7 @@ EAGER = "in eager mode JAX compiles each operation by itself; NumPy, PyTorch and
 MILLION = "compiles for a million elements; NumPy, PyTorch, jit and eager TensorFlow stay quick"
 TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN among them, stay quick under tf.function"
 GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
+PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -76,6 +77,8 @@ SLOW = {
     r"test_migration\.py::.*\[(Where do the numbers differ|I use model\.compile)": LARGE,
     r"test_migration\.py::test_(the_sum_over_the_replicas|the_loss_falls)": TRAINS,
     # --- transforms
+    r"test_table_plain\.py::test_right_numbers_without_fast_paths_compiled": PLAIN,
+    r"test_table_plain\.py::test_right_numbers_without_fast_paths\[.*-jax\]": EAGER,
     r"test_catalogue\.py::.*torch-compiled": INDUCTOR,
     r"test_catalogue\.py::test_(gradient_surgery|per_example_clips|noise_is_the_same)\[(jax|tensorflow-comp).*64": XLA,
     r"test_catalogue\.py::test_a_gradient_flows_through_statistics": XLA,

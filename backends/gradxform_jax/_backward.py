@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-Backward = Callable[[list[Any], list[Any]], list[Any]]
+from gradxform.backend.protocol import Backward
 
 
-def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Backward) -> list[Any]:
-    """The arrays as they are; what flows back to them is a function of what flows back, and of numbers."""
-    return _same(function, list(leaves), list(numbers))
+def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+    """The first arrays as they are; what flows back to both lists is a function of what flows back to the first."""
+    return _same(backward, list(first), list(second))
 
 
-# The numbers are arguments, and not closed over, so that they may be tracers of any transformation around.
+# The second arrays are arguments, and not closed over, so that they may be tracers of any transformation around.
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _same(function: Backward, leaves: list[Any], numbers: list[Any]) -> list[Any]:
-    return _together(leaves, numbers)
+def _same(backward: Backward, first: list[Any], second: list[Any]) -> list[Any]:
+    return _together(first, second)
 
 
-def _forward(function: Backward, leaves: list[Any], numbers: list[Any]) -> tuple[list[Any], list[Any]]:
-    return _together(leaves, numbers), numbers
+def _forward(backward: Backward, first: list[Any], second: list[Any]) -> tuple[list[Any], list[Any]]:
+    return _together(first, second), second
 
 
 def _together(leaves: list[Any], numbers: list[Any]) -> list[Any]:
@@ -40,8 +40,8 @@ def _together(leaves: list[Any], numbers: list[Any]) -> list[Any]:
     return [lax.select(jnp.broadcast_to(either, leaf.shape), leaf, leaf) for leaf in leaves]
 
 
-def _backward(function: Backward, numbers: list[Any], upstream: list[Any]) -> tuple[list[Any], None]:
-    return function(upstream, numbers), None
+def _backward(backward: Backward, second: list[Any], upstream: list[Any]) -> Any:
+    return backward(upstream, second)
 
 
 _same.defvjp(_forward, _backward)

@@ -17,7 +17,7 @@ from jax import lax
 
 from gradxform.numerics import formulas
 from gradxform_jax import _norms
-from gradxform_jax._scalars import Namespace
+from gradxform_jax._namespace import Namespace
 
 MANY = 32
 """From so many leaves on."""
@@ -38,20 +38,20 @@ class Each:
 
 
 class Norms(Each):
-    """The 2-norms of leaves of which none is of 64 bits."""
+    """The norms of leaves of which none is of 64 bits."""
 
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self.leaves = tuple(leaves)
+    def __init__(self, leaves: Sequence[Any], ord: float) -> None:
+        self.leaves, self.ord = tuple(leaves), ord
 
     @functools.cached_property
     def numbers(self) -> Any:  # type: ignore[override]
         """The norms as separate numbers."""
-        return _alone(self.leaves)
+        return _separate_norms(self.leaves, self.ord, _norms.on_one_device(self.leaves))
 
     @functools.cached_property
     def vector(self) -> Any:
         """The norms as a vector."""
-        return _together(self.leaves)
+        return stacked_norms(self.leaves, self.ord)
 
 
 @jax.jit
@@ -59,14 +59,19 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
     return jnp.stack(numbers)
 
 
-@jax.jit
-def _together(leaves: tuple[Any, ...]) -> Any:
-    return _norms.norms(leaves, 2.0)
+def stacked_norms(leaves: tuple[Any, ...], ord: float) -> Any:
+    """The norms as a vector."""
+    return _stacked_norms(leaves, ord, _norms.on_one_device(leaves))
 
 
-@jax.jit
-def _alone(leaves: tuple[Any, ...]) -> Any:
-    return _norms.norms_alone(leaves)
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _stacked_norms(leaves: tuple[Any, ...], ord: float, together: bool) -> Any:
+    return _norms.stacked(_norms.norms(leaves, ord, together))
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _separate_norms(leaves: tuple[Any, ...], ord: float, together: bool) -> tuple[Any, ...]:
+    return tuple(_norms.norms(leaves, ord, together))
 
 
 def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
-from gradxform_numpy import backend
+from gradxform_numpy.kernels import backend
 
 
 def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any = None) -> Any:

@@ -1,9 +1,9 @@
 """gradxform on TensorFlow: lists of (gradient, variable)."""
 
-from gradxform_tensorflow import backend as backend
 from gradxform_tensorflow._apply import apply
 from gradxform_tensorflow._override import gradient_function, override_gradients
 from gradxform_tensorflow._processor import GradientProcessor
 from gradxform_tensorflow._tracing import tracing_type as tracing_type
+from gradxform_tensorflow.kernels import backend as backend
 
 __all__ = ["GradientProcessor", "apply", "gradient_function", "override_gradients"]

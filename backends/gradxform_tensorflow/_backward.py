@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from gradxform.backend.protocol import Backward
 
-def on_backward(leaves: Sequence[Any], numbers: Sequence[Any], function: Callable[..., list[Any]]) -> list[Any]:
-    """The tensors as they are; what flows back to them is a function of what flows back, and of numbers."""
-    kept = list(map(tf.identity, numbers))  # read here: within a branch or a loop they cannot be read on the way back
+
+def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+    """The first tensors as they are; what flows back to both lists is a function of what flows back to the first."""
+    first = list(map(tf.convert_to_tensor, first))
+    kept = list(map(tf.identity, second))  # read here: within a branch or a loop they cannot be read on the way back
 
     @tf.custom_gradient
-    def same(*given: Any) -> Any:
-        return list(map(tf.identity, given)), lambda *upstream: function(list(upstream), kept)
+    def identity(*given: Any) -> Any:
+        def flowing(*upstream: Any) -> list[Any]:
+            found, others = backward(list(upstream), kept)
+            return [*(found or [None] * len(first)), *(others or [None] * len(kept))]
 
-    return list(same(*map(tf.convert_to_tensor, leaves)))
+        return list(map(tf.identity, given[: len(first)])), flowing
+
+    return list(identity(*first, *map(tf.convert_to_tensor, second)))
 
 
 def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:

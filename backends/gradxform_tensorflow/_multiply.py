@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager, _packing
-from gradxform_tensorflow._scalars import Namespace
+from gradxform_tensorflow._namespace import Namespace
 
 _LEAST = 2.0**-126
 _MOST = 2.0**127

@@ -17,7 +17,7 @@ from gradxform import GradientTransformation
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
-from gradxform_tensorflow import backend
+from gradxform_tensorflow.kernels import backend
 
 _numbers = itertools.count()
 

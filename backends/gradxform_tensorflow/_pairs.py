@@ -12,7 +12,8 @@ from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
 from gradxform.core.variables import path_of
-from gradxform_tensorflow import _replicas, backend
+from gradxform_tensorflow import _replicas
+from gradxform_tensorflow.kernels import backend
 
 
 class Pairs(NamedTuple):

@@ -17,8 +17,8 @@ from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
-from gradxform_tensorflow import backend
 from gradxform_tensorflow._pairs import Pairs
+from gradxform_tensorflow.kernels import backend
 
 
 class GradientProcessor(tf.Module):  # type: ignore[misc]

@@ -1,9 +1,9 @@
 """gradxform on PyTorch tensors: pure, and in place on the gradients of parameters."""
 
-from gradxform_torch import backend as backend
 from gradxform_torch._attach import Attached, attach
 from gradxform_torch._attach import handles_of as handles_of
 from gradxform_torch._modules import GradientReversal, GradientTransform
 from gradxform_torch._parameters import apply_, init
+from gradxform_torch.sharded import backend as backend
 
 __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attach", "init"]

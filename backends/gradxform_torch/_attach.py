@@ -13,9 +13,9 @@ from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
-from gradxform_torch import backend
 from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of
 from gradxform_torch._parameters import paths_of, started, transformed
+from gradxform_torch.sharded import backend
 
 _KEY = "gradient_transformation"
 _attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = weakref.WeakKeyDictionary()

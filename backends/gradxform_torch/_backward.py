@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-Backward = Callable[[list[Any], list[Any]], list[Any]]
+from gradxform.backend.protocol import Backward
 
 
-def on_backward(leaves: Sequence[torch.Tensor], numbers: Sequence[torch.Tensor], function: Backward) -> list[Any]:
-    """The tensors as they are; what flows back to them is a function of what flows back, and of numbers."""
-    return list(_Same.apply(function, len(leaves), *leaves, *numbers))  # type: ignore[no-untyped-call]
+def same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], backward: Backward) -> list[Any]:
+    """The first tensors as they are; what flows back to both lists is a function of what flows back to the first."""
+    return list(_Same.apply(backward, len(first), *first, *second))  # type: ignore[no-untyped-call]
 
 
 class _Same(torch.autograd.Function):
@@ -37,7 +37,8 @@ class _Same(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        return None, None, *ctx.function(list(upstream), list(ctx.saved_tensors)), *[None] * ctx.rest
+        found, others = ctx.function(list(upstream), list(ctx.saved_tensors))
+        return None, None, *(found or [None] * len(upstream)), *(others or [None] * ctx.rest)
 
 
 def straight_through(values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:

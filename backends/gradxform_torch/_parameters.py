@@ -15,7 +15,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
-from gradxform_torch import backend
+from gradxform_torch.sharded import backend, is_writable
 
 Named = Sequence[tuple[str, torch.Tensor]]
 
@@ -144,7 +144,7 @@ def _view(
 def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:
     """A new gradient into the memory of the old one, which these parameters share, where that can be written to."""
     old = parameters[0].grad
-    if old is not None and old.layout == new.layout == torch.strided and backend.is_writable(old):
+    if old is not None and old.layout == new.layout == torch.strided and is_writable(old):
         old.copy_(new)
         return
     for parameter in parameters:

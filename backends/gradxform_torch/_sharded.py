@@ -200,11 +200,12 @@ def numbered(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
 def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Callable[..., Sequence[Any]]) -> list[Any]:
     """The leaves as `make` makes them of their shards and of a function of what flows back to those."""
 
-    def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any] | None, Any]:
         given = [
             _flowing(leaf, mine) if is_sharded(leaf) else mine for leaf, mine in zip(leaves, upstream, strict=True)
         ]
-        return [local(new) for new in function(given, numbers)]
+        found, others = function(given, numbers)
+        return None if found is None else list(map(local, found)), others
 
     return on_shards(leaves, lambda own: make(own, flowing))
 

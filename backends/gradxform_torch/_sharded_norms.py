@@ -17,7 +17,7 @@ from gradxform.backend.host import longdouble, namespace
 from gradxform.numerics import formulas
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
-from gradxform_torch._scalars import Namespace
+from gradxform_torch._namespace import Namespace
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
 

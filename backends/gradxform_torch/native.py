@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from gradxform.cli.parity.native import Call, Leaves, Native
-from gradxform_torch.backend import from_numpy, to_numpy
+from gradxform_torch.sharded import backend
 
 
 def _made(function: Callable[[list[torch.nn.Parameter], float], Any]) -> Callable[[float], Call]:
@@ -17,7 +17,7 @@ def _made(function: Callable[[list[torch.nn.Parameter], float], Any]) -> Callabl
         def call(grads: Leaves) -> Leaves:
             parameters = [_parameter(g) for g in grads]
             function(parameters, limit)
-            return [to_numpy(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            return [backend.to_numpy(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
         return call
 
@@ -26,7 +26,7 @@ def _made(function: Callable[[list[torch.nn.Parameter], float], Any]) -> Callabl
 
 def _parameter(gradient: Any) -> torch.nn.Parameter:
     """A parameter with a gradient; its own values are not looked at."""
-    tensor = from_numpy(gradient)
+    tensor = backend.from_numpy(gradient)
     parameter = torch.nn.Parameter(torch.empty_like(tensor))
     parameter.grad = tensor
     return parameter

@@ -19,6 +19,8 @@ FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
 _ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
 _NO_ARRAYS = {"builtins", "gradxform", "keras"}
 """Modules whose types are no arrays, of which no backend is looked for; Keras has an adapter, and no arrays."""
+_EXTRAS = ("keras", "mlx")
+"""Other packages here that pip installs a framework for."""
 _NUMBERS = (int, float, complex)
 _by_type: dict[type, Backend] = {}
 _others: dict[str, Backend] = {}
@@ -56,7 +58,7 @@ def adapter(name: str) -> ModuleType:
         return importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
         missing = error.name or name
-        hint = f": pip install 'gradxform[{name}]'" if name in FRAMEWORKS or name == "keras" else ""
+        hint = f": pip install 'gradxform[{name}]'" if name in (*FRAMEWORKS, *_EXTRAS) else ""
         raise ImportError(f"gradxform.{name} needs {missing!r}, which is not installed{hint}") from error
 
 

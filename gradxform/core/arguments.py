@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-Scalar = Any
-"""A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in."""
+Scalar = Annotated[Any, "may be a schedule"]
+"""A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in.
+
+An argument of a factory that is declared so may also be a function of the step.
+"""
 
 
 def static(value: Any) -> bool:

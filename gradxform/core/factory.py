@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, get_args
 
 import numpy as np
 
+from gradxform.core.arguments import Scalar
+from gradxform.core.autograph import unconverted
 from gradxform.core.schedule import scheduled
 from gradxform.core.transformation import GradientTransformation, factories
 
@@ -18,8 +20,9 @@ P = ParamSpec("P")
 def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
     """Give what a function makes its name and arguments, and `parse` the function."""
     signature = inspect.signature(make)
-    scalars = {name for name, parameter in signature.parameters.items() if "Scalar" in str(parameter.annotation)}
+    scalars = schedulable(make)
 
+    @unconverted
     @functools.wraps(make)
     def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
         try:
@@ -34,6 +37,13 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
 
     factories[make.__name__] = named
     return named
+
+
+@functools.cache
+def schedulable(make: Callable[..., Any]) -> frozenset[str]:
+    """The names of the arguments that may be schedules: those that are declared as `Scalar`."""
+    given = inspect.signature(make, eval_str=True).parameters.values()
+    return frozenset(each.name for each in given if Scalar in (each.annotation, *get_args(each.annotation)))
 
 
 def _is_schedule(value: Any) -> bool:

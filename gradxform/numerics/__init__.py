@@ -6,3 +6,16 @@ from typing import Any
 
 Array = Any
 """An array of some framework, traced or concrete."""
+
+DOUBLE = frozenset({"float64", "complex128"})
+"""Dtypes whose norms and sums are pairs of float64 numbers."""
+
+
+def dtype_name(x: Array) -> str:
+    """The name of a dtype, as NumPy has it: "float32", "bfloat16", "complex64"."""
+    return str(getattr(x.dtype, "name", x.dtype)).rpartition(".")[2]
+
+
+def is_complex(x: Array) -> bool:
+    """Whether an array is of complex numbers."""
+    return dtype_name(x).startswith("complex")

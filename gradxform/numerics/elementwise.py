@@ -5,9 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import DOUBLE, Array, dtype_name
 from gradxform.numerics.double_double import Exact, Number, Pair, two_sum
 from gradxform.numerics.ranged import Space, powers
+from gradxform.numerics.rescale import by_parts
+
+
+def of_leaf(
+    formula: Callable[..., Any],
+    xp: Any,
+    column: Sequence[Any],
+    numbers: Sequence[Any],
+    factor: Any,
+    static: dict[str, Any],
+) -> Array:
+    """A formula of a leaf's elements beside those of others, rounded once to the dtype that sums of it are kept in."""
+    double = dtype_name(column[0]) in DOUBLE
+    numbers, factor = [wide(xp, number) for number in numbers], None if factor is None else wide(xp, factor)
+
+    def real(*parts: Any) -> Array:
+        given = [wide(xp, part) for part in parts]
+        found = of_elements(formula, xp, given, numbers, factor, double, static)
+        return xp.cast(found, "float64" if double else "float32")
+
+    return by_parts(xp, real, *column)
+
+
+def wide(xp: Any, operand: Any) -> Any:
+    """A number or an array in float64; a pair of them as it is."""
+    return operand if isinstance(operand, Pair) else xp.float64(operand)
 
 
 def of_elements(

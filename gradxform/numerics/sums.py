@@ -11,10 +11,22 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import Array, dtype_name
 from gradxform.numerics.double_double import Exact, Number, Pair, two_sum
-from gradxform.numerics.elementwise import in_range
-from gradxform.numerics.ranged import Ranged, Space
+from gradxform.numerics.elementwise import in_range, wide
+from gradxform.numerics.ranged import Ranged, Space, evaluate, in_float64
+
+
+def sum_over(xp: Any, leaf: Array, axes: tuple[int, ...], weights: Any) -> Array | Pair:
+    """The sums of a real leaf, times weights that broadcast, over some axes, kept as ones; pairs for float64 leaves."""
+
+    def add(values: Array) -> Array:
+        return xp.sum_over(values, axes)
+
+    numbers = xp.float64(leaf)
+    if dtype_name(leaf) != "float64":
+        return add(numbers if weights is None else numbers * xp.float64(evaluate(in_float64, xp, [weights], {})))
+    return total_signed(xp, numbers, add) if weights is None else total_products(xp, numbers, wide(xp, weights), add)
 
 
 def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:

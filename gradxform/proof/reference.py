@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.core.factory import schedulable
 from gradxform.core.matching import glob
 from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_peers, reference_state
@@ -67,11 +68,9 @@ def _apply(tx: GradientTransformation, leaves: Sequence[Leaf], memory: Memory) -
         *(value for name, value in tx.arguments if name is None),
         **{name: value for name, value in tx.arguments if name is not None},
     )
-    for name, parameter in bound.signature.parameters.items():
-        if ("Scalar" in str(parameter.annotation) or tx.name == "scale_by_schedule") and callable(
-            bound.arguments.get(name)
-        ):
-            bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
+    schedules = bound.arguments if tx.name == "scale_by_schedule" else schedulable(factories[tx.name])
+    for name in [name for name in schedules if callable(bound.arguments.get(name))]:
+        bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
     memory["step"] = memory.get("step", 0) + 1
     rule([leaf for leaf in leaves if not leaf.stopped], *bound.args, **bound.kwargs, **kept)
 

@@ -37,9 +37,12 @@ def extended(leaf: Any) -> Any:
 
 
 def rounded(leaf: Leaf) -> Any:
-    """The value in the leaf's own dtype; bfloat16 by way of float64."""
-    narrow = leaf.value.astype(np.float64) if leaf.dtype.name == "bfloat16" else leaf.value
-    return _flushed(np.asarray(narrow).astype(leaf.dtype))
+    """The value in the leaf's own dtype; bfloat16 by way of float64, and flushed as float32, whose range it has."""
+    if leaf.dtype.name != "bfloat16":
+        return _flushed(np.asarray(leaf.value).astype(leaf.dtype))
+    narrow = np.asarray(leaf.value.astype(np.float64))
+    flushing = _SHAKING and _SHAKING[-1][1]
+    return (np.where(np.abs(narrow) < 2.0**-126, 0.0 * narrow, narrow) if flushing else narrow).astype(leaf.dtype)
 
 
 def norm_of(values: Sequence[Any], ord: float) -> Any:

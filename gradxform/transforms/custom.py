@@ -149,4 +149,4 @@ def xp(array: Any) -> Any:
     found = lookup.backend("numpy") if lookup.is_number(array) else lookup.owner(array)
     if found is None:
         raise TypeError(f"xp: an array of {', '.join(lookup.known())} is wanted, got {array!r:.80}")
-    return found.namespace()
+    return found.module

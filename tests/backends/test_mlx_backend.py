@@ -1,4 +1,4 @@
-"""The backend of docs/extending/backend.md: found by itself, whole, and right to the budgets of the others.
+"""MLX: right to the budgets of the others.
 
 `MLX_COMPILED=all` runs every row under `mx.compile` in every dtype; the first time that takes about half an hour, since
 MLX hands each fused loop to a C++ compiler.
@@ -15,7 +15,6 @@ import optree
 import pytest
 from support import (
     NORM_CLIPS,
-    ROOT,
     assert_bits,
     assert_right,
     assert_ulp,
@@ -28,7 +27,6 @@ from support import (
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.protocol import Backend
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
 from gradxform.proof.gradients import gradients
 from gradxform.proof.rows import DTYPES, MIXED, ROWS, STATELESS, Row
@@ -40,12 +38,6 @@ nn, optimizers = pytest.importorskip("mlx.nn"), pytest.importorskip("mlx.optimiz
 HERE = [dtype for dtype in DTYPES if dtype != "complex128"]  # which MLX has not
 ALL = os.environ.get("MLX_COMPILED") == "all"
 SOME = ("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))", "trace(0.9)")
-
-
-@pytest.fixture(autouse=True)
-def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the backend can be imported, and is forgotten afterwards; see conftest.py."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
 
 
 def dtypes_of(row: Row) -> list[str]:
@@ -246,12 +238,6 @@ def test_reversed_stopped_and_straight_through() -> None:
 # --- the small print -------------------------------------------------------------------------------------------------
 
 
-def test_the_protocol_is_complete() -> None:
-    module = lookup.backend("mlx")
-    wanted = {name for name in (*vars(Backend), *Backend.__annotations__) if name[0] != "_"}
-    assert {name for name in wanted if not hasattr(module, name)} == set()
-
-
 def test_an_array_is_never_written_to() -> None:
     def zeroed(g: Any) -> Any:
         g[0] = 0.0
@@ -283,7 +269,7 @@ def test_what_mlx_has_not() -> None:
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_sine_and_cosine_are_right_to_float64(name: str) -> None:
-    vectors = importlib.import_module("gradxform_mlx.vectors")
+    vectors = importlib.import_module("gradxform_mlx.namespace")
     x = np.linspace(-7.0, 7.0, 10_001)
     found = np.array(getattr(vectors, name)(mx.array(x, dtype=mx.float64)))
     assert np.abs(found - getattr(np, name)(x)).max() < 1e-15

@@ -841,3 +841,22 @@ def test_in_map_fn_and_while_loop() -> None:
     rows = tf.constant([[3.0, 4.0], [0.3, 0.4]])
     assert_ulp(tf.map_fn(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
     assert_ulp(tf.vectorized_map(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
+
+
+def test_autograph_rewrites_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorflow.python.autograph.impl import api
+
+    rewritten, true = [], api._TRANSPILER.transform
+
+    def transform(function: Any, *args: Any) -> Any:
+        rewritten.append(function.__module__)
+        return true(function, *args)
+
+    monkeypatch.setattr(api._TRANSPILER, "transform", transform)
+
+    @tf.function
+    def step(gradient: Any) -> Any:
+        return gx.chain(gx.clip_value(high=tf.constant([3.0, 3.0])), gx.clip_norm(1.0, axes=-1))(gradient)
+
+    assert_ulp(step(tf.constant([3.0, 4.0])), f32(0.5**0.5, 0.5**0.5))
+    assert rewritten == [__name__]

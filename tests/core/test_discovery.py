@@ -26,23 +26,24 @@ def array(values):
     return numpy.array(values, numpy.float32).view(Array)
 """
 BACKEND = """
-import sys
 import numpy
 import fakelib
 from gradxform.backend.lookup import register
-from gradxform_numpy.backend import *
-name, types = "fakelib", (fakelib.Array,)
+from gradxform_numpy.kernels import NumPy
 def _owned(arrays):
     return [numpy.asarray(array).view(fakelib.Array) for array in arrays]
-def multiply(leaves, factors, inplace, _multiply=multiply):
-    return _owned(_multiply(leaves, factors, inplace))
-def from_numpy(array):
-    return _owned([array])[0]
-def to_numpy(leaf):
-    return numpy.asarray(leaf).view(numpy.ndarray)
-register(sys.modules[__name__])
+class Fake(NumPy):
+    name, types = "fakelib", (fakelib.Array,)
+    def multiply(self, leaves, factors, inplace):
+        return _owned(super().multiply(leaves, factors, inplace))
+    def from_numpy(self, array):
+        return _owned([array])[0]
+    def to_numpy(self, leaf):
+        return numpy.asarray(leaf).view(numpy.ndarray)
+backend = Fake()
+register(backend)
 """
-PACKAGE = '"""A framework."""\nfrom gradxform_fakelib import backend as backend\n'
+PACKAGE = '"""A framework."""\nfrom gradxform_fakelib.backend import backend as backend\n'
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ SEAMS = {
     "metrics": "gradxform.transforms.measuring:metrics",
     "per_example_clip_norm": "gradxform.functions.per_example:per_example_clip_norm",
     "per_example_clip_global_norm": "gradxform.functions.per_example:per_example_clip_global_norm",
+    "xp": "gradxform.transforms.custom:xp",
     "mean": "gradxform.functions.tasks:mean",
     "pcgrad": "gradxform.functions.tasks:pcgrad",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",

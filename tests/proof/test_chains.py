@@ -120,13 +120,13 @@ def test_a_counter_that_differs_is_seen() -> None:
     structure = chains.Structure("trace(0.5)", {}, 1, 1)
     count = {"count": np.int32(3), "sum": np.float32([1.0])}
     seen, firm, ill = chains_run.Count(), _Wanted(False), _Wanted(True)
-    chains_run._hold_state(structure, 0, ("numpy", "eager"), count, dict(count), firm, seen)
+    chains_run._hold_state(structure, 0, ("numpy", "eager"), count, dict(count), firm, seen, dict)
     for other in ({"count": np.int32(4)}, {"sum": np.float64([1.0])}, {"sum": np.float32([1.00001])}):
         with pytest.raises(chains_run.Wrong, match="the state at"):
-            chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, **other}, firm, seen)
+            chains_run._hold_state(structure, 0, ("numpy", "eager"), count, {**count, **other}, firm, seen, dict)
     assert seen.unjudged == 0
-    chains_run._hold_state(structure, 0, ("jax", "eager"), count, {**count, "count": np.int32(4)}, ill, seen)
+    chains_run._hold_state(structure, 0, ("jax", "eager"), count, {**count, "count": np.int32(4)}, ill, seen, dict)
     assert seen.unjudged == 1
     for where, other in (("numpy", {"count": np.int32(4)}), ("jax", {"sum": np.float64([1.0])})):
         with pytest.raises(chains_run.Wrong, match="the state at"):
-            chains_run._hold_state(structure, 0, (where, "eager"), count, {**count, **other}, ill, seen)
+            chains_run._hold_state(structure, 0, (where, "eager"), count, {**count, **other}, ill, seen, dict)

@@ -17,11 +17,12 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import factories
 
-NEEDS_NONE = {"compile"}
-"""It computes nothing: the contracts that are seen compiled alone run through it."""
+NEEDS_NONE = {"compile", "scope", "beside", "custom_backward"}
+"""They compute nothing: contracts of kernels, and of what flows back, run through them."""
 NEEDS_NONE_HERE = {
     *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # they have no sparse arrays
     *("jax.copied", "tensorflow.copied"),  # arrays that cannot be written to
+    *("jax.as_given", "tensorflow.as_given", "torch.as_given"),  # they have no scalars, and JAX's kernels are typed
     *("numpy.peer_norm", "numpy.on_backward", "numpy.stop_gradient", "numpy.straight_through"),  # NumPy has none
 }
 

@@ -53,13 +53,7 @@ def elementwise(
         numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
         if leaf.dtype.kind != "c":
             return real(column)
-        return _complex(real([part.real for part in column]), real([part.imag for part in column]))
-
-
-def _complex(real: Any, imag: Any) -> Any:
-    out = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
-    out.real, out.imag = real, imag
-    return out
+        return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
 
 
 def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.numerics.ranged import Space
+
 
 class Namespace:
     """NumPy's functions under the names that formulas use."""
@@ -35,6 +37,37 @@ class Namespace:
     ones_like = staticmethod(np.ones_like)
     shift_left = staticmethod(np.left_shift)
     shift_right = staticmethod(np.right_shift)
+    asarray = staticmethod(np.asarray)
+    copy = staticmethod(np.copy)
+    real = staticmethod(np.real)
+    imag = staticmethod(np.imag)
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        """An array in a dtype."""
+        return np.asarray(x).astype(dtype)
+
+    @staticmethod
+    def complex(real: Any, imag: Any) -> Any:
+        """Complex numbers of two parts."""
+        found = np.empty(np.shape(real), np.result_type(real.dtype, np.complex64))
+        found.real, found.imag = real, imag
+        return found
+
+    @staticmethod
+    def sum_over(x: Any, axes: Any) -> Any:
+        """The sum over axes, kept as ones; over all if None."""
+        return np.sum(x, axis=axes, keepdims=axes is not None)
+
+    @staticmethod
+    def max_over(x: Any, axes: Any) -> Any:
+        """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+        return np.max(x, axis=axes, keepdims=axes is not None, initial=0.0)
+
+    @staticmethod
+    def power_of_two(x: Any) -> Any:
+        """The largest power of two that is no larger; one for zero and what is not finite."""
+        return np.where((x > 0.0) & np.isfinite(x), np.ldexp(1.0, np.frexp(x)[1] - 1), 1.0)
 
     @staticmethod
     def arange(count: int) -> Any:
@@ -97,6 +130,20 @@ class Namespace:
     def stack(numbers: Sequence[Any]) -> Any:
         """Numbers as a vector."""
         return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
+
+
+class Portable(Namespace):
+    """The same without NumPy's longdouble, which not every platform has."""
+
+    @staticmethod
+    def extended(x: Any) -> Any:
+        """A number with an exponent of its own."""
+        return Space(Portable).number(x)
+
+    @staticmethod
+    def iota(x: Any) -> Any:
+        """The number of each element."""
+        return np.arange(x.size).reshape(x.shape)
 
 
 class Floats:

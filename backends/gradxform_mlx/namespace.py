@@ -1,4 +1,4 @@
-"""The namespace that formulas are computed in: MLX's functions under the names that formulas use, in float64."""
+"""MLX's functions under the names that formulas use, in float64."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import sys
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from gradxform.numerics.ranged import Space
 
 abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
 expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
 ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
+asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
 shift_left, shift_right = mx.left_shift, mx.right_shift
+
+
+def cast(x: mx.array, dtype: str) -> mx.array:
+    """An array in a dtype."""
+    return x.astype(getattr(mx, "bool_" if dtype == "bool" else dtype))
 
 
 def float64(x: Any) -> mx.array:
@@ -23,6 +30,11 @@ def float64(x: Any) -> mx.array:
 def int32(x: Any) -> mx.array:
     """Whole numbers with the lower 32 bits alone."""
     return float64(x).astype(mx.int64).astype(mx.int32)
+
+
+def complex(real: mx.array, imag: mx.array) -> mx.array:
+    """Complex numbers of two parts."""
+    return mx.stack([real, imag], axis=-1).view(mx.complex64).reshape(real.shape)
 
 
 def where(condition: Any, yes: Any, no: Any) -> mx.array:
@@ -55,13 +67,27 @@ def iota(x: mx.array) -> mx.array:
     return mx.arange(x.size, dtype=mx.int64).reshape(x.shape)
 
 
+def sum_over(x: mx.array, axes: Any) -> mx.array:
+    """The sum over axes, kept as ones; of no elements NumPy's, since MLX 0.32.4 may never return from it."""
+    if x.size == 0:
+        return float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None))
+    return mx.sum(x, axis=axes, keepdims=axes is not None)
+
+
+def max_over(x: mx.array, axes: Any) -> mx.array:
+    """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+    return mx.max(x, axis=axes, keepdims=axes is not None) if x.size else sum_over(x, axes)
+
+
+def power_of_two(x: mx.array) -> mx.array:
+    """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite."""
+    bits = mx.maximum(stop_gradient(x), 2.0**-1022).view(mx.int64)
+    return mx.where(mx.isfinite(x) & (x > 0.0), ((bits >> 52) << 52).view(mx.float64), 1.0)
+
+
 def rounded(x: Any, dtype: str) -> mx.array:
     """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
-    return (
-        float64(x)
-        if dtype == "float64"
-        else float64(x).astype(mx.float32).astype(getattr(mx, dtype)).astype(mx.float64)
-    )
+    return float64(x) if dtype == "float64" else cast(cast(float64(x), "float32"), dtype).astype(mx.float64)
 
 
 def high_half(x: mx.array) -> mx.array:
@@ -79,9 +105,7 @@ def materialize(x: Any) -> Any:
     return x
 
 
-def no_reassociation(x: Any) -> Any:
-    """The number: sums are computed as they are written."""
-    return x
+no_reassociation = materialize
 
 
 def sin(x: mx.array) -> mx.array:

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform.numerics.ranged import Space
+from gradxform_tensorflow import _casting as casting
 
 
 class Namespace:
@@ -29,6 +30,44 @@ class Namespace:
     ones_like = staticmethod(tf.ones_like)
     shift_left = staticmethod(tf.bitwise.left_shift)
     shift_right = staticmethod(tf.bitwise.right_shift)
+    asarray = staticmethod(tf.convert_to_tensor)
+    copy = staticmethod(tf.identity)
+    real = staticmethod(tf.math.real)
+    imag = staticmethod(tf.math.imag)
+    complex = staticmethod(tf.complex)
+
+    @staticmethod
+    def float64(x: Any) -> Any:
+        """A number or an array in float64."""
+        if tf.is_tensor(x) or isinstance(x, tf.Variable):
+            return tf.cast(x, tf.float64)
+        return tf.constant(x, tf.float64)
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        """A tensor in a dtype."""
+        return casting.to(x, tf.as_dtype(dtype))
+
+    @staticmethod
+    def sum_over(x: Any, axes: Any) -> Any:
+        """The sum over axes, kept as ones; over all if None."""
+        return tf.reduce_sum(x, axis=axes, keepdims=axes is not None)
+
+    @staticmethod
+    def max_over(x: Any, axes: Any) -> Any:
+        """The largest over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
+        keep = axes is not None
+        lost = tf.reduce_any(tf.math.is_nan(x), axis=axes, keepdims=keep)
+        largest = tf.reduce_max(x, axis=axes, keepdims=keep)
+        largest = tf.where(largest < 0.0, tf.zeros_like(largest), largest)
+        return tf.where(lost, tf.constant(float("nan"), x.dtype), largest)
+
+    @staticmethod
+    def power_of_two(x: Any) -> Any:
+        """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite."""
+        bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
+        power = tf.bitcast(bits, tf.float64)
+        return tf.where(tf.math.is_finite(x) & (power > 0.0), power, tf.ones_like(x))
 
     @staticmethod
     def isfinite(x: Any) -> Any:
@@ -51,11 +90,6 @@ class Namespace:
     def int32(x: Any) -> Any:
         """Whole numbers with the lower 32 bits alone."""
         return tf.cast(tf.cast(x, tf.int64), tf.int32)
-
-    @staticmethod
-    def float64(x: Any) -> Any:
-        """Whole numbers in float64."""
-        return tf.cast(x, tf.float64)
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:

@@ -35,6 +35,34 @@ class Namespace:
     ones_like = staticmethod(jnp.ones_like)
     shift_left = staticmethod(jnp.left_shift)
     shift_right = staticmethod(jnp.right_shift)
+    asarray = staticmethod(jnp.asarray)
+    copy = staticmethod(jnp.copy)
+    real = staticmethod(jnp.real)
+    imag = staticmethod(jnp.imag)
+    complex = staticmethod(lax.complex)
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        """An array in a dtype."""
+        return lax.convert_element_type(x, np.dtype(dtype))
+
+    @staticmethod
+    def sum_over(x: Any, axes: Any) -> Any:
+        """The sum over axes, kept as ones; over all if None."""
+        return jnp.sum(x, axis=axes, keepdims=axes is not None)
+
+    @staticmethod
+    def max_over(x: Any, axes: Any) -> Any:
+        """The largest over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
+        keep = axes is not None
+        lost = jnp.any(x != x, axis=axes, keepdims=keep)
+        return jnp.where(lost, jnp.nan, jnp.max(x, axis=axes, keepdims=keep, initial=0.0))
+
+    @staticmethod
+    def power_of_two(x: Any) -> Any:
+        """The largest power of two that is no larger; one for zero and what is not finite."""
+        exponent = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.frexp(x)[1] - 1, 0)
+        return jnp.ldexp(jnp.ones_like(x), exponent)
 
     @staticmethod
     def arange(count: int) -> Any:
@@ -53,7 +81,7 @@ class Namespace:
 
     @staticmethod
     def float64(x: Any) -> Any:
-        """Whole numbers in float64."""
+        """A number or an array in float64."""
         return lax.convert_element_type(x, np.float64)
 
     @staticmethod

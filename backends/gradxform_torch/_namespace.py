@@ -29,9 +29,57 @@ class Namespace:
     ones_like = staticmethod(torch.ones_like)
     shift_left = staticmethod(torch.bitwise_left_shift)
     shift_right = staticmethod(torch.bitwise_right_shift)
+    copy = staticmethod(torch.clone)
+    complex = staticmethod(torch.complex)
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+
+    def asarray(self, x: Any) -> torch.Tensor:
+        """As PyTorch adopts NumPy arrays and Python numbers."""
+        return torch.as_tensor(x)
+
+    @staticmethod
+    def real(x: torch.Tensor) -> torch.Tensor:
+        """The real part."""
+        return x.real if x.is_complex() else x
+
+    @staticmethod
+    def imag(x: torch.Tensor) -> torch.Tensor:
+        """The imaginary part; zeros of real numbers."""
+        return x.imag if x.is_complex() else torch.zeros_like(x)
+
+    @staticmethod
+    def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
+        """A tensor in a dtype."""
+        return x.to(getattr(torch, dtype))
+
+    @staticmethod
+    def sum_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
+        """The sum over axes, kept as ones; over all if None, where PyTorch takes all for no axes too."""
+        if axes is None:
+            return x.sum()
+        return x.sum(axes, keepdim=True) if axes else x
+
+    @staticmethod
+    def max_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
+        """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+        if not x.numel():
+            return Namespace.sum_over(x, axes)
+        if axes is None:
+            return x.amax()
+        return x.amax(axes, keepdim=True) if axes else x
+
+    @staticmethod
+    def power_of_two(x: torch.Tensor) -> torch.Tensor:
+        """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite.
+
+        Inductor cannot compile frexp and ldexp of vectors.
+        """
+        one = torch.ones_like(x)
+        plain = torch.where(torch.isfinite(x) & (x > 0.0), x, one)
+        bits = plain.clamp(min=2.0**-1022).contiguous().view(torch.int64) & 0x7FF0000000000000
+        return bits.view(torch.float64)
 
     def _wide(self, x: Any) -> torch.Tensor:
         return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64, device=self.device)
@@ -59,8 +107,8 @@ class Namespace:
         return torch.as_tensor(x, device=self.device).to(torch.int64).to(torch.int32)
 
     def float64(self, x: Any) -> torch.Tensor:
-        """Whole numbers in float64."""
-        return torch.as_tensor(x, device=self.device).double()
+        """A number or an array in float64."""
+        return torch.as_tensor(x, dtype=torch.float64, device=self.device)
 
     @staticmethod
     def stop_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +145,7 @@ class Namespace:
 
     def stack(self, numbers: Any) -> torch.Tensor:
         """Numbers as a vector."""
-        return torch.stack([self._wide(number) for number in numbers])
+        return torch.stack([self._wide(number).to(self.device) for number in numbers])
 
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
         """Bools as a vector."""

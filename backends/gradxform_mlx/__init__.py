@@ -1,5 +1,5 @@
 """gradxform on MLX arrays."""
 
-from gradxform_mlx import backend as backend
+from gradxform_mlx.backend import backend as backend
 
 __all__: list[str] = []

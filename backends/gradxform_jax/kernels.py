@@ -1,0 +1,261 @@
+"""JAX's fast paths: lists go through one jitted function, and float32 leaves are multiplied in float32.
+
+Eager JAX pays one dispatch for a tree so, and gets what it gets under `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gradxform.backend.lookup import register
+from gradxform.numerics import dtype_name, elementwise, rescale, sums
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import evaluate
+from gradxform_jax import _each, _norms
+from gradxform_jax._each import Each, Norms
+from gradxform_jax._namespace import Namespace
+from gradxform_jax.backend import Plain, weak_as
+
+_OPTAX = "optax.clip_by_global_norm"
+_HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
+"""Below the first number, a factor is applied in two steps, of which the first is this power of two."""
+
+
+class JAX(Plain):
+    """JAX, one jitted function a kernel."""
+
+    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+        """The vector of the leaves' norms; of many leaves, made when it is known what for."""
+        with self.scope():
+            if len(leaves) >= _each.MANY and not _norms.has_double(leaves):
+                return Norms(leaves, ord)
+            return _each.stacked_norms(tuple(leaves), ord)
+
+    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes, in float64, the axes kept as ones."""
+        with self.scope():
+            return _norm_over(leaf, tuple(axis % leaf.ndim for axis in axes), ord)
+
+    def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+        """Sums over some axes."""
+        with self.scope():
+            return _sum_over(leaf, axes, weights)
+
+    def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+        """Each leaf times its factor, in float32 at least."""
+        with self.scope():
+            return _multiplied(list(leaves), _as_factors(factors))
+
+    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+        """One leaf times a float64 array that broadcasts against it."""
+        with self.scope():
+            return jax.jit(_times_over)(leaf, factor)
+
+    def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
+        """Each leaf divided by its divisor; for optax in eager as XLA does, which takes the inverse."""
+        with self.scope():
+            divisors = list(map(_wide, divisors))
+            if function != _OPTAX or any(isinstance(array, jax.core.Tracer) for array in (*leaves, *divisors)):
+                return _divide(list(leaves), divisors)
+            return [
+                weak_as(leaf, leaf / lax.convert_element_type(divisor, leaf.real.dtype))
+                for leaf, divisor in zip(leaves, divisors, strict=True)
+            ]
+
+    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+        """min(max(factor * leaf, low), high)."""
+        with self.scope():
+            bounds = (None if bound is None else _wide(bound) for bound in (low, high))
+            return _clip(list(leaves), *bounds, None if factors is None else _as_factors(factors))
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements."""
+        with self.scope():
+            given = [list(column) for column in columns]
+            each_factor = [None] * len(given[0]) if factors is None else list(map(_wide, factors))
+            function = _elementwise(formula, tuple(sorted(static.items())))
+            return function(given, list(map(_wide, numbers)), each_factor)
+
+    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+        """A formula of each leaf's elements, in its own dtype."""
+        with self.scope():
+            found = _of_each(formula)([list(column) for column in columns], list(map(_wide, numbers)))
+            return list(map(weak_as, columns[0], found))
+
+    def stored(self, value: Any, dtype: str, beside: Any) -> Any:
+        """An array of a dtype."""
+        with self.scope():
+            return super().stored(value.vector if isinstance(value, Each) else value, dtype, beside)
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """A formula, as one jitted function of its operands."""
+        with self.scope():
+            if any(isinstance(operand, Each) for operand in operands):
+                found = _each.compute(formula, operands, static)
+                if found is not None:
+                    return found
+                operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
+            given = list(map(_wide, operands))
+            traced = any(isinstance(number, jax.core.Tracer) for number in static.get("counts", ()))  # symbolic shapes
+            if traced or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
+                return evaluate(formula, Namespace, given, static)
+            return _compiled(formula, **static)(*given)
+
+    def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
+        """The norm as optax computes it, in the user's own precision."""
+        if function != _OPTAX:
+            return None
+        import optax
+
+        wide = jnp.result_type(float) == np.float64 or _norms.has_double(leaves)
+        with jax.enable_x64(wide):
+            # Behind the barrier, else XLA fuses it with the right norm.
+            norm = optax.tree.norm(lax.optimization_barrier(list(leaves)))  # type: ignore[no-untyped-call]
+        with self.scope():
+            return lax.convert_element_type(norm, np.float64)
+
+
+def _wide(operand: Any) -> Any:
+    """A number or an array in float64; a pair of them as it is."""
+    return elementwise.wide(Namespace, operand)
+
+
+# --- norms and sums --------------------------------------------------------------------------------------------------
+
+
+_norm_over = jax.jit(_norms.norm, static_argnums=(1, 2))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+    if isinstance(weights, Pair) and leaf.dtype == np.float64:
+        weights = elementwise.in_range(Namespace, weights)
+        weights = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
+    return sums.sum_over(Namespace, leaf, axes, weights)
+
+
+# --- products, quotients and clips -----------------------------------------------------------------------------------
+
+
+def _as_factors(factors: Any) -> Any:
+    """A number, a vector or a tuple of numbers in float64."""
+    return tuple(map(_wide, factors.numbers)) if isinstance(factors, Each) else _wide(factors)
+
+
+@jax.jit
+def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
+    if isinstance(factors, tuple):
+        return [_multiply_one(leaf, factor) for leaf, factor in zip(leaves, factors, strict=True)]
+    return _multiply(leaves, factors)
+
+
+@jax.jit
+def _multiply_one(leaf: Any, factor: Any) -> Any:
+    return _multiply([leaf], factor)[0]
+
+
+def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
+    # Behind the barrier, XLA makes these numbers once and not in every leaf's loop, nor one constant of a pair's two.
+    halves = lax.optimization_barrier(_halves(factors))  # type: ignore[no-untyped-call]
+    untouched = lax.optimization_barrier(factors == 1)  # type: ignore[no-untyped-call]
+    each = zip(leaves, *(_places(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
+    return [_times(leaf, *numbers) for leaf, *numbers in each]
+
+
+def _places(numbers: Any, count: int) -> list[Any]:
+    return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
+
+
+def _halves(factor: Any) -> tuple[Any, Any]:
+    """Two float32 numbers whose product is a factor that float32 may not hold."""
+    coarse = jnp.asarray(1.0)
+    for below, power in reversed(_HALVES):
+        coarse = jnp.where(jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse))
+    return lax.convert_element_type(coarse, np.float32), lax.convert_element_type(factor / coarse, np.float32)
+
+
+def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> Any:
+    """A leaf times float64 factors, by its real and imaginary parts; where a factor is one, the leaf's own bits."""
+
+    def scaled(part: Any) -> Any:
+        if part.dtype == np.float64:
+            return part * factor
+        return lax.convert_element_type(lax.convert_element_type(part, np.float32) * coarse * fine, part.dtype)
+
+    is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+    product = lax.complex(scaled(leaf.real), scaled(leaf.imag)) if is_complex else scaled(leaf)
+    return weak_as(leaf, jnp.where(untouched, leaf, product))
+
+
+def _times_over(leaf: Any, factor: Any) -> Any:
+    return _times(leaf, factor, *_halves(factor), factor == 1)
+
+
+@jax.jit
+def _divide(leaves: list[Any], divisors: list[Any]) -> list[Any]:
+    return [_quotient(leaf, by) for leaf, by in zip(leaves, divisors, strict=True)]
+
+
+def _quotient(leaf: Any, divisor: Any) -> Any:
+    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+        return lax.complex(_quotient(leaf.real, divisor), _quotient(leaf.imag, divisor))
+    if leaf.dtype == np.float64:
+        divisor = lax.optimization_barrier(jnp.broadcast_to(divisor, leaf.shape))  # type: ignore[no-untyped-call]
+    # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
+    quotient = lax.convert_element_type(leaf, np.float64) / divisor
+    return weak_as(leaf, lax.convert_element_type(quotient, leaf.dtype))
+
+
+@jax.jit
+def _clip(leaves: list[Any], low: Any, high: Any, factors: Any) -> list[Any]:
+    scaled = leaves
+    if factors is not None:
+        scaled = _multiplied([rescale.in_single(Namespace, leaf) for leaf in leaves], factors)
+    between = functools.partial(rescale.between, Namespace)
+    return [weak_as(new, between(new, dtype_name(old), low, high)) for new, old in zip(scaled, leaves, strict=True)]
+
+
+# --- formulas --------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    return jax.jit(lambda *operands: evaluate(formula, Namespace, operands, static))
+
+
+@functools.lru_cache(maxsize=1024)
+def _elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
+    def whole(columns: list[list[Any]], numbers: list[Any], factors: list[Any]) -> list[Any]:
+        each_one = zip(factors, *columns, strict=True)
+        return [
+            elementwise.of_leaf(formula, Namespace, column, numbers, factor, dict(static))
+            for factor, *column in each_one
+        ]
+
+    return jax.jit(whole)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_each(formula: Callable[..., Any]) -> Callable[..., list[Any]]:
+    def whole(columns: list[list[Any]], numbers: list[Any]) -> list[Any]:
+        return [formula(Namespace, *column, *numbers) for column in zip(*columns, strict=True)]
+
+    return jax.jit(whole)
+
+
+backend = JAX()
+register(backend)

@@ -1,0 +1,79 @@
+"""MLX: lazy arrays, under mx.compile, mx.grad and mx.vmap."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from gradxform.backend.containers import Containers
+from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Backward
+from gradxform_mlx import namespace
+
+
+class MLX(Containers):
+    """What only MLX knows of its arrays."""
+
+    name = "mlx"
+    types = (mx.array,)
+    xp = namespace
+    module = mx
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The stream of the processor, the only place where MLX has float64."""
+        return mx.stream(mx.cpu)
+
+    def from_numpy(self, array: Any) -> mx.array:
+        """An array of the same dtype."""
+        array = np.asarray(array)
+        if array.dtype == np.complex128:
+            raise TypeError("MLX has no complex128: cast the array to complex64")
+        return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)
+
+    def to_numpy(self, leaf: mx.array) -> Any:
+        """A copy; ml_dtypes' bfloat16 for bfloat16."""
+        if leaf.dtype == mx.bfloat16:
+            import ml_dtypes
+
+            return np.array(leaf.view(mx.uint16)).view(ml_dtypes.bfloat16)
+        return np.array(leaf)
+
+    def custom_backward(
+        self, first: Sequence[mx.array], second: Sequence[mx.array], backward: Backward
+    ) -> list[mx.array]:
+        """The first arrays, with a backward pass of one's own."""
+
+        @mx.custom_function
+        def same(first: list[mx.array], second: list[mx.array]) -> list[mx.array]:
+            return first
+
+        @same.vjp
+        def vjp(given: Any, upstream: list[mx.array], _: Any) -> Any:
+            found = backward(list(upstream), given[1])
+            return tuple(self.zeros(own) if new is None else new for new, own in zip(found, given, strict=True))
+
+        found: Any = same(list(first), list(second))
+        return list(found)
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Under mx.compile."""
+        return mx.compile(function)
+
+    def peer_norm(
+        self, function: str, leaves: Sequence[mx.array], ord: float, axes: tuple[int, ...] | None
+    ) -> mx.array | None:
+        """The norm as mlx.optimizers computes it."""
+        if function != "mlx clip_grad_norm":
+            return None
+        from mlx.optimizers import clip_grad_norm
+
+        with self.scope():
+            return namespace.float64(clip_grad_norm(list(leaves), 1.0)[1])  # type: ignore[no-untyped-call]
+
+
+backend = MLX()
+register(backend)

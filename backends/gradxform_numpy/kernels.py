@@ -1,0 +1,124 @@
+"""NumPy's fast paths: norms in float32 rows, products and clips in the leaves' own dtypes where that is as right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host import threads
+from gradxform.backend.host.readable import Readable
+from gradxform.backend.lookup import register
+from gradxform.numerics.rescale import by_parts
+from gradxform_numpy.backend import Plain, like
+
+_FLOAT32 = np.dtype(np.float32)
+_TINY = 2.0**-126
+_HUGE = 2.0**127
+
+
+class NumPy(Readable, Plain):
+    """NumPy, as fast as its memory."""
+
+    xp = host.Namespace
+
+    def readable(self, arrays: Iterable[Any]) -> bool:
+        """Always."""
+        return True
+
+    def view(self, array: Any) -> Any:
+        """The array itself."""
+        return array
+
+    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+        """The vector of the leaves' norms."""
+        with np.errstate(all="ignore"):
+            return host_norms.norms(leaves, ord)
+
+    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes, in float64, the axes kept as ones."""
+        return host_norms.norm_over(leaf, axes, ord)
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """A formula in Python floats or float64 vectors."""
+        return host.compute(formula, *operands, **static)
+
+    def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+        """Each leaf times its factor; one that has the factor one comes back as it is."""
+        each = np.asarray(factors, np.float64).tolist()
+        with np.errstate(all="ignore"):
+            if isinstance(each, float):
+                return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
+            return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+
+    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+        """min(max(factor * leaf, low), high)."""
+        scaled: Sequence[Any] = leaves
+        if factors is not None:
+            wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
+            scaled = self.multiply(wide, factors, inplace)
+        bounds: dict[Any, list[Any]] = {}
+        out = []
+        with np.errstate(all="ignore"):
+            for new, old in zip(scaled, leaves, strict=True):
+                kinds = old.dtype, new.dtype
+                if kinds not in bounds:
+                    bounds[kinds] = [
+                        None if b is None else np.asarray(b).astype(kinds[0]).astype(kinds[1]) for b in (low, high)
+                    ]
+                out.append(_between(new, bounds[kinds], inplace or new is not old))
+        return out
+
+
+def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
+    """Each leaf times one factor; NumPy is called with what it need not convert."""
+    kinds = {(type(leaf), leaf.dtype) for leaf in leaves}
+    if kinds != {(np.ndarray, _FLOAT32)} or not _is_ordinary(factor):
+        return [_times(leaf, factor, inplace) for leaf in leaves]
+    number = np.array(factor, np.float32)
+    if inplace:
+        own = all([leaf.base is None for leaf in leaves])  # else two may share memory
+        share = threads.spread if own else threads.one_by_one
+        return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
+    return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
+
+
+def _times(leaf: Any, factor: float, inplace: bool) -> Any:
+    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
+    if leaf.dtype.kind == "c":
+        return _as_given(leaf, by_parts(host.Namespace, lambda part: _times(part, factor, False), leaf), out)
+    kind, ordinary = leaf.dtype, _is_ordinary(factor)
+    if kind == np.float64 or (kind == _FLOAT32 and ordinary):
+        return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
+    wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != _FLOAT32 else np.float64)
+    return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
+
+
+def _is_ordinary(factor: float) -> bool:
+    """Whether float32 holds a factor to its last bit."""
+    return _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
+
+
+def _as_given(leaf: Any, result: Any, out: Any) -> Any:
+    """The result in the leaf itself when that is wanted, and a NumPy scalar for a NumPy scalar."""
+    if out is not None:
+        np.copyto(out, result)
+        return out
+    return like(leaf, result)
+
+
+def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
+    out = leaf if inplace and isinstance(leaf, np.ndarray) else None
+    if leaf.dtype.kind == "f":
+        found = leaf.clip(*bounds, out)  # many times faster to call than np.clip
+        return found if type(found) is type(leaf) else _as_given(leaf, found, None)
+    for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
+        leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out), None)
+    return leaf
+
+
+backend = NumPy()
+register(backend)

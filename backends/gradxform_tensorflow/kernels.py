@@ -1,0 +1,88 @@
+"""TensorFlow's fast paths: NumPy reads eager tensors, small ones are worked on together, bounds are one operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host.readable import Readable
+from gradxform.backend.lookup import register
+from gradxform.numerics import rescale
+from gradxform_tensorflow import _casting as casting
+from gradxform_tensorflow import _eager, _multiply, _norms
+from gradxform_tensorflow._namespace import Namespace
+from gradxform_tensorflow.backend import Plain
+
+_DOUBLE = (tf.float64, tf.complex128)
+
+
+class TensorFlow(Readable, Plain):
+    """TensorFlow, with as few operations as may be."""
+
+    def readable(self, arrays: Iterable[Any]) -> bool:
+        """Whether these are eager tensors on the CPU, which no tape may be watching."""
+        return _eager.readable(arrays)
+
+    def view(self, array: Any) -> Any:
+        """The memory of a tensor."""
+        return array.numpy() if isinstance(array, tf.Variable) else _eager.view(array)
+
+    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+        """The vector of the leaves' norms; not by NumPy for float64 leaves, whose sums it rounds more often."""
+        if not any(leaf.dtype in _DOUBLE for leaf in leaves):
+            if _eager.readable(leaves):
+                with np.errstate(all="ignore"):
+                    return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
+            if ord == 2:
+                return _norms.norms(leaves)
+        return super().norms(leaves, ord)
+
+    def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+        """Each leaf times its factor; if all factors are one, the leaves as they are."""
+        return _multiply.multiply(leaves, factors)
+
+    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+        """One leaf times a float64 array that broadcasts against it."""
+        return _multiply.multiply_over(leaf, factor)
+
+    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+        """min(max(factor * leaf, low), high)."""
+        scaled = list(leaves)
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
+        bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
+        numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))
+        between = _between_numbers if numbers else _between
+        return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+
+    def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
+        """The norm as TensorFlow's and Keras's own functions compute it."""
+        return _norms.own(function, leaves, axes)
+
+
+def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
+    """In one pass, which makes no NaN of a bound that is one."""
+    return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
+
+
+def _between(leaf: Any, low: Any, high: Any) -> Any:
+    if low is not None:
+        leaf = tf.maximum(leaf, low)
+    return leaf if high is None else tf.minimum(leaf, high)
+
+
+def _bound(bound: Any, of: Any, to: Any) -> Any:
+    """A bound in a leaf's dtype and then in that of its values now."""
+    if bound is None:
+        return None
+    given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
+    return casting.to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+
+
+backend = TensorFlow()
+register(backend)

@@ -1,0 +1,164 @@
+"""PyTorch's fast paths: NumPy reads eager tensors on the CPU, and fused calls write where that is right."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host.readable import Readable
+from gradxform.numerics import rescale
+from gradxform_torch._namespace import Namespace
+from gradxform_torch._readable import readable, traced
+from gradxform_torch.backend import Plain
+
+_NARROW = {torch.float16, torch.bfloat16}
+_LEAST = 2.0**-126
+_MOST = 2.0**127
+
+
+class Kernels(Readable, Plain):
+    """PyTorch, with as few operations as may be."""
+
+    def readable(self, arrays: Iterable[Any]) -> bool:
+        """Whether these are ordinary tensors on the CPU that no gradient is asked of."""
+        return readable(arrays)
+
+    def view(self, array: torch.Tensor) -> Any:
+        """The memory of a tensor."""
+        whole = array.detach().resolve_conj().resolve_neg()
+        return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
+
+    def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
+        """The vector of the leaves' norms."""
+        if ord != 2 or not readable(leaves):
+            return super().norms(leaves, ord)
+        kinds = {leaf.dtype for leaf in leaves}
+        wide = leaves if kinds.isdisjoint(_NARROW) else [rescale.in_single(Namespace, leaf) for leaf in leaves]
+        with np.errstate(all="ignore"):
+            return host_norms.norms(self._views(wide), ord)
+
+    def _views(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
+        """The tensors' memory as NumPy arrays; of views that negate or conjugate what they see, copies."""
+        try:
+            return [leaf.numpy() for leaf in leaves]
+        except RuntimeError:  # one asks for a gradient, or negates
+            return list(map(self.view, leaves))
+
+    def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
+        """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
+        if isinstance(factors, torch.Tensor) or traced():
+            return super().multiply(leaves, factors, inplace)
+        if np.ndim(factors) == 0 and _is_plain(leaves, factors):
+            return _times_one(leaves, float(factors), inplace)
+        each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
+        out = list(leaves)
+        fused: dict[bool, tuple[list[int], list[float]]] = {True: ([], []), False: ([], [])}
+        for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
+            if factor == 1:
+                continue
+            if leaf.is_complex() or (leaf.dtype != torch.float64 and _extreme(factor)):
+                out[i] = self.multiply_over(leaf, factor, inplace)
+            elif leaf.itemsize == 2:  # in place, torch would round the factor to the leaf's dtype
+                out[i] = _put(leaf, leaf * factor, inplace)
+            else:
+                own, factor_of = fused[inplace and is_writable(leaf)]
+                own.append(i)
+                factor_of.append(factor)
+        written, factors_written = fused[True]
+        if written:
+            torch._foreach_mul_([out[i] for i in written], factors_written)
+        made, factors_made = fused[False]
+        if made:
+            for i, new in zip(made, torch._foreach_mul([out[i] for i in made], factors_made), strict=True):
+                out[i] = new
+        return out
+
+    def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
+        """One leaf times a float64 array that broadcasts against it."""
+        return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
+
+    def clip(
+        self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
+    ) -> list[torch.Tensor]:
+        """min(max(factor * leaf, low), high)."""
+        scaled = list(leaves)
+        if factors is not None:
+            scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
+        kinds = {(old.dtype, new.dtype, new.device) for old, new in zip(leaves, scaled, strict=True)}
+        bounds = {kind: [_bound(bound, *kind) for bound in (low, high)] for kind in kinds}
+        for (_, to, device), pair in bounds.items():
+            if any(isinstance(bound, torch.Tensor) for bound in pair):  # torch.clamp takes two numbers or two tensors
+                pair[:] = [None if bound is None else torch.as_tensor(bound, dtype=to, device=device) for bound in pair]
+        if low is high is None:
+            return scaled
+        eager, out = not traced(), []
+        for old, new in zip(leaves, scaled, strict=True):
+            between = bounds[old.dtype, new.dtype, new.device]
+            own = eager and (inplace or new is not old) and is_writable(new)
+            out.append(torch.clamp_(new, *between) if own else torch.clamp(new, *between))
+        return out
+
+    def peer_norm(
+        self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
+    ) -> torch.Tensor | None:
+        """The norm as torch.nn.utils computes it, for ordinary tensors."""
+        there = [leaf for leaf in leaves if leaf.numel()]  # of no elements, PyTorch has no infinity norm
+        if function != "torch clip_grad_norm_" or not there or not readable(leaves):
+            return None
+        return torch.nn.utils.get_total_norm(there, ord).double()
+
+
+def _is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
+    """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
+    kinds = {leaf.dtype for leaf in leaves}
+    right = kinds == {torch.float64} or (kinds == {torch.float32} and not _extreme(factor))
+    alike = right and len({leaf.device for leaf in leaves}) == 1
+    return alike and all([leaf.is_contiguous() for leaf in leaves])
+
+
+def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> list[torch.Tensor]:
+    """Each leaf times one factor, by one fused call."""
+    if factor == 1:
+        return list(leaves)
+    # Of a Python number, torch would make a tensor for each leaf.
+    number = torch.tensor(factor, dtype=leaves[0].dtype, device=leaves[0].device)
+    if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
+        return list(torch._foreach_mul(list(leaves), number))
+    torch._foreach_mul_(list(leaves), number)
+    return list(leaves)
+
+
+def _extreme(factor: float) -> bool:
+    """Whether a factor is outside of float32's range."""
+    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
+
+
+def is_writable(leaf: torch.Tensor) -> bool:
+    """Whether each element has memory of its own and no gradient is asked of it."""
+    own = leaf.is_contiguous() or all(
+        stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
+    )
+    return own and not (torch.is_grad_enabled() and leaf.requires_grad)
+
+
+def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
+    return leaf.copy_(result) if inplace and is_writable(leaf) else result
+
+
+def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:
+    """A bound in a leaf's dtype and then in that of its values now; a number stays one, which torch is faster with."""
+    if bound is None or isinstance(bound, torch.Tensor):
+        return None if bound is None else bound.to(device, of).to(to)
+    if isinstance(bound, (int, float)) and not traced():
+        return float(bound) if bound == 0 else _number(bound, of, to)  # zeros of two signs are one key
+    return torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).to(device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _number(bound: float, of: torch.dtype, to: torch.dtype) -> float:
+    return float(torch.tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).item())

@@ -1,0 +1,148 @@
+"""PyTorch, whose tensors may be sharded over a mesh of processes: kernels run on the shards."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Backward
+from gradxform_torch import _sharded, _sharded_norms, kernels
+from gradxform_torch.kernels import Kernels
+
+
+class Torch(Kernels):
+    """PyTorch, DTensors among its tensors."""
+
+    types = (*Kernels.types, *_sharded.types())
+
+    def dense(self, leaves: Sequence[Any]) -> Any:
+        """The leaves' values, those of DTensors added up of which each process holds a summand."""
+        return super().dense(_sharded.added(leaves) if _sharded.any_sharded(leaves) else leaves)
+
+    def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """Arrays sharded as the leaves that they stand beside are."""
+        if not _sharded.any_sharded([*arrays, *leaves]):
+            return list(arrays)
+        return [_sharded.alongside(leaf, array) for leaf, array in zip(leaves, arrays, strict=True)]
+
+    def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
+        """A tensor on the device of another, or sharded as it is."""
+        return _sharded.alongside(like, super().placed(array, like))
+
+    def to_numpy(self, leaf: Any) -> Any:
+        """A NumPy array of the whole."""
+        return super().to_numpy(_sharded.whole(leaf))
+
+    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+        """The vector of the leaves' norms, as wholes."""
+        if _sharded.any_sharded(leaves):
+            return _sharded_norms.norms(leaves, ord, super().norms)
+        return super().norms(leaves, ord)
+
+    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes, of the slices that this process has a part of."""
+        if _sharded.is_sharded(leaf):
+            return _sharded_norms.norm_over(leaf, axes, ord, super().norm_over(_sharded.local(leaf), axes, ord))
+        return super().norm_over(leaf, axes, ord)
+
+    def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+        """Sums over some axes, in the same way."""
+        if not _sharded.any_sharded((leaf, weights)):
+            return super().sum_over(leaf, axes, weights)
+        plain = weights is None and not axes and leaf.ndim == 1
+        if plain or (weights is not None and tuple(weights.shape) != tuple(leaf.shape)):
+            raise NotImplementedError(
+                "per_example_clip_norm and per_example_clip_global_norm take no DTensors; hand in each process's own "
+                "examples, whole (full_tensor()), and add the sums up over the mesh"
+            )
+        own, *others = _sharded.beside([leaf] if weights is None else [leaf, weights])
+        return _sharded_norms.sum_over(leaf, axes, super().sum_over(own, axes, others[0] if others else None))
+
+    def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
+        """Each leaf times its factor."""
+        if _sharded.any_sharded(leaves):
+            return _sharded.on_shards(leaves, lambda own: self.multiply(own, factors, inplace))
+        return super().multiply(leaves, factors, inplace)
+
+    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+        """One leaf times a float64 array that broadcasts against it."""
+        if _sharded.is_sharded(leaf):
+            return _sharded.on_shards([leaf], lambda own: [self.multiply_over(own[0], factor, inplace)])[0]
+        return super().multiply_over(leaf, factor, inplace)
+
+    def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
+        """Each leaf divided by its divisor."""
+        if _sharded.any_sharded(leaves):
+            return _sharded.on_shards(leaves, lambda own: self.divide(function, own, divisors))
+        return super().divide(function, leaves, divisors)
+
+    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+        """Each leaf between two bounds; of a bound that has axes, each shard has its own part."""
+        if not _sharded.any_sharded(leaves):
+            return super().clip(leaves, _sharded.whole(low), _sharded.whole(high), factors, inplace)
+        if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
+            return _sharded.on_shards(leaves, lambda own: self.clip(own, low, high, factors, inplace))
+
+        def one(i: int, own: list[Any]) -> list[Any]:
+            factor = factors[i] if getattr(factors, "ndim", 0) else factors
+            return self.clip(own, _sharded.cut(low, leaves[i]), _sharded.cut(high, leaves[i]), factor, inplace)
+
+        return [_sharded.on_shards([leaf], functools.partial(one, i))[0] for i, leaf in enumerate(leaves)]
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements, on the shards."""
+        if not any(map(_sharded.any_sharded, columns)):
+            return super().elementwise(formula, columns, list(map(_sharded.whole, numbers)), factors, **static)
+        each_factor, out = [None] * len(columns[0]) if factors is None else factors, []
+        for factor, *column in zip(each_factor, *columns, strict=True):
+            own, of_shard = _sharded.beside(column), _sharded.numbered(formula, column[0])
+            factor_of = None if factor is None else [factor]
+            made = self.elementwise(of_shard, [[part] for part in own], numbers, factor_of, **static)[0]
+            out.append(_sharded.like(column[0], own[0], made))
+        return out
+
+    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+        """A formula of each leaf's elements, in its own dtype, on the shards."""
+        numbers = list(map(_sharded.whole, numbers))
+        if not any(map(_sharded.any_sharded, columns)):
+            return super().each(formula, columns, numbers)
+        out = []
+        for column in zip(*columns, strict=True):
+            own = _sharded.beside(column)
+            out.append(_sharded.like(column[0], own[0], self.each(formula, [[part] for part in own], numbers)[0]))
+        return out
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """A formula of numbers and vectors, whole ones."""
+        return super().compute(formula, *map(_sharded.whole, operands), **static)
+
+    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+        """The first tensors, with a backward pass of one's own."""
+        if _sharded.any_sharded(first):
+            return _sharded.on_backward(
+                first, backward, lambda own, back: super(Torch, self).custom_backward(own, second, back)
+            )
+        return super().custom_backward(first, second, backward)
+
+
+def is_writable(leaf: Any) -> bool:
+    """Whether each element has memory of its own and no gradient is asked of it."""
+    if _sharded.is_sharded(leaf):
+        whole = not any(placement.is_partial() for placement in leaf.placements)
+        return whole and kernels.is_writable(_sharded.local(leaf))
+    return kernels.is_writable(leaf)
+
+
+backend = Torch()
+register(backend)

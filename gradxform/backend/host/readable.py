@@ -1,0 +1,75 @@
+"""Whether NumPy computes, or the framework: decided once, for arrays that NumPy may read where they lie."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from gradxform.backend.host import elements, namespace
+from gradxform.backend.host.longdouble import unpaired
+from gradxform.backend.protocol import Backend
+from gradxform.numerics import Array
+from gradxform.numerics.double_double import Pair
+
+
+class Readable(Backend):
+    """A backend some of whose arrays lie in the memory of the host: NumPy computes on those, and nothing is copied.
+
+    Numbers computed there are Python floats and NumPy's arrays, which the kernels take as well as the framework's own.
+    """
+
+    @abc.abstractmethod
+    def readable(self, arrays: Iterable[Array]) -> bool:
+        """Whether these have values that may be read: none is traced, on another device, or asked for a derivative."""
+
+    @abc.abstractmethod
+    def view(self, array: Array) -> Any:
+        """An array's memory as NumPy's, not to be written to; bfloat16 in float32."""
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements."""
+        each_factor = [None] * len(columns[0]) if factors is None else factors
+        given, out = None, []
+        for factor, *column in zip(each_factor, *columns, strict=True):
+            if self._all_readable([*column, *numbers, factor]):
+                given = list(map(self._seen, numbers)) if given is None else given
+                seen = elements.elementwise(formula, list(map(self._seen, column)), given, self._seen(factor), static)
+                out.append(self.from_numpy(seen))
+            else:
+                rows = [[array] for array in column]
+                out += super().elementwise(formula, rows, numbers, None if factor is None else [factor], **static)
+        return out
+
+    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
+        """Sums over some axes."""
+        if self._all_readable([leaf, weights]):
+            return elements.sum_over(self.view(leaf), axes, self._seen(weights))
+        return super().sum_over(leaf, axes, weights)
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """A formula of numbers and vectors."""
+        parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
+        if self.readable([part for part in parts if isinstance(part, self.types)]):
+            return namespace.compute(formula, *map(self._number, operands), **static)
+        return super().compute(formula, *operands, **static)
+
+    def _all_readable(self, operands: Sequence[Any]) -> bool:
+        if any(isinstance(operand, Pair) for operand in operands):
+            return False
+        return self.readable([operand for operand in operands if isinstance(operand, self.types)])
+
+    def _seen(self, operand: Any) -> Any:
+        return self.view(operand) if isinstance(operand, self.types) else operand
+
+    def _number(self, operand: Any) -> Any:
+        if isinstance(operand, Pair):
+            return unpaired(Pair(*(None if part is None else self._seen(part) for part in operand)))
+        return self._seen(operand)

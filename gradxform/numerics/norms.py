@@ -1,0 +1,125 @@
+"""The one norm: sums over the axes that are there, in float64, and in pairs of float64 numbers for 64-bit leaves.
+
+A float32 number squared fits float64 without loss of range, so the 2-norm of narrow leaves is one sum. Other orders,
+and 64-bit leaves, are measured in units near the largest element. No dimension is merged, nothing is concatenated but
+the numbers found, and no value is looked at: a mesh adds up what lies on each device, and a compiler makes one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.sums import in_units, length, root, total, total_squares
+
+Axes = tuple[int, ...] | None
+"""Axes that are summed over and kept as ones; None for all, of which none is kept."""
+
+_MOST = 2.0**1000
+
+
+class _Sum(NamedTuple):
+    """The sum of powers whose root is the norm, what its rounding took, and the unit that they are measured in."""
+
+    high: Array
+    low: Array | float
+    unit: Array | float
+
+
+def norms(xp: Any, leaves: Sequence[Array], ord: float) -> Array | Pair:
+    """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them."""
+    sums = [_sum(xp, leaf, None, ord) for leaf in leaves]
+    high = xp.stack([found.high for found in sums])
+    double = any(dtype_name(leaf) in DOUBLE for leaf in leaves)
+    low = xp.stack([found.low for found in sums]) if double else 0.0
+    measured = any(not isinstance(found.unit, float) for found in sums)
+    return _rooted(xp, _Sum(high, low, xp.stack([found.unit for found in sums]) if measured else 1.0), ord, double)
+
+
+def norm_over(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array | Pair:
+    """Norms over some axes, which are kept as ones; a pair for a 64-bit leaf."""
+    return _rooted(xp, _sum(xp, leaf, axes, ord), ord, dtype_name(leaf) in DOUBLE)
+
+
+def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
+    double = dtype_name(leaf) in DOUBLE
+
+    def add(values: Array) -> Array:
+        return xp.sum_over(values, axes)
+
+    if ord == 2:
+        parts = _parts(xp, leaf)
+        if not double:
+            squares = [add(part * part) for part in parts]
+            return _Sum(squares[0] if len(squares) == 1 else squares[0] + squares[1], 0.0, 1.0)
+        sizes = [xp.max_over(xp.abs(xp.stop_gradient(part)), axes) for part in parts]
+        unit = _unit(xp, sizes[0] if len(sizes) == 1 else _larger(xp, *sizes))
+        return _Sum(*total_squares(xp, [part * (1.0 / unit) for part in parts], add)[:2], unit)
+    size = sizes_of(xp, leaf)
+    if ord == 1 and not double:
+        return _Sum(add(size), 0.0, 1.0)
+    if ord == math.inf:
+        return _Sum(xp.max_over(size, axes), 0.0, 1.0)
+    unit = _unit(xp, xp.max_over(xp.stop_gradient(size), axes))
+    powers = size * (1.0 / unit) if ord == 1 else (size * (1.0 / unit)) ** ord
+    return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
+
+
+def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
+    """The norms from the sums."""
+    high = sums.high
+    if not double:
+        norm = high if ord in (1, math.inf) else safe_root(xp, high, ord)
+        return norm if isinstance(sums.unit, float) else norm * sums.unit
+    if ord == 2:
+        found = root(xp, Pair(high, sums.low + xp.zeros_like(high)))
+    else:
+        found = Pair(high, sums.low + xp.zeros_like(high))
+        if ord not in (1, math.inf):
+            rooted = safe_root(xp, high, ord)
+            found = Pair(rooted, xp.zeros_like(rooted))
+    return in_units(xp, found, sums.unit + xp.zeros_like(xp.stop_gradient(high)))
+
+
+def safe_root(xp: Any, total: Array, ord: float) -> Array:
+    """A root, zero and its derivative where the total is zero."""
+    positive = total > 0.0
+    safe = xp.where(positive, total, 1.0)
+    if ord == 2:
+        return xp.where(positive, xp.sqrt(safe), total)
+    root = safe ** (1.0 / ord)
+    near, right = xp.stop_gradient(root), xp.stop_gradient(safe)
+    rest = near * (right / near**ord - 1.0) / ord  # one step of Newton's: the exponent is a rounded number
+    return xp.where(positive, root + xp.where(xp.isfinite(rest), rest, 0.0), total)
+
+
+def sizes_of(xp: Any, leaf: Array) -> Array:
+    """The absolute values of a leaf's elements, in float64."""
+    parts = _parts(xp, leaf)
+    if len(parts) == 1:
+        return xp.abs(parts[0])
+    if dtype_name(leaf) not in DOUBLE:
+        return safe_root(xp, parts[0] * parts[0] + parts[1] * parts[1], 2)
+    unit = _unit(xp, _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in parts)))
+    real, imag = (part * (1.0 / unit) for part in parts)
+    return length(xp, safe_root(xp, real * real + imag * imag, 2) * unit, unit, parts)
+
+
+def _unit(xp: Any, largest: Array) -> Array:
+    """A power of two near the largest size, whose inverse is a normal number: XLA may multiply by it, and flushes."""
+    power = xp.power_of_two(largest)
+    return xp.where(power > _MOST, _MOST, power)
+
+
+def _larger(xp: Any, one: Array, other: Array) -> Array:
+    """The larger of two, or NaN if the first is; what is made of the second's NaN does not matter to a unit."""
+    return xp.where(other > one, other, one)
+
+
+def _parts(xp: Any, leaf: Array) -> list[Array]:
+    """The real and imaginary parts in float64."""
+    parts: list[Callable[[Array], Array]] = [xp.real, xp.imag]
+    return [xp.float64(part(leaf)) for part in parts] if is_complex(leaf) else [xp.float64(leaf)]

@@ -1,0 +1,42 @@
+"""One leaf times, by or between numbers: computed in float64, and rounded to the leaf's dtype once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gradxform.numerics import Array, dtype_name, is_complex
+from gradxform.numerics.formulas import equal
+
+
+def times(xp: Any, leaf: Array, factor: Array) -> Array:
+    """A leaf times a float64 factor that broadcasts against it; where the factor is one, the leaf's own bits."""
+    product = by_parts(xp, lambda part: xp.cast(xp.float64(part) * factor, dtype_name(part)), leaf)
+    return xp.where(equal(factor, 1.0), leaf, product)
+
+
+def quotient(xp: Any, leaf: Array, divisor: Array) -> Array:
+    """A leaf by a number, or an array that broadcasts, in the leaf's own dtype."""
+    return by_parts(xp, lambda part: part / xp.cast(divisor, dtype_name(part)), leaf)
+
+
+def in_single(xp: Any, leaf: Array) -> Array:
+    """A leaf of half precision in float32; others as they are."""
+    return xp.cast(leaf, "float32") if dtype_name(leaf) in ("float16", "bfloat16") else leaf
+
+
+def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
+    """A leaf between two float64 bounds as a dtype has them; NaN stays, and a bound that is NaN makes all NaN."""
+    for bound, sign in ((low, 1.0), (high, -1.0)):
+        if bound is not None:
+            own = xp.cast(xp.cast(bound, dtype), dtype_name(leaf))
+            beyond = leaf < own if sign > 0 else leaf > own
+            leaf = xp.where(beyond | ~(own <= own), own, leaf)
+    return leaf
+
+
+def by_parts(xp: Any, function: Callable[..., Array], *arrays: Array) -> Array:
+    """A function of real and imaginary parts: a real factor must not make a NaN of infinity times zero."""
+    if not is_complex(arrays[0]):
+        return function(*arrays)
+    return xp.complex(function(*map(xp.real, arrays)), function(*map(xp.imag, arrays)))

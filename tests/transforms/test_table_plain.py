@@ -1,0 +1,62 @@
+"""The table with every fast path off: what the backends inherit is right by itself, in every framework.
+
+A fast path may be taken out, and a new device may have none; so the defaults are held to the same budgets.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+from support import FRAMEWORKS, assert_right, each_transform_once
+
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.proof import rows
+from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.rows import Row
+
+REASON = "compiles, or looks up, each operation of a row that differs from a quick one in its arguments"
+QUICK_DTYPES = ("float32", "float64", "bfloat16")
+
+
+@pytest.fixture
+def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The framework's backend without its kernels, in place of the one with them."""
+    package, mine = importlib.import_module(f"gradxform_{framework}"), lookup.backend(framework)
+    backend: Backend = importlib.import_module(f"gradxform_{framework}.backend").Plain()
+    monkeypatch.setattr(package, "backend", backend)
+    owners = {kind: backend if owner is mine else owner for kind, owner in lookup._by_type.items()}
+    monkeypatch.setattr(lookup, "_by_type", owners)
+    return backend
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("row", each_transform_once(rows.ROWS, REASON))
+def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backend) -> None:
+    for dtype in row.dtypes:
+        if dtype in QUICK_DTYPES:
+            assert_right(row, ordinary_and_hard(row, dtype), framework, "eager")
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "numpy"])
+@pytest.mark.parametrize("row", rows.ROWS, ids=str)
+def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, plain: Backend) -> None:
+    for dtype in ("float32", "float64"):
+        if dtype in row.dtypes:
+            assert_right(row, ordinary_and_hard(row, dtype), framework, "compiled")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_backend_without_fast_paths_writes_ten_members(framework: str, plain: Backend) -> None:
+    kernels = {"norms", "norm_over", "sum_over", "multiply", "multiply_over", "divide", "clip", "elementwise", "each"}
+    assert len(Backend.__abstractmethods__) == 10
+    for name in kernels:
+        assert getattr(type(plain), name) is getattr(Backend, name), name
+
+
+def test_what_is_missing_is_named() -> None:
+    unfinished: Any = type("Unfinished", (Backend,), {"name": "none", "types": (), "xp": None, "module": None})
+    with pytest.raises(TypeError, match=r"custom_backward.*flatten.*from_numpy.*paths.*to_numpy.*unflatten"):
+        unfinished()
