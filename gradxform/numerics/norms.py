@@ -26,7 +26,8 @@ class _Sum(NamedTuple):
 
     high: Array
     low: Array | float
-    unit: Array | float
+    unit: Array | None
+    """None for one, where no element needs another."""
 
 
 def norms(xp: Any, leaves: Sequence[Array], ord: float) -> Array | Pair:
@@ -35,8 +36,9 @@ def norms(xp: Any, leaves: Sequence[Array], ord: float) -> Array | Pair:
     high = xp.stack([found.high for found in sums])
     double = any(dtype_name(leaf) in DOUBLE for leaf in leaves)
     low = xp.stack([found.low for found in sums]) if double else 0.0
-    measured = any(not isinstance(found.unit, float) for found in sums)
-    return _rooted(xp, _Sum(high, low, xp.stack([found.unit for found in sums]) if measured else 1.0), ord, double)
+    units = [1.0 if found.unit is None else found.unit for found in sums]
+    measured = any(found.unit is not None for found in sums)
+    return _rooted(xp, _Sum(high, low, xp.stack(units) if measured else None), ord, double)
 
 
 def norm_over(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array | Pair:
@@ -54,15 +56,15 @@ def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
         parts = _parts(xp, leaf)
         if not double:
             squares = [add(part * part) for part in parts]
-            return _Sum(squares[0] if len(squares) == 1 else squares[0] + squares[1], 0.0, 1.0)
+            return _Sum(squares[0] if len(squares) == 1 else squares[0] + squares[1], 0.0, None)
         sizes = [xp.max_over(xp.abs(xp.stop_gradient(part)), axes) for part in parts]
         unit = _unit(xp, sizes[0] if len(sizes) == 1 else _larger(xp, *sizes))
         return _Sum(*total_squares(xp, [part * (1.0 / unit) for part in parts], add)[:2], unit)
     size = sizes_of(xp, leaf)
     if ord == 1 and not double:
-        return _Sum(add(size), 0.0, 1.0)
+        return _Sum(add(size), 0.0, None)
     if ord == math.inf:
-        return _Sum(xp.max_over(size, axes), 0.0, 1.0)
+        return _Sum(xp.max_over(size, axes), 0.0, None)
     unit = _unit(xp, xp.max_over(xp.stop_gradient(size), axes))
     powers = size * (1.0 / unit) if ord == 1 else (size * (1.0 / unit)) ** ord
     return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
@@ -73,7 +75,7 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
     high = sums.high
     if not double:
         norm = high if ord in (1, math.inf) else safe_root(xp, high, ord)
-        return norm if isinstance(sums.unit, float) else norm * sums.unit
+        return norm if sums.unit is None else norm * sums.unit
     if ord == 2:
         found = root(xp, Pair(high, sums.low + xp.zeros_like(high)))
     else:
@@ -81,7 +83,8 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
         if ord not in (1, math.inf):
             rooted = safe_root(xp, high, ord)
             found = Pair(rooted, xp.zeros_like(rooted))
-    return in_units(xp, found, sums.unit + xp.zeros_like(xp.stop_gradient(high)))
+    unit = 1.0 if sums.unit is None else sums.unit
+    return in_units(xp, found, unit + xp.zeros_like(xp.stop_gradient(high)))
 
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:

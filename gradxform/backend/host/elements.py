@@ -13,6 +13,8 @@ import numpy as np
 
 from gradxform.backend.host import longdouble
 from gradxform.backend.host.namespace import Namespace
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import of_elements
 
 _BLOCK = 1 << 14
@@ -59,8 +61,8 @@ def elementwise(
 def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
     """The formula of real arrays in float64; in blocks where all are of one shape."""
     leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
-    shapes = {np.shape(part) for part in column} - {()}
-    if len(shapes) > 1 or leaf.size <= _BLOCK:
+    shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
+    if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
         return np.asarray(formula(Block(0), *map(_wide, column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
     blocks = []
@@ -72,16 +74,21 @@ def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
 
 def _wide(part: Any) -> Any:
     """Elements in float64; of longdouble as pairs."""
+    if isinstance(part, Pair):
+        return part
     array = np.asarray(part)
     return longdouble.pair(array) if array.dtype == np.longdouble else array.astype(np.float64)
 
 
 def _wide_number(number: Any) -> Any:
-    return number if number is None or isinstance(number, (int, float)) else _wide(number)
+    return number if number is None or isinstance(number, (int, float, Pair)) else _wide(number)
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     """The sums of a real array over some axes, times weights that broadcast: float64, or longdouble for float64."""
+    if leaf.dtype.name in _WIDE and not longdouble.WIDER:
+        with np.errstate(all="ignore"):
+            return sums.sum_over(Namespace, leaf, axes, weights)
     wide: Any = np.longdouble if leaf.dtype.name in _WIDE else np.float64
     with np.errstate(all="ignore"):
         if weights is None:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.numerics.ranged import Space
+from gradxform.backend.host import longdouble
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.ranged import Space, evaluate
 
 
 class Namespace:
@@ -104,7 +106,7 @@ class Namespace:
     @staticmethod
     def extended(x: Any) -> Any:
         """A number with an exponent of more bits."""
-        return np.asarray(x, np.longdouble)[()]
+        return np.asarray(x, np.longdouble)[()] if longdouble.WIDER else Space(Namespace).number(x)
 
     @staticmethod
     def materialize(x: Any) -> Any:
@@ -184,15 +186,15 @@ def _bfloat16(near: Any) -> Any:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """A formula of numbers and vectors; a Python float if the result has no axes."""
-    given = [_operand(operand) for operand in operands]
+    given = [operand if isinstance(operand, Pair) else _operand(operand) for operand in operands]
     if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
         try:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or what floats have not
             pass
     with np.errstate(all="ignore"):
-        result = formula(Namespace, *given, **static)
-    if np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
+        result = evaluate(formula, Namespace, given, static)
+    if isinstance(result, tuple) or np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
         return result
     return float(result)
 

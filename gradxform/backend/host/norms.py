@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import threads
+from gradxform.backend.host import longdouble, threads
+from gradxform.backend.host.namespace import Namespace
+from gradxform.numerics import norms as kernel
 
 _SMALL = 1 << 13
 """Arrays of no more elements are read together."""
@@ -36,10 +38,15 @@ _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
 def norms(leaves: Sequence[Any], ord: float) -> Any:
-    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them."""
+    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them.
+
+    Where longdouble is no wider, a pair of vectors takes its place, by the algorithm of every framework.
+    """
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
+    if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
+        return kernel.norms(Namespace, leaves, ord)
     found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
     sizes = [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
@@ -164,6 +171,9 @@ def _other_norm(flat: Any, ord: float) -> Any:
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
     """Norms over some axes, the axes kept as ones: in float64, or longdouble for a float64 array."""
     array = np.asarray(leaf)
+    if not longdouble.WIDER and array.dtype in _WIDE:
+        with np.errstate(all="ignore"):
+            return kernel.norm_over(Namespace, array, axes, ord)
     wide = np.longdouble if array.dtype.name in ("float64", "complex128") else np.float64
     with np.errstate(all="ignore"):
         size = np.abs(array.astype(np.clongdouble) if array.dtype.kind == "c" else array).astype(wide)

@@ -6,8 +6,7 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.backend.host import elements, namespace
-from gradxform.backend.host.longdouble import unpaired
+from gradxform.backend.host import elements, longdouble, namespace
 from gradxform.backend.protocol import Backend
 from gradxform.numerics import Array
 from gradxform.numerics.double_double import Pair
@@ -56,20 +55,16 @@ class Readable(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula of numbers and vectors."""
-        parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
-        if self.readable([part for part in parts if isinstance(part, self.types)]):
-            return namespace.compute(formula, *map(self._number, operands), **static)
+        if self._all_readable(operands):
+            return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)
 
     def _all_readable(self, operands: Sequence[Any]) -> bool:
-        if any(isinstance(operand, Pair) for operand in operands):
-            return False
-        return self.readable([operand for operand in operands if isinstance(operand, self.types)])
+        parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
+        return self.readable([part for part in parts if isinstance(part, self.types)])
 
     def _seen(self, operand: Any) -> Any:
-        return self.view(operand) if isinstance(operand, self.types) else operand
-
-    def _number(self, operand: Any) -> Any:
-        if isinstance(operand, Pair):
-            return unpaired(Pair(*(None if part is None else self._seen(part) for part in operand)))
-        return self._seen(operand)
+        if not isinstance(operand, Pair):
+            return self.view(operand) if isinstance(operand, self.types) else operand
+        seen = Pair(*(None if part is None else self._seen(part) for part in operand))
+        return longdouble.unpaired(seen) if longdouble.WIDER else seen
