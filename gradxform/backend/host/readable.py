@@ -6,10 +6,13 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.backend.host import elements, longdouble, namespace
+from gradxform.backend.host import elements, longdouble, namespace, norms
 from gradxform.backend.protocol import Backend
 from gradxform.numerics import Array
 from gradxform.numerics.double_double import Pair
+
+_FEW = 1 << 13
+"""Elements, below which NumPy takes norms over axes in half the time of eager TensorFlow, a tenth for float64."""
 
 
 class Readable(Backend):
@@ -46,6 +49,13 @@ class Readable(Backend):
                 rows = [[array] for array in column]
                 out += super().elementwise(formula, rows, numbers, None if factor is None else [factor], **static)
         return out
+
+    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes; of few elements, since the frameworks have threads for many."""
+        count = self.count(leaf, None)
+        if isinstance(count, float) and count <= _FEW and self.readable([leaf]):
+            return norms.norm_over(self.view(leaf), axes, ord)
+        return super().norm_over(leaf, axes, ord)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Sums over some axes."""
