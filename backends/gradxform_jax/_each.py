@@ -46,7 +46,7 @@ class Norms(Each):
     @functools.cached_property
     def numbers(self) -> Any:  # type: ignore[override]
         """The norms as separate numbers."""
-        return _separate_norms(self.leaves, self.ord, _norms.on_one_device(self.leaves))
+        return _separate_norms(self.leaves, self.ord)
 
     @functools.cached_property
     def vector(self) -> Any:
@@ -61,17 +61,17 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
 
 def stacked_norms(leaves: tuple[Any, ...], ord: float) -> Any:
     """The norms as a vector."""
-    return _stacked_norms(leaves, ord, _norms.on_one_device(leaves))
+    return _stacked_norms(leaves, ord, _norms.are_whole(leaves))
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
-def _stacked_norms(leaves: tuple[Any, ...], ord: float, together: bool) -> Any:
-    return _norms.stacked(_norms.norms(leaves, ord, together))
+def _stacked_norms(leaves: tuple[Any, ...], ord: float, whole: bool) -> Any:
+    return _norms.vector(leaves, ord, whole)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _separate_norms(leaves: tuple[Any, ...], ord: float, together: bool) -> tuple[Any, ...]:
-    return tuple(_norms.norms(leaves, ord, together))
+@functools.partial(jax.jit, static_argnums=1)
+def _separate_norms(leaves: tuple[Any, ...], ord: float) -> tuple[Any, ...]:
+    return tuple(_norms.norms(leaves, ord))
 
 
 def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:

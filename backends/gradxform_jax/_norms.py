@@ -34,39 +34,47 @@ _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
 
-def norms(leaves: Sequence[Any], ord: float, together: bool = False) -> list[Any]:
-    """The leaves' norms, pairs for 64-bit leaves; `together` says that they lie on one device, and are not traced."""
-    found: dict[int, Any] = {}
-    if ord == 2:
-        large = [i for i, leaf in enumerate(leaves) if _cut(leaf)]
-        found = dict(zip(large, _large_norms(tuple(leaves[i] for i in large)), strict=True)) if large else {}
-        found |= _small_norms(leaves) if together else {}
-    return [found[i] if i in found else norm(leaf, None, ord) for i, leaf in enumerate(leaves)]
+def norms(leaves: Sequence[Any], ord: float) -> list[Any]:
+    """The leaves' norms; pairs for 64-bit leaves."""
+    large = [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
+    found = dict(zip(large, _large_norms(tuple(leaves[i] for i in large)), strict=True)) if large else {}
+    return [found[i] if i in found else _norm_alone(leaf, None, ord) for i, leaf in enumerate(leaves)]
 
 
-def on_one_device(leaves: Sequence[Any]) -> bool:
-    """Whether arrays are not traced, and each is whole on a device."""
+def vector(leaves: Sequence[Any], ord: float, whole: bool) -> Any:
+    """The norms as a vector; a pair of vectors if there is a pair. `whole` says that no leaf is traced or sharded."""
+    groups = _groups(leaves) if whole and ord == 2 else []
+    taken = {i for group in groups for i in group}
+    rest = [i for i in range(len(leaves)) if i not in taken]
+    parts = [_small_norms([leaves[i] for i in group]) for group in groups]
+    if rest or not parts:
+        parts.append(_stacked(norms([leaves[i] for i in rest], ord)))
+    if len(parts) == 1:
+        return parts[0]
+    order = [i for group in groups for i in group] + rest
+    return jnp.concatenate(parts)[np.argsort(order)]
+
+
+def are_whole(leaves: Sequence[Any]) -> bool:
+    """Whether arrays are not traced, and each lies on one device."""
     return all(isinstance(getattr(leaf, "sharding", None), jax.sharding.SingleDeviceSharding) for leaf in leaves)
 
 
-def _small_norms(leaves: Sequence[Any]) -> dict[int, Any]:
-    """The 2-norms of small leaves, by their places: of those of one size and dtype by one sum."""
+def _groups(leaves: Sequence[Any]) -> list[list[int]]:
+    """The places of small leaves of one size and dtype; none where a leaf is of 64 bits."""
     groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
         if leaf.size <= _SMALL and leaf.dtype in (np.float32, np.float16, jnp.bfloat16):
             groups.setdefault((leaf.size, leaf.dtype), []).append(i)
-    found: dict[int, Any] = {}
-    for group in groups.values():
-        if len(group) > 1:
-            whole = lax.concatenate([leaves[i].reshape(-1) for i in group], 0)
-            rows = lax.optimization_barrier(whole).reshape(len(group), -1)  # type: ignore[no-untyped-call]
-            each = jnp.sqrt(jnp.sum(jnp.square(_wide(rows)), axis=1))
-            found |= {i: each[place] for place, i in enumerate(group)}
-    return found
+    return [] if has_double(leaves) else [group for group in groups.values() if len(group) > 1]
 
 
-def stacked(found: Sequence[Any]) -> Any:
-    """Norms as a vector; a pair of vectors if there is a pair."""
+def _small_norms(leaves: Sequence[Any]) -> Any:
+    joined = lax.optimization_barrier(lax.concatenate([leaf.reshape(-1) for leaf in leaves], 0))  # type: ignore[no-untyped-call]
+    return jnp.sqrt(jnp.sum(jnp.square(_wide(joined.reshape(len(leaves), -1))), axis=1))
+
+
+def _stacked(found: Sequence[Any]) -> Any:
     if not any(isinstance(one, Pair) for one in found):
         return jnp.stack(found)
     pairs = [one if isinstance(one, Pair) else Pair(one, *[jnp.zeros_like(one)] * 2) for one in found]
@@ -96,6 +104,9 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
         change = _in_unit(jnp.sum(weight * _along(_sign(leaf), tangent), axis=axes, keepdims=keep), pair.exponent)
         nothing = jnp.zeros_like(change)
         return found, Pair(change, nothing, nothing) if isinstance(found, Pair) else change
+
+
+_norm_alone = jax.jit(norm, static_argnums=(1, 2))  # of leaves of one shape, traced once
 
 
 def _power(share: Any, exponent: float) -> Any:

@@ -252,7 +252,8 @@ def _elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...
 @functools.lru_cache(maxsize=1024)
 def _of_each(formula: Callable[..., Any]) -> Callable[..., list[Any]]:
     def whole(columns: list[list[Any]], numbers: list[Any]) -> list[Any]:
-        return [formula(Namespace, *column, *numbers) for column in zip(*columns, strict=True)]
+        found = [formula(Namespace, *column, *numbers) for column in zip(*columns, strict=True)]
+        return [Namespace.cast(new, dtype_name(leaf)) for new, leaf in zip(found, columns[0], strict=True)]
 
     return jax.jit(whole)
 

@@ -71,8 +71,9 @@ class MLX(Containers):
             return None
         from mlx.optimizers import clip_grad_norm
 
+        norm = clip_grad_norm(list(leaves), 1.0)[1]  # type: ignore[no-untyped-call]
         with self.scope():
-            return namespace.float64(clip_grad_norm(list(leaves), 1.0)[1])  # type: ignore[no-untyped-call]
+            return namespace.float64(norm)
 
 
 backend = MLX()

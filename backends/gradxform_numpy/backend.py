@@ -29,10 +29,11 @@ class Plain(Containers):
 
     def dtype(self, leaf: Any) -> str:
         """The name of the dtype; the one that JAX gives to gradients of integers is a structure."""
-        known = _names.get(leaf.dtype)
-        if known is None:
-            known = _names[leaf.dtype] = "float0" if leaf.dtype.names == ("float0",) else str(leaf.dtype.name)
-        return known
+        return name_of(leaf)
+
+    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves in memory of their own, of the types that they are."""
+        return [leaf.copy() for leaf in leaves]
 
     def from_numpy(self, array: Any) -> Any:
         """The array itself."""
@@ -64,6 +65,14 @@ class Plain(Containers):
     def stop_gradient(self, leaf: Any) -> Any:
         """NumPy has no backward pass."""
         return self.custom_backward([leaf], (), lambda *_: (None, None))
+
+
+def name_of(leaf: Any) -> str:
+    """The name of a dtype, whatever the order of its bytes."""
+    known = _names.get(leaf.dtype)
+    if known is None:
+        known = _names[leaf.dtype] = "float0" if leaf.dtype.names == ("float0",) else str(leaf.dtype.name)
+    return known
 
 
 def like(leaf: Any, new: Any) -> Any:

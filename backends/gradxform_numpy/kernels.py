@@ -13,7 +13,7 @@ from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics.rescale import by_parts
-from gradxform_numpy.backend import Plain, like
+from gradxform_numpy.backend import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
 _TINY = 2.0**-126
@@ -89,11 +89,12 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "c":
-        return _as_given(leaf, by_parts(host.Namespace, lambda part: _times(part, factor, False), leaf), out)
-    kind, ordinary = leaf.dtype, _is_ordinary(factor)
-    if kind == np.float64 or (kind == _FLOAT32 and ordinary):
+        product = by_parts(host.Namespace, lambda part: _times(part, factor, False), leaf)
+        return _as_given(leaf, product.astype(leaf.dtype, copy=False), out)
+    kind, ordinary = name_of(leaf), _is_ordinary(factor)
+    if kind == "float64" or (kind == "float32" and ordinary):
         return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
-    wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != _FLOAT32 else np.float64)
+    wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != "float32" else np.float64)
     return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
 
 

@@ -12,16 +12,16 @@ from gradxform.backend.protocol import Backward
 
 def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
     """The first tensors as they are; what flows back to both lists is a function of what flows back to the first."""
-    first = list(map(tf.convert_to_tensor, first))
+    count, first = len(first), list(map(tf.convert_to_tensor, first))
     kept = list(map(tf.identity, second))  # read here: within a branch or a loop they cannot be read on the way back
 
     @tf.custom_gradient
     def identity(*given: Any) -> Any:
         def flowing(*upstream: Any) -> list[Any]:
             found, others = backward(list(upstream), kept)
-            return [*(found or [None] * len(first)), *(others or [None] * len(kept))]
+            return [*(found or [None] * count), *(others or [None] * len(kept))]
 
-        return list(map(tf.identity, given[: len(first)])), flowing
+        return list(map(tf.identity, given[:count])), flowing
 
     return list(identity(*first, *map(tf.convert_to_tensor, second)))
 

@@ -1,4 +1,4 @@
-"""The 2-norms of many tensors in graphs, right to the last bit of float32 at any size.
+"""The 2-norms of many tensors in graphs and under a tape, right to the last bit of float32 at any size.
 
 Small tensors of one size are put together in float64.
 A larger float32 one is seen as rows of 64 whose squares are summed in float32, and the rows are added in float64; if

@@ -111,6 +111,21 @@ class Plain(Backend):
         """A formula of numbers and vectors; what has no rank, as a TF1 placeholder without a shape, is a number."""
         return super().compute(formula, *map(_ranked, operands), **static)
 
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements; numbers as in `compute`."""
+        return super().elementwise(formula, columns, list(map(_ranked, numbers)), factors, **static)
+
+    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+        """The same in the leaf's own dtype."""
+        return super().each(formula, columns, list(map(_ranked, numbers)))
+
     def from_numpy(self, array: Any) -> Any:
         """A tensor."""
         return tf.constant(array)

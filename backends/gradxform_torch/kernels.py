@@ -33,6 +33,10 @@ class Kernels(Readable, Plain):
         whole = array.detach().resolve_conj().resolve_neg()
         return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()
 
+    def taken(self, array: Any) -> torch.Tensor:
+        """A tensor of the array's memory."""
+        return torch.from_numpy(array)
+
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
         if ord != 2 or not readable(leaves):

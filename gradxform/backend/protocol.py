@@ -149,9 +149,12 @@ class Backend(abc.ABC):
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def norms(self, leaves: Sequence[Array], ord: float) -> Array | Pair:
-        """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them."""
+        """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them.
+
+        An override may return numbers in a form of its own, which its other kernels and `compute` take.
+        """
         with self.scope():
-            return norms.norms(self.beside(leaves[0]), leaves, ord)
+            return norms.norms(self.beside, leaves, ord)
 
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array | Pair:
         """Norms over some axes of one leaf, float64, with the axes kept as ones."""
@@ -250,7 +253,8 @@ class Backend(abc.ABC):
         Of a formula that returns a tuple, a tuple.
         """
         with self.scope():
-            xp = next((self.beside(operand) for operand in operands if isinstance(operand, self.types)), self.xp)
+            parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
+            xp = next((self.beside(part) for part in parts if isinstance(part, self.types)), self.xp)
             return evaluate(formula, xp, [elementwise.wide(xp, operand) for operand in operands], static)
 
     def peer_norm(

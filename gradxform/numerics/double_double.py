@@ -9,6 +9,7 @@ Source: Dekker, A floating-point technique for extending the available precision
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -96,13 +97,13 @@ class Number:
     def __mul__(self, other: Any) -> Number:
         """The product."""
         other = self._of(other)
-        a, b = self.xp.high_half(self.high), self.xp.high_half(other.high)
+        a, b = _high_half(self.xp, self.high), _high_half(self.xp, other.high)
         a_rest, b_rest = self.high - a, other.high - b
         first, low = two_sum(a * b, a * b_rest)
         high, more = two_sum(first, a_rest * b)
         cross = self.high * other.low + self.low * other.high
         exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        small = (self.xp.abs(self.high) < _SMALL) | (self.xp.abs(other.high) < _SMALL)
+        small = _is_small(self.xp, self.high) | _is_small(self.xp, other.high)
         return Number(
             self.xp, self.xp.where(small, self.high * other.high, exact.high), self.xp.where(small, 0.0, exact.low)
         )
@@ -148,6 +149,18 @@ class Number:
         return ~(self == other)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _high_half(xp: Any, x: Any) -> Any:
+    """The number without the lower half of its bits; of a constant in a formula too."""
+    if not isinstance(x, (int, float)):
+        return xp.high_half(x)
+    mantissa, exponent = math.frexp(x)
+    return math.ldexp(math.trunc(mantissa * 2.0**26), exponent - 26) if math.isfinite(x) else float(x)
+
+
+def _is_small(xp: Any, x: Any) -> Any:
+    return (abs(x) if isinstance(x, (int, float)) else xp.abs(x)) < _SMALL
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex
 from gradxform.numerics.double_double import Pair
+from gradxform.numerics.formulas import equal
 from gradxform.numerics.sums import in_units, length, root, total, total_squares
 
 Axes = tuple[int, ...] | None
 """Axes that are summed over and kept as ones; None for all, of which none is kept."""
 
-_MOST = 2.0**1000
+_LEAST, _MOST = 2.0**-1022, 2.0**1000
 
 
 class _Sum(NamedTuple):
@@ -30,9 +31,13 @@ class _Sum(NamedTuple):
     """None for one, where no element needs another."""
 
 
-def norms(xp: Any, leaves: Sequence[Array], ord: float) -> Array | Pair:
-    """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them."""
-    sums = [_sum(xp, leaf, None, ord) for leaf in leaves]
+def norms(beside: Callable[[Array], Any], leaves: Sequence[Array], ord: float) -> Array | Pair:
+    """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them.
+
+    `beside` has the namespace where a leaf lies: there it is summed, and the sums go to where the first one is.
+    """
+    xp = beside(leaves[0])
+    sums = [_sum(beside(leaf), leaf, None, ord) for leaf in leaves]
     high = xp.stack([found.high for found in sums])
     double = any(dtype_name(leaf) in DOUBLE for leaf in leaves)
     low = xp.stack([found.low for found in sums]) if double else 0.0
@@ -65,8 +70,9 @@ def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
         return _Sum(add(size), 0.0, None)
     if ord == math.inf:
         return _Sum(xp.max_over(size, axes), 0.0, None)
-    unit = _unit(xp, xp.max_over(xp.stop_gradient(size), axes))
-    powers = size * (1.0 / unit) if ord == 1 else (size * (1.0 / unit)) ** ord
+    largest = xp.max_over(xp.stop_gradient(size), axes)
+    unit = _unit(xp, largest) if ord == 1 else _within(xp, xp.where(_is_size(xp, largest), largest, 1.0))
+    powers = size * (1.0 / unit) if ord == 1 else (size / unit) ** ord
     return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
 
 
@@ -89,14 +95,14 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
     """A root, zero and its derivative where the total is zero."""
-    positive = total > 0.0
-    safe = xp.where(positive, total, 1.0)
+    zero = equal(total, 0.0)
+    safe = xp.where(zero, 1.0, total)
     if ord == 2:
-        return xp.where(positive, xp.sqrt(safe), total)
+        return xp.where(zero, total, xp.sqrt(safe))
     root = safe ** (1.0 / ord)
     near, right = xp.stop_gradient(root), xp.stop_gradient(safe)
     rest = near * (right / near**ord - 1.0) / ord  # one step of Newton's: the exponent is a rounded number
-    return xp.where(positive, root + xp.where(xp.isfinite(rest), rest, 0.0), total)
+    return xp.where(zero, total, root + xp.where(xp.isfinite(rest), rest, 0.0))
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:
@@ -104,17 +110,26 @@ def sizes_of(xp: Any, leaf: Array) -> Array:
     parts = _parts(xp, leaf)
     if len(parts) == 1:
         return xp.abs(parts[0])
+    infinite = (xp.abs(parts[0]) >= math.inf) | (xp.abs(parts[1]) >= math.inf)  # beside NaN too, as in C
     if dtype_name(leaf) not in DOUBLE:
-        return safe_root(xp, parts[0] * parts[0] + parts[1] * parts[1], 2)
+        return xp.where(infinite, math.inf, safe_root(xp, parts[0] * parts[0] + parts[1] * parts[1], 2))
     unit = _unit(xp, _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in parts)))
     real, imag = (part * (1.0 / unit) for part in parts)
-    return length(xp, safe_root(xp, real * real + imag * imag, 2) * unit, unit, parts)
+    return xp.where(infinite, math.inf, length(xp, safe_root(xp, real * real + imag * imag, 2) * unit, unit, parts))
 
 
 def _unit(xp: Any, largest: Array) -> Array:
     """A power of two near the largest size, whose inverse is a normal number: XLA may multiply by it, and flushes."""
-    power = xp.power_of_two(largest)
-    return xp.where(power > _MOST, _MOST, power)
+    return _within(xp, xp.power_of_two(largest))
+
+
+def _within(xp: Any, unit: Array) -> Array:
+    unit = xp.where(unit > _MOST, _MOST, unit)
+    return xp.where(unit < _LEAST, _LEAST, unit)
+
+
+def _is_size(xp: Any, largest: Array) -> Array:
+    return (largest > 0.0) & xp.isfinite(largest)
 
 
 def _larger(xp: Any, one: Array, other: Array) -> Array:

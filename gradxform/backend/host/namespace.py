@@ -83,7 +83,7 @@ class Namespace:
 
     @staticmethod
     def float64(x: Any) -> Any:
-        """Whole numbers in float64."""
+        """A number or an array in float64."""
         return np.asarray(x).astype(np.float64)
 
     @staticmethod

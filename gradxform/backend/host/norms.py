@@ -46,7 +46,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     if not all([kind.isnative for kind in kinds]):
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
-        return kernel.norms(Namespace, leaves, ord)
+        return kernel.norms(lambda leaf: Namespace, leaves, ord)
     found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
     sizes = [leaf.size for leaf in leaves]
     small: Sequence[int] = ()

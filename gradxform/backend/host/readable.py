@@ -29,6 +29,10 @@ class Readable(Backend):
     def view(self, array: Array) -> Any:
         """An array's memory as NumPy's, not to be written to; bfloat16 in float32."""
 
+    def taken(self, array: Any) -> Array:
+        """An array of this framework, of one of NumPy's that nobody else holds."""
+        return self.from_numpy(array)
+
     def elementwise(
         self,
         formula: Callable[..., Any],
@@ -44,7 +48,7 @@ class Readable(Backend):
             if self._all_readable([*column, *numbers, factor]):
                 given = list(map(self._seen, numbers)) if given is None else given
                 seen = elements.elementwise(formula, list(map(self._seen, column)), given, self._seen(factor), static)
-                out.append(self.from_numpy(seen))
+                out.append(self.taken(seen))
             else:
                 rows = [[array] for array in column]
                 out += super().elementwise(formula, rows, numbers, None if factor is None else [factor], **static)

@@ -1,0 +1,161 @@
+"""Corners of the kernels that a row of the table does not see, in every framework."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, array, f32, tensors
+
+import gradxform as gx
+from gradxform.backend import lookup
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("ord", [41.0, 1500.0])
+def test_a_norm_of_a_very_large_order(framework: str, ord: float) -> None:
+    leaf = f32(1.9, 1.5, 1.0)
+    found = gx.global_norm(tensors(framework, {"a": leaf}), ord=ord)
+    largest = float(leaf[0])
+    wanted = largest * float(np.sum((leaf / np.float64(largest)) ** ord)) ** (1 / ord)
+    assert float(array(found)) == pytest.approx(wanted, rel=2e-7)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("ord", [1.0, 3.0, math.inf])
+def test_an_infinite_number_beside_nan_is_infinite(framework: str, ord: float) -> None:
+    leaf = np.array([complex(math.inf, math.nan), 1 + 1j], np.complex64)
+    assert float(array(gx.global_norm(tensors(framework, {"a": leaf}), ord=ord))) == math.inf
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, math.inf])
+def test_default_kernels_measure_subnormal_numbers(framework: str, ord: float) -> None:
+    if framework in ("jax", "tensorflow"):
+        pytest.skip("flushes them")
+    plain = importlib.import_module(f"gradxform_{framework}.backend").Plain()
+    found = plain.norms([plain.from_numpy(np.array([3e-310, 4e-310]))], ord)
+    wanted = {1.0: 7e-310, 2.0: 5e-310, 3.0: 91 ** (1 / 3) * 1e-310, math.inf: 4e-310}[ord]
+    high, exponent = float(found.high[0]), int(found.exponent[0])
+    assert np.ldexp(high, 1000 + 600 * exponent) == pytest.approx(wanted * 2.0**1000, rel=1e-12)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_formula_of_a_float64_norm_may_have_numbers_in_it(framework: str) -> None:
+    plain = importlib.import_module(f"gradxform_{framework}.backend").Plain()
+    found = plain.norms([plain.from_numpy(np.array([3.0, 4.0]))], 2.0)
+    third = plain.compute(lambda xp, norm: norm * (1.0 / 3.0), found)
+    assert float(third.high[0]) == 5.0 * (1.0 / 3.0)
+
+
+# --- NumPy -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_other_order_of_bytes_is_computed_in_its_own_precision() -> None:
+    big = np.array([1e200, 2e200], ">f8")
+    for make, wanted in ((gx.clip_global_norm(1e199), 1e199 / 5**0.5), (gx.scale(0.3), 0.3e200)):
+        out = make([big])[0]
+        assert out.dtype.name == "float64"
+        assert float(out[0]) == pytest.approx(wanted, rel=1e-15)
+    pairs = np.array([3 + 4j], ">c16")
+    assert gx.clip_norm(1.0)([pairs])[0].dtype.name == "complex128"
+
+
+class Sub(np.ndarray):
+    pass
+
+
+def test_a_function_of_ones_own_is_given_copies_of_the_leaves_types() -> None:
+    seen: list[Any] = []
+    tree = [np.float32(2.0), f32(1, 2).view(Sub), np.asfortranarray(np.ones((2, 3), np.float32))]
+    gx.elementwise(lambda leaf: seen.append(leaf) or leaf)(tree)
+    assert [type(leaf) for leaf in seen] == [np.float32, Sub, np.ndarray]
+    assert all(leaf is not given for leaf, given in zip(seen, tree, strict=True))
+
+
+# --- JAX -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sign_has_the_dtype_of_a_weakly_typed_leaf() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    leaf = jnp.asarray(3.0) * 1.0
+    assert gx.sign()(leaf).dtype == leaf.dtype
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def test_float64_gradients_on_another_device() -> None:
+    torch = pytest.importorskip("torch")
+    tree = {name: torch.ones(3, device="meta", dtype=torch.float64) for name in "ab"}
+    for tx in (
+        gx.chain(gx.freeze("a"), gx.clip_global_norm(1.0)),
+        gx.masked(gx.clip_global_norm(1.0), {"a": True, "b": False}),
+        gx.chain(gx.scale(2.0), gx.clip_norm(1.0), gx.clip_rms(1.0)),
+    ):
+        assert all(leaf.device.type == "meta" for leaf in tx(tree).values())
+
+
+def test_no_leaf_goes_to_another_device() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    moved: list[int] = []
+
+    class Moves(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            if "_to_copy" in str(function) and args[0].device != out.device:
+                moved.append(out.numel())
+            return out
+
+    with Moves():
+        gx.norms({"a": torch.ones(3, device="meta"), "b": torch.ones(100, 100)})
+    assert set(moved) <= {1}
+
+
+@pytest.mark.parametrize("ord", [2.0, 3.0])
+@pytest.mark.parametrize("framework", [name for name in ("torch", "tensorflow") if name in FRAMEWORKS])
+def test_the_derivative_of_a_norm_that_is_nan_is_nan(framework: str, ord: float) -> None:
+    leaf = f32(3, math.nan, 4)
+    if framework == "torch":
+        x = lookup.backend("torch").from_numpy(leaf).requires_grad_()
+        gx.norms({"a": x}, ord=ord)["a"].backward()
+        found = x.grad.numpy()
+    else:
+        tf = pytest.importorskip("tensorflow")
+        x = tf.Variable(leaf)
+        with tf.GradientTape() as tape:
+            norm = gx.norms({"a": x}, ord=ord)["a"]
+        found = tape.gradient(norm, x).numpy()
+    assert np.isnan(found).all()
+
+
+# --- TensorFlow ------------------------------------------------------------------------------------------------------
+
+
+def test_a_number_without_a_shape_leaves_a_gradient_its_own() -> None:
+    tf = pytest.importorskip("tensorflow")
+    with tf.Graph().as_default():
+        number = tf.compat.v1.placeholder(tf.float32)
+        x = tf.compat.v1.placeholder(tf.float32, [2, 3])
+        out, _ = gx.add_decayed_weights(number).update({"a": x}, None, {"a": x})
+        assert out["a"].shape == (2, 3)
+
+
+def test_what_goes_through_on_backward_is_not_kept_for_it() -> None:
+    tf = pytest.importorskip("tensorflow")
+    x = tf.Variable([3.0, 4.0])
+    with tf.GradientTape():
+        hidden = x * 2.0
+        alive = weakref.ref(hidden)
+        y = gx.on_backward(gx.clip_norm(1.0))(hidden)
+        _ = y + 1.0
+        del hidden, y
+        gc.collect()
+        assert alive() is None
