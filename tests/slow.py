@@ -61,6 +61,7 @@ SLOW = {
     r"test_backward\.py::.*torch-compiled": INDUCTOR,
     r"test_backward\.py::test_(compiled_from_cold|a_number_that_changes)": INDUCTOR,
     # --- numerics
+    r"test_no_longdouble\.py::.*-tensorflow": "runs NumPy's kernels as NumPy and PyTorch do, which stay quick",
     r"test_accuracy\.py::.*torch-compiled": INDUCTOR,
     r"test_accuracy\.py::test_an_embedding": LARGE,
     r"test_accuracy\.py::test_many_small_bfloat16_leaves\[jax": XLA,
