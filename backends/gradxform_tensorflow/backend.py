@@ -107,24 +107,11 @@ class Plain(Backend):
         """TensorFlow's tensors are not written to."""
         return list(leaves)
 
-    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula of numbers and vectors; what has no rank, as a TF1 placeholder without a shape, is a number."""
-        return super().compute(formula, *map(_ranked, operands), **static)
-
-    def elementwise(
-        self,
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        **static: Any,
-    ) -> list[Any]:
-        """A formula of each leaf's elements; numbers as in `compute`."""
-        return super().elementwise(formula, columns, list(map(_ranked, numbers)), factors, **static)
-
-    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
-        """The same in the leaf's own dtype."""
-        return super().each(formula, columns, list(map(_ranked, numbers)))
+    def number(self, given: Any) -> Any:
+        """A limit that is a TF1 placeholder without a shape is a number; norms are float64 already."""
+        if not tf.is_tensor(given) or given.shape.rank is not None or given.dtype == tf.float64:
+            return given
+        return tf.ensure_shape(tf.cast(given, tf.float64), [])
 
     def from_numpy(self, array: Any) -> Any:
         """A tensor."""
@@ -146,13 +133,6 @@ class Plain(Backend):
     def straight_through(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """The values; a tape keeps no leaf for it."""
         return _backward.straight_through(values, leaves)
-
-
-def _ranked(operand: Any) -> Any:
-    """A limit in float64 that has a shape; norms are float64 already."""
-    if not tf.is_tensor(operand) or operand.shape.rank is not None or operand.dtype == tf.float64:
-        return operand
-    return tf.ensure_shape(tf.cast(operand, tf.float64), [])
 
 
 def _dense(leaf: Any) -> tuple[Any, Back | None]:

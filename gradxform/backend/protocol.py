@@ -134,6 +134,10 @@ class Backend(abc.ABC):
         with self.scope():
             return self.as_given(like, self.beside(like).cast(leaf, dtype_name(like)))
 
+    def number(self, given: Any) -> Any:
+        """A hyperparameter that is an array, with the shape that it must have."""
+        return given
+
     def as_given(self, leaf: Array, new: Array) -> Array:
         """New values for a leaf, of the kind that the leaf is: a scalar for a scalar, weakly typed as it is."""
         return new
@@ -229,6 +233,7 @@ class Backend(abc.ABC):
         arrays that broadcast to the leaf.
         """
         each_factor = [None] * len(columns[0]) if factors is None else factors
+        numbers = list(map(self.number, numbers))
         with self.scope():
             return [
                 elementwise.of_leaf(formula, self.beside(column[0]), column, numbers, factor, static)
@@ -243,7 +248,7 @@ class Backend(abc.ABC):
         with self.scope():
             for column in zip(*columns, strict=True):
                 xp = self.beside(column[0])
-                made = formula(xp, *column, *map(xp.float64, numbers))
+                made = formula(xp, *column, *(xp.float64(self.number(number)) for number in numbers))
                 found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
         return found
 
@@ -255,7 +260,8 @@ class Backend(abc.ABC):
         with self.scope():
             parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
             xp = next((self.beside(part) for part in parts if isinstance(part, self.types)), self.xp)
-            return evaluate(formula, xp, [elementwise.wide(xp, operand) for operand in operands], static)
+            given = [elementwise.wide(xp, self.number(operand)) for operand in operands]
+            return evaluate(formula, xp, given, static)
 
     def peer_norm(
         self, function: str, leaves: Sequence[Array], ord: float, axes: tuple[int, ...] | None
