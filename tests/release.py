@@ -27,7 +27,7 @@ def test_the_wheel_holds_every_package_and_nothing_else(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
-    frameworks = ("numpy", "jax", "tensorflow", "torch", "keras")
+    frameworks = ("numpy", "jax", "tensorflow", "torch", "keras", "mlx")
     assert tops == {"gradxform", *(f"gradxform_{framework}" for framework in frameworks)}
     assert all(f"{top}/py.typed" in names for top in tops)
 
