@@ -9,5 +9,7 @@ from support import ROOT, python
 
 def test_the_table_of_slow_tests_is_that_of_its_command(tmp_path: Path) -> None:
     found = tmp_path / "slow.md"
-    python("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--slow-table", found)
+    python(
+        "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--slow-table", found, check=False
+    )  # it runs none
     assert found.read_text() in (ROOT / "docs/numbers/tests.md").read_text()
