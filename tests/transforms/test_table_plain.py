@@ -40,13 +40,11 @@ def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backe
             assert_right(row, ordinary_and_hard(row, dtype), framework, "eager")
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "numpy"])
+@pytest.mark.parametrize("framework", [name for name in ("jax", "tensorflow") if name in FRAMEWORKS])
 @pytest.mark.parametrize("row", rows.first(), ids=str)
 def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, plain: Backend) -> None:
-    """Each transform once; inductor takes half a minute for sums in 64 bits."""
-    for dtype in ("float32", "float64"):
-        if dtype in row.dtypes and (dtype, framework) != ("float64", "torch"):
-            assert_right(row, ordinary_and_hard(row, dtype), framework, "compiled")
+    """Each transform once; PyTorch's defaults are what its fast paths leave to inductor anyway."""
+    assert_right(row, ordinary_and_hard(row, "float32"), framework, "compiled")
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
