@@ -36,19 +36,22 @@ _ONLY_ROUNDING_LOST = 2.0**-100
 
 def norms(leaves: Sequence[Any], ord: float) -> list[Any]:
     """The leaves' norms; pairs for 64-bit leaves."""
-    large = [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
-    found = dict(zip(large, _large_norms(tuple(leaves[i] for i in large)), strict=True)) if large else {}
+    large = _large(leaves, ord)
+    found = dict(zip(large, _large_norms(tuple(leaves[i] for i in large), True), strict=True)) if large else {}
     return [found[i] if i in found else _norm_alone(leaf, None, ord) for i, leaf in enumerate(leaves)]
 
 
 def vector(leaves: Sequence[Any], ord: float, whole: bool) -> Any:
     """The norms as a vector; a pair of vectors if there is a pair. `whole` says that no leaf is traced or sharded."""
     groups = _groups(leaves) if whole and ord == 2 else []
+    parts = [_small_norms([leaves[i] for i in group]) for group in groups]
+    if (large := _large(leaves, ord)) and not has_double(leaves):
+        groups.append(large)
+        parts.append(_large_norms(tuple(leaves[i] for i in large), False))
     taken = {i for group in groups for i in group}
     rest = [i for i in range(len(leaves)) if i not in taken]
-    parts = [_small_norms([leaves[i] for i in group]) for group in groups]
     if rest or not parts:
-        parts.append(_stacked(norms([leaves[i] for i in rest], ord)))
+        parts.append(_stacked([_norm_alone(leaves[i], None, ord) for i in rest]))
     if len(parts) == 1:
         return parts[0]
     order = [i for group in groups for i in group] + rest
@@ -140,6 +143,11 @@ def _wide(x: Any) -> Any:
 # --- large float32 leaves --------------------------------------------------------------------------------------------
 
 
+def _large(leaves: Sequence[Any], ord: float) -> list[int]:
+    """The places of leaves that can be cut."""
+    return [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
+
+
 def _cut(leaf: Any) -> tuple[int, int] | None:
     """The axis of a large float32 leaf, and the length, by which it is cut into rows; None if it is not to be cut."""
     if leaf.dtype != np.float32 or not isinstance(leaf.size, int) or leaf.size < _LARGE:
@@ -157,43 +165,43 @@ def _cut(leaf: Any) -> tuple[int, int] | None:
     return None
 
 
-@jax.custom_jvp
-def _large_norms(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The 2-norms of leaves that can be cut."""
-    return lax.platform_dependent(*leaves, cpu=_in_rows, default=_exactly)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _large_norms(leaves: tuple[Any, ...], apart: bool) -> Any:
+    """The 2-norms of leaves that can be cut, as numbers or as a vector: XLA compiles a vector's places one by one."""
+    together = tuple if apart else jnp.stack
+
+    def exactly(*leaves: Any) -> Any:
+        return together([_norm_alone(leaf, None, 2.0) for leaf in leaves])
+
+    def in_rows(*leaves: Any) -> Any:
+        totals, heaviest = zip(*map(_rows, leaves), strict=True)
+        total, heavy, least = jnp.stack(totals), jnp.stack(heaviest), np.array([leaf.size for leaf in leaves])
+        fits = jnp.isfinite(total) & (total > least * _ONLY_ROUNDING_LOST) & (heavy < total * _HEAVY)
+        sound = jnp.all(fits | (total != total))
+        return lax.cond(sound, lambda: together(list(map(jnp.sqrt, totals))), lambda: exactly(*leaves))
+
+    return lax.platform_dependent(*leaves, cpu=in_rows, default=exactly)
 
 
 @_large_norms.defjvp
-def _large_norms_jvp(primals: Any, tangents: Any) -> Any:
+def _large_norms_jvp(apart: bool, primals: Any, tangents: Any) -> Any:
     with jax.enable_x64(True):
         (leaves,), (changes,) = primals, tangents
-        values = _large_norms(leaves)
+        values = _large_norms(leaves, apart)
         along = []
         for leaf, tangent, value in zip(leaves, changes, values, strict=True):
             share = jnp.abs(_wide(leaf)) / jnp.where(value > 0, value, 1.0)
             along.append(jnp.sum(share * _along(_sign(leaf), tangent)))
-        return values, tuple(along)
+        return values, tuple(along) if apart else jnp.stack(along)
 
 
-def _exactly(*leaves: Any) -> tuple[Any, ...]:
-    return tuple(norm_over(Namespace, leaf, None, 2.0) for leaf in leaves)
-
-
-def _in_rows(*leaves: Any) -> tuple[Any, ...]:
-    sums = []
-    for leaf in leaves:
-        axis, length = _cut(leaf) or (0, 1)
-        shape = (*leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :])
-        # XLA sums squares fast where nothing but the square stands before the sum; the barrier keeps the reshape out.
-        rows = lax.optimization_barrier(leaf.reshape(shape))  # type: ignore[no-untyped-call]
-        sums.append(jnp.sum(jnp.square(rows), axis=tuple(range(axis + 1, rows.ndim))))
-    totals = [jnp.sum(lax.convert_element_type(rows, np.float64)) for rows in sums]
-    sound = jnp.asarray(True)
-    for total, rows, leaf in zip(totals, sums, leaves, strict=True):
-        heaviest = lax.convert_element_type(jnp.max(rows), np.float64)
-        fits = jnp.isfinite(total) & (total > leaf.size * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
-        sound = sound & (fits | (total != total))
-    return lax.cond(sound, lambda: tuple(map(jnp.sqrt, totals)), lambda: _exactly(*leaves))
+@jax.jit
+def _rows(leaf: Any) -> tuple[Any, Any]:
+    """The sum of a leaf's squares, and the largest of its rows', both in float64."""
+    axis, length = _cut(leaf) or (0, 1)
+    rows = leaf.reshape(*leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :])
+    sums = jnp.sum(jnp.square(rows), axis=tuple(range(axis + 1, rows.ndim)))
+    return jnp.sum(lax.convert_element_type(sums, np.float64)), lax.convert_element_type(jnp.max(sums), np.float64)
 
 
 def has_double(leaves: Sequence[Any]) -> bool:

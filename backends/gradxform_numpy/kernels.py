@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,14 +37,6 @@ class NumPy(Readable, Plain):
         """The vector of the leaves' norms."""
         with np.errstate(all="ignore"):
             return host_norms.norms(leaves, ord)
-
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
-        """Norms over some axes, in float64, the axes kept as ones."""
-        return host_norms.norm_over(leaf, axes, ord)
-
-    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula in Python floats or float64 vectors."""
-        return host.compute(formula, *operands, **static)
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; one that has the factor one comes back as it is."""

@@ -1,4 +1,4 @@
-"""Formulas of elements and sums over axes, on NumPy arrays: a block that fits the cache at a time, rounded once.
+"""Formulas of elements on NumPy arrays: a block that fits the cache at a time, rounded once.
 
 For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without a copy. Elements are computed in
 float64, and those of float64 arrays in pairs, as in every framework; complex ones by their parts.
@@ -13,7 +13,6 @@ import numpy as np
 
 from gradxform.backend.host import longdouble
 from gradxform.backend.host.namespace import Namespace
-from gradxform.numerics import sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import of_elements
 
@@ -82,15 +81,3 @@ def _wide(part: Any) -> Any:
 
 def _wide_number(number: Any) -> Any:
     return number if number is None or isinstance(number, (int, float, Pair)) else _wide(number)
-
-
-def sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-    """The sums of a real array over some axes, times weights that broadcast: float64, or longdouble for float64."""
-    if leaf.dtype.name in _WIDE and not longdouble.WIDER:
-        with np.errstate(all="ignore"):
-            return sums.sum_over(Namespace, leaf, axes, weights)
-    wide: Any = np.longdouble if leaf.dtype.name in _WIDE else np.float64
-    with np.errstate(all="ignore"):
-        if weights is None:
-            return np.sum(leaf, axis=axes, keepdims=True, dtype=wide)
-        return np.sum(leaf.astype(wide) * weights, axis=axes, keepdims=True)

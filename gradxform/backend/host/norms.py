@@ -166,21 +166,3 @@ def _other_norm(flat: Any, ord: float) -> Any:
         return sum(np.sum(np.abs(block).reshape(-1), dtype=np.longdouble) for block in _blocks(flat))
     powers = (np.sum((np.abs(block) / largest) ** ord, dtype=np.longdouble) for block in _blocks(flat))
     return largest * sum(powers) ** (1 / np.longdouble(ord))
-
-
-def norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
-    """Norms over some axes, the axes kept as ones: in float64, or longdouble for a float64 array."""
-    array = np.asarray(leaf)
-    if not longdouble.WIDER and array.dtype in _WIDE:
-        with np.errstate(all="ignore"):
-            return kernel.norm_over(Namespace, array, axes, ord)
-    wide = np.longdouble if array.dtype.name in ("float64", "complex128") else np.float64
-    with np.errstate(all="ignore"):
-        size = np.abs(array.astype(np.clongdouble) if array.dtype.kind == "c" else array).astype(wide)
-        if ord == 1:
-            return size.sum(axis=axes, keepdims=True)
-        largest = size.max(axis=axes, keepdims=True, initial=0.0)
-        if ord == math.inf:
-            return largest
-        unit = np.where((largest > 0) & np.isfinite(largest), largest, wide(1))
-        return unit * ((size / unit) ** ord).sum(axis=axes, keepdims=True) ** (1 / wide(ord))

@@ -6,9 +6,11 @@ import abc
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.backend.host import elements, longdouble, namespace, norms
+import numpy as np
+
+from gradxform.backend.host import elements, longdouble, namespace
 from gradxform.backend.protocol import Backend
-from gradxform.numerics import Array
+from gradxform.numerics import Array, norms, sums
 from gradxform.numerics.double_double import Pair
 
 _FEW = 1 << 13
@@ -58,13 +60,15 @@ class Readable(Backend):
         """Norms over some axes; of few elements, since the frameworks have threads for many."""
         count = self.count(leaf, None)
         if isinstance(count, float) and count <= _FEW and self.readable([leaf]):
-            return norms.norm_over(self.view(leaf), axes, ord)
+            with np.errstate(all="ignore"):
+                return norms.norm_over(namespace.Namespace, self.view(leaf), axes, ord)
         return super().norm_over(leaf, axes, ord)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Sums over some axes."""
         if self._all_readable([leaf, weights]):
-            return elements.sum_over(self.view(leaf), axes, self._seen(weights))
+            with np.errstate(all="ignore"):
+                return sums.sum_over(namespace.Namespace, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:

@@ -1,0 +1,247 @@
+"""What each override of a kernel brings: the same call with it and without, in turn, in one process.
+
+    python tests/benchmarks/overrides.py [--frameworks numpy,jax] [--only norms] [--out docs/numbers/overrides.md]
+
+An override is a method of a backend's `kernels.py` that stands before the kernel written once for all frameworks, or a
+fast path inside one. It stays while it is 1.1 times faster somewhere; the command fails where one is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gradxform as gx
+from gradxform.backend import lookup
+from gradxform.backend.host import longdouble, norms, threads
+from gradxform.cli.bench.task import TREES, gradients
+from gradxform.cli.quiet import quiet
+
+SECONDS, LEAST, MOST = 1.0, 5, 2000
+WORTH = 1.1
+"""How many times faster an override is somewhere, or it goes."""
+FOR_MEMORY = {("torch", "multiply_over")}
+"""Overrides that write into the leaf, one after the other, so that no second copy of all gradients is held."""
+
+CHAINS = {
+    "norms": "clip_global_norm(1.0)",
+    "norm_over": "clip_norm(0.01, axes=0)",
+    "sum_over": "centralize(axes=0)",
+    "multiply": "scale(0.5)",
+    "multiply_over": "clip_norm(0.01, axes=0)",
+    "divide": 'clip_norm(0.01, like="tf.clip_by_norm")',
+    "clip": "clip_value(0.5)",
+    "elementwise": "add_decayed_weights(0.1)",
+    "each": "zero_nonfinite()",
+    "compute": "clip_norm(0.01)",
+}
+"""A chain that calls each kernel."""
+
+
+class Override(NamedTuple):
+    """A fast path, and what to put in its place to be without it."""
+
+    framework: str
+    name: str
+    chain: str
+    owner: Any
+    attribute: str
+    plain: Any
+    dtype: str = "float32"
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """The library without it."""
+        inherited = self.attribute not in vars(self.owner)
+        own = None if inherited else vars(self.owner)[self.attribute]
+        setattr(self.owner, self.attribute, self.plain)
+        try:
+            yield
+        finally:
+            delattr(self.owner, self.attribute) if inherited else setattr(self.owner, self.attribute, own)
+
+
+class Result(NamedTuple):
+    """The medians of seconds with an override and without, and of first calls."""
+
+    override: Override
+    mode: str
+    tree: str
+    seconds: tuple[float, float]
+    first: tuple[float, float]
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the override is."""
+        return self.seconds[1] / self.seconds[0]
+
+
+def kernels(framework: str) -> Iterator[Override]:
+    """The kernels that a backend overrides, and the fast paths inside them."""
+    module = importlib.import_module(f"gradxform_{framework}.kernels")
+    fast = next(found for found in vars(module).values() if isinstance(found, type) and _is_of(found, module))
+    plain = importlib.import_module(f"gradxform_{framework}.backend").Plain
+    for name, chain in CHAINS.items():
+        if getattr(fast, name) is not getattr(plain, name):
+            for dtype in ("float32", "float64")[: 1 if name == "compute" else 2]:  # others return longdouble to it
+                yield Override(framework, name, chain, fast, name, getattr(plain, name), dtype)
+    yield from _inside(framework)
+
+
+def _is_of(found: type, module: Any) -> bool:
+    return found.__module__ == module.__name__
+
+
+def _inside(framework: str) -> Iterator[Override]:
+    clip, each = CHAINS["norms"], CHAINS["compute"]
+    if framework == "numpy":
+        yield Override(framework, "norms: small arrays together", clip, norms, "_MANY", math.inf)
+        yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
+        yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
+        yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
+    elif framework == "jax":
+        own, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_norms", "_each"))
+        yield Override(framework, "norms: one axis in rows", clip, own, "_cut", lambda leaf: None)
+        yield Override(framework, "norms: small leaves together", clip, own, "_groups", lambda leaves: [])
+        yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
+    elif framework == "tensorflow":
+        own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_packing"))
+        yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
+        yield Override(framework, "small leaves together", clip, packing, "small", lambda leaves, places: {})
+
+
+def _norm_in_blocks(flat: Any) -> float:
+    return math.sqrt(sum(map(norms._dot64, norms._blocks(flat))))
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+def measured(override: Override, mode: str, name: str) -> Result:
+    """One override on one tree."""
+    backend = lookup.backend(override.framework)
+    tree = {path: leaf.astype(override.dtype) for path, leaf in gradients(TREES[name]()).items()}
+    given = {path: backend.from_numpy(leaf) for path, leaf in tree.items()}
+    sides = [_runner(override, mode, given) for _ in range(2)]
+    firsts = [_timed(sides[0])]
+    with override.off():
+        firsts.append(_timed(sides[1]))
+    rows: list[tuple[float, float]] = []
+    end = time.perf_counter() + SECONDS
+    while len(rows) < LEAST or (len(rows) < MOST and time.perf_counter() < end):
+        with_it = _timed(sides[0])
+        with override.off():
+            rows.append((with_it, _timed(sides[1])))
+    on, off = np.median(rows, axis=0)
+    return Result(override, mode, name, (float(on), float(off)), (firsts[0], firsts[1]))
+
+
+def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
+    """A call of the chain that ends when its result is there; what is compiled is compiled for it alone."""
+    tx = gx.parse(override.chain)
+
+    def step(grads: Any, params: Any) -> Any:
+        return tx(grads, params=params)
+
+    run: Any = lookup.backend(override.framework).compile(step) if mode == "compiled" else step
+    wait = importlib.import_module("jax").block_until_ready if override.framework == "jax" else lambda result: result
+    return lambda: wait(run(given, given))
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - start
+    del result
+    return seconds
+
+
+def results(frameworks: Sequence[str], only: str) -> Iterator[Result]:
+    """All overrides; compiled only where there is something to compile to, which PyTorch's overrides leave alone."""
+    for framework in frameworks:
+        with quiet():
+            overrides = [override for override in kernels(framework) if only in override.name]
+        for override in overrides:
+            for mode in ("eager", "compiled") if framework in ("jax", "tensorflow") else ("eager",):
+                for tree in _trees(override, mode):
+                    yield measured(override, mode, tree)
+
+
+def _trees(override: Override, mode: str) -> Sequence[str]:
+    if override.dtype == "float64":
+        return ("mlp",)
+    return ("mlp", "many", "resnet50") if mode == "eager" else ("mlp", "resnet50")
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+HEADER = ("framework", "override", "chain", "mode", "tree", "dtype", "ms with", "ms without", "gain", "first call, s")
+
+
+def rows(found: Sequence[Result]) -> Iterator[str]:
+    """The lines of the table."""
+    for line in (HEADER, ["---"] * 6 + ["---:"] * 4):
+        yield f"| {' | '.join(line)} |"
+    for one in found:
+        with_it, without = (f"{seconds * 1e3:.3g}" for seconds in one.seconds)
+        first = " / ".join(f"{seconds:.2g}" for seconds in one.first)
+        names = (
+            one.override.framework,
+            one.override.name,
+            f"`{one.override.chain}`",
+            one.mode,
+            one.tree,
+            one.override.dtype,
+        )
+        yield f"| {' | '.join((*names, with_it, without, f'{one.gain:.2f}', first))} |"
+
+
+def idle(found: Sequence[Result]) -> list[str]:
+    """The overrides that bring nothing anywhere."""
+    best: dict[tuple[str, str], float] = {}
+    for one in found:
+        key = one.override.framework, one.override.name
+        best[key] = max(best.get(key, 0.0), one.gain)
+    return [
+        f"{framework}: {name} ({gain:.2f})"
+        for (framework, name), gain in best.items()
+        if gain < WORTH and (framework, name) not in FOR_MEMORY
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frameworks", default=",".join(lookup.FRAMEWORKS))
+    parser.add_argument("--only", default="", help="a part of an override's name")
+    parser.add_argument("--out", help="the Markdown file whose table is replaced")
+    options = parser.parse_args(arguments)
+    found = []
+    for one in results(options.frameworks.split(","), options.only):
+        found.append(one)
+        print(list(rows([one]))[-1], flush=True)
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in lookup.FRAMEWORKS)
+    if options.out:
+        with open(options.out, encoding="utf-8") as file:
+            text = file.read()
+        head, _, _ = text.partition("<!-- results -->")
+        about = f"{time.strftime('%Y-%m-%d')}, two cores, {platform.machine()}, {versions}."
+        with open(options.out, "w", encoding="utf-8") as file:
+            file.write("\n".join([f"{head}<!-- results -->", "", about, "", *rows(found), ""]))
+    nothing = idle(found)
+    print("\n".join(["overrides that bring nothing:", *nothing]) if nothing else "each override brings something")
+    return bool(nothing)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
