@@ -21,7 +21,7 @@ from gradxform.numerics.ranged import evaluate
 from gradxform_jax import _each, _norms
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace
-from gradxform_jax.backend import Plain, weak_as
+from gradxform_jax.plain import Plain, weak_as
 
 _OPTAX = "optax.clip_by_global_norm"
 _HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
@@ -96,10 +96,10 @@ class JAX(Plain):
             found = _of_each(formula)([list(column) for column in columns], list(map(_wide, numbers)))
             return list(map(weak_as, columns[0], found))
 
-    def stored(self, value: Any, dtype: str, beside: Any) -> Any:
+    def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""
         with self.scope():
-            return super().stored(value.vector if isinstance(value, Each) else value, dtype, beside)
+            return super().stored(value.vector if isinstance(value, Each) else value, dtype, like)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula, as one jitted function of its operands."""

@@ -13,7 +13,7 @@ from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics.rescale import by_parts
-from gradxform_numpy.backend import Plain, like, name_of
+from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
 _TINY = 2.0**-126

@@ -15,7 +15,7 @@ from gradxform.numerics import rescale
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager, _multiply, _norms
 from gradxform_tensorflow._namespace import Namespace
-from gradxform_tensorflow.backend import Plain
+from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
 

@@ -224,8 +224,8 @@ class Attached:
     def _key(self) -> str:
         """Its place in a state_dict, beside "state" and "param_groups": by its rank where there are several."""
         optimizer = self._optimizer()
-        beside = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
-        return _key(beside.index(self) if self in beside else 0)
+        handles = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
+        return _key(handles.index(self) if self in handles else 0)
 
 
 def _key(rank: int) -> str:

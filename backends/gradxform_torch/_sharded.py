@@ -110,12 +110,12 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def beside(column: Sequence[Any]) -> list[Any]:
+def shards_of(column: Sequence[Any]) -> list[Any]:
     """The shard of the first tensor of a column, and the same part of the others; those that broadcast, as they are."""
-    return [local(column[0]), *(_beside(column[0], part) for part in column[1:])]
+    return [local(column[0]), *(_shard_of(column[0], part) for part in column[1:])]
 
 
-def _beside(leaf: Any, part: Any) -> Any:
+def _shard_of(leaf: Any, part: Any) -> Any:
     if not is_sharded(leaf):
         return whole(part)
     if tuple(getattr(part, "shape", ())) != tuple(leaf.shape) or leaf.ndim == 0:

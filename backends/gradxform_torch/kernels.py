@@ -14,7 +14,7 @@ from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
 from gradxform_torch._namespace import Namespace
 from gradxform_torch._readable import readable, traced
-from gradxform_torch.backend import Plain
+from gradxform_torch.plain import Plain
 
 _NARROW = {torch.float16, torch.bfloat16}
 _LEAST = 2.0**-126

@@ -59,7 +59,7 @@ class Torch(Kernels):
                 "per_example_clip_norm and per_example_clip_global_norm take no DTensors; hand in each process's own "
                 "examples, whole (full_tensor()), and add the sums up over the mesh"
             )
-        own, *others = _sharded.beside([leaf] if weights is None else [leaf, weights])
+        own, *others = _sharded.shards_of([leaf] if weights is None else [leaf, weights])
         return _sharded_norms.sum_over(leaf, axes, super().sum_over(own, axes, others[0] if others else None))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
@@ -106,7 +106,7 @@ class Torch(Kernels):
             return super().elementwise(formula, columns, list(map(_sharded.whole, numbers)), factors, **static)
         each_factor, out = [None] * len(columns[0]) if factors is None else factors, []
         for factor, *column in zip(each_factor, *columns, strict=True):
-            own, of_shard = _sharded.beside(column), _sharded.numbered(formula, column[0])
+            own, of_shard = _sharded.shards_of(column), _sharded.numbered(formula, column[0])
             factor_of = None if factor is None else [factor]
             made = self.elementwise(of_shard, [[part] for part in own], numbers, factor_of, **static)[0]
             out.append(_sharded.like(column[0], own[0], made))
@@ -119,7 +119,7 @@ class Torch(Kernels):
             return super().each(formula, columns, numbers)
         out = []
         for column in zip(*columns, strict=True):
-            own = _sharded.beside(column)
+            own = _sharded.shards_of(column)
             out.append(_sharded.like(column[0], own[0], self.each(formula, [[part] for part in own], numbers)[0]))
         return out
 

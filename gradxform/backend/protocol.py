@@ -79,7 +79,7 @@ class Backend(abc.ABC):
         """What kernels run in: 64-bit types switched on, a stream, warnings switched off."""
         return contextlib.nullcontext()
 
-    def beside(self, array: Array) -> Any:
+    def namespace_of(self, array: Array) -> Any:
         """The namespace, whose new arrays lie where another does."""
         return self.xp
 
@@ -123,16 +123,16 @@ class Backend(abc.ABC):
         """`from_numpy`, where another array lies: on its device, or spread over devices as it is."""
         return self.from_numpy(array)
 
-    def stored(self, value: Any, dtype: str, beside: Array) -> Array:
+    def stored(self, value: Any, dtype: str, like: Array) -> Array:
         """A number, or a NumPy array or a vector of them, as an array of a dtype on the device of another."""
         with self.scope():
-            xp = self.beside(beside)
+            xp = self.namespace_of(like)
             return xp.cast(xp.float64(value), dtype)
 
     def cast(self, leaf: Array, like: Array) -> Array:
         """A leaf rounded to the dtype of another."""
         with self.scope():
-            return self.as_given(like, self.beside(like).cast(leaf, dtype_name(like)))
+            return self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
 
     def number(self, given: Any) -> Any:
         """A hyperparameter that is an array, with the shape that it must have."""
@@ -158,24 +158,24 @@ class Backend(abc.ABC):
         An override may return numbers in a form of its own, which its other kernels and `compute` take.
         """
         with self.scope():
-            return norms.norms(self.beside, leaves, ord)
+            return norms.norms(self.namespace_of, leaves, ord)
 
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array | Pair:
         """Norms over some axes of one leaf, float64, with the axes kept as ones."""
         with self.scope():
-            return norms.norm_over(self.beside(leaf), leaf, axes, ord)
+            return norms.norm_over(self.namespace_of(leaf), leaf, axes, ord)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array | Pair:
         """The sums of a real leaf, times weights that broadcast, over some axes: float64, the axes kept as ones."""
         with self.scope():
-            return sums.sum_over(self.beside(leaf), leaf, axes, weights)
+            return sums.sum_over(self.namespace_of(leaf), leaf, axes, weights)
 
     def multiply(self, leaves: Sequence[Array], factors: Array, inplace: bool) -> list[Array]:
         """Each leaf times its factor, rounded to the leaf's dtype once; a factor of one changes no bit."""
         with self.scope():
             found = []
             for i, leaf in enumerate(leaves):
-                xp = self.beside(leaf)
+                xp = self.namespace_of(leaf)
                 factor = xp.float64(factors)
                 found.append(self.as_given(leaf, rescale.times(xp, leaf, factor[i] if len(factor.shape) else factor)))
             return found
@@ -183,7 +183,7 @@ class Backend(abc.ABC):
     def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:
         """One leaf times a float64 array that broadcasts against it, under the rules of `multiply`."""
         with self.scope():
-            xp = self.beside(leaf)
+            xp = self.namespace_of(leaf)
             return self.as_given(leaf, rescale.times(xp, leaf, xp.float64(factor)))
 
     def divide(self, function: str, leaves: Sequence[Array], divisors: Sequence[Array]) -> list[Array]:
@@ -194,7 +194,7 @@ class Backend(abc.ABC):
         with self.scope():
             found = []
             for leaf, divisor in zip(leaves, divisors, strict=True):
-                xp = self.beside(leaf)
+                xp = self.namespace_of(leaf)
                 found.append(self.as_given(leaf, rescale.quotient(xp, leaf, xp.float64(divisor))))
             return found
 
@@ -207,11 +207,11 @@ class Backend(abc.ABC):
             scaled: Sequence[Array] = leaves
             if factors is not None:
                 scaled = self.multiply(
-                    [rescale.in_single(self.beside(leaf), leaf) for leaf in leaves], factors, inplace
+                    [rescale.in_single(self.namespace_of(leaf), leaf) for leaf in leaves], factors, inplace
                 )
             found = []
             for new, old in zip(scaled, leaves, strict=True):
-                xp = self.beside(old)
+                xp = self.namespace_of(old)
                 bounds = (None if bound is None else xp.float64(bound) for bound in (low, high))
                 found.append(self.as_given(new, rescale.between(xp, new, dtype_name(old), *bounds)))
             return found
@@ -236,7 +236,7 @@ class Backend(abc.ABC):
         numbers = list(map(self.number, numbers))
         with self.scope():
             return [
-                elementwise.of_leaf(formula, self.beside(column[0]), column, numbers, factor, static)
+                elementwise.of_leaf(formula, self.namespace_of(column[0]), column, numbers, factor, static)
                 for factor, *column in zip(each_factor, *columns, strict=True)
             ]
 
@@ -247,7 +247,7 @@ class Backend(abc.ABC):
         found = []
         with self.scope():
             for column in zip(*columns, strict=True):
-                xp = self.beside(column[0])
+                xp = self.namespace_of(column[0])
                 made = formula(xp, *column, *(xp.float64(self.number(number)) for number in numbers))
                 found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
         return found
@@ -259,7 +259,7 @@ class Backend(abc.ABC):
         """
         with self.scope():
             parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
-            xp = next((self.beside(part) for part in parts if isinstance(part, self.types)), self.xp)
+            xp = next((self.namespace_of(part) for part in parts if isinstance(part, self.types)), self.xp)
             given = [elementwise.wide(xp, self.number(operand)) for operand in operands]
             return evaluate(formula, xp, given, static)
 

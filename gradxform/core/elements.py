@@ -51,7 +51,7 @@ def _is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def beside(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
+def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
     """The leaves of another tree, of the same structure, that stand beside the active leaves.
 
     Raises:
@@ -85,7 +85,7 @@ def state(view: Flat, tree: Any, what: str) -> list[Array]:
     Raises:
         ValueError: a state that was made for another tree.
     """
-    return beside(view, tree, what, STATE_ADVICE)
+    return _aligned(view, tree, what, STATE_ADVICE)
 
 
 def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
@@ -96,7 +96,7 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
-    found = beside(view, tree, f"{transform}: the parameters", "Hand in the tree that the gradients are of")
+    found = _aligned(view, tree, f"{transform}: the parameters", "Hand in the tree that the gradients are of")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 

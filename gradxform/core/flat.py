@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gradxform.backend.lookup import opened
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
+from gradxform.core.pending import Pending
 from gradxform.core.source import DOUBLE, NARROW, SINGLE
-from gradxform.core.stored import Stored
 from gradxform.numerics import Array, formulas
 
 
@@ -26,7 +26,7 @@ class Norm(NamedTuple):
     backend: Backend
 
 
-class Flat(Stored):
+class Flat(Pending):
     """The leaves of one tree of gradients, each with a factor that is still to be applied.
 
     Rescaling multiplies the pending factors; a leaf is read once for its norm, and read and written once at the

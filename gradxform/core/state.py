@@ -74,12 +74,8 @@ class Fresh:
         if view is None:
             return value.astype(dtype)
         leaves = view.leaves or view.source.slots  # of a choice of no gradients: beside one that was not chosen
-        beside = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
-        return (
-            view.backend.from_numpy(value.astype(dtype))
-            if beside is None
-            else view.backend.stored(value, dtype, beside)
-        )
+        like = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
+        return view.backend.from_numpy(value.astype(dtype)) if like is None else view.backend.stored(value, dtype, like)
 
 
 def first(

@@ -15,7 +15,7 @@ _INF = float("inf")
 
 def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """min(1, c / n): 1 up to the limit and for an infinite limit, NaN for a norm that is not finite."""
-    return _limit(xp, norm, max_norm, xp.rounded(norm, "float64"), xp.rounded(max_norm, "float64"))
+    return _clip_coefficient(xp, norm, max_norm, xp.rounded(norm, "float64"), xp.rounded(max_norm, "float64"))
 
 
 def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
@@ -24,7 +24,7 @@ def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     fits = xp.isfinite(limit) & (
         limit > 0.0
     )  # else float32 cannot hold the limit, and the float64 numbers are compared
-    return _limit(
+    return _clip_coefficient(
         xp, norm, max_norm, xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, limit, max_norm)
     )
 
@@ -36,7 +36,7 @@ def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tup
     )
 
 
-def _limit(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
+def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
     within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
     divisor = xp.where(within, 1.0, norm)
     factor = xp.where(max_norm < 0, 0.0, max_norm) / divisor

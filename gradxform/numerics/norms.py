@@ -31,13 +31,13 @@ class _Sum(NamedTuple):
     """None for one, where no element needs another."""
 
 
-def norms(beside: Callable[[Array], Any], leaves: Sequence[Array], ord: float) -> Array | Pair:
+def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: float) -> Array | Pair:
     """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them.
 
-    `beside` has the namespace where a leaf lies: there it is summed, and the sums go to where the first one is.
+    `namespace_of` has the namespace where a leaf lies: there it is summed, and the sums go to where the first one is.
     """
-    xp = beside(leaves[0])
-    sums = [_sum(beside(leaf), leaf, None, ord) for leaf in leaves]
+    xp = namespace_of(leaves[0])
+    sums = [_sum(namespace_of(leaf), leaf, None, ord) for leaf in leaves]
     high = xp.stack([found.high for found in sums])
     double = any(dtype_name(leaf) in DOUBLE for leaf in leaves)
     low = xp.stack([found.low for found in sums]) if double else 0.0

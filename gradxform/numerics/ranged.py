@@ -55,7 +55,7 @@ class Ranged:
     def _of(self, other: Any) -> Ranged:
         return Space(self.xp).number(other)
 
-    def _beside(self, other: Any) -> tuple[Number, Number, Array]:
+    def _in_one_unit(self, other: Any) -> tuple[Number, Number, Array]:
         """Two numbers in one unit."""
         other = self._of(other)
         unit = self.xp.where(self.exponent > other.exponent, self.exponent, other.exponent)
@@ -63,7 +63,7 @@ class Ranged:
 
     def __add__(self, other: Any) -> Ranged:
         """The sum."""
-        one, two, unit = self._beside(other)
+        one, two, unit = self._in_one_unit(other)
         return Ranged(self.xp, one + two, unit)
 
     def __sub__(self, other: Any) -> Ranged:
@@ -100,12 +100,12 @@ class Ranged:
 
     def __le__(self, other: Any) -> Array:
         """Whether not larger."""
-        one, two, _ = self._beside(other)
+        one, two, _ = self._in_one_unit(other)
         return one <= two
 
     def __lt__(self, other: Any) -> Array:
         """Whether smaller."""
-        one, two, _ = self._beside(other)
+        one, two, _ = self._in_one_unit(other)
         return one < two
 
     def __gt__(self, other: Any) -> Array:
@@ -118,7 +118,7 @@ class Ranged:
 
     def __eq__(self, other: object) -> Any:
         """Whether equal, element by element."""
-        one, two, _ = self._beside(other)
+        one, two, _ = self._in_one_unit(other)
         return one == two
 
     def __ne__(self, other: object) -> Any:

@@ -1,4 +1,4 @@
-"""How a flat view is stored: leaves, which of them are in scope, and what is pending for each."""
+"""How a flat view is kept: leaves, which of them are in scope, and what is pending for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradxform.core.source import NARROW, SINGLE, Mask, Source, read
 from gradxform.numerics import Array, formulas
 
 
-class Stored(NamedTuple):
+class Pending(NamedTuple):
     """The leaves of one tree of gradients, and what is known of them and pending for them."""
 
     source: Source
@@ -67,7 +67,7 @@ class Stored(NamedTuple):
             return self
         return self._scoped(self.source.mask(map(operator.and_, mask, self.scope)))
 
-    def widen(self, outer: Stored) -> Self:
+    def widen(self, outer: Pending) -> Self:
         """The same view with the scope of the one it was focused from; stopped leaves stay holes."""
         return self._scoped(outer.scope)
 

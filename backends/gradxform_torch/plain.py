@@ -28,7 +28,7 @@ class Plain(Backend):
     xp = Namespace(torch.device("cpu"))
     module = torch
 
-    def beside(self, array: torch.Tensor) -> Namespace:
+    def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""
         return Namespace(array.device)
 
