@@ -18,7 +18,7 @@ def dtype_name(x: Array) -> str:
     return _name(x.dtype)
 
 
-@functools.lru_cache(maxsize=256)  # NumPy takes three microseconds to name one
+@functools.lru_cache(maxsize=256, typed=True)  # NumPy takes three microseconds to name one
 def _name(dtype: Hashable) -> str:
     return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
 

@@ -9,6 +9,7 @@ import pytest
 from support import ROOT, assert_right, f32
 
 import gradxform as gx
+from gradxform import numerics
 from gradxform.backend import lookup
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.rows import ROWS, Row
@@ -50,3 +51,10 @@ def test_its_arrays_come_out() -> None:
 def test_it_has_no_backward_pass() -> None:
     with pytest.raises(TypeError, match="no backward pass"):
         gx.on_backward(gx.scale(2.0))(strict.asarray([1.0]))
+
+
+def test_its_dtypes_are_told_from_numpys() -> None:
+    """Both have the same hash, and to compare them is a warning of array-api-strict's."""
+    numerics._name.cache_clear()
+    both = strict.ones(1, dtype=strict.float32), np.ones(1, np.float32)
+    assert [numerics.dtype_name(array) for array in both] == ["float32", "float32"]
