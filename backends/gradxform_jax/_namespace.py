@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform.numerics.ranged import Space
+from gradxform.numerics.namespace import Defaults
 
 
-class Namespace:
+class Namespace(Defaults):
     """JAX's functions under the names that formulas use."""
 
     where = staticmethod(jnp.where)
@@ -45,11 +45,6 @@ class Namespace:
     def cast(x: Any, dtype: str) -> Any:
         """An array in a dtype."""
         return lax.convert_element_type(x, np.dtype(dtype))
-
-    @staticmethod
-    def sum_over(x: Any, axes: Any) -> Any:
-        """The sum over axes, kept as ones; over all if None."""
-        return jnp.sum(x, axis=axes, keepdims=axes is not None)
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -94,21 +89,6 @@ class Namespace:
         for step in ("float32", dtype) if jnp.finfo(dtype).bits == 16 else (dtype,):
             wide = lax.reduce_precision(wide, jnp.finfo(step).nexp, jnp.finfo(step).nmant)
         return wide
-
-    @staticmethod
-    def extended(x: Any) -> Any:
-        """A number with an exponent of its own."""
-        return Space(Namespace).number(x)
-
-    @staticmethod
-    def materialize(x: Any) -> Any:
-        """An array that is used more than once."""
-        return x
-
-    @staticmethod
-    def no_reassociation(x: Any) -> Any:
-        """The number: sums are computed as they are written."""
-        return x
 
     @staticmethod
     def high_half(x: Any) -> Any:

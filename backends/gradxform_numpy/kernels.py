@@ -12,12 +12,10 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
-from gradxform.numerics.rescale import by_parts
+from gradxform.numerics.rescale import by_parts, is_extreme
 from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
-_TINY = 2.0**-126
-_HUGE = 2.0**127
 
 
 class NumPy(Readable, Plain):
@@ -68,7 +66,7 @@ class NumPy(Readable, Plain):
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
     """Each leaf times one factor; NumPy is called with what it need not convert."""
     kinds = {(type(leaf), leaf.dtype) for leaf in leaves}
-    if kinds != {(np.ndarray, _FLOAT32)} or not _is_ordinary(factor):
+    if kinds != {(np.ndarray, _FLOAT32)} or is_extreme(factor):
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
     if inplace:
@@ -83,16 +81,11 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     if leaf.dtype.kind == "c":
         product = by_parts(host.Namespace, lambda part: _times(part, factor, False), leaf)
         return _as_given(leaf, product.astype(leaf.dtype, copy=False), out)
-    kind, ordinary = name_of(leaf), _is_ordinary(factor)
-    if kind == "float64" or (kind == "float32" and ordinary):
+    kind, extreme = name_of(leaf), is_extreme(factor)
+    if kind == "float64" or (kind == "float32" and not extreme):
         return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
-    wide = np.asarray(leaf).astype(np.float32 if ordinary and kind != "float32" else np.float64)
+    wide = np.asarray(leaf).astype(np.float64 if extreme or kind == "float32" else np.float32)
     return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
-
-
-def _is_ordinary(factor: float) -> bool:
-    """Whether float32 holds a factor to its last bit."""
-    return _TINY <= abs(factor) <= _HUGE or factor == 0 or factor != factor
 
 
 def _as_given(leaf: Any, result: Any, out: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.containers import Containers
-from gradxform.backend.host.namespace import Portable
+from gradxform.backend.host.elements import Block
 from gradxform.backend.protocol import Backward
 
 _names: dict[Any, str] = {}
@@ -20,7 +20,7 @@ class Plain(Containers):
 
     name = "numpy"
     types = (np.ndarray, np.generic)
-    xp: Any = Portable
+    xp: Any = Block()
     module = np
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:

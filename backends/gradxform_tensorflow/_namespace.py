@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from gradxform.numerics.ranged import Space
+from gradxform.numerics.namespace import Defaults
 from gradxform_tensorflow import _casting as casting
 
 
-class Namespace:
+class Namespace(Defaults):
     """TensorFlow's functions under the names that formulas use."""
 
     sqrt = staticmethod(tf.sqrt)
@@ -47,11 +47,6 @@ class Namespace:
     def cast(x: Any, dtype: str) -> Any:
         """A tensor in a dtype."""
         return casting.to(x, tf.as_dtype(dtype))
-
-    @staticmethod
-    def sum_over(x: Any, axes: Any) -> Any:
-        """The sum over axes, kept as ones; over all if None."""
-        return tf.reduce_sum(x, axis=axes, keepdims=axes is not None)
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -107,16 +102,6 @@ class Namespace:
         """The number without the lower half of its bits."""
         bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
-
-    @staticmethod
-    def extended(x: Any) -> Any:
-        """A number with an exponent of its own."""
-        return Space(Namespace).number(x)
-
-    @staticmethod
-    def materialize(x: Any) -> Any:
-        """An array that is used more than once."""
-        return x
 
     @staticmethod
     def no_reassociation(x: Any) -> Any:

@@ -17,8 +17,6 @@ from gradxform_torch._readable import readable, traced
 from gradxform_torch.plain import Plain
 
 _NARROW = {torch.float16, torch.bfloat16}
-_LEAST = 2.0**-126
-_MOST = 2.0**127
 
 
 class Kernels(Readable, Plain):
@@ -65,7 +63,7 @@ class Kernels(Readable, Plain):
         for i, (leaf, factor) in enumerate(zip(leaves, each, strict=True)):
             if factor == 1:
                 continue
-            if leaf.is_complex() or (leaf.dtype != torch.float64 and _extreme(factor)):
+            if leaf.is_complex() or (leaf.dtype != torch.float64 and rescale.is_extreme(factor)):
                 out[i] = self.multiply_over(leaf, factor, inplace)
             elif leaf.itemsize == 2:  # in place, torch would round the factor to the leaf's dtype
                 out[i] = _put(leaf, leaf * factor, inplace)
@@ -120,7 +118,7 @@ class Kernels(Readable, Plain):
 def _is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
     """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
     kinds = {leaf.dtype for leaf in leaves}
-    right = kinds == {torch.float64} or (kinds == {torch.float32} and not _extreme(factor))
+    right = kinds == {torch.float64} or (kinds == {torch.float32} and not rescale.is_extreme(factor))
     alike = right and len({leaf.device for leaf in leaves}) == 1
     return alike and all([leaf.is_contiguous() for leaf in leaves])
 
@@ -135,11 +133,6 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
         return list(torch._foreach_mul(list(leaves), number))
     torch._foreach_mul_(list(leaves), number)
     return list(leaves)
-
-
-def _extreme(factor: float) -> bool:
-    """Whether a factor is outside of float32's range."""
-    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
 
 
 def is_writable(leaf: torch.Tensor) -> bool:

@@ -15,6 +15,11 @@ def times(xp: Any, leaf: Array, factor: Array) -> Array:
     return xp.where(equal(factor, 1.0), leaf, product)
 
 
+def is_extreme(factor: float) -> bool:
+    """Whether float32 does not hold a known factor to its last bit: the product is then computed in float64."""
+    return 0 < abs(factor) < 2.0**-126 or abs(factor) > 2.0**127
+
+
 def quotient(xp: Any, leaf: Array, divisor: Array) -> Array:
     """A leaf by a number, or an array that broadcasts, in the leaf's own dtype."""
     return by_parts(xp, lambda part: part / xp.cast(divisor, dtype_name(part)), leaf)

@@ -25,7 +25,7 @@ QUICK_DTYPES = ("float32", "float64", "bfloat16")
 def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """The framework's backend without its kernels, in place of the one with them."""
     package, mine = importlib.import_module(f"gradxform_{framework}"), lookup.backend(framework)
-    backend: Backend = importlib.import_module(f"gradxform_{framework}.backend").Plain()
+    backend: Backend = importlib.import_module(f"gradxform_{framework}.plain").Plain()
     monkeypatch.setattr(package, "backend", backend)
     owners = {kind: backend if owner is mine else owner for kind, owner in lookup._by_type.items()}
     monkeypatch.setattr(lookup, "_by_type", owners)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.host import longdouble
-from gradxform.backend.host.namespace import Namespace
+from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import of_elements
 
@@ -20,10 +20,10 @@ _BLOCK = 1 << 14
 _WIDE = ("float64", "complex128")
 
 
-class Block(Namespace):
+class Block(Portable):
     """NumPy's functions, and the numbers of the elements at work."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int = 0) -> None:
         self.start = start
 
     def iota(self, x: Any) -> Any:
@@ -62,7 +62,7 @@ def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
     leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
     if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
-        return np.asarray(formula(Block(0), *map(_wide, column))).astype(dtype)
+        return np.asarray(formula(Block(), *map(_wide, column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
     blocks = []
     for start in range(0, leaf.size, _BLOCK):

@@ -15,10 +15,11 @@ import numpy as np
 
 from gradxform.backend.host import longdouble
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import Space, evaluate
+from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.ranged import evaluate
 
 
-class Namespace:
+class Portable(Defaults):
     """NumPy's functions under the names that formulas use."""
 
     isfinite = staticmethod(np.isfinite)
@@ -55,11 +56,6 @@ class Namespace:
         found = np.empty(np.shape(real), np.result_type(real.dtype, np.complex64))
         found.real, found.imag = real, imag
         return found
-
-    @staticmethod
-    def sum_over(x: Any, axes: Any) -> Any:
-        """The sum over axes, kept as ones; over all if None."""
-        return np.sum(x, axis=axes, keepdims=axes is not None)
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -104,21 +100,6 @@ class Namespace:
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
-    def extended(x: Any) -> Any:
-        """A number with an exponent of more bits."""
-        return np.asarray(x, np.longdouble)[()] if longdouble.WIDER else Space(Namespace).number(x)
-
-    @staticmethod
-    def materialize(x: Any) -> Any:
-        """An array that is used more than once."""
-        return x
-
-    @staticmethod
-    def no_reassociation(x: Any) -> Any:
-        """The number: sums are computed as they are written."""
-        return x
-
-    @staticmethod
     def high_half(x: Any) -> Any:
         """The number without the lower half of its bits."""
         return (np.asarray(x).view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)
@@ -134,18 +115,13 @@ class Namespace:
         return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
 
 
-class Portable(Namespace):
-    """The same without NumPy's longdouble, which not every platform has."""
+class Namespace(Portable):
+    """The same with NumPy's longdouble, where the platform has one that is wider."""
 
-    @staticmethod
-    def extended(x: Any) -> Any:
-        """A number with an exponent of its own."""
-        return Space(Portable).number(x)
-
-    @staticmethod
-    def iota(x: Any) -> Any:
-        """The number of each element."""
-        return np.arange(x.size).reshape(x.shape)
+    @classmethod
+    def extended(cls, x: Any) -> Any:
+        """A number with an exponent of more bits."""
+        return np.asarray(x, np.longdouble)[()] if longdouble.WIDER else super().extended(x)
 
 
 class Floats:
