@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import gradxform.testing as testing
     import gradxform_jax as jax
     import gradxform_keras as keras
+    import gradxform_mlx as mlx  # noqa: F401
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
@@ -111,7 +112,7 @@ preload()
 
 def __getattr__(name: str) -> Any:
     """`gradxform.jax` and its like, imported when they are first used; a backend of one's own as well."""
-    if name in ("jax", "keras", "numpy", "tensorflow", "torch"):
+    if name in ("jax", "keras", "mlx", "numpy", "tensorflow", "torch"):
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")
@@ -121,4 +122,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return [*__all__, "mlx"]  # which no `import *` asks for: it is there for few platforms

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, python
 
+import gradxform as gx
+
 FRAMEWORKS = {"jax", "optax", "tensorflow", "keras", "torch"}
 
 
@@ -24,7 +26,11 @@ def test_numpy_in_numpy_out_without_a_framework() -> None:
     assert python("-c", code).stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("missing", ["jax", "tensorflow", "torch", "keras"])
+def test_every_adapter_is_listed() -> None:
+    assert {"jax", "keras", "mlx", "numpy", "tensorflow", "torch"} <= set(dir(gx))
+
+
+@pytest.mark.parametrize("missing", ["jax", "tensorflow", "torch", "keras", "mlx"])
 def test_a_missing_framework_is_named_with_what_to_install(missing: str) -> None:
     code = f"""
 import sys
