@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,6 +10,9 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics.namespace import Defaults
+
+barrier: Callable[[Any], Any] = lax.optimization_barrier
+"""What XLA fuses nothing across; JAX declares no types for it."""
 
 
 class Namespace(Defaults):

@@ -23,7 +23,7 @@ from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.norms import norm_over, sizes_of
 from gradxform.numerics.ranged import BASE
-from gradxform_jax._namespace import Namespace
+from gradxform_jax._namespace import Namespace, barrier
 
 _SMALL = 1 << 13
 _LARGE = 1 << 16
@@ -73,7 +73,7 @@ def _groups(leaves: Sequence[Any]) -> list[list[int]]:
 
 
 def _small_norms(leaves: Sequence[Any]) -> Any:
-    joined = lax.optimization_barrier(lax.concatenate([leaf.reshape(-1) for leaf in leaves], 0))  # type: ignore[no-untyped-call]
+    joined = barrier(lax.concatenate([leaf.reshape(-1) for leaf in leaves], 0))
     return jnp.sqrt(jnp.sum(jnp.square(_wide(joined.reshape(len(leaves), -1))), axis=1))
 
 

@@ -20,7 +20,7 @@ from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
 from gradxform_jax import _each, _norms
 from gradxform_jax._each import Each, Norms
-from gradxform_jax._namespace import Namespace
+from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
 
 _OPTAX = "optax.clip_by_global_norm"
@@ -124,7 +124,7 @@ class JAX(Plain):
         wide = jnp.result_type(float) == np.float64 or _norms.has_double(leaves)
         with jax.enable_x64(wide):
             # Behind the barrier, else XLA fuses it with the right norm.
-            norm = optax.tree.norm(lax.optimization_barrier(list(leaves)))  # type: ignore[no-untyped-call]
+            norm = optax.tree.norm(barrier(list(leaves)))
         with self.scope():
             return lax.convert_element_type(norm, np.float64)
 
@@ -170,8 +170,8 @@ def _multiply_one(leaf: Any, factor: Any) -> Any:
 
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
     # Behind the barrier, XLA makes these numbers once and not in every leaf's loop, nor one constant of a pair's two.
-    halves = lax.optimization_barrier(_halves(factors))  # type: ignore[no-untyped-call]
-    untouched = lax.optimization_barrier(factors == 1)  # type: ignore[no-untyped-call]
+    halves = barrier(_halves(factors))
+    untouched = barrier(factors == 1)
     each = zip(leaves, *(_places(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
     return [_times(leaf, *numbers) for leaf, *numbers in each]
 
@@ -214,7 +214,7 @@ def _quotient(leaf: Any, divisor: Any) -> Any:
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         return lax.complex(_quotient(leaf.real, divisor), _quotient(leaf.imag, divisor))
     if leaf.dtype == np.float64:
-        divisor = lax.optimization_barrier(jnp.broadcast_to(divisor, leaf.shape))  # type: ignore[no-untyped-call]
+        divisor = barrier(jnp.broadcast_to(divisor, leaf.shape))
     # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
     quotient = lax.convert_element_type(leaf, np.float64) / divisor
     return weak_as(leaf, lax.convert_element_type(quotient, leaf.dtype))

@@ -12,7 +12,7 @@ from gradxform_keras._expression import written
 
 
 @keras.saving.register_keras_serializable("gradxform")
-class GradientTransform(keras.layers.Layer):  # type: ignore[misc]
+class GradientTransform(keras.layers.Layer):
     """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a layer.
 
     Args:
@@ -60,7 +60,7 @@ class GradientTransform(keras.layers.Layer):  # type: ignore[misc]
 
 
 @keras.saving.register_keras_serializable("gradxform")
-class GradientReversal(keras.layers.Layer):  # type: ignore[misc]
+class GradientReversal(keras.layers.Layer):
     """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a layer.
 
     Args:

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from gradxform import GradientTransformation, parse
 from gradxform_keras._expression import written
 from gradxform_keras._held import Held
+
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer
+else:
+    Optimizer = object
 
 _HOOKS = (
     "_backend_apply_gradients",
@@ -25,14 +30,12 @@ _HOOKS = (
 )
 
 
-class Transforming:
+class Transforming(Optimizer):
     """A class before an optimizer's own, which lets a transformation see the gradients where Keras clips them."""
 
-    name: str
-    _base: type[Any]
+    _base: Any
     """The optimizer's own class."""
     _gradxform: Held
-    built: bool
 
     @property
     def gradient_transformation(self) -> GradientTransformation:
@@ -53,30 +56,30 @@ class Transforming:
             raise ValueError("keras.wrap: the optimizer has no state yet; call optimizer.build(variables) first")
         self._gradxform.restore(state)
 
-    def build(self: Any, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Any]) -> None:
         """Makes the optimizer's variables, and after them those of the transformation's state."""
         if not self.built:
-            super().build(variables)  # type: ignore[misc]
+            super().build(variables)
             self._gradxform.build(self)
 
-    def _backend_apply_gradients(self: Any, grads: Any, trainable_variables: Any) -> None:
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         self._gradxform.begin([self._get_variable_index(variable) for variable in trainable_variables])
-        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+        super()._backend_apply_gradients(grads, trainable_variables)
 
-    def _clip_gradients(self: Any, grads: Any) -> Any:
-        return self._gradxform.transformed(super()._clip_gradients(grads))  # type: ignore[misc]
+    def _clip_gradients(self, grads: Any) -> Any:
+        return self._gradxform.transformed(super()._clip_gradients(grads))
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
         """In TensorFlow, the sum over the replicas, which the transformation has seen already."""
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        moving, decay = self._moving(variables), super()._apply_weight_decay  # type: ignore[misc]
+        moving, decay = self._moving(variables), super()._apply_weight_decay
         if moving:
             self._gradxform.when_due(moving, lambda: decay(moving))
 
-    def _backend_update_step(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        moving, update = self._moving(trainable_variables), super()._backend_update_step  # type: ignore[misc]
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        moving, update = self._moving(trainable_variables), super()._backend_update_step
         grads = [gradient for gradient in grads if gradient is not None]
         if moving:
             changed = [*moving, *self._gradxform.not_its_own(self._variables)]
@@ -84,24 +87,24 @@ class Transforming:
         if self.gradient_accumulation_steps:  # what follows is outside of the branch, and the step counts
             self._gradxform.due = True
 
-    def _update_model_variables_moving_average(self: Any, trainable_variables: Any) -> None:
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         if not self.use_ema:
             return
-        averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average  # type: ignore[misc]
+        averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
         self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
         for place in self._gradxform.stopped:  # the average of what does not move, without rounding
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> None:
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Updates the variables; a step that is not to be applied does not count as one."""
         self._gradxform.begin(())
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
+        super().apply(grads, trainable_variables)
         self._gradxform.take_back(self._iterations)
 
-    def _moving(self: Any, variables: Sequence[Any]) -> list[Any]:
+    def _moving(self, variables: Sequence[Any]) -> list[Any]:
         return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
 
-    def get_config(self: Any) -> dict[str, Any]:
+    def get_config(self) -> dict[str, Any]:
         """The configuration of the optimizer, and the expression that builds the transformation.
 
         Raises:
@@ -109,10 +112,10 @@ class Transforming:
         """
         base, expression = self._base, written("keras.wrap", self._gradxform.tx)
         shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
-        object.__setattr__(shell, "get_config", super().get_config)  # type: ignore[misc]
+        object.__setattr__(shell, "get_config", super().get_config)
         return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
 
-    def __reduce__(self: Any) -> Any:
+    def __reduce__(self) -> Any:
         """Pickles as the optimizer's own class does, by a function of this module, which a new process imports."""
         return _unpickled, (self._base, *super().__reduce__()[1])
 

@@ -21,7 +21,7 @@ from gradxform_tensorflow._pairs import Pairs
 from gradxform_tensorflow.kernels import backend
 
 
-class GradientProcessor(tf.Module):  # type: ignore[misc]
+class GradientProcessor(tf.Module):
     """A transformation whose state is kept in variables, called with (gradient, variable) pairs.
 
     It is what `apply` is to a stateless transformation, and works wherever that does. It is a `tf.Module`: a

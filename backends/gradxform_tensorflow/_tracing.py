@@ -10,7 +10,7 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 
 
-class _Value(tf.types.experimental.TraceType):  # type: ignore[misc]
+class _Value(tf.types.experimental.TraceType):
     """The trace type of one transformation: another is of the same type if it is equal."""
 
     def __init__(self, tx: GradientTransformation) -> None:

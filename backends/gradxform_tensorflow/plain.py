@@ -37,8 +37,6 @@ class Nest:
             return False
         return True
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 class Plain(Backend):
     """TensorFlow without kernels of its own."""

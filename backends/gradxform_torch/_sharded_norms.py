@@ -123,17 +123,17 @@ class _Rows(Namespace):
     """PyTorch's functions, over the rows of an array where they are over a vector's numbers."""
 
     @staticmethod
-    def sum(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def sum(x: torch.Tensor) -> torch.Tensor:
         """Of each column."""
         return torch.sum(x, 0)
 
     @staticmethod
-    def max(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def max(x: torch.Tensor) -> torch.Tensor:
         """Of each column."""
         return torch.amax(x, 0)
 
     @staticmethod
-    def any(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def any(x: torch.Tensor) -> torch.Tensor:
         """Of each column."""
         return torch.any(x, 0)
 

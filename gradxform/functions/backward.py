@@ -222,8 +222,9 @@ def straight_through(
 
 def _applied(function: Callable[[Any], Tree], x: Any) -> Any:
     """The function's value; a transformation takes variables beside arrays, which here are all to be transformed."""
-    view = flat_view(x) if isinstance(function, GradientTransformation) and not function.stateful else None
-    return function(x) if view is None else function.rule(view, None, Context(None, {}))[0].tree()  # type: ignore[attr-defined]
+    if isinstance(function, GradientTransformation) and not function.stateful and (view := flat_view(x)) is not None:
+        return function.rule(view, None, Context(None, {}))[0].tree()
+    return function(x)
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:

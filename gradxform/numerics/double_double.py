@@ -148,8 +148,6 @@ class Number:
         """Whether different, element by element."""
         return ~(self == other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def _high_half(xp: Any, x: Any) -> Any:
     """The number without the lower half of its bits; of a constant in a formula too."""

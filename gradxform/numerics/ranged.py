@@ -125,8 +125,6 @@ class Ranged:
         """Whether different, element by element."""
         return ~(self == other)
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def _near(xp: Any, pair: Number, exponent: Array) -> Ranged:
     """A number of parts that are near one already."""

@@ -866,10 +866,10 @@ def test_what_a_layer_does_not_take() -> None:
     with pytest.raises(ValueError, match="no transform is named 'clip_nrom'"):
         gx.keras.GradientTransform("clip_nrom(1.0)")
     with pytest.raises(TypeError, match="GradientReversal: scale must be a real number"):
-        gx.keras.GradientReversal("1.0")  # type: ignore[arg-type]
+        gx.keras.GradientReversal("1.0")
     with pytest.raises(ValueError, match="GradientReversal: scale must not be NaN"):
         gx.keras.GradientReversal(float("nan"))
-    assert float(gx.keras.GradientReversal(np.float32(0.5)).scale) == 0.5  # type: ignore[arg-type]
+    assert float(gx.keras.GradientReversal(np.float32(0.5)).scale) == 0.5
     with pytest.raises(ValueError, match=r"the layer 'mine'.*cannot be saved"):
         gx.keras.GradientTransform(gx.elementwise(abs), name="mine").get_config()
 

@@ -201,7 +201,7 @@ def test_a_stateful_transformation(tx: Any) -> None:
 
 def test_what_is_no_transformation() -> None:
     with pytest.raises(TypeError, match="on_backward: a transformation"):
-        gx.on_backward(3.0)  # type: ignore[arg-type]
+        gx.on_backward(3.0)
 
 
 @pytest.mark.parametrize("framework", EAGER)
@@ -454,9 +454,9 @@ def test_results_that_do_not_fit(framework: str) -> None:
 
 def test_what_is_no_function() -> None:
     with pytest.raises(TypeError, match="straight_through: forward must be a function"):
-        gx.straight_through(3.0)  # type: ignore[arg-type]
+        gx.straight_through(3.0)
     with pytest.raises(TypeError, match="straight_through: backward must be a function"):
-        gx.straight_through(abs, 3.0)  # type: ignore[arg-type]
+        gx.straight_through(abs, 3.0)
 
 
 @pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(abs)])
@@ -515,12 +515,12 @@ def test_in_flax_modules() -> None:
     jax, linen, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.linen"), pytest.importorskip("flax.nnx")
     jnp = jax.numpy
 
-    class Linen(linen.Module):  # type: ignore[misc, name-defined]
+    class Linen(linen.Module):
         @linen.compact
         def __call__(self, x: Any) -> Any:
             return CLIP(linen.Dense(2, use_bias=False)(x))
 
-    class Nnx(nnx.Module):  # type: ignore[misc, name-defined]
+    class Nnx(nnx.Module):
         def __init__(self) -> None:
             self.dense = nnx.Linear(1, 2, use_bias=False, rngs=nnx.Rngs(0))
 
@@ -537,7 +537,7 @@ def test_in_flax_modules() -> None:
 def test_in_an_equinox_module() -> None:
     jax, equinox = pytest.importorskip("jax"), pytest.importorskip("equinox")
 
-    class Model(equinox.Module):  # type: ignore[misc, name-defined]
+    class Model(equinox.Module):
         dense: Any
 
         def __call__(self, x: Any) -> Any:

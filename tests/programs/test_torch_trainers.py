@@ -71,7 +71,7 @@ def lightning() -> Any:
 
 
 def module(lightning: Any, attach: str = "configure") -> Any:
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = network()

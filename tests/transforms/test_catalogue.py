@@ -338,7 +338,7 @@ def test_values_out_of_range_are_brought_back() -> None:
 
 def test_what_can_be_no_schedule() -> None:
     with pytest.raises(TypeError, match="scale_by_schedule: fn must be a function"):
-        gx.scale_by_schedule(0.1)  # type: ignore[arg-type]
+        gx.scale_by_schedule(0.1)
     assert gx.clip_norm(halving) == gx.clip_norm(halving)
     assert gx.clip_norm(halving) != gx.clip_norm(lambda t: 2.0**-t)
     assert gx.clip_zscore(float("2.5")) == gx.clip_zscore()
@@ -692,11 +692,11 @@ def test_functions_that_are_refused() -> None:
         with pytest.raises(error, match=match):
             gx.elementwise(fn)(grads)
     with pytest.raises(TypeError, match="fn must be a function of one array"):
-        gx.elementwise(3)  # type: ignore[arg-type]
+        gx.elementwise(3)
     with pytest.raises(TypeError, match="fn must return a flat view"):
-        gx.transform(lambda g: None)(grads)  # type: ignore[arg-type, return-value]
+        gx.transform(lambda g: None)(grads)
     with pytest.raises(TypeError, match="fn must be a function of a flat view"):
-        gx.transform("x")  # type: ignore[arg-type]
+        gx.transform("x")
     with pytest.raises(TypeError, match="xp: an array of numpy"):
         gx.xp("x")
     assert gx.elementwise(lambda g: g.astype(np.float64))(grads)["w"].dtype == np.float32
