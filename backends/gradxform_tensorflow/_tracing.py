@@ -10,7 +10,7 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 
 
-class _Value(tf.types.experimental.TraceType):
+class TracingType(tf.types.experimental.TraceType):
     """The trace type of one transformation: another is of the same type if it is equal."""
 
     def __init__(self, tx: GradientTransformation) -> None:
@@ -30,13 +30,8 @@ class _Value(tf.types.experimental.TraceType):
 
     def __eq__(self, other: object) -> bool:
         """As the transformations compare."""
-        return isinstance(other, _Value) and self.tx == other.tx
+        return isinstance(other, TracingType) and self.tx == other.tx
 
     def __hash__(self) -> int:
         """Agrees with equality."""
         return hash(self.tx)
-
-
-def tracing_type(tx: GradientTransformation) -> Any:
-    """The trace type of a transformation."""
-    return _Value(tx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from gradxform.backend.lookup import unwrapped
@@ -45,9 +46,16 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
     return GradientTransformation(rule, start)
 
 
+def name_of(tx: Any) -> str:
+    """The name of a transformation; of a foreign one, whose update may be a function of its own, the factory's."""
+    own = tx.name if isinstance(tx, GradientTransformation) else ""
+    return own or getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
+
+
 def _takes_extra(tx: Any) -> bool:
-    """Whether it is one of optax's that take extra arguments, found without importing optax."""
-    return any(base.__name__ == "GradientTransformationExtraArgs" for base in type(tx).__mro__)
+    """Whether it is one of optax's that take extra arguments."""
+    optax = sys.modules.get("optax")
+    return optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
 
 
 def _like(where: str, view: Flat, params: Any) -> Any:

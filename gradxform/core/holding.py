@@ -30,16 +30,11 @@ def parts(node: Any) -> Sequence[Any] | None:
         return None
     if dataclasses.is_dataclass(node):
         return [getattr(node, field.name) for field in dataclasses.fields(node)]
-    attached = _attached(node)
-    if attached is not None:
-        return attached
-    return next(([getattr(node, name)] for name in _HOLDERS if hasattr(node, name)), None)
-
-
-def _attached(node: Any) -> Sequence[Any] | None:
-    """The handles of an optimizer of PyTorch; None for what is none."""
     torch = sys.modules.get("gradxform_torch")
-    return None if torch is None else torch.handles_of(node)
+    handles: Sequence[Any] | None = None if torch is None else torch.handles_of(node)
+    if handles is not None:
+        return handles
+    return next(([getattr(node, name)] for name in _HOLDERS if hasattr(node, name)), None)
 
 
 def check(what: str, given: Any) -> None:

@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from gradxform.backend import lookup
+import numpy as np
+
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import GradientTransformation
 
@@ -76,7 +77,7 @@ def _is_tree_of_bools(where: Any, view: Flat) -> bool:
 
 
 def _is_bool(leaf: Any) -> bool:
-    return isinstance(leaf, bool) or (type(leaf).__name__ in ("bool", "bool_") and lookup.owner(leaf) is not None)
+    return isinstance(leaf, (bool, np.bool_))
 
 
 def _by_tree(transform: str, where: Any, view: Flat) -> tuple[bool, ...]:

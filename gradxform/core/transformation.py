@@ -155,7 +155,7 @@ class GradientTransformation:
 
     def __tf_tracing_type__(self, context: Any) -> Any:
         """What `tf.function` asks of its arguments: equal transformations share a trace."""
-        return adapter("tensorflow").tracing_type(self)
+        return adapter("tensorflow").TracingType(self)
 
     def __repr__(self) -> str:
         """The expression that builds it, with names from `gradxform`."""

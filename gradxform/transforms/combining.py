@@ -69,8 +69,8 @@ def chain(*txs: Any) -> GradientTransformation:
     Source:
         `optax.chain`.
     """
-    order.check(txs)
     parts = tuple(as_transformation("chain", tx) for tx in txs)
+    order.check(txs)
 
     def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
         return _each(parts, [view.scope] * len(parts), view, states, context)

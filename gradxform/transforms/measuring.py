@@ -11,7 +11,7 @@ from gradxform.core import state as stateful
 from gradxform.core.autograph import unconverted
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import as_transformation, name_of
 from gradxform.core.keeping import not_its_own
 from gradxform.core.source import SINGLE
 from gradxform.core.transformation import Context, GradientTransformation
@@ -96,7 +96,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         raise TypeError(f"measure: name must be a string that is not empty, got {name!r} of type {type(name).__name__}")
     if inner.name == "chain" and name is None:
         return chain(*(measure(part) for _, part in inner.arguments))
-    called = name or inner.name or _name_of(tx)
+    called = name or name_of(tx)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
         if not (isinstance(state, MeasureState) and called in state.measures):
@@ -124,11 +124,6 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         return MeasureState({called: none}, inner.init(params))
 
     return GradientTransformation(rule, start)
-
-
-def _name_of(tx: Any) -> str:
-    """The factory of a foreign transformation, whose update is a function of its own."""
-    return getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:

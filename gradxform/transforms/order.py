@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from gradxform.core.foreign import name_of
+from gradxform.core.transformation import GradientTransformation
+
 
 class OrderWarning(UserWarning):
     """A chain's transforms stand in an order that is surely wrong.
@@ -49,25 +52,11 @@ _LATE = (
 
 def check(txs: Sequence[Any]) -> None:
     """Warn of the first two transforms that stand in a wrong order."""
-    names = [_name(tx) for tx in txs]
-    for j, later in enumerate(names):
-        for i, earlier in enumerate(names[:j]):
+    for j, later in enumerate(txs):
+        for earlier in txs[:j]:
+            own = earlier.name if isinstance(earlier, GradientTransformation) else ""
             for early, late, why in _LATE:
-                if earlier.startswith(early) and any(word in later for word in late):
-                    text = f"chain: {_shown(txs[i])} stands before {_shown(txs[j])}: {why}"
-                    warnings.warn(text, OrderWarning, stacklevel=4)
+                if own.startswith(early) and any(word in name_of(later) for word in late):
+                    shown = repr(later) if isinstance(later, GradientTransformation) else name_of(later)
+                    warnings.warn(f"chain: {earlier!r} stands before {shown}: {why}", OrderWarning, stacklevel=4)
                     return
-
-
-def _name(tx: Any) -> str:
-    """The name of a transform; of a foreign one, that of the function that made it."""
-    name = getattr(tx, "name", "")
-    if name:
-        return str(name)
-    update = getattr(tx, "update", None)
-    return f"{type(tx).__name__} {getattr(update, '__qualname__', '')}"
-
-
-def _shown(tx: Any) -> str:
-    name = getattr(tx, "name", "")
-    return repr(tx) if name else _name(tx).split(".")[0].split(" ")[-1] or type(tx).__name__

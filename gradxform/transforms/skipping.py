@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -17,6 +16,7 @@ from gradxform.core.keeping import keeping
 from gradxform.core.source import DOUBLE
 from gradxform.core.transformation import Context, GradientTransformation, stateless
 from gradxform.numerics import Array, formulas
+from gradxform.transforms.accumulating import AccumulateState
 
 
 @factory
@@ -238,13 +238,9 @@ def has_updated(state: Any) -> Any:
 
 def due(state: Any) -> Any:
     """Whether nothing in a state says that the step is left out; True for what is no state."""
-    found = True
-    for name, part in _named_parts(state):
-        inside = unwrapped(part) if name == "due" else due(part)
+    found, parts = True, holding.parts(state) or ()
+    if isinstance(state, (AccumulateState, SkipLargeState, SkipNonfiniteState)):
+        found, parts = unwrapped(state.due), [state.inner]
+    for inside in map(due, parts):
         found = inside if found is True else found if inside is True else found & inside
     return found
-
-
-def _named_parts(state: Any) -> Iterator[tuple[str, Any]]:
-    given = holding.parts(state) or ()
-    return zip(getattr(state, "_fields", [""] * len(given)), given, strict=True)
