@@ -103,7 +103,7 @@ def _check(what: str, pairs: Pairs) -> None:
             raise ValueError(f"{what}: the variable {path!r} is in two pairs; add its gradients first")
         seen.add(identity_of(variable))
         shape, wanted = _static(getattr(gradient, "shape", None)), _static(getattr(variable, "shape", None))
-        if shape is not None and wanted is not None and not may_agree(shape, wanted):
+        if not may_agree(shape, wanted):
             raise ValueError(f"{what}: the gradient of {path!r} has shape {shape}, the variable {wanted}")
 
 

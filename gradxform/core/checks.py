@@ -5,34 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradxform.core.source import DOUBLE, REAL, SINGLE, Source
+from gradxform.core.source import Source
 from gradxform.numerics import Array
 
 
-def inexact(source: Source, places: Sequence[int]) -> None:
-    """Refuse a leaf, of some, whose dtype is neither floating-point nor complex."""
-    if source.kinds <= SINGLE | DOUBLE:
+def dtypes(source: Source, places: Sequence[int], wanted: frozenset[str], why: str, transform: str = "") -> None:
+    """Refuse a leaf, of some, of another dtype than those that are wanted."""
+    if source.kinds <= wanted:
         return
     for i in places:
-        dtype = source.dtypes[i]
-        if dtype not in SINGLE | DOUBLE:
-            raise TypeError(
-                f"the gradient at {source.path(i)!r} has dtype {dtype}; a gradient has a floating-point or "
-                "complex dtype. Cast it, or leave it out with masked(...) or None"
-            )
-
-
-def ordered(source: Source, places: Sequence[int]) -> None:
-    """Refuse a leaf whose elements cannot be put in order."""
-    if source.kinds <= REAL:
-        return
-    for i in places:
-        dtype = source.dtypes[i]
-        if dtype not in REAL:
-            raise TypeError(
-                f"clip_value: the gradient at {source.path(i)!r} has dtype {dtype}; "
-                "only real floating-point values can be put in order. Use clip_norm, or masked(...) to leave it out"
-            )
+        if source.dtypes[i] not in wanted:
+            name = f"{transform}: " if transform else ""
+            raise TypeError(f"{name}the gradient at {source.path(i)!r} has dtype {source.dtypes[i]}; {why}")
 
 
 def axes(source: Source, places: Sequence[int], leaves: Sequence[Array], axes: tuple[int, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import fitting
+from gradxform.core import checks, fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
@@ -20,14 +20,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
     Raises:
         TypeError: names the transform, the path, the dtype and the reason.
     """
-    if view.source.kinds <= REAL:
-        return
-    for i in view.chosen:
-        if view.source.dtypes[i] not in REAL:
-            raise TypeError(
-                f"{transform}: the gradient at {view.source.path(i)!r} has dtype {view.source.dtypes[i]}; {why}. "
-                "Use masked(...) to leave it out"
-            )
+    checks.dtypes(view.source, view.chosen, REAL, f"{why}. Use masked(...) to leave it out", transform)
 
 
 def mapped(
@@ -66,7 +59,7 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
     found = [_adopted(view, leaf) for leaf in found]
     for i, leaf in zip(view.chosen, found, strict=True):
         shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
-        if view.source.rebuild is None and None not in shapes and not may_agree(*shapes):
+        if view.source.rebuild is None and not may_agree(*shapes):
             raise ValueError(
                 f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}. "
                 f"{advice}"
@@ -75,7 +68,9 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
 
 
 def may_agree(one: Any, other: Any) -> bool:
-    """Whether two shapes are the same as far as they are known."""
+    """Whether two shapes are the same as far as they are known; None is unknown."""
+    if one is None or other is None:
+        return True
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 

@@ -193,12 +193,9 @@ def check_gradients(view: Flat, tree: Any) -> None:
     Raises:
         ValueError: names the path of the first variable, and says what to write instead.
     """
-    kinds: tuple[type, ...] = getattr(view.backend, "variables", ())
-    if kinds:
-        found = {type(slot) for slot in view.source.slots}
-        mixed = len(found) > 1 and len({issubclass(kind, kinds) for kind in found if kind is not type(None)}) > 1
-    else:
-        mixed = False
+    kinds = view.backend.variables
+    found = {type(slot) for slot in view.source.slots if slot is not None} if kinds else set()
+    mixed = len(found) > 1 and len({issubclass(kind, kinds) for kind in found}) > 1
     if not mixed and not _is_pairs(tree, kinds):
         return
     slots, paths = view.source.slots, view.source.find_paths()

@@ -11,7 +11,7 @@ from gradxform.backend.lookup import opened
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
 from gradxform.core.pending import Pending
-from gradxform.core.source import DOUBLE, NARROW, SINGLE
+from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
 from gradxform.numerics import Array, formulas
 
 
@@ -108,7 +108,8 @@ class Flat(Pending):
         chosen = self.chosen
         if not chosen:
             return self
-        checks.ordered(self.source, chosen)
+        why = "only real floating-point values can be put in order. Use clip_norm, or masked(...) to leave it out"
+        checks.dtypes(self.source, chosen, REAL, why, "clip_value")
         for name, bound in (("low", low), ("high", high)):
             checks.broadcast(self.source, chosen, self.leaves, name, bound)
         view = self if _includes_zero(low, high) else self._densified()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
-from gradxform.core.source import NARROW, SINGLE, Mask, Source, read
+from gradxform.core.source import INEXACT, NARROW, SINGLE, Mask, Source, read
 from gradxform.numerics import Array, formulas
 
 
@@ -177,7 +177,8 @@ class Pending(NamedTuple):
 
     def check_inexact(self) -> None:
         """Refuse an active leaf whose dtype is neither floating-point nor complex."""
-        checks.inexact(self.source, self.chosen)
+        why = "a gradient has a floating-point or complex dtype. Cast it, or leave it out with masked(...) or None"
+        checks.dtypes(self.source, self.chosen, INEXACT, why)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -211,14 +212,12 @@ class Pending(NamedTuple):
 
     def _is_given(self, i: int) -> bool:
         """Whether a leaf would come out as it is."""
-        return self.factor is None and self.leaves[i].dtype == self.source.slots[self.source.kept[i]].dtype
+        return self.factor is None and self.leaves[i].dtype == self.source.given(i).dtype
 
     def _changed(self, i: int) -> str:
         """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
-        narrow = (
-            self.source.dtypes[i] in NARROW and self.leaves[i].dtype != self.source.slots[self.source.kept[i]].dtype
-        )
-        return self.source.dtypes[i] if narrow else ""
+        own = self.source.dtypes[i]
+        return own if own in NARROW and self.leaves[i].dtype != self.source.given(i).dtype else ""
 
     def _ended(self, i: int, end: float) -> Array:
         """A leaf times its factor in float32, infinite from a number on."""
@@ -232,7 +231,7 @@ class Pending(NamedTuple):
 
     def _rounded(self, i: int, leaf: Array) -> Array:
         """A leaf's new values in the dtype that it came in."""
-        given = self.source.slots[self.source.kept[i]]
+        given = self.source.given(i)
         return leaf if leaf.dtype == given.dtype else self.backend.cast(leaf, given)
 
     def _with(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:

@@ -14,6 +14,7 @@ from gradxform.numerics import Array
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 DOUBLE = frozenset({"float64", "complex128"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
+INEXACT = SINGLE | DOUBLE
 NARROW = frozenset({"float16", "bfloat16"})
 _VOID = "float0"
 
@@ -45,6 +46,10 @@ class Source(NamedTuple):
         """One path a leaf of the view."""
         paths = self.find_paths()
         return [paths[slot] for slot in self.kept]
+
+    def given(self, leaf: int) -> Array:
+        """One leaf as it came."""
+        return self.slots[self.kept[leaf]]
 
     def path(self, leaf: int) -> str:
         """The path of one leaf, for an error message."""

@@ -11,7 +11,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements, extended
 from gradxform.core.flat import Flat, flat_view
-from gradxform.core.source import DOUBLE, SINGLE
+from gradxform.core.source import INEXACT
 from gradxform.numerics import Array, formulas
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Fresh:
         if view is None:
             return self.params
         source, leaves = view.source, [None] * len(view.source.slots)
-        floating = [i for i, dtype in enumerate(source.dtypes) if dtype in SINGLE | DOUBLE]
+        floating = [i for i, dtype in enumerate(source.dtypes) if dtype in INEXACT]
         dense = view._densified().leaves
         wide = view.backend.elementwise(formulas.same, [view.backend.zeros([dense[i] for i in floating])], ())
         for i, leaf in zip(floating, wide, strict=True):

@@ -13,7 +13,7 @@ from gradxform.core.autograph import unconverted
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
-from gradxform.core.source import DOUBLE, SINGLE
+from gradxform.core.source import INEXACT
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
 from gradxform.transforms.combining import chain
@@ -232,7 +232,7 @@ def _flows(backend: Backend | None, leaf: Any) -> bool:
     if backend is None or not isinstance(leaf, backend.types):
         return False
     dtype = backend.dtype(leaf)
-    return dtype in SINGLE | DOUBLE or dtype.startswith(("float8_", "float6_", "float4_"))
+    return dtype in INEXACT or dtype.startswith(("float8_", "float6_", "float4_"))
 
 
 def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:
@@ -248,7 +248,7 @@ def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:
             "the result of forward"
         )
     shapes = backend.shape(value), backend.shape(leaf)
-    if None not in shapes and not may_agree(*shapes):
+    if not may_agree(*shapes):
         raise ValueError(
             f"straight_through: at {backend.paths(tree)[i]!r} forward gives shape {shapes[0]} and backward {shapes[1]}"
         )

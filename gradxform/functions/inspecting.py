@@ -9,7 +9,7 @@ import numpy as np
 from gradxform.core import arguments, extended
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, flat_view
-from gradxform.core.source import DOUBLE, SINGLE
+from gradxform.core.source import INEXACT
 from gradxform.numerics import Array
 
 
@@ -119,7 +119,7 @@ def nonfinite_paths(tree: Any) -> list[str]:
     view = flat_view(tree)
     if view is None:
         return []
-    view = view.focus([dtype in SINGLE | DOUBLE for dtype in view.source.dtypes])
+    view = view.focus([dtype in INEXACT for dtype in view.source.dtypes])
     if not view.chosen:
         return []
     largest = _stored(view, view.norms(float("inf")))

@@ -10,7 +10,7 @@ from gradxform.core.autograph import unconverted
 from gradxform.core.elements import may_agree
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.source import DOUBLE, REAL, SINGLE
+from gradxform.core.source import INEXACT, REAL
 from gradxform.core.transformation import GradientTransformation, stateless
 
 
@@ -67,7 +67,7 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
             f"not an array of {backend.name}"
         )
     shapes = backend.shape(new), backend.shape(old)
-    if None not in shapes and not may_agree(*shapes):
+    if not may_agree(*shapes):
         raise ValueError(
             f"elementwise: fn made shape {shapes[0]} of the gradient at {g.source.path(i)!r}, of shape {shapes[1]}; "
             "it must keep the shape"
@@ -75,7 +75,7 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
     dtypes = backend.dtype(new), backend.dtype(old)
     if dtypes[0] == dtypes[1]:
         return new if isinstance(new, type(old)) else backend.adopt(new)
-    if dtypes[0] not in SINGLE | DOUBLE or (dtypes[1] in REAL and dtypes[0] not in REAL):
+    if dtypes[0] not in INEXACT or (dtypes[1] in REAL and dtypes[0] not in REAL):
         raise TypeError(
             f"elementwise: fn made {dtypes[0]} of the gradient at {g.source.path(i)!r}, of {dtypes[1]}; "
             "it must return floating-point numbers, complex ones for complex ones only"
