@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
 
-from gradxform.backend.protocol import Backend, Backward
+from gradxform.backend.protocol import Backend
 from gradxform_jax import _backward
 from gradxform_jax._namespace import Namespace
 
@@ -26,7 +26,7 @@ from gradxform_jax._namespace import Namespace
 class Plain(Backend):
     """JAX without kernels of its own."""
 
-    name = "jax"
+    name, title = "jax", "JAX"
     types = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
     xp = Namespace
     module = jnp
@@ -100,13 +100,8 @@ class Plain(Backend):
         """A NumPy array."""
         return np.asarray(leaf)
 
-    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-        """The first arrays, with a backward pass of one's own."""
-        return _backward.same(first, second, backward)
-
-    def straight_through(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """The values; by a rule for forward mode too."""
-        return _backward.straight_through(values, leaves)
+    custom_backward = staticmethod(_backward.same)
+    straight_through = staticmethod(_backward.straight_through)
 
 
 def weak_as(leaf: Any, result: Any) -> Any:

@@ -18,7 +18,7 @@ from gradxform_mlx import namespace
 class MLX(Containers):
     """What only MLX knows of its arrays."""
 
-    name = "mlx"
+    name, title = "mlx", "MLX"
     types = (mx.array,)
     xp = namespace
     module = mx

@@ -18,7 +18,7 @@ _names: dict[Any, str] = {}
 class Plain(Containers):
     """NumPy without the kernels of its own."""
 
-    name = "numpy"
+    name, title = "numpy", "NumPy"
     types = (np.ndarray, np.generic)
     xp: Any = Block()
     module = np

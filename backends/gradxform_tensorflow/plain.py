@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.backend.protocol import Backend, Backward
+from gradxform.backend.protocol import Backend
 from gradxform_tensorflow import _backward
 from gradxform_tensorflow._namespace import Namespace
 
@@ -41,7 +41,7 @@ class Nest:
 class Plain(Backend):
     """TensorFlow without kernels of its own."""
 
-    name = "tensorflow"
+    name, title = "tensorflow", "TensorFlow"
     types = _TYPES
     variables = (tf.Variable,)
     xp = Namespace
@@ -124,13 +124,8 @@ class Plain(Backend):
         """A NumPy array; dense for IndexedSlices."""
         return tf.convert_to_tensor(leaf).numpy()
 
-    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-        """The first tensors, with a backward pass of one's own."""
-        return _backward.same(first, second, backward)
-
-    def straight_through(self, values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """The values; a tape keeps no leaf for it."""
-        return _backward.straight_through(values, leaves)
+    custom_backward = staticmethod(_backward.same)
+    straight_through = staticmethod(_backward.straight_through)
 
 
 def _dense(leaf: Any) -> tuple[Any, Back | None]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from gradxform.backend.protocol import Backend, Backward
+from gradxform.backend.protocol import Backend
 from gradxform_torch import _backward
 from gradxform_torch._namespace import Namespace, materialized
 
@@ -22,7 +22,7 @@ _LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
 class Plain(Backend):
     """PyTorch without kernels of its own."""
 
-    name = "torch"
+    name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
     variables = (torch.nn.Parameter,)
     xp = Namespace(torch.device("cpu"))
@@ -105,15 +105,8 @@ class Plain(Backend):
             return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return leaf.numpy()
 
-    def custom_backward(
-        self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], backward: Backward
-    ) -> list[torch.Tensor]:
-        """The first tensors, with a backward pass of one's own."""
-        return _backward.same(first, second, backward)
-
-    def straight_through(self, values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The values; no leaf is kept for it."""
-        return _backward.straight_through(values, leaves)
+    custom_backward = staticmethod(_backward.same)
+    straight_through = staticmethod(_backward.straight_through)
 
 
 def _key(entry: Any) -> str:

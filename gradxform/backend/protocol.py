@@ -87,6 +87,11 @@ class Backend(abc.ABC):
         """The function under the framework's compiler; None if it has none."""
         return None
 
+    @property
+    def title(self) -> str:
+        """The name of the framework as it is written in text."""
+        return self.name
+
     # --- leaves --------------------------------------------------------------------------------------------------
 
     def adopt(self, leaf: Any) -> Array:

@@ -10,7 +10,6 @@ from gradxform.backend.protocol import Backend
 from gradxform.core.flat import Flat
 
 _SHOWN = 5
-_TITLES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch", "mlx": "MLX"}
 
 
 class Difference(NamedTuple):
@@ -175,14 +174,9 @@ def check_state(view: Flat, state: Any) -> None:
     if (found.name, view.backend.name) == ("jax", "numpy"):  # as in optax, whose own tests do so
         return
     raise ValueError(
-        f"the state is {title(found)}'s, the gradients {title(view.backend)}'s; move the state: "
+        f"the state is {found.title}'s, the gradients {view.backend.title}'s; move the state: "
         "gx.from_numpy(gx.to_numpy(state), like=tx.init(params)), with the parameters of this framework"
     )
-
-
-def title(backend: Backend) -> str:
-    """The name of a framework as it is written."""
-    return _TITLES.get(backend.name, backend.name)
 
 
 def check_gradients(view: Flat, tree: Any) -> None:

@@ -65,10 +65,10 @@ def _value(node: ast.AST, expression: str) -> Any:
             return float(word)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="compile"), args=args, keywords=[]):
             return _pattern(*(_value(arg, expression) for arg in args))
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            return _call(name, args, keywords, expression)
         case ast.Call(
-            func=ast.Attribute(value=ast.Name(id="gx" | "gradxform"), attr=name), args=args, keywords=keywords
+            func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="gx" | "gradxform"), attr=name),
+            args=args,
+            keywords=keywords,
         ):
             return _call(name, args, keywords, expression)
     raise ValueError(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, ParamSpec
+from typing import Any, ClassVar, NamedTuple
 
 from gradxform.backend.lookup import adapter, preload
 from gradxform.core import fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
-
-P = ParamSpec("P")
 
 
 class EmptyState(NamedTuple):

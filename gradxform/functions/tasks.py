@@ -53,8 +53,8 @@ def _several(name: str, trees: Any) -> _Several:
         view = views[rank] or first
         if view.backend is not first.backend:
             raise ValueError(
-                f"{name}: tree {lead} is {fitting.title(first.backend)}'s, tree {rank} "
-                f"{fitting.title(view.backend)}'s; convert one of them"
+                f"{name}: tree {lead} is {first.backend.title}'s, tree {rank} "
+                f"{view.backend.title}'s; convert one of them"
             )
         names = f"{name}: tree {lead}", f"{name}: tree {rank}"
         order = fitting.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
