@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
 from typing import Any
+
+import numpy as np
 
 Array = Any
 """An array of some framework, traced or concrete."""
@@ -15,12 +16,13 @@ DOUBLE = frozenset({"float64", "complex128"})
 
 def dtype_name(x: Array) -> str:
     """The name of a dtype, as NumPy has it: "float32", "bfloat16", "complex64"."""
-    return _name(x.dtype)
+    dtype = x.dtype
+    return _name(dtype) if isinstance(dtype, np.dtype) else str(getattr(dtype, "name", dtype)).rpartition(".")[2]
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # NumPy takes three microseconds to name one
-def _name(dtype: Hashable) -> str:
-    return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
+@functools.cache  # NumPy takes three microseconds to name one; torch.compile, which warns of caches, never comes here
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 def is_complex(x: Array) -> bool:
