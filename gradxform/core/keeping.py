@@ -1,4 +1,4 @@
-"""Transforms that keep a state: what is checked of it, and the first state of a choice of no gradients."""
+"""Transforms that keep a state, and what is checked of it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,3 @@ def not_its_own(name: str, wanted: str, state: Any) -> str:
         f"{name}: the state must be {wanted}, which tx.init(params) of this transformation gives, and this is none: "
         f"{state!r:.80} of type {type(state).__name__}"
     )
-
-
-def of_none(view: Flat) -> Flat:
-    """The view of a tree none of whose leaves was chosen; its slots tell where the first numbers of a state lie."""
-    source = view.source._replace(kept=(), dtypes=(), kinds=frozenset(), rebuild=None, everything=(), nothing=())
-    return Flat(source, (), None, (), (), (), (), {})

@@ -159,10 +159,17 @@ class Pending(NamedTuple):
         """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
         return self.backend.unflatten(self.source.structure, self._scoped_slots())
 
-    def scoped_view(self) -> Self | None:
-        """The view of that tree, whose leaves keep their paths; None if all are out of scope."""
+    def scoped_view(self) -> Self:
+        """The view of that tree, whose leaves keep their paths.
+
+        Of no leaves, its slots are all that there were: they tell where the first numbers of a state lie.
+        """
         source = self.source
-        return self.of(source.backend, self._scoped_slots(), source.structure, source.find_paths)
+        found = self.of(source.backend, self._scoped_slots(), source.structure, source.find_paths)
+        if found is not None:
+            return found
+        empty = source._replace(kept=(), dtypes=(), kinds=frozenset(), rebuild=None, everything=(), nothing=())
+        return type(self)(empty, (), None, (), (), (), (), {})
 
     def _scoped_slots(self) -> list[Any]:
         out: list[Any] = [None] * len(self.source.slots)

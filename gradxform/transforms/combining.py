@@ -9,7 +9,7 @@ from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
-from gradxform.core.keeping import not_its_own, of_none
+from gradxform.core.keeping import not_its_own
 from gradxform.core.matching import Where
 from gradxform.core.transformation import Context, GradientTransformation, Start, stateless
 from gradxform.transforms import order
@@ -204,8 +204,4 @@ def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Seque
 def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
     """The view of a tree with None for the leaves outside a mask; a tree of nothing but None is itself."""
     view = flat_view(tree)
-    if view is None:
-        return tree
-    inside = view.focus(mask(view))
-    found = inside.scoped_view()
-    return of_none(inside) if found is None else found
+    return tree if view is None else view.focus(mask(view)).scoped_view()
