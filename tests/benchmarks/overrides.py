@@ -90,7 +90,7 @@ def kernels(framework: str) -> Iterator[Override]:
     """The kernels that a backend overrides, and the fast paths inside them."""
     module = importlib.import_module(f"gradxform_{framework}.kernels")
     fast = next(found for found in vars(module).values() if isinstance(found, type) and _is_of(found, module))
-    plain = importlib.import_module(f"gradxform_{framework}.backend").Plain
+    plain = importlib.import_module(f"gradxform_{framework}.plain").Plain
     for name, chain in CHAINS.items():
         if getattr(fast, name) is not getattr(plain, name):
             for dtype in ("float32", "float64")[: 1 if name == "compute" else 2]:  # others return longdouble to it
