@@ -881,7 +881,7 @@ def test_per_example_clips(framework: str, mode: str, dtype: str) -> None:
         (gx.per_example_clip_norm, clipped(lambda path: norms[path]), {p: (n > 2).sum() for p, n in norms.items()}),
         (gx.per_example_clip_global_norm, clipped(lambda path: total), (total > 2).sum()),
     ):
-        sums, number = call(framework, mode, lambda grads, function=function: function(grads, 2.0), tree)
+        sums, above = call(framework, mode, lambda grads, function=function: function(grads, 2.0), tree)
         backend = lookup.backend(framework)
         got = parity.named_leaves(sums, backend)
         for path, right in wanted.items():
@@ -890,9 +890,9 @@ def test_per_example_clips(framework: str, mode: str, dtype: str) -> None:
             near = narrowed(right, got[path].dtype)
             assert max_ulp(got[path], near) <= (1 if dtype == "bfloat16" else 2), path
         if isinstance(counts, dict):
-            assert {p: int(n) for p, n in parity.named_leaves(number, backend).items()} == counts
+            assert {p: int(n) for p, n in parity.named_leaves(above, backend).items()} == counts
         else:
-            assert int(array(number)) == counts
+            assert int(array(above)) == counts
 
 
 def _bfloat16() -> Any:
