@@ -69,6 +69,7 @@ def assert_parity(
     Raises:
         AssertionError: a result that is farther away, or of another structure, dtype or shape; names framework, mode,
             path, element and values.
+        ImportError: NumPy has no more digits than float64 on this machine, and numpy-quaddtype is not installed.
         TypeError: gradients that are not NumPy's.
         ValueError: an unknown framework.
 

@@ -1,7 +1,7 @@
 """Every transform a second time, straight from its formula, in extended precision: what the others are held against.
 
-Nothing here goes through the flat view or a backend. Values are NumPy's longdouble (float64 where a platform has no
-more), so that float64 results can be judged as well; they are rounded to a leaf's dtype once, at the end.
+Nothing here goes through the flat view or a backend. Values have more digits than float64, so that its results can be
+judged as well; they are rounded to a leaf's dtype once, at the end.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from gradxform.core.factory import schedulable
 from gradxform.core.matching import glob
 from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_peers, reference_state
+from gradxform.proof.extended import narrowed, number, plus, size, zeros
 from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 from gradxform.proof.reference_state import Memory
 
@@ -41,10 +42,9 @@ def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequ
     results = []
     with np.errstate(all="ignore"):
         for leaves in steps:
-            given = [None] * len(leaves) if params is None else [extended(param) for param in params]
             work = [
-                Leaf(path, np.asarray(leaf).dtype, extended(leaf), param=param)
-                for (path, leaf), param in zip(leaves, given, strict=True)
+                Leaf(path, np.asarray(leaf).dtype, np.shape(leaf), extended(leaf), param=param)
+                for (path, leaf), param in zip(leaves, params or [None] * len(leaves), strict=True)
             ]
             _apply(tx, work, memory)
             results.append([rounded(leaf) for leaf in work])
@@ -92,13 +92,12 @@ def _clip_norm(
         return _as_a_peer(reference_peers.EACH[like], leaves, max_norm, ord)
     for leaf in leaves:
         over = axes if axes is None else tuple(axes) if isinstance(axes, (list, tuple)) else (axes,)
-        size = np.abs(leaf.value)
         if over is None:
             n = norm_of([leaf.value], ord)
         elif ord == math.inf:
-            n = size.max(axis=over, keepdims=True, initial=0)
+            n = np.max(size(leaf.value), axis=over, keepdims=True, initial=0)
         else:
-            n = (size ** np.longdouble(ord)).sum(axis=over, keepdims=True) ** (1 / np.longdouble(ord))
+            n = np.sum(size(leaf.value) ** ord, axis=over, keepdims=True, initial=0) ** (1 / number(ord))
         leaf.value = limited(leaf.value, n, max_norm, is_single(leaf), None if over is None else leaf)
 
 
@@ -119,12 +118,12 @@ def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: flo
 
 def _scale(leaves: Sequence[Leaf], factor: float) -> None:
     for leaf in leaves:
-        leaf.value = times(leaf.value, np.longdouble(factor))
+        leaf.value = times(leaf.value, factor)
 
 
 def _stop(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value, leaf.stopped = np.zeros_like(leaf.value), True
+        leaf.value, leaf.stopped = zeros(leaf.value), True
 
 
 def _inner(memory: Memory, part: Any) -> Memory:
@@ -159,15 +158,15 @@ def _skip_nonfinite(leaves: Sequence[Leaf], tx: Any, max_consecutive: int | None
 
 def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory) -> None:
     kind: Any = np.float32 if all(map(is_single, leaves)) else np.float64
-    n = norm_of([leaf.value for leaf in leaves], 2)
-    _apply_if(bool(np.isfinite(n) and kind(n) <= kind(max_norm)), leaves, tx, memory)
+    n = narrowed(norm_of([leaf.value for leaf in leaves], 2), kind)
+    _apply_if(bool(np.isfinite(n) and n <= kind(max_norm)), leaves, tx, memory)
 
 
 def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:
     sums = memory.setdefault("sums", {})
     for leaf in leaves:
-        sums[leaf.path] = sums.get(leaf.path, 0) + leaf.value
-        leaf.value = kept(times(sums[leaf.path], 1 / np.longdouble(every)), leaf)
+        sums[leaf.path] = plus(sums.get(leaf.path, zeros(leaf.value)), leaf.value)
+        leaf.value = kept(times(sums[leaf.path], 1 / number(every)), leaf)
     due = memory["step"] % every == 0
     if due:
         memory["sums"] = {}
@@ -184,7 +183,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
     trial = [dataclasses.replace(leaf) for leaf in leaves]
     _apply(tx, trial, copy.deepcopy(_inner(memory, "inner")))
     for leaf, tried in zip(leaves, trial, strict=True):  # what is stopped is stopped on every step
-        leaf.value, leaf.stopped = np.zeros_like(leaf.value), tried.stopped
+        leaf.value, leaf.stopped = zeros(leaf.value), tried.stopped
 
 
 def _matches(where: Any, leaf: Leaf) -> bool:
@@ -193,7 +192,7 @@ def _matches(where: Any, leaf: Leaf) -> bool:
     if isinstance(where, re.Pattern):
         return where.search(leaf.path) is not None
     if callable(where):
-        return bool(where(leaf.path, leaf.value))
+        return bool(where(leaf.path, rounded(leaf)))
     raise NotImplementedError(f"the reference matches patterns and functions, not {where!r}")
 
 

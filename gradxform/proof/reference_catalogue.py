@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from gradxform.core.matching import glob
-from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, rounded, times
+from gradxform.proof.extended import each, narrowed, number, plus, size, where
+from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 
 
 def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
     for leaf in leaves:
-        rms = norm_of([leaf.value], 2) / np.sqrt(np.longdouble(max(leaf.value.size, 1)))
+        rms = norm_of([leaf.value], 2) / np.sqrt(number(max(math.prod(leaf.shape), 1)))
         leaf.value = limited(leaf.value, rms, max_rms, is_single(leaf))
 
 
 def _clip_average_norm(leaves: Sequence[Leaf], max_norm: float) -> None:
     for leaf in leaves:
-        average = norm_of([leaf.value], 2) / max(leaf.value.size, 1)
+        average = norm_of([leaf.value], 2) / max(math.prod(leaf.shape), 1)
         leaf.value = limited(leaf.value, average, max_norm, is_single(leaf))
 
 
@@ -39,13 +41,13 @@ def _normalize_global_norm(leaves: Sequence[Leaf]) -> None:
 
 
 def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
-    rank = leaf.value.ndim
+    rank = len(leaf.shape)
     if rank < 2:
         return tuple(range(rank))
     if isinstance(axes, Mapping):
         axes = next(found for pattern, found in axes.items() if glob(pattern).fullmatch(leaf.path))
     if callable(axes):
-        axes = axes(leaf.path, leaf.value)
+        axes = axes(leaf.path, rounded(leaf))
     named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}
     if isinstance(axes, str):
         return named[axes]
@@ -54,10 +56,11 @@ def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
 
 def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
     for leaf in leaves:
-        if leaf.value.ndim > 1:
+        if len(leaf.shape) > 1:
             over = _over(axes or "torch", leaf)
-            count = max(math.prod(leaf.value.shape[axis] for axis in over), 1)
-            leaf.value = kept(leaf.value - leaf.value.sum(axis=over, keepdims=True) / count, leaf)
+            count = max(math.prod(leaf.shape[axis] for axis in over), 1)
+            sums = each(functools.partial(np.sum, axis=over, keepdims=True, initial=0), leaf.value)
+            leaf.value = kept(plus(leaf.value, each(np.divide, sums, -count)), leaf)
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
@@ -67,25 +70,29 @@ def _sign(leaves: Sequence[Leaf]) -> None:
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value = np.where(np.isfinite(rounded(leaf)), leaf.value, 0)  # as it would come out now
+        leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # as it would come out now
 
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
     for leaf in leaves:
-        leaf.value = kept(leaf.value + times(leaf.param, np.longdouble(weight_decay)), leaf)
+        leaf.value = kept(plus(leaf.value, times(extended(leaf.param), weight_decay)), leaf)
 
 
 def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:
     for leaf in leaves:
         over = _over(axes, leaf)
-        size, own = (np.sqrt((np.abs(value) ** 2).sum(axis=over, keepdims=True)) for value in (leaf.param, leaf.value))
-        limit = np.longdouble(clipping) * np.maximum(size, np.longdouble(eps))
+        param, own = (
+            np.sqrt(np.sum(size(value) ** 2, axis=over, keepdims=True, initial=0))
+            for value in (extended(leaf.param), leaf.value)
+        )
+        limit = clipping * np.maximum(param, eps)
         leaf.value = limited(leaf.value, own, limit, is_single(leaf), leaf)
 
 
 def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
+    """A user's function sees a dtype of NumPy's own."""
     for leaf in leaves:
-        leaf.value = fn(leaf.value)
+        leaf.value = extended(fn(narrowed(leaf.value, np.result_type(leaf.dtype, np.float64))))
 
 
 RULES: dict[str, Callable[..., None]] = {

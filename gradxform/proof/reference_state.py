@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from gradxform.proof.extended import narrowed, number, plus, zeros
 from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, stored, times
 
 Memory = dict[Any, Any]
 
 
 def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: Memory) -> None:
-    d, averages = np.longdouble(decay), memory.setdefault("averages", {})
+    d, averages = number(decay), memory.setdefault("averages", {})
     weight = memory["weight"] = memory.get("weight", 0) * d + (1 - d)
     for leaf in leaves:
-        new = kept(times(averages.get(leaf.path, np.zeros_like(leaf.value)), d) + times(leaf.value, 1 - d), leaf)
+        new = kept(plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d)), leaf)
         averages[leaf.path] = new
         leaf.value = times(new, 1 / weight) if debias else new
 
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
-    d, traces = np.longdouble(decay), memory.setdefault("traces", {})
+    d, traces = number(decay), memory.setdefault("traces", {})
     for leaf in leaves:
-        new = leaf.value + times(traces.get(leaf.path, np.zeros_like(leaf.value)), d)
-        leaf.value = kept(leaf.value + times(new, d) if nesterov else new, leaf)
+        new = plus(leaf.value, times(traces.get(leaf.path, zeros(leaf.value)), d))
+        leaf.value = kept(plus(leaf.value, times(new, d)) if nesterov else new, leaf)
         traces[leaf.path] = kept(new, leaf)
 
 
@@ -51,7 +53,7 @@ def _clip_percentile(
 ) -> None:
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, history = norm_of([leaf.value for leaf in scope], 2), own.setdefault("history", [])
-        if np.isfinite(kind(n)):
+        if np.isfinite(narrowed(n, kind)):
             history.append(float(stored(n, kind)))
         limit = np.percentile(history[-window:], percentile) if history else np.inf
         _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
@@ -66,13 +68,13 @@ def _clip_zscore(
     *,
     memory: Memory,
 ) -> None:
-    d = np.longdouble(decay)
+    d = number(decay)
     for scope, own, kind in _scopes(leaves, per_leaf, memory):
         n, seen = norm_of([leaf.value for leaf in scope], 2), own.setdefault("norms", [])
-        mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.longdouble(np.inf)
+        mean, variance, limit = own.get("mean", 0), own.get("deviation", 0) ** 2, np.inf
         if len(seen) >= warmup and variance > 0 and n - mean > threshold * np.sqrt(variance):
-            limit = mean + np.longdouble(threshold) ** 2 * variance / (n - mean)
-        if np.isfinite(kind(n)):
+            limit = mean + number(threshold) ** 2 * variance / (n - mean)
+        if np.isfinite(narrowed(n, kind)):
             seen.append(n)
             if len(seen) <= warmup:
                 new = mean + (n - mean) / len(seen)
@@ -89,13 +91,13 @@ def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memo
         for leaf in leaves:
             key = threefry((seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF, 0, memory["step"] - 1)
             digest = functools.reduce(lambda h, c: (h ^ ord(c)) * 0x100000001B3 % 2**64, leaf.path, 0xCBF29CE484222325)
+            size = math.prod(leaf.shape)
             key = threefry(*key, digest // 2**32, digest % 2**32)
-            first, second = threefry(*key, np.zeros(leaf.value.size, np.uint32), np.arange(leaf.value.size))
-            radius = np.sqrt(-2 * np.log((first.astype(np.longdouble) + 0.5) / 2.0**32))
-            pi = np.longdouble("3.14159265358979323846264338327950288")
-            turns = second.astype(np.uint32).view(np.int32).astype(np.longdouble) / 2.0**32
-            normal = radius * np.cos(2 * pi * turns)
-            leaf.value = kept(leaf.value + np.longdouble(stddev) * normal.reshape(leaf.value.shape), leaf)
+            first, second = threefry(*key, np.zeros(size, np.uint32), np.arange(size))
+            radius = np.sqrt(-2 * np.log((number(first) + 0.5) / 2.0**32))
+            turns = number(second.astype(np.uint32).view(np.int32)) / 2.0**32
+            normal = radius * np.cos(2 * np.arccos(number(-1)) * turns)
+            leaf.value = kept(leaf.value + stddev * normal.reshape(leaf.shape), leaf)
 
 
 def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:

@@ -28,6 +28,7 @@ from support import (
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
+from gradxform.proof.extended import number
 from gradxform.proof.gradients import gradients
 from gradxform.proof.rows import DTYPES, MIXED, ROWS, STATELESS, Row
 from gradxform.testing import assert_parity
@@ -92,8 +93,8 @@ def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any) -> Non
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_norm_of_a_large_leaf(dtype: str, ord: float) -> None:
     leaf = np.random.default_rng(0).standard_normal(3_000_001).astype(dtype)
-    size = np.abs(leaf.astype(np.longdouble))
-    right = size.max() if ord == float("inf") else np.sum(size**ord) ** (1 / np.longdouble(ord))
+    size = np.abs(number(leaf))
+    right = size.max() if ord == float("inf") else np.sum(size**ord) ** (1 / number(ord))
     backend = lookup.backend("mlx")
     found = backend.norms([backend.from_numpy(leaf)], ord)
     assert getattr(found, "high", found).item() == pytest.approx(

@@ -19,6 +19,7 @@ from gradxform.numerics import random as threefry
 from gradxform.numerics import sums
 from gradxform.numerics.double_double import Exact, Number, Pair
 from gradxform.numerics.ranged import Ranged, Space, evaluate, in_float64, powers, settled
+from gradxform.proof import extended as oracle
 
 XP = Block(0)
 """NumPy's functions, in which pairs of numbers are computed as they are elsewhere."""
@@ -143,8 +144,8 @@ def test_absolute_values_are_rounded_once() -> None:
     parts = np.array([[3.0, 1.0, 0.0, 1e-5], [4.0, 1.0, 0.0, 1.0]])
     plain = np.hypot(*parts) * (1 + 2.0**-50)
     found = sums.length(XP, plain, np.array([4.0, 1.0, 1.0, 1.0]), parts)
-    wide = parts.astype(np.longdouble)
-    assert found.tolist() == np.sqrt(wide[0] ** 2 + wide[1] ** 2).astype(np.float64).tolist()
+    wide = oracle.number(parts)
+    assert found.tolist() == oracle.narrowed(np.sqrt(wide[0] ** 2 + wide[1] ** 2), np.float64).tolist()
     with np.errstate(all="ignore"):
         odd = sums.length(XP, np.array([np.inf, np.nan]), np.ones(2), np.array([[np.inf, np.nan], [1.0, 1.0]]))
     np.testing.assert_array_equal(odd, [np.inf, np.nan])
@@ -279,7 +280,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
 
 def test_the_cosine_is_right_near_its_zeros() -> None:
     turns = np.concatenate([np.linspace(-0.5, 0.5, 101), *(at + np.logspace(-12, -2, 30) for at in (-0.25, 0.25, 0.0))])
-    from_zero = turns.astype(np.longdouble) - np.where(turns < 0, -0.25, 0.25)  # exact, and small where the cosine is
+    from_zero = oracle.number(turns) - np.where(turns < 0, -0.25, 0.25)  # exact, and small where the cosine is
     right = np.sin(2 * np.pi * from_zero) * np.where(turns < 0, 1, -1)
     error = np.abs(threefry._cosine(XP, turns) - right)
     assert np.all(error <= 2.0**-50 * np.abs(right))

@@ -18,6 +18,8 @@ from gradxform.backend.host.elements import Block
 from gradxform.numerics import formulas, random
 from gradxform.numerics.double_double import Pair
 from gradxform.proof import parity, reference_state
+from gradxform.proof.extended import narrowed, number
+from gradxform.proof.reference import norm as reference_norm
 from gradxform.testing import max_ulp
 
 
@@ -310,8 +312,7 @@ def test_norms_of_large_leaves(kind: str, framework: str) -> None:
     leaf = LARGE[kind]
     backend = lookup.backend(framework)
     (norm,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0)).tolist()
-    wide = leaf.astype(np.longdouble)
-    right = float(np.sqrt(np.sum(wide * wide)))
+    right = reference_norm([leaf])
     if np.isfinite(right):
         assert abs(norm - right) / right < 3e-9
     else:
@@ -364,8 +365,8 @@ def test_norms_of_large_float64_leaves(framework: str) -> None:
     backend = lookup.backend(framework)
     leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
     found = rounded(backend, backend.norms([backend.from_numpy(leaf)], 2.0))
-    wide = leaf.astype(np.longdouble)
-    assert max_ulp(np.asarray(found).reshape(()), np.float64(np.sqrt(np.sum(wide * wide)))) <= 1
+    wide = number(leaf)
+    assert max_ulp(np.asarray(found).reshape(()), narrowed(np.sqrt(np.sum(wide * wide)), np.float64)) <= 1
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
@@ -385,8 +386,8 @@ def test_a_float64_sum_does_not_drift(framework: str) -> None:
     backend = lookup.backend(framework)
     leaf = np.full(3_000_001, 0.1)
     (found,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0))
-    square = np.longdouble(0.1) * np.longdouble(0.1)
-    assert max_ulp(np.float64(found), np.float64(np.sqrt(square * 3_000_001))) <= 1
+    right = np.sqrt(number(0.1) ** 2 * 3_000_001)
+    assert max_ulp(np.float64(found), narrowed(right, np.float64)) <= 1
 
 
 def test_torch_reads_both_halves_of_a_pair() -> None:
@@ -528,8 +529,7 @@ def test_norms_of_large_leaves_in_rows(kind: str, framework: str, mode: str) -> 
     """Of whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads what is not."""
     leaf, backend = ROWS[kind], lookup.backend(framework)
     (norm,) = np.asarray(call(framework, mode, lambda leaves: backend.norms(leaves, 2.0), [leaf])).tolist()
-    wide = leaf.astype(np.longdouble)
-    right = float(np.sqrt(np.sum(wide * wide)))
+    right = reference_norm([leaf])
     assert abs(norm - right) / right < 3e-9
 
 
@@ -594,10 +594,10 @@ def test_derivatives_of_large_leaves_of_any_size_in_tensorflow(size: float) -> N
             total = tf.reduce_sum(gx.clip_norm(limit)([x])[0])
         return tape.gradient(total, x)
 
-    wide = leaf.astype(np.longdouble)
+    wide = number(leaf)
     norm = np.sqrt(np.sum(wide * wide))
     right = limit * (1 / norm - wide * np.sum(wide) / norm**3)
-    np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), right.astype(np.float64), rtol=1e-4)
+    np.testing.assert_allclose(derivative(tf.constant(leaf)).numpy(), narrowed(right, np.float64), rtol=1e-4)
 
 
 def test_tensors_of_two_devices() -> None:

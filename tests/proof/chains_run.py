@@ -20,6 +20,7 @@ from chains import Structure, values
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference_leaf
+from gradxform.proof.extended import number
 from gradxform.proof.ulp import ulps
 
 Where = tuple[str, str]
@@ -176,15 +177,11 @@ def _is_far(got: Any, good: Any, others: Sequence[Any], budget: float) -> Any:
     """Whether results are farther off than what an ill-conditioned one moves when a few last bits on the way change."""
     near = np.min([ulps(got, other) for other in others], axis=0)
     with np.errstate(all="ignore"):
-        apart = [np.abs(_wide(other) - _wide(good)) for other in others]
+        apart = [np.abs(number(other) - number(good)) for other in others]
         spread = np.max([np.where(np.isfinite(found), found, 0) for found in apart], axis=0)
-        unit = np.abs(_wide(good)) * float(ml_dtypes.finfo(good.dtype).eps)
-        within = np.abs(_wide(got) - _wide(good)) <= budget * unit + 2 * spread
+        unit = np.abs(number(good)) * float(ml_dtypes.finfo(good.dtype).eps)
+        within = np.abs(number(got) - number(good)) <= budget * unit + 2 * spread
     return (near > budget) & ~within
-
-
-def _wide(x: Any) -> Any:
-    return (x.astype(np.float32) if x.dtype.name == "bfloat16" else x).astype(np.longdouble)
 
 
 def _hold_state(
@@ -253,11 +250,11 @@ def _agree(got: Any, right: Any, beside: Any, single: bool = False) -> bool:
     finite = np.isfinite(right)
     if not np.array_equal(got[~finite], right[~finite], equal_nan=True):
         return False
-    sizes = _wide(np.append(np.abs(right[finite]), np.abs(beside)))
+    sizes = number(np.append(np.abs(right[finite]), np.abs(beside)))
     largest = np.max(sizes[np.isfinite(sizes)], initial=0.0)
     info = ml_dtypes.finfo(np.float32 if single else right.dtype)
-    allowed = 8 * float(info.eps) * largest + 8 * np.longdouble(info.smallest_normal)
-    return bool(np.all(np.abs(_wide(got[finite]) - _wide(right[finite])) <= allowed))
+    allowed = 8 * float(info.eps) * largest + 8 * number(info.smallest_normal)
+    return bool(np.all(np.abs(number(got[finite]) - number(right[finite])) <= allowed))
 
 
 def _leaves(state: Any) -> list[tuple[str, Any]]:

@@ -20,6 +20,7 @@ from gradxform.backend import lookup
 from gradxform.backend.host.elements import Block
 from gradxform.numerics import elementwise, random
 from gradxform.proof import parity, reference_state
+from gradxform.proof.extended import narrowed, number
 from gradxform.proof.gradients import few, gradients
 from gradxform.testing import max_ulp
 from gradxform.transforms import adding
@@ -528,7 +529,7 @@ def test_a_mean_is_rounded_once(framework: str) -> None:
     state = tx.init(tensors(framework, [steps[0]]))
     for step in steps:
         updates, state = tx.update(tensors(framework, [step]), state)
-    assert array(updates[0]).tolist() == (steps.astype(np.longdouble).sum(0) / 3).astype(np.float32).tolist()
+    assert array(updates[0]).tolist() == narrowed(number(steps).sum(0) / 3, np.float32).tolist()
 
 
 def test_a_mean_does_not_overflow_in_its_sum() -> None:
@@ -865,7 +866,7 @@ def test_per_example_clips(framework: str, mode: str, dtype: str) -> None:
     if (framework, mode, dtype) == ("torch", "compiled", "float64"):
         pytest.skip("inductor takes its time with pairs")
     tree = batch(dtype if dtype != "bfloat16" else _bfloat16())
-    wide = {path: leaf.astype(np.longdouble) for path, leaf in parity.named_leaves(tree).items()}
+    wide = {path: number(leaf) for path, leaf in parity.named_leaves(tree).items()}
     norms = {path: np.sqrt((leaf**2).reshape(6, -1).sum(axis=1)) for path, leaf in wide.items()}
     total = np.sqrt(sum(norm**2 for norm in norms.values()))
 
@@ -880,18 +881,18 @@ def test_per_example_clips(framework: str, mode: str, dtype: str) -> None:
         (gx.per_example_clip_norm, clipped(lambda path: norms[path]), {p: (n > 2).sum() for p, n in norms.items()}),
         (gx.per_example_clip_global_norm, clipped(lambda path: total), (total > 2).sum()),
     ):
-        sums, number = call(framework, mode, lambda grads, function=function: function(grads, 2.0), tree)
+        sums, above = call(framework, mode, lambda grads, function=function: function(grads, 2.0), tree)
         backend = lookup.backend(framework)
         got = parity.named_leaves(sums, backend)
         for path, right in wanted.items():
             assert got[path].dtype == parity.named_leaves(tree)[path].dtype
             assert got[path].shape == wide[path].shape[1:]
-            near = np.asarray(right.astype(np.float64)).astype(got[path].dtype)
+            near = narrowed(right, got[path].dtype)
             assert max_ulp(got[path], near) <= (1 if dtype == "bfloat16" else 2), path
         if isinstance(counts, dict):
-            assert {p: int(n) for p, n in parity.named_leaves(number, backend).items()} == counts
+            assert {p: int(n) for p, n in parity.named_leaves(above, backend).items()} == counts
         else:
-            assert int(array(number)) == counts
+            assert int(array(above)) == counts
 
 
 def _bfloat16() -> Any:
@@ -976,7 +977,7 @@ def test_an_unknown_rank_is_refused() -> None:
 
 def surgery(trees: list[dict[str, Any]], orders: list[list[int]]) -> dict[str, Any]:
     """The paper's algorithm, step by step, in extended precision."""
-    wide = [{path: leaf.astype(np.longdouble) for path, leaf in tree.items()} for tree in trees]
+    wide = [{path: number(leaf) for path, leaf in tree.items()} for tree in trees]
     total = {path: np.zeros_like(leaf) for path, leaf in wide[0].items()}
     for i, order in enumerate(orders):
         mine = dict(wide[i])
@@ -1037,7 +1038,7 @@ def test_the_mean_of_trees(framework: str, mode: str) -> None:
     got = call(framework, mode, lambda *given: gx.mean(list(given)), *trees)
     named = [parity.named_leaves(tree) for tree in trees]
     for path, leaf in parity.named_leaves(got, lookup.backend(framework)).items():
-        wanted = (sum(tree[path].astype(np.longdouble) for tree in named) / 3).astype(np.float32)
+        wanted = narrowed(sum(number(tree[path]) for tree in named) / 3, np.float32)
         assert max_ulp(leaf, wanted) <= 2
 
 

@@ -8,10 +8,9 @@ import math
 import platform
 from collections.abc import Iterator
 
-import numpy as np
-
 import gradxform
 from gradxform.proof.cases import Sizes
+from gradxform.proof.extended import bits
 from gradxform.proof.values import HARD, RANDOM, Values, hard
 
 _PACKAGES = ("numpy", "ml_dtypes", "jax", "optax", "tensorflow", "keras", "torch", "mlx")
@@ -24,7 +23,7 @@ def beginning(command: str, verdict: str) -> Iterator[str]:
         "How far results are from the right ones, in units in the last place (ULP) of the gradient's dtype: the "
         "largest distance of any element, real and imaginary parts each by themselves. The right ones come from "
         "`gradxform.proof.reference`: each transform a second time, straight from its formula, in extended precision "
-        f"({np.finfo(np.longdouble).nmant + 1} bits here), rounded once."
+        f"({bits()} bits here), rounded once."
     )
     yield "\n".join(
         (

@@ -1,0 +1,102 @@
+"""The numbers of the references: IEEE's quadruple precision, or NumPy's longdouble where it is wider than float64."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Complex:
+    """The parts of complex numbers, for which there is no wider dtype."""
+
+    real: Any
+    imag: Any
+
+
+@functools.cache
+def kind() -> Any:
+    """The dtype.
+
+    Raises:
+        ImportError: NumPy alone has no more digits than float64 here.
+    """
+    try:
+        from numpy_quaddtype import QuadPrecDType
+    except ImportError:
+        if np.finfo(np.longdouble).nmant < 63:
+            raise ImportError(
+                "the reference needs more digits than NumPy has on this machine: pip install numpy-quaddtype"
+            ) from None
+        return np.dtype(np.longdouble)
+    return QuadPrecDType()
+
+
+def bits() -> int:
+    """The bits of a mantissa."""
+    return int(np.finfo(kind()).nmant) + 1
+
+
+def number(x: Any) -> Any:
+    """Numbers of any dtype, or one of Python's, without loss."""
+    x = np.asarray(x)
+    if x.dtype.kind == "c":
+        return Complex(number(x.real), number(x.imag))
+    if x.dtype == kind():
+        return x
+    with np.errstate(all="ignore"):
+        return (x.astype(np.float32) if x.dtype.kind == "V" else x).astype(kind())
+
+
+def narrowed(value: Any, dtype: Any) -> Any:
+    """As an array of another dtype, rounded once; casts by themselves go by way of float64."""
+    if isinstance(value, Complex):
+        whole = np.empty(np.shape(value.real), dtype)
+        whole.real, whole.imag = (narrowed(part, whole.real.dtype) for part in (value.real, value.imag))
+        return whole
+    value, dtype = np.asarray(value), np.dtype(dtype)
+    if dtype.kind in "iub":
+        return value.astype(dtype)
+    with np.errstate(all="ignore"):
+        wide = value.astype(np.float64)
+        near = wide.astype(dtype)
+        opposite = 2 * wide - near  # a number of the dtype as well where float64 is halfway
+        if dtype in (np.float32, np.float16) and not np.any((opposite != near) & (opposite.astype(dtype) == opposite)):
+            return near
+        error = value - number(near)
+        beside = np.nextafter(near, np.where(error > 0, math.inf, -math.inf).astype(dtype))
+        return np.where(np.isfinite(near) & (np.abs(value - number(beside)) < np.abs(error)), beside, near)
+
+
+def each(function: Callable[..., Any], *values: Any) -> Any:
+    """A function of real numbers; of each part where some are complex, with the real ones as they are."""
+    if not any(isinstance(value, Complex) for value in values):
+        return function(*values)
+    real = [value.real if isinstance(value, Complex) else value for value in values]
+    imag = [value.imag if isinstance(value, Complex) else value for value in values]
+    return Complex(function(*real), function(*imag))
+
+
+def size(value: Any) -> Any:
+    """Absolute values."""
+    return np.hypot(value.real, value.imag) if isinstance(value, Complex) else np.abs(value)
+
+
+def where(condition: Any, one: Any, other: Any) -> Any:
+    """One or the other."""
+    return each(lambda one, other: np.where(condition, one, other), one, other)
+
+
+def plus(one: Any, other: Any) -> Any:
+    """The sum of two values."""
+    return each(np.add, one, other)
+
+
+def zeros(value: Any) -> Any:
+    """Zeros in the place of a value."""
+    return each(np.zeros_like, value)
