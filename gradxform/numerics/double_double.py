@@ -103,10 +103,9 @@ class Number:
         high, more = two_sum(first, a_rest * b)
         cross = self.high * other.low + self.low * other.high
         exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        small = _is_small(self.xp, self.high) | _is_small(self.xp, other.high)
-        return Number(
-            self.xp, self.xp.where(small, self.high * other.high, exact.high), self.xp.where(small, 0.0, exact.low)
-        )
+        plain = self.high * other.high
+        lost = _is_small(self.xp, self.high) | _is_small(self.xp, other.high) | (self.xp.abs(plain) >= math.inf)
+        return Number(self.xp, self.xp.where(lost, plain, exact.high), self.xp.where(lost, 0.0, exact.low))
 
     __rmul__ = __mul__
 

@@ -73,11 +73,11 @@ def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: f
 
 
 def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """The same for norms of any size: in units of the largest, which is found without losing a NaN."""
+    """The same for norms of any size: in units of the largest, which is found without losing a NaN, or is infinite."""
     norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
     largest = xp.stop_gradient(xp.max(norms))
     unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
-    return unit * _total(xp, norms / unit, ord)
+    return xp.where(xp.isfinite(largest), unit * _total(xp, norms / unit, ord), largest)
 
 
 def _total(xp: Any, norms: Array, ord: float) -> Array:

@@ -50,7 +50,9 @@ class Ranged:
     def at(self, exponent: Array) -> Number:
         """The pair of the number in units of a power that is no smaller than its own."""
         gap, where = exponent - self.exponent, self.xp.where
-        return self.pair.times(where(gap > 1.5, 0.0, where(gap > 0.5, 1.0 / BASE, 1.0)))
+        constant = isinstance(self.high, float)
+        nothing = float(not math.isfinite(self.high)) if constant else where(self.xp.isfinite(self.high), 0.0, 1.0)
+        return self.pair.times(where(gap > 1.5, nothing, where(gap > 0.5, 1.0 / BASE, 1.0)))
 
     def _of(self, other: Any) -> Ranged:
         return Space(self.xp).number(other)

@@ -122,6 +122,15 @@ def test_a_gradient_whose_norm_is_subnormal(framework: str, mode: str) -> None:
     assert found == 1.0 or (framework in ("jax", "tensorflow") and 0.0 <= found <= 1e-310)
 
 
+@pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != ("torch", "compiled")])
+@pytest.mark.parametrize("other", [np.float32, np.float64])
+def test_a_norm_beside_an_infinite_one_is_infinite(framework: str, mode: str, other: type) -> None:
+    tree = {"a": np.array([3.0]), "b": np.array([np.inf, 1.0], other), "c": np.array([2e274])}
+    state = parity.runner(gx.measure(gx.scale(0.5)), framework, mode)([tree], tree)[1]
+    found = {path: float(array(number)) for path, number in gx.metrics(state).items()}
+    assert (found["scale/norm_before"], found["scale/norm_after"]) == (np.inf, np.inf)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_norm_above_the_range_is_infinite_where_it_is_reported(framework: str) -> None:
     from gradxform.backend import lookup

@@ -239,10 +239,12 @@ def _is_close_call(path: str, *states: dict[str, Any]) -> bool:
 
 
 def _is_single(path: str, structure: Structure) -> bool:
-    """Whether a number of a state is the norm, or a quotient of norms, of results right to float32's last bits alone."""
+    """Whether numbers of a state are made of norms of results of which some are right to float32's last bits alone."""
     leaves = optree.tree_leaves(structure.shapes, is_leaf=lambda node: hasattr(node, "dtype"))
     name = path.rpartition("/")[2]
-    return ("norm" in name or name == "factor") and any(leaf.dtype not in ("float64", "complex128") for leaf in leaves)
+    return ("norm" in name or name in ("factor", "history", "mean", "deviation")) and any(
+        leaf.dtype not in ("float64", "complex128") for leaf in leaves
+    )
 
 
 def _agree(got: Any, right: Any, beside: Any, single: bool = False) -> bool:
