@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from gradxform.numerics.rescale import is_extreme
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _eager, _packing
 from gradxform_tensorflow._namespace import Namespace
@@ -100,17 +101,12 @@ def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
 
 def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
     """A leaf times a number, of which there is a tensor for each dtype."""
-    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not _is_extreme(factor))
+    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not is_extreme(factor))
     kind = leaf.dtype if plain else None
     if kind not in numbers:
         # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
         numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
-    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], _is_extreme(factor))
-
-
-def _is_extreme(factor: float) -> bool:
-    """Whether float32 does not hold a factor."""
-    return 0 < abs(factor) < _LEAST or abs(factor) > _MOST
+    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], is_extreme(factor))
 
 
 def _product(leaf: Any, factor: Any, wide: bool) -> Any:
