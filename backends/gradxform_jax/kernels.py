@@ -145,7 +145,8 @@ def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     if isinstance(weights, Pair) and leaf.dtype == np.float64:
         weights = elementwise.in_range(Namespace, weights)
         weights = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
-    return sums.sum_over(Namespace, leaf, axes, weights)
+    # Behind the barrier, else XLA shares the float64 elements with what is made of the sums, and writes them to memory.
+    return sums.sum_over(Namespace, barrier(leaf), axes, weights)
 
 
 # --- products, quotients and clips -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.shard_alike import shard_alike
 from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform.backend.protocol import Backend
@@ -81,6 +82,10 @@ class Plain(Backend):
         """JAX's arrays are not written to."""
         return list(leaves)
 
+    def zeros(self, leaves: Sequence[Any]) -> list[Any]:
+        """Zeros, spread over devices as the leaves are; a compiler would put them on each device whole."""
+        return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
+
     def as_given(self, leaf: Any, new: Any) -> Any:
         """Weakly typed if the leaf is."""
         return weak_as(leaf, new)
@@ -102,6 +107,14 @@ class Plain(Backend):
 
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
+
+
+def _alike(leaf: Any, new: Any) -> Any:
+    """An array that a compiler shards as a traced leaf."""
+    if not isinstance(leaf, jax.core.Tracer):
+        return new
+    alike: Any = shard_alike(lax.stop_gradient(leaf), new)  # type: ignore[no-untyped-call]
+    return alike[1]
 
 
 def weak_as(leaf: Any, result: Any) -> Any:

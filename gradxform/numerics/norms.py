@@ -65,15 +65,20 @@ def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
         sizes = [xp.max_over(xp.abs(xp.stop_gradient(part)), axes) for part in parts]
         unit = _unit(xp, sizes[0] if len(sizes) == 1 else _larger(xp, *sizes))
         return _Sum(*total_squares(xp, [part * (1.0 / unit) for part in parts], add)[:2], unit)
+    if ord == math.inf:
+        return _Sum(_largest(xp, leaf, axes), 0.0, None)
     size = sizes_of(xp, leaf)
     if ord == 1 and not double:
         return _Sum(add(size), 0.0, None)
-    if ord == math.inf:
-        return _Sum(xp.max_over(size, axes), 0.0, None)
-    largest = xp.max_over(xp.stop_gradient(size), axes)
+    largest = _largest(xp, xp.stop_gradient(leaf), axes)
     unit = _unit(xp, largest) if ord == 1 else _within(xp, xp.where(_is_size(xp, largest), largest, 1.0))
     powers = size * (1.0 / unit) if ord == 1 else (size / unit) ** ord
     return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
+
+
+def _largest(xp: Any, leaf: Array, axes: Axes) -> Array:
+    """The largest size, found in the leaf's own dtype where it is real: a compiler keeps no copy in a wider one."""
+    return xp.float64(xp.max_over(sizes_of(xp, leaf) if is_complex(leaf) else xp.abs(leaf), axes))
 
 
 def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
