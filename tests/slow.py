@@ -38,6 +38,7 @@ SLOW = {
     r"test_jax\.py::test_derivatives_without_64_bits.*(reverse over|forward over)": XLA,
     r"test_jax\.py::test_second_derivatives.*\[(?!beyond-clip_global_norm)": XLA,
     r"test_jax\.py::test_gradients_sharded_over_four_devices": PROCESSES,
+    r"test_jax_mesh\.py": PROCESSES,
     r"test_jax_meta\.py::(?!test_(updates|within|at|every)).*": XLA,
     r"test_jax_meta\.py::test_updates.*\[(?!clip_(global_)?norm\]|clip_value|scale\])": XLA,
     r"test_jax_state\.py::test_(pmap|the_transformation_itself|a_run_that_is_saved)": PROCESSES,

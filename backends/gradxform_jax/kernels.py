@@ -137,7 +137,12 @@ def _wide(operand: Any) -> Any:
 # --- norms and sums --------------------------------------------------------------------------------------------------
 
 
-_norm_over = jax.jit(_norms.norm, static_argnums=(1, 2))
+# Behind a barrier, else XLA shares the wider elements with what is made of norms and sums, and writes them to memory.
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    return _norms.norm(barrier(leaf), axes, ord)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -145,7 +150,6 @@ def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
     if isinstance(weights, Pair) and leaf.dtype == np.float64:
         weights = elementwise.in_range(Namespace, weights)
         weights = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
-    # Behind the barrier, else XLA shares the float64 elements with what is made of the sums, and writes them to memory.
     return sums.sum_over(Namespace, barrier(leaf), axes, weights)
 
 

@@ -1,0 +1,142 @@
+"""Every transform on a mesh of eight forced devices of JAX, in a process of its own; prints JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+if __name__ == "__main__":  # and not where pytest looks for doctests
+    os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import gradxform as gx
+from gradxform.proof.ulp import ulps
+
+LEAVES = {
+    "rows": ((1024, 256), P("x", None)),
+    "columns": ((256, 1024), P(None, "y")),
+    "both": ((1024, 512), P("x", "y")),
+    "vocabulary": ((2048, 128), P(("x", "y"), None)),
+    "stacked": ((8, 128, 128), P(None, "x", "y")),
+    "bias": ((4096,), P("x")),
+    "odd": ((7, 33), P()),
+    "whole": ((200, 300), P()),
+}
+"""Shapes, and how they are spread."""
+CLIP = gx.clip_global_norm(1.0)
+TRANSFORMS = [
+    gx.clip_value(0.5),
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, ord=1),
+    gx.clip_norm(1.0, ord=math.inf),
+    gx.clip_norm(0.1, axes=0),
+    gx.clip_norm(0.1, axes=-1),
+    gx.clip_global_norm(1.0),
+    gx.clip_average_norm(1e-3),
+    gx.clip_rms(0.1),
+    gx.clip_adaptive(0.01, axes=0),
+    gx.clip_percentile(50, 4),
+    gx.clip_zscore(2.0),
+    gx.normalize_norm(),
+    gx.normalize_global_norm(),
+    gx.centralize(axes=0),
+    gx.centralize(axes=-1),
+    gx.sign(),
+    gx.zero_nonfinite(),
+    gx.scale(0.3),
+    gx.scale_by_schedule(lambda step: 0.3 / (step + 1.0)),
+    gx.add_decayed_weights(0.1),
+    gx.add_noise(0.1, seed=0),
+    gx.ema(0.9),
+    gx.trace(0.9),
+    gx.accumulate(CLIP, 2),
+    gx.skip_nonfinite(CLIP),
+    gx.skip_large(CLIP, 1e9),
+    gx.measure(CLIP),
+    gx.freeze("*s"),
+    gx.stop(),
+    gx.identity(),
+    gx.elementwise(jnp.tanh),
+    gx.masked(CLIP, "*s"),
+    gx.partition({"*s": gx.scale(2.0)}, default=CLIP),
+    gx.chain(gx.clip_value(0.5), CLIP, gx.scale(-0.1)),
+]
+MOVES = re.compile(
+    r"= (\(?\w+\[[^=]*?) (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)(?:-start)?\("
+)
+
+
+def traffic(module: str) -> dict[str, int]:
+    """The most numbers that an operation of each kind moves."""
+    found: dict[str, int] = {}
+    for shapes, operation in MOVES.findall(module):
+        sizes = (math.prod(map(int, filter(None, dims.split(",")))) for dims in re.findall(r"\w+\[([\d,]*)\]", shapes))
+        found[operation] = max(found.get(operation, 0), sum(sizes))
+    return found
+
+
+def gradients(dtype: str) -> dict[str, np.ndarray]:
+    """Normal numbers."""
+    rng = np.random.default_rng(0)
+    return {name: rng.standard_normal(shape).astype(jnp.dtype(dtype)) for name, (shape, _) in LEAVES.items()}
+
+
+def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
+    """What one transform does on a mesh, beside what it does on one device."""
+
+    def step(grads: Any, state: Any) -> Any:
+        return tx.update(grads, state, grads)
+
+    alone = jax.tree_util.tree_map(jnp.asarray, given)
+    wanted = jax.jit(step)(alone, tx.init(alone))[0]
+    spread = {name: jax.device_put(leaf, NamedSharding(mesh, LEAVES[name][1])) for name, leaf in given.items()}
+    report: dict[str, Any] = {}
+    if jitted:
+        state = jax.jit(tx.init)(spread)
+        compiled = jax.jit(step).lower(spread, state).compile()
+        report |= {"traffic": traffic(compiled.as_text())}
+        report |= {"temporary": compiled.memory_analysis().temp_size_in_bytes}
+        found, after = compiled(spread, state)
+    else:
+        state = tx.init(spread)
+        found, after = step(spread, state)
+    report["off"] = max(float(ulps(np.asarray(found[name]), np.asarray(wanted[name])).max()) for name in given)
+    report["spread"] = [name for name in given if not _is_as(found[name], spread[name])]
+    report["state"] = sum(not _is_sharded(leaf, spread) for part in (state, after) for leaf in _arrays(part))
+    return report
+
+
+def _arrays(state: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree_util.tree_leaves(state) if isinstance(leaf, jax.Array)]
+
+
+def _is_as(found: Any, like: Any) -> bool:
+    return bool(found.sharding.is_equivalent_to(like.sharding, found.ndim))
+
+
+def _is_sharded(leaf: Any, spread: dict[str, Any]) -> bool:
+    """Whether an array of a state that has the shape of a gradient is spread as it is."""
+    return all(_is_as(leaf, own) for own in spread.values() if own.shape == leaf.shape)
+
+
+def main(kind: str, dtype: str, mode: str, measure: Callable[..., Any] = measured) -> None:
+    """Print a report of each transform."""
+    axes = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}[kind]
+    mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axes, axes))
+    given = gradients(dtype)
+    with jax.set_mesh(mesh):
+        print(json.dumps({repr(tx): measure(tx, given, mesh, mode == "jit") for tx in TRANSFORMS}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
