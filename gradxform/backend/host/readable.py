@@ -68,7 +68,7 @@ class Readable(Backend):
         """Sums over some axes."""
         if self._all_readable([leaf, weights]):
             with np.errstate(all="ignore"):
-                return sums.sum_over(namespace.Namespace, self.view(leaf), axes, self._seen(weights))
+                return sums.sum_over(namespace.Namespace, self.view(leaf), axes, longdouble.pair(self._seen(weights)))
         return super().sum_over(leaf, axes, weights)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
