@@ -32,7 +32,12 @@ NUMBERS = 1024
 )
 def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     done = python("tests/backends/jax_mesh.py", kind, dtype, mode)
-    for name, found in json.loads(done.stdout.splitlines()[-1]).items():
+    reports = json.loads(done.stdout.splitlines()[-1])
+    assert len(reports) == 35
+    # What is looked for can be seen: a norm is added up over the devices, and a compiler holds a few numbers for it.
+    if mode == "jit":
+        assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
+    for name, found in reports.items():
         assert found["off"] <= (2 if dtype == "float32" else 1), name
         assert found["spread"] == [], name
         assert found["state"] == 0, name
