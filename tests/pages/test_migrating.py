@@ -1,6 +1,6 @@
 """The tables of other libraries' functions: each phrase of each row is a check that calls both sides on hard gradients.
 
-A row of `docs/migrating/index.md` names a function of another library, ours, and what theirs does otherwise, in phrases
+A row of `docs/migrating/index.md` names a function of another library, ours, and how they differ, in phrases
 with semicolons between them. A phrase is looked up among the row's own checks, then among those of `PHRASES`, which
 know any two functions of a list of gradients and a limit.
 """
@@ -447,7 +447,7 @@ def keras() -> dict[str, Row]:
         "loss_scale_factor=": Row(own={"keep it: ours sees unscaled gradients": unscaled}),
         "LossScaleOptimizer": Row(own={"keep it: ours sees unscaled gradients, and no skipped step": dynamic}),
         "weight_decay=": Row(
-            own={"the same without momentum": decayed, "theirs is decoupled: momentum does not see it": coupled}
+            own={"the same without momentum": decayed, "Keras decouples it, so that momentum does not see it": coupled}
         ),
         "gradient_transformers=": Row(own={"Keras 3 refuses it": gone}),
         "layer.trainable = False": Row(own={"bit by bit the same": untrainable}),
@@ -499,7 +499,7 @@ def optax() -> dict[str, Row]:
         assert max_ulp(np.asarray(found), np.asarray(gx.clip_adaptive(0.1, axes="keras")(g, params=p))) <= 8
 
     def unsaid() -> None:
-        """Of three axes, theirs takes the norm over the first; ours asks which library's kernels these are."""
+        """Of three axes, optax takes the norm over the first; ours asks which library's kernels these are."""
         shape = (4, 3, 5)
         catalogue.test_adaptive_clips_of_other_shapes(shape, 0, (0, 1), optax)
         with pytest.raises(ValueError, match="axes"):
@@ -664,7 +664,9 @@ def optax() -> dict[str, Row]:
         "optax.clip": pair(optax.clip, gx.clip_value),
         "optax.clip_by_block_rms": pair(optax.clip_by_block_rms, gx.clip_rms),
         "optax.clip_by_global_norm": pair(optax.clip_by_global_norm, gx.clip_global_norm),
-        "adaptive_grad_clip": Row(own={"within 8 ULP": adaptive, "of three axes theirs takes one": unsaid}),
+        "adaptive_grad_clip": Row(
+            own={"within 8 ULP": adaptive, "of the three choices of axes, optax has one": unsaid}
+        ),
         "unitwise_clip": Row(own={"within 8 ULP": units}),
         "per_example_global_norm_clip": Row(
             own={"within 4 units of the sum": examples, "an infinity is lost": poisoned}
