@@ -114,7 +114,10 @@ class Attached:
 
     @property
     def state(self) -> Any:
-        """The state of the transformation now, a pytree of tensors; its trees are dicts by path."""
+        """The state of the transformation now, a pytree of tensors; its trees are dicts by path.
+
+        On an accelerator each step writes into them, as optimizers do into theirs: clone what is to be kept.
+        """
         return self._held.state
 
     @state.setter
@@ -173,7 +176,7 @@ class Attached:
             self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        state = transformed(self.tx, named, self._held.state, scale, found_inf)
+        state = transformed(self.tx, named, self._held.state, scale, found_inf, owned=True)
         self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None

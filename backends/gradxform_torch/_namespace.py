@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from gradxform.numerics.double_double import Pair
+from gradxform.backend.host.namespace import Namespace as host
+from gradxform.numerics.double_double import Exact, Pair
 from gradxform.numerics.ranged import Space
+from gradxform_torch._readable import transformed
 
 
 class Namespace:
@@ -32,8 +37,10 @@ class Namespace:
     copy = staticmethod(torch.clone)
     complex = staticmethod(torch.complex)
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, lasting: bool = True) -> None:
+        """One that lasts keeps no constants: they may belong to a graph, or to a mode."""
         self.device = device
+        self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
 
     def asarray(self, x: Any) -> torch.Tensor:
         """As PyTorch adopts NumPy arrays and Python numbers."""
@@ -82,7 +89,7 @@ class Namespace:
         return bits.view(torch.float64)
 
     def _wide(self, x: Any) -> torch.Tensor:
-        return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64, device=self.device)
+        return x if isinstance(x, torch.Tensor) else self.float64(x)
 
     def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
         """Elementwise choice."""
@@ -104,10 +111,17 @@ class Namespace:
 
     def int32(self, x: Any) -> torch.Tensor:
         """Whole numbers with the lower 32 bits alone."""
-        return torch.as_tensor(x, device=self.device).to(torch.int64).to(torch.int32)
+        if isinstance(x, int):
+            return torch.full((), (x + 2**31) % 2**32 - 2**31, dtype=torch.int32, device=self.device)
+        given = x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=self.device)
+        return given.to(torch.int64).to(torch.int32)
 
     def float64(self, x: Any) -> torch.Tensor:
-        """A number or an array in float64."""
+        """A number or an array in float64; a number is made on the device, to which nothing is sent."""
+        if isinstance(x, torch.Tensor):
+            return x.to(self.device, torch.float64)
+        if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
+            return self._constant(float(x))
         return torch.as_tensor(x, dtype=torch.float64, device=self.device)
 
     @staticmethod
@@ -141,15 +155,38 @@ class Namespace:
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Some numbers of a vector."""
-        return vector[torch.tensor(index, device=self.device)] if isinstance(index, tuple) else vector[index]
+        if not isinstance(index, tuple):
+            return vector.select(0, index)
+        parts = vector.unbind()
+        return torch.stack([parts[i] for i in index]) if index else vector[:0]
 
     def stack(self, numbers: Any) -> torch.Tensor:
         """Numbers as a vector."""
+        if all([isinstance(number, (bool, int, float)) for number in numbers]):
+            return self._vector(numbers)
         return torch.stack([self._wide(number).to(self.device) for number in numbers])
 
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
         """Bools as a vector."""
-        return torch.tensor(active, device=self.device)
+        return self._vector(active) > 0.0
+
+    def _constant(self, number: float) -> torch.Tensor:
+        """A number, of which a formula that names it more than once has one tensor."""
+        key = number, math.copysign(1.0, number)
+        known = None if self._constants is None else self._constants.get(key)
+        if known is None:
+            known = torch.full((), number, dtype=torch.float64, device=self.device)
+            if self._constants is not None:
+                self._constants[key] = known
+        return known
+
+    def _vector(self, numbers: Sequence[float]) -> torch.Tensor:
+        """Numbers of the host in float64; to an accelerator they go as a kernel's arguments, and nothing is copied."""
+        if self.device.type == "cpu" or transformed():
+            return torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        found = torch.zeros(len(numbers), dtype=torch.float64, device=self.device)
+        torch._foreach_add_(list(found.unbind()), list(map(float, numbers)))
+        return found
 
 
 def materialized(x: Any) -> Any:
@@ -157,3 +194,32 @@ def materialized(x: Any) -> Any:
     if isinstance(x, Pair):
         return Pair(*map(materialized, x))
     return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x
+
+
+def rounded_number(number: float, dtype: torch.dtype) -> float:
+    """A number as a dtype has it."""
+    return float(host.rounded(number, str(dtype).removeprefix("torch.")))
+
+
+class Numbered:
+    """A namespace in which a function tells the number of each element: in a part of a leaf it is not its place."""
+
+    def __init__(self, inner: Any, iota: Callable[[Any, Any], Any]) -> None:
+        self._inner, self._iota = inner, iota
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def iota(self, x: Any) -> Any:
+        """The number of each element."""
+        return self._iota(self._inner, x)
+
+
+def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A formula of elements, whose numbers a function has."""
+
+    def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
+        there = Exact(Numbered(xp.xp, iota)) if isinstance(xp, Exact) else Numbered(xp, iota)
+        return formula(there, *operands, **static)
+
+    return of_part

@@ -92,8 +92,10 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     return transformed(tx, list(_named("torch.apply_", named_parameters)), state)
 
 
-def transformed(tx: GradientTransformation, named: Named, state: Any, scale: Any = None, found_inf: Any = None) -> Any:
-    """The new state, after the gradients of parameters with names were transformed.
+def transformed(
+    tx: GradientTransformation, named: Named, state: Any, scale: Any = None, found_inf: Any = None, owned: bool = False
+) -> Any:
+    """The new state, after the gradients of parameters with names were transformed; one that is owned is written into.
 
     With a scale, the gradients are a loss scaler's, and are divided by it before; where it found an infinity, the state
     stays as it is, since there will be no step.
@@ -115,16 +117,26 @@ def transformed(tx: GradientTransformation, named: Named, state: Any, scale: Any
         if scale is not None:
             view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
         parameters = dict(zip(keys, [parameter for _, parameter in named], strict=True))
-        view, new = tx.rule(view, state, Context(parameters, {}))
+        view, new = tx.rule(view, state, Context(parameters, {}, owned and found_inf is None))
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
         skipped = view.skipped()
+        written: list[torch.Tensor] = []
+        results: list[torch.Tensor] = []
         for i, (old, result) in enumerate(zip(gradients, view.results(), strict=True)):
             if i in skipped:
                 for parameter in owners[id(old)]:
                     parameter.grad = None
-            elif result is not old:
-                _write(owners[id(old)], result)
+            elif old is not None and result is not old:
+                if old.layout == result.layout == torch.strided and is_writable(old):
+                    written.append(old)
+                    results.append(result)
+                else:
+                    own = result.clone() if owned else result  # which may be the state's
+                    for parameter in owners[id(old)]:
+                        parameter.grad = own
+        if written:
+            torch._foreach_copy_(written, results)
     return new
 
 
@@ -139,16 +151,6 @@ def _view(
     """The view of one tensor a parameter, None among them, in a dict by path."""
     structure = backend.flatten(dict.fromkeys(keys))[1]
     return Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
-
-
-def _write(parameters: list[torch.Tensor], new: torch.Tensor) -> None:
-    """A new gradient into the memory of the old one, which these parameters share, where that can be written to."""
-    old = parameters[0].grad
-    if old is not None and old.layout == new.layout == torch.strided and is_writable(old):
-        old.copy_(new)
-        return
-    for parameter in parameters:
-        parameter.grad = new
 
 
 def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:

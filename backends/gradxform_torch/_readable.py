@@ -13,11 +13,15 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 def traced() -> bool:
     """Whether what runs now is recorded, transformed or watched: by torch.compile, torch.func, dual numbers, a mode."""
+    return bool(transformed() or torch._C._len_torch_dispatch_stack())
+
+
+def transformed() -> bool:
+    """Whether a compiler, a tracer, torch.func or dual numbers make something else of what runs now."""
     return bool(
         torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack()
         or torch._C._get_tracing_state() is not None
     )
 

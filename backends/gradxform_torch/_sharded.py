@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.numerics.double_double import Exact
+from gradxform_torch._namespace import numbered
 from gradxform_torch._readable import PLAIN
 
 Local = Callable[[list[Any]], Sequence[Any]]
@@ -163,38 +163,21 @@ def _on_axis(placement: Any, axis: int) -> Any:
     return type(placement)(axis, split_factor=placement.split_factor) if strided else type(placement)(axis)
 
 
-class _Numbered:
-    """A namespace in which the number of an element is that in the whole leaf."""
+def of_shard(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
+    """A formula of elements, for the shard of a leaf: the number of an element is that in the whole leaf."""
 
-    def __init__(self, inner: Any, leaf: Any) -> None:
-        self._inner, self._leaf = inner, leaf
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def iota(self, x: Any) -> Any:
-        """The number of each element."""
-        rest, step = self._inner.iota(x), 1
+    def iota(xp: Any, x: Any) -> Any:
+        rest, step = xp.iota(x), 1
         found = rest * 0
-        for axis in reversed(range(self._leaf.ndim)):
-            size = self._leaf.shape[axis]
-            places = _cut(torch.arange(size), self._leaf, (axis,))
+        for axis in reversed(range(leaf.ndim)):
+            size = leaf.shape[axis]
+            places = _cut(torch.arange(size), leaf, (axis,))
             places = places.numpy() if isinstance(rest, np.ndarray) else places.to(rest.device)
             found = found + places[rest % max(len(places), 1)] * step
             rest, step = rest // max(len(places), 1), step * size
         return found
 
-
-def numbered(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
-    """A formula of elements, for the shard of a leaf."""
-    if not is_sharded(leaf):
-        return formula
-
-    def of_shard(xp: Any, *operands: Any, **static: Any) -> Any:
-        there = Exact(_Numbered(xp.xp, leaf)) if isinstance(xp, Exact) else _Numbered(xp, leaf)
-        return formula(there, *operands, **static)
-
-    return of_shard
+    return numbered(formula, iota) if is_sharded(leaf) else formula
 
 
 def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Callable[..., Sequence[Any]]) -> list[Any]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from gradxform.backend.host import namespace
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
-from gradxform_torch._namespace import Namespace
-from gradxform_torch._readable import readable, traced
+from gradxform.numerics.elementwise import Combination
+from gradxform_torch import _fused, _packed
+from gradxform_torch._namespace import Namespace, rounded_number
+from gradxform_torch._readable import readable, traced, transformed
 from gradxform_torch.plain import Plain
 
 _NARROW = {torch.float16, torch.bfloat16}
@@ -37,6 +39,9 @@ class Kernels(Readable, Plain):
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
+        if _fused.on_device(leaves):
+            found = _fused.norms(leaves, ord)
+            return super().norms(leaves, ord) if found is None else found
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
         kinds = {leaf.dtype for leaf in leaves}
@@ -53,6 +58,10 @@ class Kernels(Readable, Plain):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
+        if _fused.on_device(leaves):
+            factors = self.namespace_of(leaves[0]).float64(factors)
+            found = _fused.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
+            return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)
         if np.ndim(factors) == 0 and _is_plain(leaves, factors):
@@ -82,12 +91,17 @@ class Kernels(Readable, Plain):
 
     def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
         """One leaf times a float64 array that broadcasts against it."""
+        own = inplace and is_writable(leaf)
+        if leaf.ndim and not leaf.is_complex() and _fused.on_device([leaf]):
+            return torch.mul(leaf, self.namespace_of(leaf).float64(factor), out=leaf if own else torch.empty_like(leaf))
         return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
 
     def clip(
         self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
     ) -> list[torch.Tensor]:
         """min(max(factor * leaf, low), high)."""
+        if factors is None and _fused.are_numbers(low, high) and _fused.on_device(leaves):
+            return _fused.clip(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
         scaled = list(leaves)
         if factors is not None:
             scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
@@ -98,12 +112,105 @@ class Kernels(Readable, Plain):
                 pair[:] = [None if bound is None else torch.as_tensor(bound, dtype=to, device=device) for bound in pair]
         if low is high is None:
             return scaled
-        eager, out = not traced(), []
+        eager, out = not transformed(), []
         for old, new in zip(leaves, scaled, strict=True):
             between = bounds[old.dtype, new.dtype, new.device]
             own = eager and (inplace or new is not old) and is_writable(new)
             out.append(torch.clamp_(new, *between) if own else torch.clamp(new, *between))
         return out
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements; on an accelerator, of many small leaves at a time."""
+        return self._elementwise(None, formula, columns, numbers, factors, static)
+
+    def elementwise_into(
+        self,
+        out: Sequence[Any],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """The same, written into tensors of an accelerator."""
+        return self._elementwise(out, formula, columns, numbers, factors, static)
+
+    def _elementwise(
+        self,
+        out: Sequence[Any] | None,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None,
+        static: dict[str, Any],
+    ) -> list[Any]:
+        plain = super().elementwise
+        if not _fused.on_device(columns[0]):
+            return plain(formula, columns, numbers, factors, **static)
+        by = None
+        if isinstance(formula, Combination):
+            known = not any([isinstance(number, torch.Tensor) for number in numbers])
+            weights = (namespace.compute if known else self.compute)(formula.weights, *numbers)
+            by = _fused.weights(self.namespace_of(columns[0][0]), *weights)
+
+        def kernel(formula: Callable[..., Any], rows: Any, own: Any) -> list[Any]:
+            if by is not None and _fused.are_combined([column for (column,) in rows]):
+                return [_fused.combined(rows[0][0], rows[1][0], by, None if own is None else own[0])]
+            return plain(formula, rows, numbers, own, **static)
+
+        return _packed.in_parts(kernel, formula, columns, factors, out)
+
+    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+        """The same in the leaves' own dtypes."""
+        return self._each(None, formula, columns, numbers)
+
+    def each_into(
+        self,
+        out: Sequence[Any],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+    ) -> list[Any]:
+        """The same, written into tensors of an accelerator."""
+        return self._each(out, formula, columns, numbers)
+
+    def _each(
+        self,
+        out: Sequence[Any] | None,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+    ) -> list[Any]:
+        plain = super().each
+        if not _fused.on_device(columns[0]):
+            return plain(formula, columns, numbers)
+        return _packed.in_parts(lambda own, rows, _: plain(own, rows, numbers), formula, columns, None, out)
+
+    def casts(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Leaves rounded to the dtypes of others."""
+        return _fused.casts(leaves, likes) if _fused.on_device(leaves) else super().casts(leaves, likes)
+
+    def copied(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The leaves in memory of their own."""
+        return _fused.copied(leaves) if _fused.on_device(leaves) else super().copied(leaves)
+
+    def copied_into(self, out: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The same, written into tensors of an accelerator."""
+        if not _fused.on_device(leaves) or not all(map(is_writable, out)):
+            return self.copied(leaves)
+        torch._foreach_copy_(list(out), list(leaves))
+        return list(out)
+
+    def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Fresh zeros."""
+        return _fused.zeros(leaves) if _fused.on_device(leaves) else super().zeros(leaves)
 
     def peer_norm(
         self, function: str, leaves: Sequence[torch.Tensor], ord: float, axes: tuple[int, ...] | None
@@ -128,7 +235,7 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
     if factor == 1:
         return list(leaves)
     # Of a Python number, torch would make a tensor for each leaf.
-    number = torch.tensor(factor, dtype=leaves[0].dtype, device=leaves[0].device)
+    number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
     if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
         return list(torch._foreach_mul(list(leaves), number))
     torch._foreach_mul_(list(leaves), number)
@@ -144,18 +251,16 @@ def is_writable(leaf: torch.Tensor) -> bool:
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
-    return leaf.copy_(result) if inplace and is_writable(leaf) else result
+    if not inplace or not is_writable(leaf):
+        return result
+    torch._foreach_copy_([leaf], [result])
+    return leaf
 
 
 def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:
     """A bound in a leaf's dtype and then in that of its values now; a number stays one, which torch is faster with."""
     if bound is None or isinstance(bound, torch.Tensor):
         return None if bound is None else bound.to(device, of).to(to)
-    if isinstance(bound, (int, float)) and not traced():
-        return float(bound) if bound == 0 else _number(bound, of, to)  # zeros of two signs are one key
+    if isinstance(bound, (int, float)) and not transformed():
+        return rounded_number(rounded_number(bound, of), to)
     return torch.as_tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).to(device)
-
-
-@functools.lru_cache(maxsize=1024)
-def _number(bound: float, of: torch.dtype, to: torch.dtype) -> float:
-    return float(torch.tensor(bound, dtype=torch.float64, device="cpu").to(of).to(to).item())

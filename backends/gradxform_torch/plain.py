@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from gradxform.backend.protocol import Backend
 from gradxform_torch import _backward
 from gradxform_torch._namespace import Namespace, materialized
+from gradxform_torch._readable import transformed
 
 Back = Callable[[torch.Tensor], torch.Tensor]
 
@@ -30,7 +31,7 @@ class Plain(Backend):
 
     def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""
-        return Namespace(array.device)
+        return Namespace(array.device, lasting=transformed())
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Under torch.compile, without graph breaks.

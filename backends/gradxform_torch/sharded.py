@@ -106,7 +106,7 @@ class Torch(Kernels):
             return super().elementwise(formula, columns, list(map(_sharded.whole, numbers)), factors, **static)
         each_factor, out = [None] * len(columns[0]) if factors is None else factors, []
         for factor, *column in zip(each_factor, *columns, strict=True):
-            own, of_shard = _sharded.shards_of(column), _sharded.numbered(formula, column[0])
+            own, of_shard = _sharded.shards_of(column), _sharded.of_shard(formula, column[0])
             factor_of = None if factor is None else [factor]
             made = self.elementwise(of_shard, [[part] for part in own], numbers, factor_of, **static)[0]
             out.append(_sharded.like(column[0], own[0], made))

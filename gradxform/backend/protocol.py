@@ -139,6 +139,10 @@ class Backend(abc.ABC):
         with self.scope():
             return self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
 
+    def casts(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
+        """Leaves rounded to the dtypes of others, of their shapes."""
+        return [self.cast(leaf, like) for leaf, like in zip(leaves, likes, strict=True)]
+
     def number(self, given: Any) -> Any:
         """A hyperparameter that is an array, with the shape that it must have."""
         return given
@@ -150,6 +154,10 @@ class Backend(abc.ABC):
     def copied(self, leaves: Sequence[Array]) -> list[Array]:
         """The leaves in memory of their own, if they could be written to."""
         return [self.xp.copy(leaf) for leaf in leaves]
+
+    def copied_into(self, out: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
+        """The same, which may be written into other arrays."""
+        return self.copied(leaves)
 
     def zeros(self, leaves: Sequence[Array]) -> list[Array]:
         """Fresh zeros of the leaves' shapes, dtypes and devices."""
@@ -256,6 +264,28 @@ class Backend(abc.ABC):
                 made = formula(xp, *column, *(xp.float64(self.number(number)) for number in numbers))
                 found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
         return found
+
+    def elementwise_into(
+        self,
+        out: Sequence[Array],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """`elementwise`, which may write its results into other arrays, those of a column among them."""
+        return self.elementwise(formula, columns, numbers, factors, **static)
+
+    def each_into(
+        self,
+        out: Sequence[Array],
+        formula: Callable[..., Array],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+    ) -> list[Array]:
+        """`each`, in the same way."""
+        return self.each(formula, columns, numbers)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`.

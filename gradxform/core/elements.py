@@ -24,9 +24,17 @@ def check_real(view: Flat, transform: str, why: str) -> None:
 
 
 def mapped(
-    dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = (), **static: Any
+    dense: Flat,
+    formula: Callable[..., Any],
+    *columns: Sequence[Any],
+    numbers: Sequence[Any] = (),
+    out: Sequence[Any] | None = None,
+    **static: Any,
 ) -> list[Any]:
-    """A formula of the active leaves of a dense view, with their factors, and of others beside them; rounded once."""
+    """A formula of the active leaves of a dense view, with their factors, and of others beside them; rounded once.
+
+    It may be written into the leaves, where they are the library's own, or into arrays that are given.
+    """
     chosen, compute = dense.chosen, dense.backend.compute
     if not chosen:
         return []
@@ -36,7 +44,23 @@ def mapped(
         factors = [
             dense.factor if _is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
         ]
-    return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
+    if out is None:
+        return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
+    return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
+
+
+def written(dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
+    """The dense view with the results of a formula in place of its active leaves."""
+    own = [dense.leaves[i] for i in dense.chosen] if dense._is_owned(dense.chosen) else None
+    return dense.given(mapped(dense, formula, *columns, numbers=numbers, out=own))
+
+
+def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
+    """A formula that chooses and does not round, of the active leaves without their factors."""
+    own = [view.leaves[i] for i in view.chosen]
+    if view._is_owned(view.chosen):
+        return view.backend.each_into(own, formula, columns, numbers)
+    return view.backend.each(formula, columns, numbers)
 
 
 def _is_number(factor: Any) -> bool:

@@ -67,7 +67,7 @@ class Flat(Pending):
         if self.factor is not None:
             wide = self.source.kinds & DOUBLE
             factor = self.backend.compute(formulas.product_wide if wide else formulas.product, self.factor, factor)
-        return self._replace(factor=factor)
+        return self._replace(factor=factor, due=self.source.mask(map(operator.or_, self.due, self.active)))
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Each slice of the active leaves over some axes times a factor that is got from its norm."""

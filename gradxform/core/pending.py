@@ -19,6 +19,8 @@ class Pending(NamedTuple):
     source: Source
     leaves: tuple[Array, ...]
     factor: Array | float | None
+    due: Mask
+    """Leaves that the factor may change; for others it is one."""
     scope: Mask
     """The leaves that the transform at work was chosen for, stopped ones among them."""
     active: Mask
@@ -47,7 +49,8 @@ class Pending(NamedTuple):
         if inplace:
             same = source.slots is slots
             owned = source.everything if same else source.mask([source.slots[i] is slots[i] for i in source.kept])
-        return cls(source, leaves, None, source.everything, source.everything, source.nothing, owned, {})
+        every, nothing = source.everything, source.nothing
+        return cls(source, leaves, None, nothing, every, every, nothing, owned, {})
 
     # --- scope ---------------------------------------------------------------------------------------------------
 
@@ -96,7 +99,7 @@ class Pending(NamedTuple):
         view = self.settled()
         if not self.source.kinds & NARROW:
             return view
-        return view._with(self.chosen, [self._rounded(i, view.leaves[i]) for i in self.chosen])
+        return view._with(self.chosen, self._narrowed(self.chosen, [view.leaves[i] for i in self.chosen]))
 
     def shown(self) -> Self:
         """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.
@@ -119,6 +122,10 @@ class Pending(NamedTuple):
         """
         return self._with(self.chosen, new, applied=applied)
 
+    def lent(self) -> Self:
+        """The same view with its active leaves not to be written into."""
+        return self._replace(owned=self.source.mask(map(operator.gt, self.owned, self.active)))
+
     def replaced(self, new: dict[int, Array]) -> Self:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
         view = self._densified()
@@ -136,7 +143,7 @@ class Pending(NamedTuple):
             for i, leaf in zip(live, self._multiplied(live), strict=True):
                 leaves[i] = leaf
         if source.kinds & NARROW:
-            leaves = [self._rounded(i, leaf) for i, leaf in enumerate(leaves)]
+            leaves = self._narrowed(range(len(leaves)), leaves)
         if self.stopped is not source.nothing:
             halted = self._places(self.stopped)
             for i, zero in zip(halted, self.backend.zeros([leaves[i] for i in halted]), strict=True):
@@ -169,11 +176,11 @@ class Pending(NamedTuple):
         if found is not None:
             return found
         empty = source._replace(kept=(), dtypes=(), kinds=frozenset(), rebuild=None, everything=(), nothing=())
-        return type(self)(empty, (), None, (), (), (), (), {})
+        return type(self)(empty, (), None, (), (), (), (), (), {})
 
     def _scoped_slots(self) -> list[Any]:
         out: list[Any] = [None] * len(self.source.slots)
-        results = self.settled()._replace(factor=None).results()
+        results = self.settled()._replace(factor=None, due=self.source.nothing).results()
         for i in self._places(self.scope):
             out[self.source.kept[i]] = results[self.source.kept[i]]
         return out
@@ -210,12 +217,16 @@ class Pending(NamedTuple):
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
         """Some leaves times their pending factors."""
-        if not places:
-            return ()
-        leaves: Sequence[Array] = [self.leaves[i] for i in places]
-        for factor in extended.factors(self.backend, self._at(self.factor, places)):
-            leaves = self.backend.multiply(leaves, factor, self._is_owned(places))
-        return leaves
+        due = places if self.due is self.source.everything else [i for i in places if self.due[i]]
+        if not due:
+            return [self.leaves[i] for i in places]
+        leaves: Sequence[Array] = [self.leaves[i] for i in due]
+        for factor in extended.factors(self.backend, self._at(self.factor, due)):
+            leaves = self.backend.multiply(leaves, factor, self._is_owned(due))
+        if len(due) == len(places):
+            return leaves
+        new = dict(zip(due, leaves, strict=True))
+        return [new.get(i, self.leaves[i]) for i in places]
 
     def _is_given(self, i: int) -> bool:
         """Whether a leaf would come out as it is."""
@@ -236,10 +247,15 @@ class Pending(NamedTuple):
         leaf = self.leaves[i]
         return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
 
-    def _rounded(self, i: int, leaf: Array) -> Array:
-        """A leaf's new values in the dtype that it came in."""
-        given = self.source.given(i)
-        return leaf if leaf.dtype == given.dtype else self.backend.cast(leaf, given)
+    def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> list[Array]:
+        """Some leaves' new values in the dtypes that they came in."""
+        given = [self.source.given(i) for i in places]
+        wide, out = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype], list(leaves)
+        if not wide:
+            return out
+        for n, leaf in zip(wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]), strict=True):
+            out[n] = leaf
+        return out
 
     def _with(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
         """The view with some leaves replaced; `applied` says that their pending factors went into them."""
@@ -248,16 +264,19 @@ class Pending(NamedTuple):
         if len(places) == len(self.leaves):
             made = map(operator.is_not, new, self.leaves)
             owned = self.owned if self.owned is self.source.everything else map(operator.or_, self.owned, made)
-            factor = None if applied else self.factor
-            return self._replace(leaves=tuple(new), owned=self.source.mask(owned), factor=factor, measured={})
+            view = self._replace(leaves=tuple(new), owned=self.source.mask(owned), measured={})
+            return view._replace(factor=None, due=self.source.nothing) if applied else view
         leaves, mine, keep = list(self.leaves), list(self.owned), [True] * len(self.leaves)
         for i, leaf in zip(places, new, strict=True):
             mine[i], leaves[i], keep[i] = mine[i] or leaf is not leaves[i], leaf, False
-        factor = self.factor
+        factor, due = self.factor, self.due
         if applied and factor is not None:
-            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep))
+            due = self.source.mask(map(operator.and_, due, keep))
+            left = due is not self.source.nothing
+            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep)) if left else None
         measured = {key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}
-        return self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), factor=factor, measured=measured)
+        view = self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), measured=measured)
+        return view._replace(factor=factor, due=due)
 
     def _densified(self) -> Self:
         """The view with its active sparse leaves made dense."""

@@ -11,7 +11,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements, extended
 from gradxform.core.flat import Flat, flat_view
-from gradxform.core.source import INEXACT
+from gradxform.core.source import INEXACT, NARROW
 from gradxform.numerics import Array, formulas
 
 if TYPE_CHECKING:
@@ -154,6 +154,28 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, yes, no)
 
 
+def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
+    """Zeros where a condition holds, else the arrays; others may be written into."""
+    if not arrays or (is_known(condition) and not condition):
+        return arrays
+    if is_known(condition):
+        return view.backend.zeros(arrays)
+    return view.backend.each_into(out, _zero_if, [arrays], [condition])
+
+
+def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
+    return xp.where(condition > 0.0, xp.zeros_like(x), x)
+
+
+def shown(dense: Flat, new: Sequence[Array], context: Context) -> Flat:
+    """The dense view with arrays that are in the new state too, and are not to be written into for its sake."""
+    if not context.owned:
+        return dense.given(dense.backend.copied(new))
+    if dense.source.kinds & NARROW or not dense._is_owned(dense.chosen):
+        return dense.given(new).lent()  # what comes out is copied by the adapter
+    return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
+
+
 def applied_if(
     view: Flat, condition: Any, inner: GradientTransformation, given: Callable[[], Flat], state: Any, context: Context
 ) -> tuple[Flat, Any]:
@@ -163,7 +185,7 @@ def applied_if(
     cannot be read both are computed, and one is chosen.
     """
     if not is_known(condition):
-        new, after = inner.rule(given(), state, context)
+        new, after = inner.rule(given(), state, context._replace(owned=False))
         return _chosen(new, condition), either(view, condition, after, state)
     if condition:
         return inner.rule(given(), state, context)
@@ -178,19 +200,21 @@ def _chosen(view: Flat, condition: Any) -> Flat:
     """The view where a condition holds, else with zeros for its active leaves; their factors stay pending."""
     if not view.chosen:
         return view
-    kept = view.backend.each(_or_zero, [[view.leaves[i] for i in view.chosen]], [condition])
+    kept = elements.chosen(view, _or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
     factor = view.factor
     if factor is not None:
-        factor = view.backend.compute(_or_one, factor, condition, active=view.active)
-    return view.given(kept)._replace(factor=factor)
+        active = None if view.active is view.source.everything else view.active
+        factor = view.backend.compute(_or_one, factor, condition, active=active)
+    return view.given(kept, applied=False)._replace(factor=factor)
 
 
 def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, x, xp.zeros_like(x))
 
 
-def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...]) -> Array:
-    return xp.where((condition > 0.0) | ~xp.mask(active), factor, 1.0)
+def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...] | None) -> Array:
+    chosen = xp.where(condition > 0.0, factor, 1.0)
+    return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
 
 
 def by_row(view: Flat, norms: Any, rows: int) -> Any:

@@ -31,6 +31,8 @@ class Context(NamedTuple):
 
     params: Any
     extra: Mapping[str, Any]
+    owned: bool = False
+    """Whether the state is an adapter's own, so that its arrays may be written into."""
 
 
 Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]

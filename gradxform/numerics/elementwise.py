@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,24 +85,39 @@ def in_range(xp: Any, number: Any) -> Any:
     return Pair(pair.high, pair.low)
 
 
-def blend(xp: Any, first: Any, x: Array, second: Any, y: Array) -> Array:
-    """First * x + second * y for numbers and float32 elements in float64, as if it were rounded to float64 once.
+@dataclasses.dataclass(frozen=True)
+class Combination:
+    """A formula of two elements: a * x + b * y, whose weights are numbers.
 
-    The numbers' halves times elements are exact, so that a compiler that fuses multiplication and addition changes no
-    bit: a decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, where the last bit decides.
+    Rounded as if it were computed in float64 without rounding before. A framework that is given two weights may add
+    up in a way of its own.
     """
-    if isinstance(xp, Exact):
-        return first * x + second * y
-    head = xp.high_half(first)
-    return _with(xp, head * x, (first - head) * x, second, y)
+
+    weights: Callable[..., tuple[Any, Any]]
+    """Of a namespace and the formula's numbers; the first weight may be the Python number one."""
+
+    def __call__(self, xp: Any, x: Any, y: Any, *numbers: Any) -> Any:
+        """The sum, for elements of float32 and narrower in float64, or of float64 in pairs."""
+        first, second = self.weights(xp, *numbers)
+        if isinstance(xp, Exact):
+            return x + second * y if _is_one(first) else first * x + second * y
+        if _is_one(first):
+            return _with(xp, x, 0.0, second, y)
+        head = xp.high_half(first)
+        return _with(xp, head * x, (first - head) * x, second, y)
 
 
-def increased(xp: Any, x: Array, second: Any, y: Array) -> Array:
-    """X + second * y, in the same way."""
-    return x + second * y if isinstance(xp, Exact) else _with(xp, x, 0.0, second, y)
+def _is_one(weight: Any) -> bool:
+    return isinstance(weight, float) and weight == 1.0
 
 
 def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
+    """X + rest + second * y.
+
+    Halves of a number's digits times elements are exact, so that a compiler that fuses multiplication and addition
+    changes no bit: a decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, where the last bit
+    decides.
+    """
     head = xp.high_half(second)
     high, low = two_sum(x, head * y)
     return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + (rest + (second - head) * y)), high)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name, is_complex
-from gradxform.numerics.formulas import equal
+from gradxform.numerics.formulas import equal, is_nan
 
 
 def times(xp: Any, leaf: Array, factor: Array) -> Array:
@@ -36,7 +36,7 @@ def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | N
         if bound is not None:
             own = xp.cast(xp.cast(bound, dtype), dtype_name(leaf))
             beyond = leaf < own if sign > 0 else leaf > own
-            leaf = xp.where(beyond | ~(own <= own), own, leaf)
+            leaf = xp.where(beyond | is_nan(xp, own), own, leaf)
     return leaf
 
 

@@ -71,16 +71,17 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         dense, compute = g.dense(), g.backend.compute
         old = [elements.state(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
         total = elements.mapped(dense, _sum, *old, numbers=[unit])
-        rest = elements.mapped(dense, _rest, *old, total, numbers=[unit])
+        rest = elements.mapped(dense, _rest, *old, total, numbers=[unit], out=old[1] if context.owned else None)
         due = compute(_is_last, state.count, every=k)
 
         def means() -> Flat:
             return dense.given(g.backend.elementwise(_mean, [total, rest], [unit * k]))
 
         out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
-        kept = elements.replaced_in(dense, state.sum, total), elements.replaced_in(dense, state.lost, rest)
-        none = tuple(elements.replaced_in(dense, part, g.backend.zeros(total)) for part in (state.sum, state.lost))
-        sums, lost = stateful.either(dense, due, none, kept)
+        sums, lost = (
+            elements.replaced_in(dense, tree, stateful.zero_if(g, due, new, before if context.owned else new))
+            for tree, before, new in zip((state.sum, state.lost), old, (total, rest), strict=True)
+        )
         count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
         return out, AccumulateState(count, sums, lost, stateful.stored(g, due, state.due), new)
 

@@ -13,8 +13,9 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics import Array, elementwise, formulas
+from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry
+from gradxform.numerics.elementwise import Combination
 
 
 @factory
@@ -52,13 +53,12 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
     def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         dense = g.dense()
         params = elements.params(dense, context.params, "add_decayed_weights")
-        return dense.given(elements.mapped(dense, _decayed, params, numbers=[a])), state
+        return elements.written(dense, _decayed, params, numbers=[a]), state
 
     return GradientTransformation(rule)
 
 
-def _decayed(xp: Any, x: Array, param: Array, weight_decay: Array) -> Array:
-    return elementwise.increased(xp, x, weight_decay, param)
+_decayed = Combination(lambda xp, weight_decay: (1.0, weight_decay))
 
 
 class NoiseState(NamedTuple):
@@ -114,8 +114,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         keys = compute(_keys, state.count, seed=key, words=words) if words else ()
         count = len(dense.chosen)
         streams = [[compute(formulas.take, keys, index=part * count + i) for i in range(count)] for part in (0, 1)]
-        new = elements.mapped(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
-        return dense.given(new), NoiseState(stateful.advanced(g, state.count))
+        noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
+        return noised, NoiseState(stateful.advanced(g, state.count))
 
     return keeping("add_noise", NoiseState, rule, lambda params: NoiseState(stateful.Fresh(params).count()))
 

@@ -11,7 +11,8 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics import Array, elementwise
+from gradxform.numerics import Array
+from gradxform.numerics.elementwise import Combination
 
 
 class EmaState(NamedTuple):
@@ -62,10 +63,11 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     """
     d = arguments.unit_interval("ema", "decay", decay)
 
-    def rule(g: Flat, state: EmaState, _: Context) -> tuple[Flat, EmaState]:
+    def rule(g: Flat, state: EmaState, context: Context) -> tuple[Flat, EmaState]:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
-        new = elements.mapped(dense, _averaged, elements.state(dense, state.ema, "ema: the averages"), numbers=[now])
-        g, weight = dense.given(g.backend.copied(new)), state.weight
+        old = elements.state(dense, state.ema, "ema: the averages")
+        new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
+        g, weight = stateful.shown(dense, new, context), state.weight
         if not arguments.static(d):
             total = g.backend.compute(_weight, state.weight, now)
             weight = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(weight)), weight)
@@ -81,8 +83,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     return keeping("ema", EmaState, rule, start)
 
 
-def _averaged(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return elementwise.blend(xp, decay, old, 1.0 - decay, x)
+_averaged = Combination(lambda xp, decay: (1.0 - decay, decay))
 
 
 def _weight_at(xp: Any, count: Array, decay: Array) -> Array:
@@ -147,20 +148,19 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     """
     d = arguments.unit_interval("trace", "decay", decay)
 
-    def rule(g: Flat, state: TraceState, _: Context) -> tuple[Flat, TraceState]:
+    def rule(g: Flat, state: TraceState, context: Context) -> tuple[Flat, TraceState]:
         dense = g.dense()
         old = elements.state(dense, state.trace, "trace: the traces")
         now = stateful.between(g, d, 0.0, 1.0)
-        new = elements.mapped(dense, _traced, old, numbers=[now])
-        out = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else g.backend.copied(new)
-        return dense.given(out), TraceState(elements.replaced_in(dense, state.trace, new))
+        ahead = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else None
+        new = elements.mapped(dense, _traced, old, numbers=[now], out=old if context.owned else None)
+        out = stateful.shown(dense, new, context) if ahead is None else dense.given(ahead)
+        return out, TraceState(elements.replaced_in(dense, state.trace, new))
 
     return keeping("trace", TraceState, rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
 
 
-def _traced(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return elementwise.increased(xp, x, decay, old)
+_traced = Combination(lambda xp, decay: (1.0, decay))
 
 
-def _ahead(xp: Any, x: Array, old: Array, decay: Array) -> Array:
-    return x + decay * _traced(xp, x, old, decay)
+_ahead = Combination(lambda xp, decay: (1.0 + decay, decay * decay))

@@ -166,7 +166,7 @@ def sign() -> GradientTransformation:
         if not leaves:
             return g
         if g.factor is None:
-            return g.given(g.backend.each(_sign, [leaves], ()))
+            return g.given(elements.chosen(g, _sign, leaves))
         signs = [g.backend.compute(_sign_at, g.factor, index=i) for i in g.chosen]
         return g.given(g.backend.elementwise(_sign_scaled, [leaves, signs], ()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
-from gradxform.core import arguments, holding
+from gradxform.core import arguments, elements, holding
 from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
@@ -48,7 +48,7 @@ def zero_nonfinite() -> GradientTransformation:
         if not g.chosen:
             return g
         leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))
-        zeroed = g.given(g.backend.each(_zero_nonfinite, [leaves, shown], ()))
+        zeroed = g.given(elements.chosen(g, _zero_nonfinite, leaves, shown), applied=False)
         if g.factor is None:
             return zeroed
         return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))
@@ -61,7 +61,7 @@ def _zero_nonfinite(xp: Any, x: Array, shown: Array) -> Array:
 
 
 def _one_unless_finite(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
-    return xp.where(xp.isfinite(factor) | ~xp.mask(active), factor, 1.0)
+    return xp.where(xp.mask(active), xp.where(xp.isfinite(factor), factor, 1.0), factor)
 
 
 class SkipNonfiniteState(NamedTuple):

@@ -97,6 +97,11 @@ _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": fl
 """What rounds to the largest number of a dtype."""
 
 
+def _column(xp: Any, rows: Array) -> Array:
+    """One number a row."""
+    return xp.reshape(rows, (-1, 1))
+
+
 def _held(xp: Any, norm: Array, dtype: str) -> Array:
     """Whether a dtype has a finite number for a norm."""
     return norm <= _MOST[dtype]
@@ -109,19 +114,19 @@ def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
 def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """The ring with a norm at its place; the counter goes on, so that the place is what is left of it."""
     place = count - window * xp.floor(count / window)
-    here = formulas.equal(xp.arange(window), place[:, None]) & _held(xp, norm, dtype)[:, None]
-    return xp.where(here, norm[:, None], history)
+    here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, _held(xp, norm, dtype))
+    return xp.where(here, _column(xp, norm), history)
 
 
 def _percentile(xp: Any, history: Array, count: Array, norm: Array, percentile: Array, *, window: int) -> Array:
     """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
-    ordered = xp.sort(xp.stop_gradient(xp.where(numbers < filled[:, None], history, math.inf)))
+    ordered = xp.sort(xp.stop_gradient(xp.where(numbers < _column(xp, filled), history, math.inf)))
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
-        xp.sum(xp.where(formulas.equal(numbers, at[:, None]), ordered, 0.0), axis=-1)
+        xp.sum(xp.where(formulas.equal(numbers, _column(xp, at)), ordered, 0.0), axis=-1)
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
     limits = xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)

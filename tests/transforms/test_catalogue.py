@@ -351,8 +351,8 @@ def test_what_can_be_no_schedule() -> None:
 def test_a_blend_is_rounded_once(decay: float) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 500)).astype(np.float32).astype(np.float64)
-    blended = elementwise.blend(Block(0), decay, x, 1.0 - decay, y)
-    increased = elementwise.increased(Block(0), x, decay, y)
+    blended = elementwise.Combination(lambda xp, d: (d, 1.0 - d))(Block(0), x, y, decay)
+    increased = elementwise.Combination(lambda xp, d: (1.0, d))(Block(0), x, y, decay)
     for i in range(500):
         a, b, first, second = (Fraction(float(number)) for number in (x[i], y[i], decay, 1.0 - decay))
         assert blended[i] == float(first * a + second * b)

@@ -1,0 +1,134 @@
+"""Formulas of elements on an accelerator: of small leaves together, and of large ones a part at a time.
+
+So there are few launches however many leaves there are, and the copies in float64 that formulas make have an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gradxform_torch._fused import LARGE, on_device
+from gradxform_torch._namespace import numbered
+
+PART = 1 << 20
+"""Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
+Kernel = Callable[[Callable[..., Any], list[list[Any]], list[Any] | None], list[Any]]
+"""Of a formula, columns and factors."""
+
+
+class _Piece(NamedTuple):
+    """Some elements of a leaf, in the order of its memory."""
+
+    leaf: int
+    start: int
+    size: int
+
+
+def in_parts(
+    kernel: Kernel,
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    factors: Sequence[Any] | None,
+    into: Sequence[Any] | None,
+) -> list[Any]:
+    """What a kernel makes of columns of leaves, and of numbers beside them; written into tensors if there are any."""
+    out: list[Any] = [None] * len(columns[0])
+    groups: dict[Any, list[int]] = {}
+    for i in range(len(out)):
+        groups.setdefault(_kind([column[i] for column in columns], None if factors is None else factors[i]), []).append(
+            i
+        )
+    for kind, places in groups.items():
+        if kind is None:
+            for i in places:
+                out[i] = kernel(
+                    formula, [[column[i]] for column in columns], None if factors is None else [factors[i]]
+                )[0]
+            continue
+        for pieces in _parts([columns[0][i].numel() for i in places], places):
+            _compute(kernel, formula, columns, factors, pieces, into, out)
+    return out
+
+
+def _kind(column: Sequence[Any], factor: Any) -> Any:
+    """What leaves have in common whose elements can be computed together; None for a leaf by itself."""
+    leaf = column[0]
+    if not on_device([leaf]) or not leaf.numel():
+        return None
+    given = column if factor is None else [*column, factor]
+    if not all([isinstance(x, torch.Tensor) and x.is_contiguous() and x.device == leaf.device for x in given]):
+        return None
+    if not all([x.shape == leaf.shape or not x.ndim for x in given]):
+        return None
+    return leaf.device, *[(x.dtype, x.ndim == leaf.ndim) for x in given]
+
+
+def _parts(counts: Sequence[int], places: Sequence[int]) -> Iterator[list[_Piece]]:
+    """Pieces of leaves that are computed together."""
+    pending: list[_Piece] = []
+    free = PART
+    for i, count in zip(places, counts, strict=True):
+        if count > LARGE:
+            for start in range(0, count, PART):
+                yield [_Piece(i, start, min(PART, count - start))]
+            continue
+        if count > free:
+            yield pending
+            pending, free = [], PART
+        pending.append(_Piece(i, 0, count))
+        free -= count
+    if pending:
+        yield pending
+
+
+def _compute(
+    kernel: Kernel,
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    factors: Sequence[Any] | None,
+    pieces: Sequence[_Piece],
+    into: Sequence[Any] | None,
+    out: list[Any],
+) -> None:
+    """What a kernel makes of some pieces, put in its place."""
+    leaves = columns[0]
+
+    def iota(xp: Any, x: Any) -> torch.Tensor:
+        if len(pieces) == 1:
+            return torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, device=x.device)
+        numbers = torch.arange(max([piece.size for piece in pieces]), device=x.device)
+        return torch.cat([numbers.narrow(0, 0, piece.size) for piece in pieces])
+
+    rows = [[_together([column[piece.leaf] for piece in pieces], pieces, leaves)] for column in columns]
+    given = None if factors is None else [_together([factors[piece.leaf] for piece in pieces], pieces, leaves)]
+    new = kernel(numbered(formula, iota), rows, given)[0]
+    for piece in pieces:
+        if into is not None and _is_for(into[piece.leaf], new):
+            out[piece.leaf] = into[piece.leaf]
+    if len(pieces) == 1 and pieces[0].size == leaves[pieces[0].leaf].numel() and out[pieces[0].leaf] is None:
+        out[pieces[0].leaf] = new.reshape(leaves[pieces[0].leaf].shape)
+        return
+    for piece in pieces:
+        if out[piece.leaf] is None:
+            out[piece.leaf] = torch.empty_like(leaves[piece.leaf], dtype=new.dtype)
+    here = [out[piece.leaf].reshape(-1).narrow(0, piece.start, piece.size) for piece in pieces]
+    torch._foreach_copy_(here, list(new.split([piece.size for piece in pieces])))
+
+
+def _is_for(given: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether results can be written there."""
+    return given.dtype == new.dtype and given.is_contiguous()
+
+
+def _together(arrays: Sequence[torch.Tensor], pieces: Sequence[_Piece], leaves: Sequence[torch.Tensor]) -> Any:
+    """Pieces of leaves as one; of numbers beside them, each as often as its leaf has elements."""
+    if not arrays[0].ndim and all([array is arrays[0] for array in arrays]) and leaves[pieces[0].leaf].ndim:
+        return arrays[0]
+    flat = [
+        array.reshape(-1).narrow(0, piece.start, piece.size) if array.numel() > 1 else array.expand(piece.size)
+        for array, piece in zip(arrays, pieces, strict=True)
+    ]
+    return flat[0] if len(flat) == 1 else torch.cat(flat)

@@ -1,0 +1,147 @@
+"""Transforms on an accelerator, which is simulated: launches and memory on no device, numbers on the CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_right, each_transform_once
+
+pytest.importorskip("torch")
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch_counts import Counted, counted
+
+import gradxform as gx
+from gradxform.proof import rows
+from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.rows import Row
+from gradxform.proof.ulp import ulps
+from gradxform_torch import _fused, _packed, kernels
+
+LEAVES = 300
+SMALL, LARGE = (64, 48), (4096, 8192)
+TREE = 4 * math.prod(LARGE) * 4
+"""Bytes of the large gradients in float32."""
+TRANSFORMS = {  # launches for 300 small leaves, and bytes set aside for four large ones, in units of all of them
+    "clip_value(0.5)": (2, 0),
+    "clip_norm(1.0)": (40 + LEAVES, 0),
+    "clip_norm(1.0, ord=1)": (40 + LEAVES, 0),
+    "clip_norm(1.0, ord=float('inf'))": (40 + LEAVES, 0),
+    "clip_norm(0.1, axes=0)": (46 * LEAVES, 2.01),
+    "clip_global_norm(1.0)": (55, 0),
+    "clip_average_norm(0.001)": (45 + LEAVES, 0),
+    "clip_rms(0.1)": (50 + LEAVES, 0),
+    "clip_adaptive(0.01, axes=0)": (68 * LEAVES, 2.01),
+    "clip_percentile(50.0, 4)": (120, 0),
+    "clip_zscore(2.0)": (150, 0),
+    "normalize_norm()": (20 + LEAVES, 0),
+    "normalize_global_norm()": (35, 0),
+    "centralize(axes=0)": (13 * LEAVES, 2.01),
+    "sign()": (20, 0.1),
+    "zero_nonfinite()": (20, 0.1),
+    "scale(0.3)": (15, 0),
+    "add_decayed_weights(0.1)": (15, 1.51),
+    "add_noise(0.1, 0)": (500, 1.51),
+    "ema(0.9)": (50, 2.51),
+    "trace(0.9)": (20, 2.51),
+    "trace(0.9, nesterov=True)": (45, 2.51),
+    "accumulate(clip_global_norm(1.0), 2)": (140, 3.51),
+    "skip_nonfinite(clip_global_norm(1.0))": (110, 0.1),
+    "skip_large(clip_global_norm(1.0), 1e9)": (130, 0.1),
+    "measure(clip_global_norm(1.0))": (140, 0),
+    "freeze('**/*')": (1, 1),
+    "stop()": (1, 1),
+    "masked(clip_global_norm(1.0), '**/*0')": (60 + LEAVES // 10, 0),
+    "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": (60, 0),
+    "chain(clip_norm(1.0), clip_global_norm(1.0), scale(-0.1))": (100 + LEAVES, 0),
+    "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))": (70 + 2 * LEAVES, 1.51),  # half precision rounded once
+}
+OWNED = {"ema(0.9)": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
+"""The same where the adapter owns the state, which is then written into."""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", TRANSFORMS)
+def test_few_launches_and_nothing_between_host_and_device(tx: str, dtype: str) -> None:
+    found = counted(gx.parse(tx), [SMALL] * LEAVES, dtype, "cuda")
+    assert 0 < found.launches.total() <= TRANSFORMS[tx][0], found.launches
+    assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", TRANSFORMS)
+def test_no_copy_of_what_is_large(tx: str, dtype: str) -> None:
+    found = counted(gx.parse(tx), [LARGE] * 4 + [SMALL] * 10, dtype, "cuda")
+    assert found.peak <= TRANSFORMS[tx][1] * TREE + 2**18
+    assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", OWNED)
+def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:
+    found = counted(gx.parse(tx), [LARGE] * 4 + [SMALL] * 10, dtype, "cuda", "attach")
+    assert found.peak <= OWNED[tx] * TREE + 2**18
+    assert found.between == found.waits == []
+
+
+def test_what_is_counted_can_be_seen() -> None:
+    """The counters count: a value that is read, one that is sent, and a copy."""
+    with FakeTensorMode(), Counted() as found:
+        x = torch.empty(1024, device="cuda") * torch.ones(())
+        with pytest.raises(Exception, match="local_scalar_dense"):
+            x.sum().item()
+    assert found.launches["mul"] == 1 and found.between == ["mul"]
+    assert 2 * 4096 > found.peak - 2 * 4 >= 4096 and found.dtypes == {torch.float32}
+
+
+@pytest.fixture
+def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU as if it were an accelerator: NumPy reads nothing, and the multi-tensor kernels do the work."""
+    monkeypatch.setattr(_fused, "_PLAIN", {"mps"})
+    monkeypatch.setattr(_fused, "LARGE", 20)
+    monkeypatch.setattr(_packed, "LARGE", 20)
+    monkeypatch.setattr(_packed, "PART", 30)
+    monkeypatch.setattr(kernels, "readable", lambda tensors: False)
+
+
+@pytest.mark.parametrize(
+    "row", each_transform_once(rows.ROWS, "its transform has a quick row; the kernels are the same")
+)
+def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: None) -> None:
+    for dtype in row.dtypes:
+        if dtype in ("float32", "bfloat16", "float16", "float64"):
+            assert_right(row, ordinary_and_hard(row, dtype), "torch", "eager")
+
+
+@pytest.mark.parametrize("attached", [False, True], ids=["apply_", "attach"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tx", [*OWNED, "accumulate(ema(0.5), 2)", "skip_nonfinite(trace(0.5))", "add_noise(0.1, 0)"])
+def test_in_place_as_by_numpy(tx: str, dtype: Any, attached: bool, accelerated: None) -> None:
+    """Several steps on parameters, one of them with a gradient that cannot be written to, beside NumPy's."""
+    shapes = {"a": (3, 40), "b": (5,), "c": (2, 2)}
+    transform, rng = gx.parse(tx), np.random.default_rng(0)
+    parameters = {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in shapes.items()}
+    start = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    expected, state = transform.init(start), gx.torch.init(transform, parameters.items())
+    optimizer = torch.optim.SGD(parameters.items(), lr=1.0)
+    handle = gx.torch.attach(optimizer, transform) if attached else None
+    for _ in range(4):
+        given = {name: torch.tensor(rng.standard_normal(shape)).to(dtype) for name, shape in shapes.items()}
+        given["c"] = given["c"][:1].expand(2, 2)
+        wanted, expected = transform.update({name: g.float().numpy() for name, g in given.items()}, expected)
+        for name, parameter in parameters.items():
+            parameter.grad = given[name].clone() if name != "c" else given[name]
+        if handle is None:
+            state = gx.torch.apply_(transform, parameters.items(), state)
+        else:
+            handle._before_step(optimizer, (optimizer,), {})
+        for name, parameter in parameters.items():
+            found = np.zeros(shapes[name]) if parameter.grad is None else parameter.grad.float().numpy()
+            near = torch.tensor(wanted[name]).to(dtype).float().numpy()
+            assert ulps(found.astype(np.float32), near.astype(np.float32)).max() <= (
+                2 if dtype == torch.float32 else 2**17
+            )
