@@ -28,18 +28,22 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
     """
     found = measure([local(leaf) for leaf in leaves], ord)
     stacked, split = _stacked(found), [_split(leaf) for leaf in leaves]
+    columns = list(stacked.unbind(1))
     meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
     for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
         here = [i for i, own in enumerate(meshes) if own is None or own == mesh]
-        gathered = _all_gather(stacked[:, here], mesh, {dim for i in here for dim in split[i]})
+        told = torch.stack([columns[i] for i in here], 1)
+        gathered = _all_gather(told, mesh, {dim for i in here for dim in split[i]})
         for over in dict.fromkeys(split[i] for i in here):
             places = [i for i in here if split[i] == over]
-            rows = _rows(gathered, mesh.ndim, over)[..., [here.index(i) for i in places]]
+            each = _rows(gathered, mesh.ndim, over).unbind(-1)
+            rows = torch.stack([each[here.index(i)] for i in places], -1)
             new = rows[0]
             if over:
                 new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
-            stacked = stacked.index_copy(1, torch.tensor(places, device=stacked.device), new)
-    return _formed(found, stacked)
+            for i, column in zip(places, new.unbind(1), strict=True):
+                columns[i] = column
+    return _formed(found, torch.stack(columns, 1))
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:

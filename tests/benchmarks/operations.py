@@ -1,0 +1,257 @@
+"""What transforms ask of accelerators, counted without one: launches, copies, collectives, beside the native functions.
+
+    python tests/benchmarks/operations.py --out docs/numbers/operations.md
+
+PyTorch is counted under FakeTensorMode with CUDA tensors; JAX in modules compiled for eight forced devices, and exported
+for CUDA; TensorFlow in graphs. Nothing is timed, so the numbers are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "backends"), str(Path(__file__).parents[1])]
+
+MARK = "<!-- results -->"
+SMALL, LARGE = (64, 48), (4096, 8192)
+
+
+# --- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def _clip_value(parameters: Sequence[Any]) -> None:
+    import torch
+
+    gradients = [parameter.grad for parameter in parameters]
+    torch._foreach_clamp_min_(gradients, -0.5)
+    torch._foreach_clamp_max_(gradients, 0.5)
+
+
+def _clip_global_norm(parameters: Sequence[Any]) -> None:
+    """The operations of `torch.nn.utils.clip_grad_norm_` with `foreach`, which FakeTensorMode does not let it take."""
+    import torch
+
+    gradients = [parameter.grad for parameter in parameters]
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
+    torch._foreach_mul_(gradients, torch.clamp(1.0 / (norm + 1e-6), max=1.0))
+
+
+def _clip_norm(parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        _clip_global_norm([parameter])
+
+
+def _scale(parameters: Sequence[Any]) -> None:
+    import torch
+
+    torch._foreach_mul_([parameter.grad for parameter in parameters], 0.3)
+
+
+def _chain(parameters: Sequence[Any]) -> None:
+    _clip_value(parameters)
+    _clip_global_norm(parameters)
+    _scale(parameters)
+
+
+def _trace(parameters: Sequence[Any]) -> None:
+    """`torch.optim.SGD`'s momentum."""
+    import torch
+
+    gradients = [parameter.grad for parameter in parameters]
+    state = [parameter.detach() for parameter in parameters]
+    torch._foreach_mul_(state, 0.9)
+    torch._foreach_add_(state, gradients)
+
+
+def _ema(parameters: Sequence[Any]) -> None:
+    """`torch.optim.Adam`'s first moment."""
+    import torch
+
+    state = [parameter.detach() for parameter in parameters]
+    torch._foreach_lerp_(state, [parameter.grad for parameter in parameters], 0.1)
+
+
+def _decay(parameters: Sequence[Any]) -> None:
+    import torch
+
+    gradients = [parameter.grad for parameter in parameters]
+    torch._foreach_add_(gradients, [parameter.detach() for parameter in parameters], alpha=0.1)
+
+
+def _noise(parameters: Sequence[Any]) -> None:
+    import torch
+
+    for parameter in parameters:
+        parameter.grad.add_(torch.randn_like(parameter.grad), alpha=0.1)
+
+
+TORCH: dict[str, Callable[[Sequence[Any]], None]] = {
+    "clip_value(0.5)": _clip_value,
+    "clip_global_norm(1.0)": _clip_global_norm,
+    "clip_norm(1.0)": _clip_norm,
+    "scale(0.3)": _scale,
+    "chain(clip_value(0.5), clip_global_norm(1.0), scale(0.3))": _chain,
+    "add_decayed_weights(0.1)": _decay,
+    "trace(0.9)": _trace,
+    "ema(0.9)": _ema,
+    "add_noise(0.1, 0)": _noise,
+}
+
+
+def torch_rows() -> list[str]:
+    """Launches for 300 small gradients and four large ones, and the memory that the large ones take."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch_counts import Counted, counted
+
+    import gradxform as gx
+
+    def native(function: Callable[..., None], shapes: Sequence[tuple[int, ...]], dtype: str) -> Any:
+        with FakeTensorMode():
+            parameters = [
+                torch.nn.Parameter(torch.empty(s, dtype=getattr(torch, dtype), device="cuda")) for s in shapes
+            ]
+            for parameter in parameters:
+                parameter.grad = torch.empty_like(parameter)
+            with torch.no_grad(), Counted() as found:
+                function(parameters)
+        return found
+
+    rows = []
+    for expression, function in TORCH.items():
+        for dtype in ("float32", "bfloat16"):
+            cells = []
+            for shapes in ([SMALL] * 300, [LARGE] * 4):
+                sides = counted(gx.parse(expression), shapes, dtype, "cuda", "attach"), native(function, shapes, dtype)
+                cells += [str(side.launches.total()) for side in sides]
+                cells += [_mebibytes(side.peak) for side in sides] if shapes[0] == LARGE else []
+            rows.append(f"| `{expression}` | {dtype} | {' | '.join(cells)} |")
+    return rows
+
+
+# --- JAX -------------------------------------------------------------------------------------------------------------
+
+
+def jax_rows() -> list[str]:
+    """Collectives, the numbers that they move, and temporaries on each of eight devices."""
+    from support import python
+
+    found = json.loads(python("tests/benchmarks/operations.py", "--mesh").stdout.splitlines()[-1])
+    return [
+        f"| `{name}` | {dtype} | {ours['moves']} | {native['moves']} | {ours['numbers']} | {native['numbers']} | "
+        f"{_mebibytes(ours['temporary'])} | {_mebibytes(native['temporary'])} |"
+        for name, dtype, ours, native in found
+    ]
+
+
+def mesh() -> None:
+    """Print what is compiled for a mesh, as JSON; in a process of its own."""
+    import os
+
+    os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    import jax
+    import jax.numpy as jnp
+    import jax_mesh
+    import optax
+    from jax.sharding import AxisType, NamedSharding
+
+    import gradxform as gx
+
+    natives = {
+        "clip_value(0.5)": optax.clip(0.5),
+        "clip_global_norm(1.0)": optax.clip_by_global_norm(1.0),
+        "clip_rms(0.1)": optax.clip_by_block_rms(0.1),
+        "scale(0.3)": optax.scale(0.3),
+        "add_decayed_weights(0.1)": optax.add_decayed_weights(0.1),
+        "trace(0.9)": optax.trace(0.9),
+        "ema(0.9)": optax.ema(0.9),
+        "add_noise(0.1, 0)": optax.add_noise(0.01, 0.0, jax.random.key(0)),
+        "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": optax.chain(
+            optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1)
+        ),
+    }
+    grid = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
+    rows = []
+    for name, native in natives.items():
+        for dtype in ("float32", "bfloat16"):
+            with jax.set_mesh(grid):
+                spread = {
+                    leaf: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=NamedSharding(grid, spec))
+                    for leaf, (shape, spec) in jax_mesh.LEAVES.items()
+                }
+                rows.append([name, dtype, *(_compiled(tx, spread, jax_mesh.MOVES) for tx in (gx.parse(name), native))])
+    print(json.dumps(rows))
+
+
+def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
+    import re
+
+    import jax
+
+    state = jax.eval_shape(tx.init, spread)
+    shardings = {leaf.shape: leaf.sharding for leaf in spread.values()}
+    state = jax.tree_util.tree_map(
+        lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=shardings.get(part.shape)), state
+    )
+    compiled = jax.jit(lambda g, s: tx.update(g, s, g)).lower(spread, state).compile()
+    found = moves.findall(compiled.as_text())
+    sizes = [re.findall(r"\w+\[([\d,]*)\]", shapes) for shapes, _ in found]
+    numbers = sum(math.prod(map(int, filter(None, dims.split(",")))) for shape in sizes for dims in shape)
+    return {"moves": len(found), "numbers": numbers, "temporary": compiled.memory_analysis().temp_size_in_bytes}
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def _mebibytes(count: int) -> str:
+    return "0" if count < 2**16 else f"{count / 2**20:.3g}"
+
+
+def page() -> str:
+    """The tables."""
+    parts = [
+        "## PyTorch, CUDA",
+        "\n".join(
+            (
+                "| transform | dtype | launches, 300 small | native | launches, 4 large | native | MiB | native |",
+                "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+                *torch_rows(),
+            )
+        ),
+        "## JAX, eight devices",
+        "\n".join(
+            (
+                "| transform | dtype | collectives | optax | numbers moved | optax | MiB | optax |",
+                "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+                *jax_rows(),
+            )
+        ),
+    ]
+    return "\n\n".join(parts)
+
+
+def main() -> None:
+    """Print the tables, or write them into a page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--mesh", action="store_true")
+    given = parser.parse_args()
+    if given.mesh:
+        mesh()
+        return
+    found = page()
+    if given.out is None:
+        print(found)
+        return
+    before = given.out.read_text().partition(MARK)[0]
+    given.out.write_text(f"{before}{MARK}\n\n{found}\n")
+
+
+if __name__ == "__main__":
+    main()
