@@ -87,7 +87,7 @@ class Attached:
         self._loaded: _Held | None = None
         self._held = self._found(optimizer)
         self._hooks = [
-            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),
+            optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),  # type: ignore[no-untyped-call]
             optimizer.register_state_dict_post_hook(self._after_saving),
             optimizer.register_load_state_dict_pre_hook(self._before_loading),
             optimizer.register_load_state_dict_post_hook(self._after_loading),

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/operations.py --out docs/numbers/operations.md
 
-PyTorch is counted under FakeTensorMode with CUDA tensors; JAX in modules compiled for eight forced devices, and exported
-for CUDA; TensorFlow in graphs. Nothing is timed, so the numbers are the same on every machine.
+PyTorch is counted under FakeTensorMode with CUDA tensors, and JAX in modules compiled for eight forced devices.
+Nothing is timed, so the numbers are the same on every machine.
 """
 
 from __future__ import annotations
