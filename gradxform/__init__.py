@@ -21,6 +21,7 @@ from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
 from gradxform.transforms.accumulating import accumulate
+from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, trace
@@ -51,6 +52,7 @@ __all__ = [
     "GradientTransformation",
     "OrderWarning",
     "accumulate",
+    "across",
     "add_decayed_weights",
     "add_noise",
     "centralize",

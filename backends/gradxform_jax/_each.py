@@ -54,6 +54,13 @@ class Norms(Each):
         return stacked_norms(self.leaves, self.ord)
 
 
+def vary_differently(leaves: Sequence[Any]) -> bool:
+    """Whether shard_map knows some leaves to be the same on devices where others differ: a vector would not tell."""
+    if not isinstance(leaves[0], jax.core.Tracer):
+        return False
+    return len({getattr(jax.typeof(leaf), "vma", None) for leaf in leaves}) > 1
+
+
 @jax.jit
 def _stacked(numbers: tuple[Any, ...]) -> Any:
     return jnp.stack(numbers)

@@ -34,7 +34,8 @@ class JAX(Plain):
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The vector of the leaves' norms; of many leaves, made when it is known what for."""
         with self.scope():
-            if len(leaves) >= _each.MANY and not _norms.has_double(leaves):
+            apart = len(leaves) >= _each.MANY or _each.vary_differently(leaves)
+            if apart and not _norms.has_double(leaves):
                 return Norms(leaves, ord)
             return _each.stacked_norms(tuple(leaves), ord)
 

@@ -20,7 +20,7 @@ from jax.experimental.shard_alike import shard_alike
 from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform.backend.protocol import Backend
-from gradxform_jax import _backward
+from gradxform_jax import _across, _backward
 from gradxform_jax._namespace import Namespace
 
 
@@ -105,6 +105,9 @@ class Plain(Backend):
         """A NumPy array."""
         return np.asarray(leaf)
 
+    check_axis = staticmethod(_across.check)
+    all_gather = staticmethod(_across.all_gather)
+    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.protocol import Backend
-from gradxform_tensorflow import _backward
+from gradxform_tensorflow import _across, _backward
 from gradxform_tensorflow._namespace import Namespace
 
 Back = Callable[[Any], Any]
@@ -124,6 +124,9 @@ class Plain(Backend):
         """A NumPy array; dense for IndexedSlices."""
         return tf.convert_to_tensor(leaf).numpy()
 
+    check_axis = staticmethod(_across.check)
+    all_gather = staticmethod(_across.all_gather)
+    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
 

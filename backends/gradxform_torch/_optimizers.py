@@ -35,7 +35,8 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
     if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
         return False
     gradients = [parameter.grad for _, parameter in named_of(optimizer)]
-    return all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
+    shown = any(gradient is not None for gradient in gradients)  # for a step without gradients, others may wait
+    return shown and all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
 
 
 def bare(optimizer: Any) -> torch.optim.Optimizer:

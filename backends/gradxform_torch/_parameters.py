@@ -49,7 +49,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 def started(tx: GradientTransformation, named: Named) -> Any:
     """The first state for parameters with names."""
-    view = _view(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named])
+    view = _view(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.axes)
     return tx.init({} if view is None else view)
 
 
@@ -108,7 +108,7 @@ def transformed(
         gradients.append(None if sharing else gradient)  # one that parameters share is transformed once
         sharing.append(parameter)
     keys = keys_of(paths_of(named))
-    view = _view(named, keys, gradients, inplace=True)
+    view = _view(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
         return state
     if tx.stateful:
@@ -146,11 +146,19 @@ def paths_of(named: Named) -> list[str]:
 
 
 def _view(
-    named: Named, keys: Sequence[str], tensors: Sequence[torch.Tensor | None], inplace: bool = False
+    named: Named,
+    keys: Sequence[str],
+    tensors: Sequence[torch.Tensor | None],
+    axes: Sequence[Any],
+    inplace: bool = False,
 ) -> Flat | None:
-    """The view of one tensor a parameter, None among them, in a dict by path."""
+    """The view of one tensor a parameter, None among them, in a dict by path.
+
+    None if there is no tensor, but for a transformation along axes, for which other processes wait.
+    """
     structure = backend.flatten(dict.fromkeys(keys))[1]
-    return Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
+    found = Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
+    return Flat.holes(backend, tensors, structure, lambda: paths_of(named)) if found is None and axes else found
 
 
 def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:

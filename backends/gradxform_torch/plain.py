@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from gradxform.backend.protocol import Backend
-from gradxform_torch import _backward
+from gradxform_torch import _across, _backward
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._readable import transformed
 
@@ -106,6 +106,9 @@ class Plain(Backend):
             return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return leaf.numpy()
 
+    check_axis = staticmethod(_across.check)
+    all_gather = staticmethod(_across.all_gather)
+    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
 

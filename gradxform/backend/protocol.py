@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from gradxform.backend.devices import Devices
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
@@ -17,7 +18,7 @@ Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[A
 """What flows back to two lists of arrays, None for nothing, of what comes to the first, and the second list."""
 
 
-class Backend(abc.ABC):
+class Backend(Devices, abc.ABC):
     """A framework. Ten members must be written; the others have defaults over `xp`, which a backend may override.
 
     A *vector* is a float64 array with one number a leaf, or a 0-d one for all of them. Kernels take lists of dense

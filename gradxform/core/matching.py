@@ -58,7 +58,8 @@ def glob(pattern: str) -> re.Pattern[str]:
 def _by_pattern(transform: str, shown: str, matches: Callable[[str], Any], view: Flat) -> tuple[bool, ...]:
     paths = view.source.paths
     found = tuple(matches(path) is not None for path in paths)
-    if not any(found) and not any(matches(path) for path in view.source.find_paths()):  # a gradient may be None
+    alike = all(group.alike for group in view.groups)  # else another device may have what it is for
+    if alike and not any(found) and not any(matches(path) for path in view.source.find_paths()):  # one may be None
         some = ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
         raise ValueError(f"{transform}: the pattern {shown} matches no path; the paths are {some}")
     return found

@@ -39,7 +39,8 @@ def parse(expression: str) -> GradientTransformation:
         tree = ast.parse(expression.strip(), mode="eval").body
         value = _value(tree, expression)
     except (SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}") from error
+        hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
+        raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}{hint}") from error
     if not isinstance(value, GradientTransformation):
         raise ValueError(f"parse: {expression!r} builds no transformation; write for example 'clip_norm(1.0)'")
     return value
@@ -84,11 +85,17 @@ def _pattern(*args: Any) -> re.Pattern[str]:
         raise ValueError(f"parse: re.compile({shown}) is no regular expression: {error}") from error
 
 
+_NO_GROUPS = (
+    "an axis that is a ProcessGroup or a DeviceMesh is no expression: parse the transform inside, and write "
+    "gx.across(tx, group)"
+)
 _WORDS = ("inf", "-inf", "nan")
 
 
 def _call(name: str, args: list[ast.expr], keywords: list[ast.keyword], expression: str) -> GradientTransformation:
     make = factories.get(name)
+    if name == "DeviceMesh":
+        raise ValueError(f"parse: {_NO_GROUPS}")
     if make is None:
         raise ValueError(f"parse: no transform is named {name!r}; the known ones are {', '.join(sorted(factories))}")
     named = {keyword.arg: _value(keyword.value, expression) for keyword in keywords if keyword.arg is not None}

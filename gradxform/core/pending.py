@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
+from gradxform.core.group import Group
 from gradxform.core.source import INEXACT, NARROW, SINGLE, Mask, Source, read
 from gradxform.numerics import Array, formulas
 
@@ -28,7 +29,12 @@ class Pending(NamedTuple):
     owned: Mask
     """Leaves that may be written in place: all for an in-place run, else those a transform made."""
     measured: dict[tuple[float, int], Array]
-    """Norms of the leaves without their pending factors, as 0-d numbers by order and leaf or as a whole vector."""
+    """Norms of the leaves without their pending factors, as 0-d numbers by order and leaf or as a whole vector.
+
+    They are this device's own, also among other devices.
+    """
+    groups: tuple[Group, ...] = ()
+    """The devices that have parts of the tree, the outermost group first."""
 
     @classmethod
     def of(
@@ -51,6 +57,12 @@ class Pending(NamedTuple):
             owned = source.everything if same else source.mask([source.slots[i] is slots[i] for i in source.kept])
         every, nothing = source.everything, source.nothing
         return cls(source, leaves, None, nothing, every, every, nothing, owned, {})
+
+    @classmethod
+    def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Callable[[], list[str]]) -> Self:
+        """The view of a tree without leaves. Its slots tell where the first numbers of a state lie."""
+        source = Source(backend, structure, slots, (), (), frozenset(), None, paths, (), ())
+        return cls(source, (), None, (), (), (), (), (), {})
 
     # --- scope ---------------------------------------------------------------------------------------------------
 
@@ -167,16 +179,12 @@ class Pending(NamedTuple):
         return self.backend.unflatten(self.source.structure, self._scoped_slots())
 
     def scoped_view(self) -> Self:
-        """The view of that tree, whose leaves keep their paths.
-
-        Of no leaves, its slots are all that there were: they tell where the first numbers of a state lie.
-        """
+        """The view of that tree, whose leaves keep their paths. Of no leaves, its slots are all that there were."""
         source = self.source
         found = self.of(source.backend, self._scoped_slots(), source.structure, source.find_paths)
-        if found is not None:
-            return found
-        empty = source._replace(kept=(), dtypes=(), kinds=frozenset(), rebuild=None, everything=(), nothing=())
-        return type(self)(empty, (), None, (), (), (), (), (), {})
+        if found is None:
+            found = self.holes(source.backend, source.slots, source.structure, source.find_paths)
+        return found._replace(groups=self.groups)
 
     def _scoped_slots(self) -> list[Any]:
         out: list[Any] = [None] * len(self.source.slots)

@@ -228,6 +228,8 @@ def by_row(view: Flat, norms: Any, rows: int) -> Any:
         raise ValueError(
             f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
         )
+    if not view.leaves:
+        return view.backend.compute(_none, rows=rows)
     row_of = rows_of(view)
     if view.active is view.source.everything and row_of == tuple(range(rows)):
         return norms
@@ -241,6 +243,10 @@ def rows_of(view: Flat) -> tuple[int, ...]:
     paths = view.source.find_paths()
     rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}
     return tuple(rank[slot] for slot in view.source.kept)
+
+
+def _none(xp: Any, *, rows: int) -> Array:
+    return xp.arange(rows) * float("nan")
 
 
 def _one_row(xp: Any, number: Array) -> Array:

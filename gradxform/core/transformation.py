@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from gradxform.backend.lookup import adapter, preload
+from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
 from gradxform.core import fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
@@ -100,6 +100,14 @@ class GradientTransformation:
         parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
         return any(isinstance(part, GradientTransformation) and part.may_stop for part in parts)
 
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """The axes of devices that it computes along: those of `across`, wherever it stands inside."""
+        parts = [value for _, value in self.arguments]
+        parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
+        inside = [axis for part in parts if isinstance(part, GradientTransformation) for axis in part.axes]
+        return (*(parts[1:2] if self.name == "across" else ()), *inside)
+
     def init(self, params: Any) -> Any:
         """The state before the first update.
 
@@ -135,7 +143,7 @@ class GradientTransformation:
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
-        view = flat_view(updates)
+        view = flat_view(updates) or _holes(updates, self.axes)
         if view is None:
             return updates, state
         fitting.check_gradients(view, updates)
@@ -189,6 +197,17 @@ class GradientTransformation:
 def stateless(function: Callable[[Flat], Flat]) -> GradientTransformation:
     """A transformation from a function of the flat view."""
     return GradientTransformation(lambda view, state, _: (function(view), state))
+
+
+def _holes(tree: Any, axes: Sequence[Any]) -> Flat | None:
+    """The view of a tree without arrays, whose framework the axes of devices name; None if they do not."""
+    roots = [type(axis).__module__.partition(".")[0] for axis in axes]
+    root = next((root for root in roots if root in FRAMEWORKS), None)
+    if root is None:
+        return None
+    found = backend(root)
+    leaves, structure = found.flatten(tree)
+    return Flat.holes(found, leaves, structure, lambda: found.paths(tree))
 
 
 def _rebuild(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GradientTransformation:

@@ -36,6 +36,13 @@ def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tup
     )
 
 
+def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) -> Array:
+    """The same for a norm that counts in float32 if a number is one, and in float64 if it is zero."""
+    return xp.where(
+        single > 0.5, clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm)
+    )
+
+
 def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
     within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
     divisor = xp.where(within, 1.0, norm)

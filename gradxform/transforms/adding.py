@@ -110,10 +110,14 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         elements.check_real(g, "add_noise", "noise is added to real numbers")
         dense, compute = g.dense(), g.backend.compute
         names = _names(dense.source.find_paths())
-        words = tuple(zip(*(_words(names[dense.source.kept[i]]) for i in dense.chosen), strict=True))
-        keys = compute(_keys, state.count, seed=key, words=words) if words else ()
-        count = len(dense.chosen)
-        streams = [[compute(formulas.take, keys, index=part * count + i) for i in range(count)] for part in (0, 1)]
+        words = [_words(names[dense.source.kept[i]]) for i in dense.chosen]
+        streams: list[list[Any]] = [[None] * len(words), [None] * len(words)]
+        for places, some in _by_place(dense).items():
+            given = tuple(zip(*(words[i] for i in some), strict=True))
+            keys = compute(_keys, state.count, *(g.backend.axis_index(axis) for axis in places), seed=key, words=given)
+            for rank, i in enumerate(some):
+                for part, stream in enumerate(streams):
+                    stream[i] = compute(formulas.take, keys, index=part * len(some) + rank)
         noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return noised, NoiseState(stateful.advanced(g, state.count))
 
@@ -137,13 +141,29 @@ def _words(path: str) -> tuple[float, float]:
     return float(found >> 32), float(found & 0xFFFFFFFF)
 
 
-def _keys(xp: Any, step: Array, *, seed: tuple[int, int], words: tuple[tuple[float, ...], tuple[float, ...]]) -> Array:
-    """The two words of each leaf's key in float64, all first words before all second ones."""
+def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
+    """The active leaves, by their ranks, that have the same axes along which each device draws for itself."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for rank, i in enumerate(g.chosen):
+        slot = g.source.kept[i]
+        axes = tuple(group.axis for group in g.groups if not group.replicated_of([slot])[0])
+        found.setdefault(axes, []).append(rank)
+    return found
+
+
+def _keys(
+    xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[tuple[float, ...], tuple[float, ...]]
+) -> Array:
+    """The two words of each leaf's key in float64, all first words before all second ones.
+
+    With the places of this device along axes, the keys are its own.
+    """
     step = xp.int32(step)
     of_step = threefry.block(xp, *seed, step * 0, step)
-    return xp.reshape(
-        xp.float64(xp.stack(threefry.block(xp, *of_step, *(xp.int32(xp.stack(w)) for w in words)))), (-1,)
-    )
+    found = threefry.block(xp, *of_step, *(xp.int32(xp.stack(w)) for w in words))
+    for place in places:
+        found = threefry.block(xp, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
+    return xp.reshape(xp.float64(xp.stack(found)), (-1,))
 
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:

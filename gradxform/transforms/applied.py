@@ -16,7 +16,7 @@ def is_due(tx: Any, state: Any) -> Any:
     """
     if not isinstance(tx, GradientTransformation):
         return due(state)
-    if tx.name == "measure":
+    if tx.name in ("across", "measure"):
         return is_due(tx.arguments[0][1], state)
     while isinstance(state, MeasureState):
         state = state.inner

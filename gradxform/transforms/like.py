@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.core import extended
-from gradxform.core.flat import Flat
+from gradxform.core.flat import Flat, Norm
 from gradxform.numerics import Array, formulas
 
 _EPSILON = 1e-6
@@ -175,15 +175,20 @@ def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
     """The active leaves clipped together as a library does."""
     view = view.materialized()
     if not view.chosen:
+        if view.groups:  # whose other devices ask for it
+            view.norm_of(view.norms(ord), ord) if peer.adds_norms else view.global_norm(ord)
         return view
     kind = _kind(peer, [view.backend.dtype(view.leaves[i]) for i in view.chosen])
     norm: Any
     if peer.adds_norms:
         each = _right(view, peer, view.norms(ord).value, ord, _kinds(view, peer))
-        norm = view.backend.compute(formulas.total_norm_scaled, each, active=view.active, ord=ord)
+        if view.groups:
+            norm = view.norm_of(Norm(each, True, view.backend), ord).value
+        else:
+            norm = view.backend.compute(formulas.total_norm_scaled, each, active=view.active, ord=ord)
     else:
         norm = view.global_norm(ord).value
-    own = view.backend.peer_norm(peer.function, [view.leaves[i] for i in view.chosen], ord, None)
+    own = _own(view, peer, view.chosen, ord, None)
     return _limited(view, peer, _norm(view, peer, norm, own, ord, (kind,)), max_norm, (kind,))
 
 
@@ -191,14 +196,13 @@ def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
     """Each active leaf clipped as a library does, or each slice of it over some axes."""
     view = view.materialized()
     if not view.chosen:
+        if view.groups and axes is None:
+            view.norms(ord)
         return view
     kinds = _kinds(view, peer)
     if axes is not None:
         return _limited_over(view, peer, max_norm, axes, kinds)
-    own = [
-        view.backend.peer_norm(peer.function, [leaf], ord, None) if active else 0.0
-        for leaf, active in zip(view.leaves, view.active, strict=True)
-    ]
+    own = [_own(view, peer, [i], ord, None) if active else 0.0 for i, active in enumerate(view.active)]
     vector = None if any(norm is None for norm in own) else view.backend.compute(formulas.stack, *own)
     return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, kinds), max_norm, kinds)
 
@@ -221,7 +225,7 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
     view, divisors = view.slices(axes), {}
     for i in view.chosen:
         right = view.backend.norm_over(view.leaves[i], axes, 2.0)
-        own = view.backend.peer_norm(peer.function, [view.leaves[i]], 2.0, axes)
+        own = _own(view, peer, [i], 2.0, axes)
         norm = _norm(view, peer, right, own, 2.0, (kinds[i],))
         divisors[i] = _computed(view, peer.divisor, norm, max_norm, dtypes=(kinds[i],))
     factor = _computed(view, peer.factor, 1.0, max_norm, dtypes=kinds)
@@ -229,6 +233,13 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
 
 
 # --- the norm --------------------------------------------------------------------------------------------------------
+
+
+def _own(view: Flat, peer: Peer, places: Sequence[int], ord: float, axes: tuple[int, ...] | None) -> Array | None:
+    """The norm that a library's function computes; None where it is over more devices than that function sees."""
+    if view.groups:
+        return None
+    return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
 
 
 def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, kinds: tuple[str, ...]) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation, name_of
 from gradxform.core.keeping import not_its_own
-from gradxform.core.source import SINGLE
+from gradxform.core.source import SINGLE, Mask
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
 from gradxform.transforms.combining import chain
@@ -104,16 +105,23 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         after = out.norms()
-        whole, rest = g.norm_of(before), out.norm_of(after)
-        new = (
-            whole.value,
-            rest.value,
-            g.compute(_quotient, whole, rest),
-            g.backend.compute(
-                _any_smaller, before.value, after.value, active=g.active, left=out.active, slack=_slack(g, out)
-            ),
-            g.backend.compute(_nonfinite, before.value, active=g.active),
-        )
+        slack, compute = _slack(g, out), g.backend.compute
+
+        def norm_before(mask: Mask) -> Any:
+            return g.own_norm_of(before, 2, mask).value
+
+        def norm_after(mask: Mask) -> Any:
+            return out.own_norm_of(after, 2, g.source.mask(map(operator.and_, mask, out.active))).value
+
+        def smaller(mask: Mask) -> Any:
+            return compute(_any_smaller, before.value, after.value, active=mask, left=out.active, slack=slack)
+
+        def nonfinite(mask: Mask) -> Any:
+            return compute(_nonfinite, before.value, active=mask)
+
+        found = g.shared([(norm_before, 2), (norm_after, 2), (smaller, 1), (nonfinite, 1)])
+        whole, rest, clipped, lost = found.values
+        new = whole, rest, compute(_quotient, whole, rest), clipped, lost
         old = state.measures[called]
         measures = Measures(*(stateful.stored(g, value, place) for value, place in zip(new, old, strict=True)))
         return out, MeasureState({called: measures}, kept)
@@ -143,7 +151,7 @@ def _any_smaller(
 ) -> Array:
     after = xp.where(xp.mask(left), after, 0.0)
     least = xp.where(xp.isfinite(before), before - before * xp.stack(slack), before)
-    return xp.any(xp.mask(active) & (after < least))
+    return xp.where(xp.any(xp.mask(active) & (after < least)), 1.0, 0.0)
 
 
 def _nonfinite(xp: Any, norms: Array, *, active: tuple[bool, ...]) -> Array:

@@ -29,12 +29,17 @@ Found = dict[str, list[str]]
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Found]:
     """What failed in each process of a group, by case; a group runs once, all of its cases one after the other."""
+    return groups(tmp_path_factory, cases.__file__)
+
+
+def groups(tmp_path_factory: pytest.TempPathFactory, script: str) -> Callable[[int], Found]:
+    """The same for the cases of a script."""
     root = tmp_path_factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # which the workers share
-    return functools.cache(lambda world: once(world, root / f"group of {world}"))
+    return functools.cache(lambda world: once(script, world, root / f"{Path(script).stem} in a group of {world}"))
 
 
-def once(world: int, folder: Path) -> Found:
+def once(script: str, world: int, folder: Path) -> Found:
     """The results of a group, which the first of pytest's workers runs and the others wait for."""
     done = folder / "done.json"
     try:
@@ -43,7 +48,7 @@ def once(world: int, folder: Path) -> Found:
         while not done.exists():
             time.sleep(0.2)
     else:
-        error, results = run(world, folder)
+        error, results = run(script, world, folder)
         (folder / "new").write_text(json.dumps([error, results]))
         (folder / "new").rename(done)
     error, results = json.loads(done.read_text())
@@ -51,12 +56,12 @@ def once(world: int, folder: Path) -> Found:
     return {name: [result[name] for result in results] for name in results[0]}
 
 
-def run(world: int, folder: Path) -> tuple[str, list[dict[str, str]]]:
+def run(script: str, world: int, folder: Path) -> tuple[str, list[dict[str, str]]]:
     """What the processes logged if one of them did not come to its end, and what failed in each."""
     running = []
     for place in range(world):
         with open(folder / f"{place}.log", "w") as log:
-            command = [sys.executable, cases.__file__, str(place), str(world), str(folder)]
+            command = [sys.executable, script, str(place), str(world), str(folder)]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment(OMP_NUM_THREADS="1")))
     end = time.monotonic() + 240
     while any(process.poll() is None for process in running) and time.monotonic() < end:

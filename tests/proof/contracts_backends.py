@@ -173,6 +173,20 @@ KERNELS: Any = (
     ("kernel.placed", "the values are lost", given(lambda placed, array, like: placed(np.zeros_like(array), like)),
      each(PORTABLE, "one_array_is_enough")),
     ("kernel.to_numpy", "the values are lost", after(np.zeros_like), each(PORTABLE, "to_numpy_gives_a_state")),
+    ("across", "each device has norms of its own", given(lambda across, tx, axis, **_: tx),
+     own("backends/test_jax_across", "a_vmapped_axis"), JAX),
+    ("across", "all devices draw the same noise", given(lambda across, tx, axis, **_: tx),
+     own("adapters/test_torch_across", "has_the_first_place"), TORCH),
+    ("kernel.all_gather", "the first device alone is heard", after(lambda rows: rows[:1]),
+     own("backends/test_jax_across", "a_vmapped_axis"), JAX),
+    ("kernel.all_gather", "what a device tells is doubled", after(lambda rows: rows * 2.0),
+     own("adapters/test_torch_across", "of_one_process_gives"), TORCH),
+    ("kernel.axis_index", "every device is the first", after(lambda place: place * 0),
+     own("backends/test_jax_across", "draws_noise"), JAX),
+    ("kernel.check_axis", "no axis is refused", instead(lambda axis, leaves, paths: None),
+     own("backends/test_jax_across", "what_across_refuses"), JAX),
+    ("kernel.check_axis", "a group of no processes is not refused", instead(lambda axis, leaves, paths: None),
+     own("adapters/test_torch_across", "without_a_group"), TORCH),
 )  # fmt: skip
 
 

@@ -1,0 +1,64 @@
+"""Numbers of all devices along named axes: in `shard_map`, `pmap` and `vmap`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+_sum: Callable[[Any, Any], Any] = lax.psum
+"""JAX declares no types for it."""
+
+
+def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
+    """Refuse axes that are not mapped here.
+
+    Raises:
+        TypeError: what is no name.
+        ValueError: names the axis, the axes that there are, and what to do.
+    """
+    names = axis if isinstance(axis, tuple) else (axis,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"across: in JAX, axis is the name of a mapped axis, or a tuple of names; got {axis!r}")
+    for name in names:
+        try:
+            lax.axis_size(name)
+        except NameError:
+            raise ValueError(_message(name)) from None
+
+
+def _message(name: str) -> str:
+    mesh = jax.sharding.get_abstract_mesh()
+    if name in mesh.axis_names:
+        return (
+            f"across: {name!r} is an axis of the mesh in use, but no code is mapped over it here. Under jit, norms of "
+            "sharded arrays are those of the whole already: leave across out; or call it in jax.shard_map, over an "
+            "axis that is manual there"
+        )
+    there = f"; the mesh in use has {', '.join(map(repr, mesh.axis_names))}" if mesh.axis_names else ""
+    return (
+        f"across: no axis {name!r} is mapped here{there}. Call the transformation in "
+        f"jax.shard_map over a mesh that has {name!r}, or in jax.vmap(..., axis_name={name!r}); its init may be called "
+        "anywhere"
+    )
+
+
+def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
+    """The numbers of all devices, as the sum of rows that are zero on all but one: exact in any order.
+
+    shard_map knows a sum to be the same on every device, which it does not know of `lax.all_gather`.
+    """
+    names = axis if isinstance(axis, tuple) else (axis,)
+    with jax.enable_x64(True):
+        count = math.prod(lax.axis_size(name) for name in names)
+        here = jnp.arange(count) == lax.axis_index(axis)
+        return _sum(jnp.where(here.reshape(count, *[1] * numbers.ndim), numbers, 0.0), axis)
+
+
+def axis_index(axis: Any) -> Any:
+    """The number of this device."""
+    return lax.axis_index(axis)

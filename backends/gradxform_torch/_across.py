@@ -1,0 +1,112 @@
+"""Numbers of all processes of a ProcessGroup, or along the dimensions of a DeviceMesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from gradxform_torch._sharded import is_sharded
+
+_gather: Callable[..., Any] = vars(distributed).get("all_gather_single") or vars(distributed)["all_gather_into_tensor"]
+"""PyTorch 2.13 gave it another name."""
+
+
+def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
+    """Refuse what is no group of processes, one that this process is not in, and leaves that are sharded over it.
+
+    Raises:
+        TypeError: what is no ProcessGroup or DeviceMesh.
+        ValueError: names the axis or the path, and says what to do.
+    """
+    if not distributed.is_available() or not (_is_mesh(axis) or isinstance(axis, distributed.ProcessGroup)):
+        raise TypeError(
+            "across: in PyTorch, axis is a torch.distributed.ProcessGroup (torch.distributed.group.WORLD, "
+            f"mesh.get_group('pp')) or a DeviceMesh (mesh['pp']); got {axis!r} of type {type(axis).__name__}"
+        )
+    if not distributed.is_initialized():
+        raise ValueError(
+            "across: torch.distributed is not initialized here; call torch.distributed.init_process_group first"
+        )
+    if (axis.get_coordinate() is None) if _is_mesh(axis) else distributed.get_rank(axis) < 0:
+        raise ValueError(
+            f"across: this process, of rank {distributed.get_rank()}, is not in {_shown(axis)}; leave across out there"
+        )
+    groups = {group.group_name for group in _groups(axis)}
+    for i, leaf in enumerate(leaves):
+        if is_sharded(leaf) and (both := groups & {group.group_name for group in leaf.device_mesh.get_all_groups()}):
+            raise ValueError(
+                f"across: the gradient at {paths()[i]!r} is a DTensor over {leaf.device_mesh}, which has the processes "
+                f"of {_shown(axis)} ({', '.join(sorted(both))}): its norm is that of the whole already. Leave across "
+                "out, or give it the group of another dimension"
+            )
+
+
+def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
+    """The numbers of all processes, one collective for each dimension of a mesh."""
+    numbers = torch.as_tensor(numbers, dtype=torch.float64)
+    if numbers.requires_grad and torch.is_grad_enabled():
+        return _Told.apply(numbers, axis, like)  # type: ignore[no-untyped-call]
+    found = numbers.to(_device(axis, None if like is None else numbers.device)).contiguous()
+    for group in reversed(_groups(axis)):
+        rows = found.new_empty((distributed.get_world_size(group) * len(found), *found.shape[1:]))
+        _gather(rows, found, group=group)
+        found = rows
+    return found.reshape(-1, *numbers.shape).to(numbers.device)
+
+
+class _Told(torch.autograd.Function):
+    """The same, with no way back: what flows to a norm would have to flow to other processes."""
+
+    @staticmethod
+    def forward(ctx: Any, numbers: torch.Tensor, axis: Any, like: Any) -> torch.Tensor:
+        return all_gather(numbers, axis, like)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
+        raise NotImplementedError(
+            "no derivative flows through a norm that several processes have in common; detach() the gradients before "
+            "they are transformed"
+        )
+
+
+def axis_index(axis: Any) -> int:
+    """The rank of this process in the group, or its place in the mesh."""
+    index = 0
+    for group in _groups(axis):
+        index = index * distributed.get_world_size(group) + distributed.get_rank(group)
+    return index
+
+
+def _is_mesh(axis: Any) -> bool:
+    return isinstance(axis, DeviceMesh)
+
+
+def _groups(axis: Any) -> Sequence[Any]:
+    return axis.get_all_groups() if _is_mesh(axis) else [axis]
+
+
+def _shown(axis: Any) -> str:
+    if _is_mesh(axis):
+        return f"the mesh {axis}"
+    return f"the process group of ranks {distributed.get_process_group_ranks(axis)}"
+
+
+def _device(axis: Any, given: torch.device | None) -> torch.device:
+    """Where numbers travel from: all processes have to choose alike, one without gradients too.
+
+    That is the device of a mesh, else the one that the numbers are on, if the group has a backend for it; without
+    gradients, the accelerator if the group has one.
+    """
+    if torch.compiler.is_compiling():
+        return given or torch.device("cpu")
+    kinds = {axis.device_type} if _is_mesh(axis) else {device.type for device in axis._device_types}
+    if given is not None and (given.type in kinds or given.type == "meta"):
+        return given
+    used = torch.accelerator.current_accelerator()
+    if used is not None and used.type in kinds and torch.accelerator.is_available():
+        return torch.device(used.type, torch.accelerator.current_device_index())
+    return torch.device("cpu")

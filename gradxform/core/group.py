@@ -1,0 +1,216 @@
+"""Devices that have parts of one tree: what their numbers come to, gathered by one collective.
+
+Each device tells its own numbers, and all of them put these together in the same order: so they get the same bits, and
+decide alike. Nothing is added up on its way, since an order that is left open changes the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.backend.host import longdouble
+from gradxform.backend.protocol import Backend
+from gradxform.core.source import Mask
+from gradxform.numerics import Array, devices, formulas
+from gradxform.numerics.double_double import Pair
+
+Own = Callable[[Mask], Any]
+"""A number that this device makes of the leaves in a mask."""
+Kind = tuple[bool, ...]
+"""For each group that has replicated leaves, whether leaves are some of them."""
+Numbers = dict[tuple[int, Kind], Any]
+"""Numbers by what was asked for and by the kind of the leaves."""
+
+
+class Group(NamedTuple):
+    """The devices along one axis."""
+
+    axis: Any
+    by_leaf: bool
+    """Whether each device has a slice of every leaf, and not leaves of its own."""
+    replicated: tuple[bool, ...] | None
+    """For each slot of the tree, whether its leaf is the same on all devices; None if none is."""
+    alike: bool
+    """Whether the trees of all devices have the same structure and dtypes."""
+
+    def replicated_of(self, slots: Sequence[int]) -> tuple[bool, ...]:
+        """For each of some slots, whether its leaf is the same on all devices."""
+        return tuple([self.replicated is not None and self.replicated[slot] for slot in slots])
+
+
+class Whole(NamedTuple):
+    """What is in common: numbers, and whether they count as float32 ones; the latter may be a traced number."""
+
+    values: list[Any]
+    single: Any
+
+
+def whole(
+    backend: Backend,
+    groups: Sequence[Group],
+    asked: Sequence[tuple[Own, float]],
+    mask: Mask,
+    slots: Sequence[int],
+    single: bool,
+    like: Array | None,
+) -> Whole:
+    """Numbers of all devices of some groups, together by one collective for each group.
+
+    Args:
+        backend: the framework.
+        groups: the groups, the outermost first.
+        asked: for each number, what this device knows of it, and the order of the norm that it is a part of.
+        mask: the leaves that they are of.
+        slots: the slots of the leaves.
+        single: whether all of this device's leaves count in float32.
+        like: a leaf; None if there is none.
+    """
+    marked = [group for group in groups if group.replicated is not None]
+    masks = {kind: _of_kind(mask, slots, marked, kind) for kind in itertools.product((False, True), repeat=len(marked))}
+    there = {kind: float(any(of)) for kind, of in masks.items()}
+    known: Numbers = {
+        (i, kind): own(of) if there[kind] else 0.0 for i, (own, _) in enumerate(asked) for kind, of in masks.items()
+    }
+    all_single, some_single = single, single
+    for group in reversed(groups):
+        place = marked.index(group) if group in marked else None
+        wide = not group.alike or any(map(_is_wide, known.values()))
+        flags = [] if group.alike else [*map(_number, (all_single, some_single)), *there.values()]
+        rows, told = gather(backend, group.axis, list(known.values()), wide, flags, like)
+        found = dict(zip(known, rows, strict=True))
+        held = dict(zip(there, told[2:], strict=True)) if told else {}
+        if told:
+            all_single, some_single = (_flag(backend, f, told[i]) for i, f in enumerate((devices.every, devices.some)))
+            known = _chosen(backend, found, asked, place, held, single, some_single)
+        else:
+            known = _joined(backend, found, asked, place, held)
+        there = {kind: 1.0 for kind in there if place is None or not kind[place]}
+    return Whole(list(known.values()), all_single)
+
+
+def _chosen(
+    backend: Backend,
+    found: Numbers,
+    asked: Sequence[tuple[Own, float]],
+    place: int | None,
+    held: dict[Kind, Array],
+    single: bool,
+    some_single: Any,
+) -> Numbers:
+    """What devices of several programs have in common: in float64 if one of them knows no more, else in pairs.
+
+    A device without float64 leaves need not compute in pairs, and all must come to the same bits.
+    """
+    plain: Numbers = {}
+    if single or some_single is not False:
+        given = {key: backend.compute(devices.in_float64, row.high, row.exponent) for key, row in found.items()}
+        plain = _joined(backend, given, asked, place, held)
+    if single or some_single is True:
+        return plain
+    pairs = _joined(backend, found, asked, place, held)
+    if some_single is False:
+        return pairs
+    return {key: backend.compute(devices.either, some_single, plain[key], pair) for key, pair in pairs.items()}
+
+
+def _joined(
+    backend: Backend, found: Numbers, asked: Sequence[tuple[Own, float]], place: int | None, held: dict[Kind, Array]
+) -> Numbers:
+    """The norms of all devices, from one number a device; of what is the same there, the first device's counts."""
+    out: Numbers = {}
+    for i, kind in found:
+        if place is not None and kind[place]:
+            continue
+        ord = asked[i][1]
+        norm = _norm(backend, [found[i, kind]], ord)
+        if place is not None:
+            twin = (*kind[:place], True, *kind[place + 1 :])
+            norm = _norm(backend, [norm, _first(backend, found[i, twin], held.get(twin))], ord)
+        out[i, kind] = norm
+    return out
+
+
+def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
+    """Norms, of orders, of what all devices have in each slot of the tree: vectors, together by one collective."""
+    given = [vector for vector, _ in vectors]
+    rows, _ = gather(backend, group.axis, given, any(map(_is_wide, given)), (), like)
+    return [
+        backend.compute(devices.norms_over, row, ord=float(ord), same=group.replicated)
+        for row, (_, ord) in zip(rows, vectors, strict=True)
+    ]
+
+
+def gather(
+    backend: Backend, axis: Any, values: Sequence[Any], wide: bool, flags: Sequence[Any], like: Array | None
+) -> tuple[list[Any], list[Any]]:
+    """The numbers, or vectors of one length, of all devices, and their flags; by one collective.
+
+    Each with one number or row a device. If wide, they travel in pairs with exponents.
+    """
+    parts = [part for value in values for part in _parts(backend, value, wide)]
+    found = backend.all_gather(backend.compute(formulas.stack, *parts, *flags), axis, like)
+    with backend.scope():
+        columns = [found[:, i] for i in range(len(parts) + len(flags))]
+    if wide:
+        rows = [Pair(*columns[i : i + 3]) for i in range(0, len(parts), 3)]
+    else:
+        rows = columns[: len(parts)]
+    return rows, columns[len(parts) :]
+
+
+def replicated_in(mask: Sequence[bool], slots: Sequence[int], count: int) -> tuple[bool, ...]:
+    """A mask of leaves as one of slots."""
+    chosen = {slot for slot, there in zip(slots, mask, strict=True) if there}
+    return tuple(slot in chosen for slot in range(count))
+
+
+def _of_kind(mask: Mask, slots: Sequence[int], marked: Sequence[Group], kind: Kind) -> Mask:
+    """The leaves of a mask that are of one kind."""
+    if not marked:
+        return mask
+    both = zip(mask, slots, strict=True)
+    return tuple(
+        there and all(group.replicated_of([slot])[0] == same for group, same in zip(marked, kind, strict=True))
+        for there, slot in both
+    )
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, Pair) or getattr(value, "dtype", None) == np.longdouble != np.float64
+
+
+def _parts(backend: Backend, value: Any, wide: bool) -> Sequence[Any]:
+    """The float64 numbers that a number travels in."""
+    if not wide:
+        return (value,)
+    value = longdouble.pair(value) if isinstance(value, (np.ndarray, np.generic)) else value
+    pair = value if isinstance(value, Pair) else Pair(value, None)
+    nothing = backend.compute(devices.zeros, pair.high) if getattr(pair.high, "shape", ()) else 0.0
+    return [nothing if part is None else part for part in pair]
+
+
+def _norm(backend: Backend, numbers: Sequence[Any], ord: float) -> Any:
+    """The norm of the numbers of all devices, or of two numbers."""
+    vector = numbers[0] if len(numbers) == 1 else backend.compute(formulas.stack, *numbers)
+    return backend.compute(formulas.total_norm_scaled, vector, active=None, ord=float(ord))
+
+
+def _first(backend: Backend, numbers: Array, there: Array | None) -> Any:
+    """The number of the first device, or of the first that has leaves of its kind."""
+    if there is None:
+        return backend.compute(formulas.take, numbers, index=0)
+    return backend.compute(devices.first, numbers, there)
+
+
+def _flag(backend: Backend, formula: Callable[..., Any], flags: Array) -> Any:
+    """A flag of all devices; a bool where it may be read."""
+    found = backend.compute(formula, flags)
+    return bool(found) if isinstance(found, (bool, float)) else found
+
+
+def _number(flag: Any) -> Any:
+    return float(flag) if isinstance(flag, bool) else flag

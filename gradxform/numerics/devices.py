@@ -1,0 +1,100 @@
+"""Numbers of several devices, one row a device, as the numbers of all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform.numerics import Array, formulas
+from gradxform.numerics.ranged import BASE, Space
+
+
+class Rows:
+    """A namespace whose sums and largest numbers are over the rows of an array, column by column."""
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Any:
+        """The namespace's own."""
+        return getattr(self._xp, name)
+
+    def sum(self, x: Array) -> Array:
+        """Of each column."""
+        return self._xp.sum(x, axis=0)
+
+    def max(self, x: Array) -> Array:
+        """Of each column; PyTorch tells the places of the largest as well."""
+        found = self._xp.max(x, axis=0)
+        return getattr(found, "values", found)
+
+    def any(self, x: Array) -> Array:
+        """Of each column."""
+        return self._xp.any(x, axis=0)
+
+
+def norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
+    """The norm of each column; of what is the same on every device, the first one's number."""
+    inside = Space(Rows(xp.xp)) if isinstance(xp, Space) else Rows(xp)
+    found = formulas.total_norm_scaled(inside, rows, active=None, ord=ord)
+    return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
+
+
+def first(xp: Any, numbers: Any, there: Any) -> Any:
+    """The number of the first device that has a flag."""
+    plain = getattr(xp, "xp", xp)
+    flags = getattr(there, "high", there)
+    places = plain.arange(flags.shape[0])
+    none = 1.0 * flags.shape[0]
+    nearest = -plain.max(plain.where(flags > 0.5, -places, -none))
+    return xp.sum(xp.where(formulas.equal(places, nearest), numbers, 0.0))
+
+
+def every(xp: Any, flags: Array) -> Array:
+    """One if all flags are set, else zero."""
+    return 1.0 - xp.max(1.0 - flags)
+
+
+def some(xp: Any, flags: Array) -> Array:
+    """One if a flag is set, else zero."""
+    return xp.max(flags)
+
+
+def either(xp: Any, flag: Any, yes: Any, no: Any) -> Any:
+    """One of two numbers."""
+    return xp.where(flag > 0.5, yes, no)
+
+
+def in_float64(xp: Any, high: Array, exponent: Array) -> Array:
+    """Numbers in float64: infinite or zero where it has none of their size, as they are without an exponent."""
+    for least in (0.5, 1.5):
+        high = high * xp.where(exponent > least, BASE, xp.where(exponent < -least, 1.0 / BASE, 1.0))
+    return high
+
+
+def none(xp: Any) -> Array:
+    """A vector of no numbers."""
+    return xp.arange(0)
+
+
+def zeros(xp: Any, x: Array) -> Array:
+    """Zeros for the numbers of a vector."""
+    return xp.zeros_like(x)
+
+
+def spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
+    """The numbers of leaves in the order of slots; zero for holes."""
+    return xp.where(xp.mask(there), xp.take(vector, index), 0.0)
+
+
+def per_root(xp: Any, norms: Array, counts: Array) -> Array:
+    """Norms as root mean squares, from numbers of elements that devices have told each other."""
+    return norms / xp.sqrt(_some(xp, counts))
+
+
+def per_count(xp: Any, norms: Array, counts: Array) -> Array:
+    """Norms as average norms, in the same way."""
+    return norms / _some(xp, counts)
+
+
+def _some(xp: Any, counts: Array) -> Array:
+    return xp.where(counts > 0.5, counts, 1.0)

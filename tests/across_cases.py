@@ -1,0 +1,119 @@
+"""What the tests of `across` in each framework run: transforms, trees of several devices, and one device's result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import gradxform as gx
+from gradxform.testing import max_ulp
+
+DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": ml_dtypes.bfloat16}
+SHAPES = {"v": (7,), "w": (6, 5)}
+"""The leaves of each device; those named r are the same on all."""
+SHARED = (4, 3)
+STEPS = 4
+BAD, LARGE = 1, 2
+"""The steps at which one device has a NaN, and a large leaf."""
+
+CLIP = "clip_global_norm(1.0)"
+TRANSFORMS = {
+    "clip_norm(1.0)": (0, 1),
+    "clip_norm(1.0, ord=1)": (0, 1),
+    "clip_norm(1.0, ord=float('inf'))": (0, 1),
+    "clip_norm(1.0, ord=3)": (0, 1),
+    CLIP: (1, 1),
+    "clip_global_norm(1.0, ord=1)": (1, 1),
+    "clip_global_norm(1.0, ord=float('inf'))": (1, 1),
+    "clip_global_norm(1.0, ord=2.5)": (1, 1),
+    "clip_rms(0.1)": (0, 1),
+    "clip_average_norm(0.01)": (0, 1),
+    "normalize_norm()": (0, 1),
+    "normalize_global_norm()": (1, 1),
+    "chain(clip_norm(2.0), clip_global_norm(1.0), scale(-0.1))": (1, 2),
+    "chain(clip_value(0.5), clip_global_norm(1.0))": (1, 1),
+    "masked(clip_global_norm(1.0), '**/w')": (1, 1),
+    "masked(clip_global_norm(1.0), '**r')": (1, 1),
+    "partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=clip_norm(0.3))": (1, 2),
+    "chain(freeze('**/v'), clip_global_norm(1.0))": (1, 1),
+    "clip_percentile(40.0, 3)": (1, 1),
+    "clip_percentile(40.0, 3, per_leaf=True)": (0, 1),
+    "clip_zscore(0.5, 0.5, 1)": (1, 1),
+    "clip_zscore(0.5, 0.5, 1, per_leaf=True)": (0, 1),
+    "skip_nonfinite(trace(0.5))": (1, 1),
+    "skip_nonfinite(chain(clip_global_norm(1.0), ema(0.5)), max_consecutive=2)": (2, 2),
+    "skip_large(trace(0.5), 60.0)": (1, 1),
+    "accumulate(clip_global_norm(1.0), 2)": (1, 1),
+    "measure(chain(clip_norm(2.0), clip_global_norm(1.0)), 'both')": (2, 4),
+    "measure(clip_value(0.5))": (1, 2),
+    "clip_global_norm(1.0, like='torch')": (1, 1),
+    "clip_global_norm(1.0, like='tensorflow')": (1, 1),
+    "clip_norm(1.0, like='keras')": (0, 1),
+    "add_decayed_weights(0.1)": (0, 0),
+    "trace(0.9)": (0, 0),
+}
+"""Expressions, and the collectives of a step: for a tree that is split, and for leaves that are."""
+FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "skip_large(trace(0.5), 60.0)")
+"""Those that run in every dtype."""
+ORDERS = {"ord=3": 4, "ord=2.5": 4}
+
+
+def device(place: int, step: int, dtype: str, shared: bool = True) -> dict[str, Any]:
+    """The gradients of one device."""
+    rng = np.random.default_rng([place, step])
+    tree = {name: rng.standard_normal(shape) * 3.0**place for name, shape in SHAPES.items()}
+    if step == BAD and place == 1:
+        tree["w"][0, 0] = np.nan
+    if step == LARGE and place == 0:
+        tree["v"] *= 100.0
+    if shared:
+        tree["r"] = np.random.default_rng(step).standard_normal(SHARED)
+    return {name: leaf.astype(DTYPES[dtype]) for name, leaf in tree.items()}
+
+
+def merged(trees: list[dict[str, Any]], split: str) -> dict[str, Any]:
+    """The one large tree of all devices, of which what is the same everywhere is there once."""
+    if split == "leaves":
+        found = {name: np.concatenate([tree[name] for tree in trees]) for name in SHAPES}
+    else:
+        found = {str(i): {name: tree[name] for name in SHAPES} for i, tree in enumerate(trees)}
+    return found | ({"r": trees[0]["r"]} if "r" in trees[0] else {})
+
+
+def parts(whole: dict[str, Any], count: int, split: str) -> list[dict[str, Any]]:
+    """What each device has of it."""
+    if split == "leaves":
+        found = [{name: np.split(whole[name], count)[i] for name in SHAPES} for i in range(count)]
+    else:
+        found = [dict(whole[str(i)]) for i in range(count)]
+    return [part | ({"r": whole["r"]} if "r" in whole else {}) for part in found]
+
+
+def steps(expression: str, count: int, dtype: str) -> list[list[dict[str, Any]]]:
+    """The gradients of all devices at each step: finite ones only, where a transform hands NaN on."""
+    hands_on = "skip" not in expression and "percentile" not in expression and "zscore" not in expression
+    return [[device(i, step, dtype) for i in range(count)] for step in range(STEPS) if step != BAD or not hands_on]
+
+
+def expected(expression: str, count: int, dtype: str, split: str) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
+    """What one device that had the whole tree would give to each at each step, and its measures at the end."""
+    tx, found = gx.parse(expression), []
+    given = [merged(trees, split) for trees in steps(expression, count, dtype)]
+    state = tx.init(given[0])
+    for tree in given:
+        updates, state = tx.update(tree, state, tree)
+        found.append(parts(updates, count, split))
+    return found, {name: np.asarray(value) for name, value in (gx.metrics(state) if tx.stateful else {}).items()}
+
+
+def budget(expression: str, dtype: str) -> float:
+    """The most units in the last place."""
+    return next((ulp for word, ulp in ORDERS.items() if word in expression), 1 if dtype == "bfloat16" else 2)
+
+
+def off(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+    """The largest distance of two trees' leaves, in units in the last place; NaN is NaN's equal."""
+    assert found.keys() == wanted.keys()
+    return max(float(max_ulp(np.asarray(found[name]), np.asarray(wanted[name]))) for name in wanted)

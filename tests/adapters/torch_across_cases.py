@@ -1,0 +1,529 @@
+"""`across` on two and four processes of a gloo group; test_torch_across.py starts them.
+
+Each case compares what this process gets with its part of what one process gets that holds everything.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import functools
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import across_cases as table
+import numpy as np
+import torch
+from support import array, assert_ulp, tensors
+
+import gradxform as gx
+from gradxform.backend import lookup
+
+CASES: dict[str, Callable[[], None]] = {}
+ON_FOUR: dict[str, Callable[[], None]] = {}
+"""The cases that need a mesh of two dimensions."""
+
+meshes: dict[str, Any] = {}
+
+
+def case(name: str, *groups: Any) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for cases in groups or (CASES,):
+            assert name not in cases
+            cases[name] = function
+        return function
+
+    return decorate
+
+
+def rank() -> int:
+    return torch.distributed.get_rank()
+
+
+def world() -> int:
+    return torch.distributed.get_world_size()
+
+
+def everyone() -> Any:
+    return torch.distributed.group.WORLD
+
+
+def told(value: Any) -> list[Any]:
+    """What all processes have."""
+    found: list[Any] = [None] * world()
+    torch.distributed.all_gather_object(found, value)
+    return found
+
+
+def agree(value: Any) -> Any:
+    """The value, which has to be the same bit by bit on all processes."""
+    assert len(set(told(array(value).tobytes()))) == 1, told(array(value).tolist())
+    return value
+
+
+def calls(function: Callable[[], Any]) -> int:
+    """The collectives of a call."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    names = ("c10d::", "_c10d_functional::")
+    found = {event.key: event.count for event in profile.key_averages() if event.key.startswith(names)}
+    # A functional collective is recorded under its own name and that of the one that it calls.
+    others = ("wait", "_wrap_tensor", "_coalesced")
+    return sum(count for name, count in found.items() if not any(word in name for word in others))
+
+
+def same_on_all(state: Any) -> None:
+    """Assert that the numbers of a state are the same bits everywhere; what is of the gradients' shapes is not."""
+    backend = lookup.backend("torch")
+    for path, leaf in zip(backend.paths(state), backend.flatten(state)[0], strict=True):
+        if path.rpartition("/")[2] not in table.SHAPES:
+            agree(leaf)
+
+
+def fails(kind: type[Exception], words: str, function: Callable[[], Any]) -> None:
+    try:
+        function()
+    except kind as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def right_on_all(expression: str, split: str, dtype: str, axis: Any = None) -> None:
+    tx = gx.across(gx.parse(expression), axis or everyone(), split=split, replicated="**r")
+    given = [tensors("torch", trees[rank()]) for trees in table.steps(expression, world(), dtype)]
+    wanted, metrics = table.expected(expression, world(), dtype, split)
+    state = tx.init(given[0])
+    asked = []
+    for tree, right in zip(given, wanted, strict=True):
+        asked.append(calls(functools.partial(tx.update, tree, state, tree)))
+        updates, state = tx.update(tree, state, tree)
+        distance = table.off({name: array(leaf) for name, leaf in updates.items()}, right[rank()])
+        assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
+    assert max(asked) == table.TRANSFORMS[expression][split == "leaves"], (expression, split, asked)
+    if "per_leaf" not in expression or split == "leaves":
+        same_on_all(state)
+    for name, value in metrics.items():
+        assert_ulp([gx.metrics(state)[name]], [value], what=name)
+
+
+for _split in ("tree", "leaves"):
+    for _dtype in table.DTYPES:
+
+        @case(f"every transform, {_dtype}, split={_split!r}", CASES, *([ON_FOUR] if _dtype == "float32" else []))
+        def _(split: str = _split, dtype: str = _dtype) -> None:
+            for expression in table.TRANSFORMS if dtype == "float32" and world() == 2 else table.FEW:
+                right_on_all(expression, split, dtype)
+
+
+@case("what is computed without a look at values is as right")
+def _() -> None:
+    for expression in (table.CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_global_norm(1.0, ord=2.5)"):
+        for split in ("tree", "leaves"):
+            for dtype in ("float32", "float64"):
+                tx = gx.across(gx.parse(expression), everyone(), split=split, replicated="**r")
+                tree = tensors("torch", table.device(rank(), 0, dtype))
+                right = table.expected(expression, world(), dtype, split)[0][0][rank()]
+                found = tx({name: leaf.requires_grad_() for name, leaf in tree.items()})
+                distance = table.off({name: array(leaf) for name, leaf in found.items()}, right)
+                assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
+
+
+# --- trees that differ -----------------------------------------------------------------------------------------------
+
+
+def of_rank(*trees: Any) -> Any:
+    return trees[rank()] if rank() < len(trees) else {}
+
+
+@case("trees of other structure, and a process without gradients", CASES, ON_FOUR)
+def _() -> None:
+    """Whose collective the others wait for."""
+    three, four, none = torch.tensor([3.0, 0.0]), torch.tensor([[4.0]]), torch.tensor([0.5])
+    for tx in (gx.clip_global_norm(1.0), gx.chain(gx.clip_global_norm(1.0), gx.clip_global_norm(1.0))):
+        tx = gx.across(tx, everyone())
+        for other in ({"b": {"c": four}}, {"a": four, "z": None}):
+            found = tx(of_rank({"a": three}, other))
+            wanted = of_rank({"a": three / 5}, {key: None for key in other})
+            assert_ulp(
+                [x for x in found.values() if isinstance(x, torch.Tensor)],
+                [x for x in wanted.values() if x is not None] or [four / 5] * (rank() == 1 and "a" in other),
+                1,
+            ) if rank() != 1 else None
+        assert_ulp(tx(of_rank({"a": three}, {"b": None, "c": []})), of_rank({"a": three / 3}, {"b": None, "c": []}))
+        assert tx(of_rank({"a": none}, {}, {"x": None})) is not None
+    state = gx.across(gx.skip_large(gx.trace(0.5), 4.0), everyone())
+    kept = state.init(of_rank({"a": three}, {"b": four}))
+    updates, kept = state.update(of_rank({"a": three}, {"b": None}), kept)
+    assert int(agree(kept.total)) == 0
+    updates, kept = state.update(of_rank({"a": three}, {"b": four}), kept)
+    assert int(agree(kept.total)) == 1
+    assert not any(leaf.any() for leaf in updates.values())
+
+
+@case("every transform with a process that has no gradient", CASES)
+def _() -> None:
+    for expression in table.TRANSFORMS:
+        tx = gx.across(gx.parse(expression), everyone(), replicated="**r")
+        given = table.device(0, 0, "float32")
+        mine = tensors("torch", given) if rank() == 0 else dict.fromkeys(given)
+        state = tx.init(tensors("torch", given))
+        for _ in range(2):
+            updates, state = tx.update(mine, state, mine)
+        if rank() == 0:
+            alone = gx.parse(expression)
+            right = alone.init(given)
+            for _ in range(2):
+                wanted, right = alone.update(given, right, given)
+            distance = table.off({name: array(leaf) for name, leaf in updates.items()}, wanted)
+            assert distance <= table.budget(expression, "float32"), (expression, distance)
+        else:
+            assert updates == mine
+        torch.distributed.barrier()
+
+
+@case("patterns that match on another process alone")
+def _() -> None:
+    three, four = torch.tensor([3.0]), torch.tensor([4.0])
+    tx = gx.across(gx.masked(gx.clip_global_norm(1.0), "only/**"), everyone(), replicated="tied/*")
+    found = tx(of_rank({"only": {"a": three}, "tied": {"r": four}}, {"b": four}))
+    assert_ulp(found, of_rank({"only": {"a": three / 3}, "tied": {"r": four}}, {"b": four}))
+    assert tx.init(of_rank({"only": {"a": three}, "tied": {"r": four}}, {"b": four})) is not None
+    fails(ValueError, "matches no path", lambda: gx.masked(gx.clip_global_norm(1.0), "only/**")({"b": four}))
+    leaves = gx.across(gx.clip_norm(1.0), everyone(), split="leaves", replicated="only/**")
+    fails(ValueError, "across: the pattern 'only/**' matches no path", lambda: leaves({"b": four}))
+
+
+@case("float64 gradients on one process count for all")
+def _() -> None:
+    """A norm of 1 + 2^-40 is above the limit of 1 in float64, and at it in float32."""
+    one, rest = torch.tensor([1.0]), torch.tensor([2.0**-19.5], dtype=torch.float64)
+    for given, unchanged in ((rest.double(), False), (rest.float(), True)):
+        tree = of_rank({"a": one}, {"b": given})
+        found = gx.across(gx.clip_global_norm(1.0), everyone())(tree)
+        flags = told(all(found[key] is tree[key] for key in tree))
+        assert flags == ([unchanged] * 2), (flags, given.dtype)
+    for size in (1e300, 1e-300):  # beyond float32, and squares beyond float64
+        tree = of_rank(
+            {"a": torch.tensor([3.0 * size], dtype=torch.float64)},
+            {"b": torch.tensor([4.0 * size], dtype=torch.float64)},
+        )
+        found = gx.across(gx.clip_global_norm(size), everyone())(tree)
+        assert_ulp(found, of_rank({"a": np.array([0.6 * size])}, {"b": np.array([0.8 * size])}))
+
+
+@case("leaves that are the same count as the first process that has any knows them", ON_FOUR)
+def _() -> None:
+    """As with embeddings that the second and the last stage share."""
+    three, four = torch.tensor([3.0]), torch.tensor([4.0])
+    trees = {"a": three}, {"tied": four}, {"b": torch.zeros(2)}, {"head": four}
+    found = gx.across(gx.clip_global_norm(1.0), everyone(), replicated=lambda path, _: path in ("tied", "head"))(
+        of_rank(*trees)
+    )
+    assert_ulp(found, {key: leaf / 5 for key, leaf in of_rank(*trees).items()})
+    agree(gx.across(gx.measure(gx.identity()), everyone()).init({}).measures["identity"].norm_before)
+
+
+@case("noise is drawn on each process for itself, and alike where leaves are")
+def _() -> None:
+    zeros = {"a": torch.zeros(64), "r": torch.zeros(64)}
+    for split in ("tree", "leaves"):
+        tx = gx.across(gx.add_noise(1.0, 3), everyone(), split=split, replicated="r")
+        updates, _ = tx.update(zeros, tx.init(zeros))
+        agree(updates["r"])
+        assert len(set(told(array(updates["a"]).tobytes()))) == world()
+        alone = gx.add_noise(1.0, 3)
+        assert_ulp(updates["r"], alone.update(zeros, alone.init(zeros))[0]["r"], 0)
+
+
+# --- adapters --------------------------------------------------------------------------------------------------------
+
+
+def stages() -> list[Any]:
+    """Two stages of a language model, whose embeddings are tied."""
+    torch.manual_seed(0)
+    first = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 8), torch.nn.Tanh())
+    last = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 11, bias=False))
+    last[2].weight.data.copy_(first[0].weight.data)
+    return [first, last]
+
+
+def tied(path: str, _: Any) -> bool:
+    return path in ("0/weight", "2/weight")
+
+
+def named(module: Any, stage: int) -> list[tuple[str, Any]]:
+    """The parameters, of which the tied ones are those of the embedding and the head alone."""
+    rename = {
+        ("1.weight", 0): "body.weight",
+        ("1.bias", 0): "body.bias",
+        ("0.weight", 1): "body.weight",
+        ("0.bias", 1): "body.bias",
+    }
+    return [(rename.get((name, stage), name), parameter) for name, parameter in module.named_parameters()]
+
+
+def loss(output: Any, target: Any) -> Any:
+    return torch.nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.5, momentum=0.9),
+    "AdamW": lambda params: torch.optim.AdamW(params, lr=0.01),
+}
+
+
+@case("torch.distributed.pipelining with tied embeddings trains as one process does")
+def _() -> None:
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    for attached, expression in (
+        (False, table.CLIP),
+        (True, table.CLIP),
+        (True, "skip_large(clip_global_norm(0.1), 1.5)"),
+    ):
+        for optimizer in OPTIMIZERS.values():
+            whole, mine = stages(), copy.deepcopy(stages()[rank()])
+            tx = gx.parse(expression.replace("1.0", "0.1"))
+            spread = gx.across(tx, everyone(), replicated=tied)
+            stage = PipelineStage(mine, rank(), 2, torch.device("cpu"))
+            schedule = ScheduleGPipe(stage, 2, loss_fn=loss)
+            # One process that has everything: the tied gradients are summed, and count once.
+            joint = [(f"{i}.{name}", p) for i, part in enumerate(whole) for name, p in part.named_parameters()]
+            parameters = [(name, p) for name, p in joint if name != "1.2.weight"]
+            ones, own = optimizer(parameters), optimizer(named(mine, rank()))
+            if attached:
+                gx.torch.attach(ones, tx)
+                handle = gx.torch.attach(own, spread)
+            for step in range(4):
+                rows = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(step))
+                target = rows.roll(1, 1)
+                for module in (*whole, mine):
+                    module.zero_grad()
+                sum(
+                    loss(whole[1](whole[0](x)), y) / 2 for x, y in zip(rows.chunk(2), target.chunk(2), strict=True)
+                ).backward()
+                total = whole[0][0].weight.grad + whole[1][2].weight.grad
+                whole[0][0].weight.grad = total
+                if rank() == 0:
+                    schedule.step(rows)
+                else:
+                    schedule.step(target=target)
+                shared = mine[0].weight if rank() == 0 else mine[2].weight
+                torch.distributed.all_reduce(shared.grad)
+                if not attached:
+                    gx.torch.apply_(tx, parameters)
+                    gx.torch.apply_(spread, named(mine, rank()))
+                ones.step()
+                own.step()
+                whole[1][2].weight.data.copy_(whole[0][0].weight.data)
+                for (name, p), q in zip(whole[rank()].named_parameters(), mine.parameters(), strict=True):
+                    np.testing.assert_allclose(q.detach(), p.detach(), rtol=2e-5, atol=2e-6, err_msg=name)
+            if attached:
+                same_on_all(handle.state)
+            if "skip" in expression:
+                assert 0 < int(agree(handle.state.total)) < 4, int(handle.state.total)
+
+
+@case("apply_ and attach of parameters some of which have no gradient", CASES, ON_FOUR)
+def _() -> None:
+    for where in range(world()):
+        layer = torch.nn.Linear(2, 2, bias=False)
+        if rank() == where:
+            layer.weight.grad = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+        tx = gx.across(gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.skip_nonfinite(gx.trace(0.5))), everyone())
+        state = gx.torch.init(tx, layer)
+        asked = calls(lambda layer=layer, tx=tx, state=state: gx.torch.apply_(tx, layer, state))
+        assert asked == 3, asked  # measure, clip, skip
+        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+        with gx.torch.attach(optimizer, tx) as handle:
+            optimizer.step()
+            assert float(agree(gx.metrics(handle.state)["clip_global_norm/norm_before"])) == np.float32(1.0)
+            saved = optimizer.state_dict()
+            optimizer.load_state_dict(saved)
+            assert float(gx.metrics(handle.state)["clip_global_norm/norm_before"]) == np.float32(1.0)
+        if rank() == where:
+            assert_ulp(layer.weight.grad, np.float32([[0.6, 0], [0, 0.8]]))
+    assert gx.torch.apply_(gx.across(gx.clip_norm(1.0), everyone()), []) is None
+
+
+# --- beside DTensors -------------------------------------------------------------------------------------------------
+
+
+@case("FSDP2 beside a pipeline", ON_FOUR)
+def _() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = meshes["square"]
+    stage, place = mesh.get_coordinate()
+    whole, mine = stages(), stages()[stage]
+    for module in (*mine, mine):
+        if list(module.parameters()):
+            fully_shard(module, mesh=mesh["b"])
+    parameters = dict(mine.named_parameters())
+    for axis in (mesh["a"], mesh.get_group("a")):
+        for expression in (table.CLIP, "clip_norm(0.01)", "chain(clip_norm(0.1), clip_global_norm(0.1), scale(-0.1))"):
+            hidden = torch.randn(4, 8, generator=torch.Generator().manual_seed(3))
+            given = torch.randint(11, (4, 6), generator=torch.Generator().manual_seed(1)) if stage == 0 else hidden
+            for p in (*mine.parameters(), *whole[stage].parameters()):
+                p.grad = None
+            mine(given).square().sum().backward()
+            alone = {name: p.grad.full_tensor() for name, p in parameters.items()}
+            before = told((stage, place, {name: leaf.numpy() for name, leaf in alone.items()}))
+            tx = gx.parse(expression)
+            large = {str(s): tree for s, where, tree in before if where == 0}
+            flat = {s: {n.replace(".", "_"): leaf for n, leaf in tree.items()} for s, tree in large.items()}
+            flat["1"].pop("2_weight", None)
+            wanted = tx(flat)
+            spread = gx.across(tx, axis, replicated=tied)
+            # The stages of a mesh tell each other one number, and the shards of each stage their norms.
+            asked = calls(lambda spread=spread: gx.torch.apply_(spread, named(mine, stage)))
+            assert asked == (1 if expression == "clip_norm(0.01)" else 2), (expression, asked)
+            for name, p in parameters.items():
+                key = name.replace(".", "_")
+                if key in wanted[str(stage)]:
+                    assert_ulp(p.grad.full_tensor(), wanted[str(stage)][key], what=(expression, name))
+
+
+@case("tensor parallel layers beside a pipeline", ON_FOUR)
+def _() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = meshes["square"]
+    stage, _place = mesh.get_coordinate()
+    torch.manual_seed(stage)
+    alone = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
+    model = copy.deepcopy(alone)
+    parallelize_module(model, mesh["b"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(stage))
+    for m in (alone, model):
+        m(x).square().sum().backward()
+    trees = told({name.replace(".", "/"): p.grad.numpy() for name, p in alone.named_parameters()})
+    wanted = gx.clip_global_norm(0.5)({"0": trees[0], "1": trees[2]})[str(stage)]
+    gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), mesh["a"]), model)
+    for name, p in model.named_parameters():
+        grad = p.grad.full_tensor()
+        np.testing.assert_allclose(grad, wanted[name.replace(".", "/")], rtol=1e-5, atol=1e-7)
+    fails(
+        ValueError,
+        "is that of the whole already",
+        lambda: gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), mesh["b"]), model),
+    )
+
+
+@case("tensor parallelism written by hand, within a pipeline", ON_FOUR)
+def _() -> None:
+    mesh = meshes["square"]
+    stage, place = mesh.get_coordinate()
+    for dtype in ("float32", "float64"):
+        trees = {str(s): [table.device(2 * s + p, 0, dtype) for p in range(2)] for s in range(2)}
+        for s in trees:
+            trees[s][1]["r"] = trees[s][0]["r"]
+        for expression in (
+            table.CLIP,
+            "clip_norm(1.0)",
+            "clip_rms(0.1)",
+            "chain(clip_norm(2.0), clip_global_norm(1.0))",
+        ):
+            tx = gx.parse(expression)
+            spread = gx.across(gx.across(tx, mesh.get_group("a")), mesh.get_group("b"), split="leaves", replicated="r")
+            wanted = tx({s: table.merged(pair, "leaves") for s, pair in trees.items()})
+            right = table.parts(wanted[str(stage)], 2, "leaves")[place]
+            found = spread(tensors("torch", trees[str(stage)][place]))
+            assert table.off({name: array(leaf) for name, leaf in found.items()}, right) <= 2, (expression, dtype)
+        clip = gx.measure(gx.clip_global_norm(1.0), "c")
+        both = gx.across(gx.across(clip, mesh.get_group("a")), mesh.get_group("b"), split="leaves", replicated="r")
+        given = tensors("torch", trees[str(stage)][place])
+        agree(gx.metrics(both.update(given, both.init(given))[1])["c/norm_before"])
+
+
+@case("a mesh of two dimensions as one axis", ON_FOUR)
+def _() -> None:
+    for split in ("tree", "leaves"):
+        tx = gx.across(gx.clip_global_norm(1.0), meshes["square"], split=split, replicated="**r")
+        right = table.expected(table.CLIP, 4, "float32", split)[0][0][rank()]
+        found = tx(tensors("torch", table.device(rank(), 0, "float32")))
+        assert table.off({name: array(leaf) for name, leaf in found.items()}, right) <= 2
+        assert calls(lambda tx=tx: tx(tensors("torch", table.device(rank(), 0, "float32")))) == 2
+    noise = gx.across(gx.add_noise(1.0, 3), meshes["square"])
+    zeros = {"a": torch.zeros(64)}
+    assert len(set(told(array(noise.update(zeros, noise.init(zeros))[0]["a"]).tobytes()))) == 4
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+@case("axes that are not there")
+def _() -> None:
+    tree = {"a": torch.ones(2)}
+    clip = gx.clip_global_norm(1.0)
+    fails(TypeError, "in PyTorch, axis is a torch.distributed.ProcessGroup", lambda: gx.across(clip, "pp")(tree))
+    group = everyone()
+    fails(ValueError, "along the same axis", lambda: gx.across(gx.across(clip, group), group)(tree))
+    fails(ValueError, "a ProcessGroup or a DeviceMesh", lambda: gx.parse(repr(gx.across(clip, group))))
+    alone = torch.distributed.new_group([0])
+    if rank() == 1:
+        fails(TypeError, "where the process is not in the group", lambda: gx.across(clip, alone))
+    from torch.distributed.device_mesh import DeviceMesh
+
+    mesh = DeviceMesh("cpu", [0])
+    fails(ValueError, "a ProcessGroup or a DeviceMesh", lambda: gx.parse(repr(gx.across(clip, mesh))))
+    if rank() == 1:
+        fails(ValueError, "is not in the mesh", lambda: gx.across(clip, mesh)(tree))
+    else:
+        assert_ulp(gx.across(clip, mesh)(tree), clip(tree))
+    tx = gx.across(clip, group)
+    assert tx == gx.across(clip, group) and hash(tx) == hash(gx.across(clip, group)) and tx != gx.across(clip, mesh)
+    x = torch.ones(3, requires_grad=True)
+    fails(NotImplementedError, "no derivative flows", lambda: tx([x])[0].sum().backward())
+
+
+@case("under torch.compile")
+def _() -> None:
+    tx = gx.across(gx.chain(gx.clip_global_norm(1.0), gx.scale(-0.1)), everyone(), replicated="**r")
+    given = table.device(rank(), 0, "float32")
+    found = torch.compile(tx, fullgraph=True, backend="aot_eager")(tensors("torch", given))
+    assert_ulp(found, tx(tensors("torch", given)))
+
+
+# --- the processes ---------------------------------------------------------------------------------------------------
+
+
+def main(place: int, world: int, folder: str) -> None:
+    """Runs all cases of as many processes, and writes what failed; a process that waits for another gives up."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=place,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=60),
+    )
+    if world == 4:
+        meshes["square"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    failed = {}
+    for name, run in (CASES if world == 2 else ON_FOUR).items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                run()
+            failed[name] = ""
+        except Exception:
+            failed[name] = traceback.format_exc()
+            print(name, failed[name], file=sys.stderr, flush=True)
+    Path(folder, f"{place}.json").write_text(json.dumps(failed))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
