@@ -42,6 +42,8 @@ SLOW = {
     r"test_jax\.py::test_gradients_sharded_over_four_devices": PROCESSES,
     r"test_jax_mesh\.py": PROCESSES,
     r"test_jax_across\.py::test_on_eight_devices": PROCESSES,
+    r"test_jax_export\.py::test_for_a_(gpu|tpu\[bfloat16)": "lowers each once more; float32 for a TPU stays quick",
+    r"test_jax_export\.py::test_layers_in_one_leaf": XLA,
     r"test_jax_meta\.py::(?!test_(updates|within|at|every)).*": XLA,
     r"test_jax_meta\.py::test_updates.*\[(?!clip_(global_)?norm\]|clip_value|scale\])": XLA,
     r"test_jax_state\.py::test_(pmap|the_transformation_itself|a_run_that_is_saved)": PROCESSES,

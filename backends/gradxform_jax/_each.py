@@ -7,6 +7,8 @@ one. So the norms of many leaves are computed when it is known what for: as a ve
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +18,20 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics import formulas
+from gradxform.numerics.norms import safe_root
 from gradxform_jax import _norms
-from gradxform_jax._namespace import Namespace
+from gradxform_jax._namespace import Folding, Namespace
 
 MANY = 32
 """From so many leaves on."""
 _ALIKE = (formulas.clip_coefficient_single, formulas.clip_coefficient_double, formulas.scaled_norm, formulas.product)
 """Formulas of which each number of the result is one of that place's numbers."""
+_PER_ELEMENT: dict[Callable[..., Any], Callable[[float], float]] = {
+    formulas.per_root: math.sqrt,
+    formulas.per_count: float,
+}
+"""Formulas that divide norms, and by what of the numbers of elements."""
+_TOTALS = (formulas.total_norm, formulas.total_norm_scaled)
 
 
 class Each:
@@ -35,6 +44,10 @@ class Each:
     def vector(self) -> Any:
         """The numbers as a vector."""
         return _stacked(self.numbers)
+
+    def total(self, active: tuple[bool, ...] | None, scaled: bool) -> Any:
+        """The 2-norm of leaves with these norms; XLA compiles a sum of many numbers faster than a vector."""
+        return _total_of(_active(self.numbers, active), scaled)
 
 
 class Norms(Each):
@@ -53,6 +66,12 @@ class Norms(Each):
         """The norms as a vector."""
         return stacked_norms(self.leaves, self.ord)
 
+    def total(self, active: tuple[bool, ...] | None, scaled: bool) -> Any:
+        """The 2-norm of the leaves that are active, which needs no norm of each."""
+        if "numbers" in vars(self) or self.ord != 2:
+            return super().total(active, scaled)
+        return _total_norm(_active(self.leaves, active))
+
 
 def vary_differently(leaves: Sequence[Any]) -> bool:
     """Whether shard_map knows some leaves to be the same on devices where others differ: a vector would not tell."""
@@ -64,6 +83,30 @@ def vary_differently(leaves: Sequence[Any]) -> bool:
 @jax.jit
 def _stacked(numbers: tuple[Any, ...]) -> Any:
     return jnp.stack(numbers)
+
+
+_total_norm = jax.jit(_norms.total)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _total_of(norms: tuple[Any, ...], scaled: bool) -> Any:
+    if not scaled:
+        return safe_root(Namespace, functools.reduce(jnp.add, [norm * norm for norm in norms]), 2)
+    largest = lax.stop_gradient(functools.reduce(jnp.maximum, norms))
+    unit = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
+    inverse = 1.0 / unit
+    powers = [jnp.square(norm * inverse) for norm in norms]
+    root = unit * safe_root(Namespace, functools.reduce(jnp.add, powers), 2)
+    return jnp.where(jnp.isfinite(largest), root, largest)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _divided(numbers: tuple[Any, ...], divisors: tuple[float, ...]) -> tuple[Any, ...]:
+    return tuple(number / divisor for number, divisor in zip(numbers, divisors, strict=True))
+
+
+def _active(items: Sequence[Any], active: tuple[bool, ...] | None) -> tuple[Any, ...]:
+    return tuple(items) if active is None else tuple(itertools.compress(items, active))
 
 
 def stacked_norms(leaves: tuple[Any, ...], ord: float) -> Any:
@@ -86,11 +129,18 @@ def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[s
     if formula is formulas.take:
         numbers, index = operands[0].numbers, static["index"]
         return numbers[index] if isinstance(index, int) else Each([numbers[i] for i in index])
+    if formula in _TOTALS and static["ord"] == 2:
+        return operands[0].total(static["active"], formula is formulas.total_norm_scaled)
     if formula is formulas.where_active:
         return Each([n if active else 1.0 for n, active in zip(operands[0].numbers, static["active"], strict=True)])
+    if formula in _PER_ELEMENT and all(isinstance(count, float) for count in static["counts"]):
+        return Each(_divided(operands[0].numbers, tuple(map(_PER_ELEMENT[formula], static["counts"]))))
     if formula not in _ALIKE or static:
         return None
     count = next(len(operand.numbers) for operand in operands if isinstance(operand, Each))
+    each = (number for operand in operands if isinstance(operand, Each) for number in operand.numbers)
+    if any(isinstance(number, jax.core.Tracer) for number in each):
+        return Each(_traced_one_by_one(formula, operands, count))
     rows = zip(*(_spread(operand, count) for operand in operands), strict=True)
     return Each(_one_by_one(formula)(tuple(rows)))
 
@@ -106,3 +156,16 @@ def _spread(operand: Any, count: int) -> Sequence[Any]:
 def _one_by_one(formula: Callable[..., Any]) -> Callable[..., Any]:
     one = jax.jit(lambda *numbers: formula(Namespace, *numbers))
     return jax.jit(lambda rows: tuple(one(*row) for row in rows))
+
+
+def _traced_one_by_one(formula: Callable[..., Any], operands: Sequence[Any], count: int) -> list[Any]:
+    """The same in traced code, where what follows from Python's numbers alone is computed once, by Python."""
+    known = [isinstance(operand, (int, float)) for operand in operands]
+
+    @jax.jit
+    def one(*numbers: Any) -> Any:
+        left = iter(numbers)
+        return formula(Folding, *(float(o) if k else next(left) for o, k in zip(operands, known, strict=True)))
+
+    columns = [_spread(operand, count) for operand, k in zip(operands, known, strict=True) if not k]
+    return [one(*row) for row in zip(*columns, strict=True)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -18,8 +20,8 @@ barrier: Callable[[Any], Any] = lax.optimization_barrier
 class Namespace(Defaults):
     """JAX's functions under the names that formulas use."""
 
-    where = staticmethod(jnp.where)
-    isfinite = staticmethod(jnp.isfinite)
+    where: Callable[..., Any] = staticmethod(jnp.where)
+    isfinite: Callable[..., Any] = staticmethod(jnp.isfinite)
     sqrt = staticmethod(jnp.sqrt)
     abs = staticmethod(jnp.abs)
     sum = staticmethod(jnp.sum)
@@ -52,8 +54,12 @@ class Namespace(Defaults):
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
-        """The largest over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
+        """The largest size over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
         keep = axes is not None
+        if x.dtype.itemsize < 8:  # the bits of sizes are in the order of the numbers, NaN's last
+            whole = np.dtype(f"int{8 * x.dtype.itemsize}")
+            bits = lax.bitcast_convert_type(x, whole) & np.iinfo(whole).max
+            return lax.bitcast_convert_type(jnp.max(bits, axis=axes, keepdims=keep, initial=0), x.dtype)
         lost = jnp.any(x != x, axis=axes, keepdims=keep)
         return jnp.where(lost, jnp.nan, jnp.max(x, axis=axes, keepdims=keep, initial=0.0))
 
@@ -70,8 +76,16 @@ class Namespace(Defaults):
 
     @staticmethod
     def iota(x: Any) -> Any:
-        """The number of each element."""
-        return lax.iota(np.int64, x.size).reshape(x.shape)
+        """The number of each element, sharded as the elements are."""
+        if not isinstance(x.size, int):  # symbolic
+            return lax.iota(np.int64, x.size).reshape(x.shape)
+        sharding = jax.typeof(x).sharding
+        where = sharding if any(sharding.spec) else None  # an Explicit mesh would compute each on all devices
+        dtype, number, stride = np.int64 if x.size >= 2**31 else np.int32, jnp.zeros(x.shape, np.int32), 1
+        for axis in reversed(range(x.ndim)):
+            own = lax.broadcasted_iota(dtype, x.shape, axis, out_sharding=where)
+            number, stride = number + own * stride if axis < x.ndim - 1 else own, stride * x.shape[axis]
+        return number
 
     @staticmethod
     def int32(x: Any) -> Any:
@@ -96,7 +110,9 @@ class Namespace(Defaults):
 
     @staticmethod
     def high_half(x: Any) -> Any:
-        """The number without the lower half of its bits."""
+        """The number without the lower half of its bits; of one number by Veltkamp's split, since a TPU has no bits."""
+        if x.ndim == 0:
+            return _upper(lax.stop_gradient(x))
         bits = lax.bitcast_convert_type(lax.stop_gradient(x), np.uint64) & np.uint64(0xFFFFFFFFF8000000)
         return lax.bitcast_convert_type(bits, np.float64)
 
@@ -109,3 +125,35 @@ class Namespace(Defaults):
         ends = [*starts[1:], len(index)]
         runs = [lax.slice_in_dim(vector, index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
         return lax.concatenate(runs, 0) if len(runs) > 1 else runs[0]
+
+
+def _upper(x: Any) -> Any:
+    """A number rounded to 26 bits; a large one is made smaller first, so that nothing overflows."""
+    large = jnp.abs(x) > 2.0**990
+    near = x * jnp.where(large, 2.0**-30 * (1.0 - 2.0**-25), 1.0)
+    more = near * (2.0**27 + 1.0)
+    return jnp.where(jnp.isfinite(x), (more - (more - near)) * jnp.where(large, 2.0**30, 1.0), x)
+
+
+class Folding(Namespace):
+    """The same, where what follows from Python's numbers alone is no operation of JAX."""
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Elementwise choice."""
+        if isinstance(condition, bool):
+            return yes if condition else no
+        return lax.select(condition, *(np.float64(x) if isinstance(x, float) else x for x in (yes, no)))
+
+    @staticmethod
+    def isfinite(x: Any) -> Any:
+        """Whether neither NaN nor infinite."""
+        return math.isfinite(x) if isinstance(x, float) else jnp.isfinite(x)
+
+    @staticmethod
+    def rounded(x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype."""
+        if not isinstance(x, float):
+            return Namespace.rounded(x, dtype)
+        with np.errstate(over="ignore"):
+            return float(np.dtype(dtype).type(x))

@@ -26,6 +26,7 @@ from gradxform_jax._namespace import Namespace, barrier
 
 _SMALL = 1 << 13
 _LARGE = 1 << 16
+_MOST = 64
 _SHORTEST, _LONGEST, _VECTOR = 32, 300, 8
 """The lengths of rows, which are of whole vectors: of others, XLA adds up what is left with more rounding."""
 _HEAVY = 1 / 16
@@ -38,6 +39,25 @@ def norms(leaves: Sequence[Any], ord: float) -> list[Any]:
     large = _large(leaves, ord)
     found = dict(zip(large, _large_norms(tuple(leaves[i] for i in large), True), strict=True)) if large else {}
     return [found[i] if i in found else _norm_alone(leaf, None, ord) for i, leaf in enumerate(leaves)]
+
+
+@jax.custom_jvp
+def total(leaves: tuple[Any, ...]) -> Any:
+    """The 2-norm of all leaves together, of which none is of 64 bits."""
+    large = _large(leaves, 2)
+    sums = [_square_sum_alone(leaf) for i, leaf in enumerate(leaves) if i not in set(large)]
+    if large:
+        sums.append(lax.platform_dependent(*(leaves[i] for i in large), cpu=_total_in_rows, default=_total))
+    return jnp.sqrt(functools.reduce(jnp.add, sums))
+
+
+@total.defjvp
+def _total_jvp(primals: Any, tangents: Any) -> Any:
+    with jax.enable_x64(True):
+        (leaves,), (changes,) = primals, tangents
+        value = total(leaves)
+        along = [_along_leaf(leaf, tangent, value) for leaf, tangent in zip(leaves, changes, strict=True)]
+        return value, functools.reduce(jnp.add, along)
 
 
 def vector(leaves: Sequence[Any], ord: float, whole: bool) -> Any:
@@ -86,6 +106,8 @@ def _stacked(found: Sequence[Any]) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     """The norm of an array, or the norms over some axes, which stay as ones."""
+    if ord == 2 and axes is None and not has_double([leaf]):
+        return jnp.sqrt(_square_sum(leaf))
     return norm_over(Namespace, leaf, axes, ord)
 
 
@@ -108,7 +130,15 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
         return found, Pair(change, nothing, nothing) if isinstance(found, Pair) else change
 
 
-_norm_alone = jax.jit(norm, static_argnums=(1, 2))  # of leaves of one shape, traced once
+def _square_sum(leaf: Any) -> Any:
+    """The sum of the squares of a leaf's elements, in float64."""
+    if jnp.iscomplexobj(leaf):
+        return jnp.sum(jnp.square(_wide(leaf.real))) + jnp.sum(jnp.square(_wide(leaf.imag)))
+    return jnp.sum(jnp.square(_wide(leaf)))
+
+
+# Of leaves of one shape, traced once.
+_norm_alone, _square_sum_alone = jax.jit(norm, static_argnums=(1, 2)), jax.jit(_square_sum)
 
 
 def _power(share: Any, exponent: float) -> Any:
@@ -143,8 +173,9 @@ def _wide(x: Any) -> Any:
 
 
 def _large(leaves: Sequence[Any], ord: float) -> list[int]:
-    """The places of leaves that can be cut."""
-    return [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
+    """The places of leaves that can be cut: of many, the largest, since XLA compiles each of them twice."""
+    found = [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
+    return sorted(sorted(found, key=lambda i: -leaves[i].size)[:_MOST])
 
 
 def _cut(leaf: Any) -> tuple[int, int] | None:
@@ -174,12 +205,28 @@ def _large_norms(leaves: tuple[Any, ...], apart: bool) -> Any:
 
     def in_rows(*leaves: Any) -> Any:
         totals, heaviest = zip(*map(_rows, leaves), strict=True)
-        total, heavy, least = jnp.stack(totals), jnp.stack(heaviest), np.array([leaf.size for leaf in leaves])
-        fits = jnp.isfinite(total) & (total > least * _ONLY_ROUNDING_LOST) & (heavy < total * _HEAVY)
-        sound = jnp.all(fits | (total != total))
+        sound = jnp.all(_is_sound(jnp.stack(totals), jnp.stack(heaviest), np.array([leaf.size for leaf in leaves])))
         return lax.cond(sound, lambda: together(list(map(jnp.sqrt, totals))), lambda: exactly(*leaves))
 
     return lax.platform_dependent(*leaves, cpu=in_rows, default=exactly)
+
+
+def _total(*leaves: Any) -> Any:
+    return functools.reduce(jnp.add, map(_square_sum_alone, leaves))
+
+
+def _total_in_rows(*leaves: Any) -> Any:
+    """The same; a row counts as heavy if it holds much of the sum of all leaves."""
+    totals, heaviest = zip(*map(_rows, leaves), strict=True)
+    total, heavy = functools.reduce(jnp.add, totals), functools.reduce(jnp.maximum, heaviest)
+    return lax.cond(_is_sound(total, heavy, sum(leaf.size for leaf in leaves)), lambda: total, lambda: _total(*leaves))
+
+
+def _is_sound(total: Any, heaviest: Any, size: Any) -> Any:
+    """Whether what is added up from rows is right; NaN is."""
+    heavy = lax.convert_element_type(heaviest, np.float64)
+    fits = jnp.isfinite(total) & (total > size * _ONLY_ROUNDING_LOST) & (heavy < total * _HEAVY)
+    return fits | (total != total)
 
 
 @_large_norms.defjvp
@@ -187,20 +234,24 @@ def _large_norms_jvp(apart: bool, primals: Any, tangents: Any) -> Any:
     with jax.enable_x64(True):
         (leaves,), (changes,) = primals, tangents
         values = _large_norms(leaves, apart)
-        along = []
-        for leaf, tangent, value in zip(leaves, changes, values, strict=True):
-            share = jnp.abs(_wide(leaf)) / jnp.where(value > 0, value, 1.0)
-            along.append(jnp.sum(share * _along(_sign(leaf), tangent)))
+        along = list(map(_along_leaf, leaves, changes, values))
         return values, tuple(along) if apart else jnp.stack(along)
+
+
+def _along_leaf(leaf: Any, tangent: Any, norm: Any) -> Any:
+    """The change of a norm with a leaf's."""
+    share = jnp.abs(_wide(leaf)) / jnp.where(norm > 0, norm, 1.0)
+    return jnp.sum(share * _along(_sign(leaf), tangent))
 
 
 @jax.jit
 def _rows(leaf: Any) -> tuple[Any, Any]:
-    """The sum of a leaf's squares, and the largest of its rows', both in float64."""
+    """The sum of a leaf's squares, in float64, and the largest of its rows'."""
     axis, length = _cut(leaf) or (0, 1)
-    rows = leaf.reshape(*leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :])
+    cut = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
+    rows = barrier(leaf.reshape(cut))  # XLA sums squares up to twenty times slower where a reshape may come in between
     sums = jnp.sum(jnp.square(rows), axis=tuple(range(axis + 1, rows.ndim)))
-    return jnp.sum(lax.convert_element_type(sums, np.float64)), lax.convert_element_type(jnp.max(sums), np.float64)
+    return jnp.sum(lax.convert_element_type(sums, np.float64)), jnp.max(sums)
 
 
 def has_double(leaves: Sequence[Any]) -> bool:

@@ -24,8 +24,8 @@ from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
 
 _OPTAX = "optax.clip_by_global_norm"
-_HALVES = ((2.0**-190, 2.0**-126), (2.0**-100, 2.0**-64))
-"""Below the first number, a factor is applied in two steps, of which the first is this power of two."""
+_FAR = 2.0**126
+"""A factor beyond it, or below its inverse, is applied in two steps, the first of which is this power of two."""
 
 
 class JAX(Plain):
@@ -171,27 +171,34 @@ def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
 
 @jax.jit
 def _multiply_one(leaf: Any, factor: Any) -> Any:
-    return _multiply([leaf], factor)[0]
+    power, inverse = _powers(factor)
+    return _times(leaf, factor, *barrier((_single(power), _single(factor * inverse), factor == 1)))
 
 
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
-    # Behind the barrier, XLA makes these numbers once and not in every leaf's loop, nor one constant of a pair's two.
-    halves = barrier(_halves(factors))
-    untouched = barrier(factors == 1)
-    each = zip(leaves, *(_places(part, len(leaves)) for part in (factors, *halves, untouched)), strict=True)
-    return [_times(leaf, *numbers) for leaf, *numbers in each]
+    # Quotients XLA computes once, and what is cheaper anew in the loop of every leaf. Without the barrier, it makes one
+    # constant of two, of which no product is in the range.
+    power, inverse = _powers(factors)
+    numbers = factors, *barrier((_single(1.0 / inverse), _single(factors / power), factors == 1))
+    each = zip(leaves, *(_places(part, len(leaves)) for part in numbers), strict=True)
+    return [_times(leaf, *own) for leaf, *own in each]
 
 
 def _places(numbers: Any, count: int) -> list[Any]:
     return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
 
 
-def _halves(factor: Any) -> tuple[Any, Any]:
-    """Two float32 numbers whose product is a factor that float32 may not hold."""
-    coarse = jnp.asarray(1.0)
-    for below, power in reversed(_HALVES):
-        coarse = jnp.where(jnp.abs(factor) < below, power, jnp.where(jnp.abs(factor) > 1 / below, 1 / power, coarse))
-    return lax.convert_element_type(coarse, np.float32), lax.convert_element_type(factor / coarse, np.float32)
+def _powers(factor: Any) -> tuple[Any, Any]:
+    """A power of two that leaves to float32 what is left of a factor, and its inverse."""
+    size = jnp.abs(factor)
+    small, large = size < 1 / _FAR, size > _FAR
+    near, one, far = (np.float64(power) for power in (1 / _FAR, 1.0, _FAR))
+    choose = jnp.where if factor.ndim else lax.select  # which has fewer operations, and broadcasts nothing
+    return choose(small, near, choose(large, far, one)), choose(small, far, choose(large, near, one))
+
+
+def _single(x: Any) -> Any:
+    return lax.convert_element_type(x, np.float32)
 
 
 def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> Any:
@@ -204,11 +211,12 @@ def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> An
 
     is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
     product = lax.complex(scaled(leaf.real), scaled(leaf.imag)) if is_complex else scaled(leaf)
-    return weak_as(leaf, jnp.where(untouched, leaf, product))
+    return weak_as(leaf, (lax.select if untouched.ndim == 0 else jnp.where)(untouched, leaf, product))
 
 
 def _times_over(leaf: Any, factor: Any) -> Any:
-    return _times(leaf, factor, *_halves(factor), factor == 1)
+    power, inverse = _powers(factor)
+    return _times(leaf, factor, *barrier((_single(1.0 / inverse), _single(factor / power), factor == 1)))
 
 
 @jax.jit

@@ -45,9 +45,9 @@ def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) 
 
 def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
     within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
+    limit = xp.where(within, 1.0, xp.where(max_norm < 0, 0.0, max_norm))
     divisor = xp.where(within, 1.0, norm)
-    factor = xp.where(max_norm < 0, 0.0, max_norm) / divisor
-    return xp.where(within, 1.0, xp.where(xp.isfinite(divisor), factor, float("nan")))
+    return limit / xp.where(xp.isfinite(divisor), divisor, float("nan"))
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:

@@ -71,7 +71,8 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
         count = stateful.stored(g, g.backend.compute(_counted, state.count, new, dtype=dtype), state.count)
-        limits = g.backend.compute(_percentile, history, count, new, stateful.between(g, p, 0.0, 100.0), window=length)
+        share = stateful.between(g, p, 0.0, 100.0)
+        limits = g.backend.compute(_percentile, history, count, new, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
     def start(params: Any) -> PercentileState:
@@ -118,11 +119,14 @@ def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: in
     return xp.where(here, _column(xp, norm), history)
 
 
-def _percentile(xp: Any, history: Array, count: Array, norm: Array, percentile: Array, *, window: int) -> Array:
+def _percentile(
+    xp: Any, history: Array, count: Array, norm: Array, percentile: Array, *, window: int, dtype: str
+) -> Array:
     """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
-    ordered = xp.sort(xp.stop_gradient(xp.where(numbers < _column(xp, filled), history, math.inf)))
+    given = xp.stop_gradient(xp.where(numbers < _column(xp, filled), history, math.inf))
+    ordered = xp.float64(xp.sort(xp.cast(given, dtype)))  # a TPU sorts no 64 bits
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (

@@ -1,0 +1,121 @@
+"""What JAX hands to a compiler for a GPU or a TPU, which need not be there: the operations of one update."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+SHAPES = {"weights": (256, 512), "kernel": (64, 3, 3, 64), "bias": (1 << 14,)}
+"""Of 16384 numbers at least; their rows and columns are fewer by far."""
+LEAF = 1 << 14
+_NAME = re.compile(r'= "?stablehlo\.(\w+)')
+_TYPE = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+\w*)>")
+_CALL = re.compile(r'= (?:func\.)?call @("[^"]+"|[\w.]+)\(')
+_FUNCTION = re.compile(r'^\s*func\.func \w+ @("[^"]+"|[\w.]+)\(')
+
+
+class Operation(NamedTuple):
+    """One operation: its name, what it takes and makes as sizes and dtypes, and the lines of each of its branches."""
+
+    name: str
+    given: list[tuple[int, str]]
+    made: list[tuple[int, str]]
+    branches: list[list[str]]
+
+
+def exported(tx: Any, dtype: str, platform: str, shapes: dict[str, tuple[int, ...]] = SHAPES) -> str:
+    """The StableHLO of one update."""
+    grads = {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, shape in shapes.items()}
+
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        return tx.update(grads, state, params)
+
+    state = jax.eval_shape(tx.init, grads)
+    return export.export(jax.jit(step), platforms=[platform])(grads, state, grads).mlir_module()
+
+
+def operations(module: str) -> Iterator[Operation]:
+    """The operations of a module; those in the regions of others as well."""
+    lines = module.splitlines()
+    for at, line in enumerate(lines):
+        name = _NAME.search(line)
+        if name:
+            yield _operation(name[1], lines, at)
+
+
+def _operation(name: str, lines: list[str], at: int) -> Operation:
+    branches: list[list[str]] = []
+    if lines[at].endswith("({"):
+        indent, branch = " " * (len(lines[at]) - len(lines[at].lstrip())), []
+        while not lines[at].startswith(indent + "})"):
+            at += 1
+            if lines[at].startswith((indent + "}, {", indent + "})")):
+                branches, branch = [*branches, branch], []
+            else:
+                branch.append(lines[at])
+    given, arrow, made = lines[at].rpartition(" : ")[2].partition("->")
+    return Operation(name, _arrays(given), _arrays(made if arrow else given), branches)
+
+
+def _arrays(types: str) -> list[tuple[int, str]]:
+    return [(math.prod(map(int, filter(None, dims.split("x")))), dtype) for dims, dtype in _TYPE.findall(types)]
+
+
+def faults(module: str) -> set[str]:
+    """What an accelerator does one after the other, and what a TPU has not or has with the range of float32."""
+    found = set()
+    for operation in operations(module):
+        name, wide = operation.name, any(_is_wide(dtype) for _, dtype in operation.given + operation.made)
+        leaf_given, leaf_made = (
+            any(size >= LEAF and _is_wide(dtype) for size, dtype in part) for part in (operation.given, operation.made)
+        )
+        if name in ("while", "if") or (name == "case" and _chooses(operation)):
+            found.add(name)
+        if name in ("bitcast_convert", "sort") and wide:
+            found.add(f"{name} of 64 bits")
+        if name == "reduce" and leaf_given:
+            found.add("sum of 64 bits")
+        elif leaf_made:
+            found.add("elements of 64 bits")
+    return found
+
+
+def _is_wide(dtype: str) -> bool:
+    return dtype in ("f64", "i64", "ui64")
+
+
+def _chooses(operation: Operation) -> bool:
+    """Whether a case has branches that compute; JAX writes the choice of a platform as one as well, of constants."""
+    return len(operation.branches) > 1 and any(
+        "stablehlo.constant" not in line and "stablehlo.return" not in line
+        for branch in operation.branches
+        for line in branch
+    )
+
+
+def counted(module: str) -> int:
+    """The number of operations but constants, of functions each time that they are called."""
+    own: dict[str, int] = {}
+    calls: dict[str, Counter[str]] = {}
+    name = ""
+    for line in module.splitlines():
+        function, call = _FUNCTION.match(line), _CALL.search(line)
+        if function:
+            name = function[1]
+            own[name], calls[name] = 0, Counter()
+        elif call:
+            calls[name][call[1]] += 1
+        elif _NAME.search(line) and "stablehlo.constant" not in line:
+            own[name] += 1
+
+    def total(name: str) -> int:
+        return own[name] + sum(times * total(other) for other, times in calls[name].items())
+
+    return total("main")

@@ -1,0 +1,113 @@
+"""What is lowered for GPUs and TPUs: no loop, no branch, nothing that a TPU has not; and how much of it there is."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+import gradxform as gx
+
+jax = pytest.importorskip("jax")
+jnp, optax = jax.numpy, pytest.importorskip("optax")
+
+from jax_export import counted, exported, faults  # noqa: E402
+from jax_mesh import TRANSFORMS  # noqa: E402
+
+SUMS = "sum of 64 bits"
+"""A TPU's float64 is two float32 numbers with the range of one: the squares of what is above 1e19 overflow."""
+ELEMENTS = "elements of 64 bits"
+"""Fused into the loop that rounds them to float32; none is larger than the result or what it is made of."""
+NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(")
+NORMS += ("clip_zscore(", "normalize_norm(", "normalize_global_norm(")
+NOT_MENDED: dict[str, set[str]] = {
+    **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},  # to be sums of pairs of float32 numbers
+    **{words: {ELEMENTS} for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "accumulate(")},
+    "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
+}
+"""What is left by transforms whose expressions hold these words; the last that fits alone for the norm of order inf."""
+
+
+def left(expression: str) -> set[str]:
+    """What a transform is known to leave."""
+    if "ord=float('inf')" in expression:
+        return NOT_MENDED["ord=float('inf')"]
+    return {fault for words, found in NOT_MENDED.items() if words in expression for fault in found}
+
+
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=lambda tx: repr(tx)[:40])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_for_a_tpu(dtype: str, tx: Any) -> None:
+    assert faults(exported(tx, dtype, "tpu")) == left(repr(tx))
+
+
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=lambda tx: repr(tx)[:40])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_for_a_gpu(dtype: str, tx: Any) -> None:
+    assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS}  # which a GPU has, with the range of float64
+
+
+def test_what_is_looked_for_is_found() -> None:
+    def looped(g: Any) -> Any:
+        return jax.lax.fori_loop(0, 3, lambda _, x: x + 1, g)
+
+    def branched(g: Any) -> Any:
+        return jax.lax.cond(g.sum() > 0, lambda: g * 2, lambda: g)
+
+    def split(g: Any) -> Any:
+        with jax.enable_x64(True):
+            return jax.lax.bitcast_convert_type(jnp.float64(g.sum()), jnp.int64).astype(jnp.float32) * g
+
+    def ordered(g: Any) -> Any:
+        with jax.enable_x64(True):
+            return jnp.sort(g[:4].astype(jnp.float64)).sum().astype(jnp.float32) * g
+
+    wanted = {looped: "while", branched: "case", split: "bitcast_convert of 64 bits", ordered: "sort of 64 bits"}
+    for function, fault in wanted.items():
+        tx = optax.stateless_with_tree_map(lambda g, _, function=function: function(g))
+        assert fault in faults(exported(tx, "float32", "tpu"))
+
+
+# --- how much there is to compile ------------------------------------------------------------------------------------
+
+
+def llama(layers: int | None = None) -> dict[str, tuple[int, ...]]:
+    """The shapes of Llama-7B; with its layers in one leaf each, as in a scan, if no number is given."""
+    square, wide = (4096, 4096), (11008, 4096)
+    layer = dict.fromkeys("qkvo", square) | {"gate": wide, "up": wide, "down": wide[::-1], "n1": (4096,), "n2": (4096,)}
+    ends = {"embedding": (32000, 4096), "head": (32000, 4096), "norm": (4096,)}
+    if layers is None:
+        return ends | {name: (32, *shape) for name, shape in layer.items()}
+    return ends | {f"{i}/{name}": shape for i in range(layers) for name, shape in layer.items()}
+
+
+def _chain_of_optax() -> Any:
+    return optax.chain(optax.clip_by_block_rms(5.0), optax.clip_by_global_norm(1.0), optax.scale(-0.1))
+
+
+CHAIN = gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
+WITH_OPTAX = {
+    "clip_global_norm": (gx.clip_global_norm(1.0), lambda: optax.clip_by_global_norm(1.0), 1.0),
+    # The rest of a factor that float32 cannot hold, the limit as float32 has it, and numbers that are not finite:
+    "clip_norm": (gx.clip_norm(1.0), lambda: optax.clip_by_block_rms(1.0), 3.7),
+    "clip_rms": (gx.clip_rms(1.0), lambda: optax.clip_by_block_rms(1.0), 3.8),
+    "chain": (CHAIN, _chain_of_optax, 1.8),
+}
+"""How many times the operations of optax there may be."""
+
+
+@pytest.mark.parametrize("name", WITH_OPTAX)
+def test_operations_of_291_leaves(name: str) -> None:
+    ours, theirs, most = WITH_OPTAX[name]
+    of = functools.partial(exported, dtype="float32", platform="cuda", shapes=llama(32))
+    assert len(llama(32)) == 291
+    assert counted(of(ours)) <= most * counted(of(theirs()))
+
+
+@pytest.mark.parametrize("tx", [gx.clip_global_norm(1.0), gx.clip_norm(1.0), CHAIN, gx.ema(0.9)], ids=repr)
+def test_layers_in_one_leaf_need_no_temporaries(tx: Any) -> None:
+    grads = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in llama().items()}
+    state = jax.eval_shape(tx.init, grads)
+    compiled = jax.jit(lambda g, s: tx.update(g, s)).lower(grads, state).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1 << 16  # of 27 GB
