@@ -20,11 +20,6 @@ def to(x: Any, dtype_: Any) -> Any:
     return x if x.dtype == dtype_ else tf.cast(x, dtype_)
 
 
-def accumulation(dtype_: Any) -> Any:
-    """The dtype that values of another one are multiplied in."""
-    return tf.float32 if dtype_ in (tf.float16, tf.bfloat16) else dtype_
-
-
 def wide(operand: Any) -> Any:
     """A number or a tensor in float64; a pair of tensors as it is."""
     if isinstance(operand, Pair):

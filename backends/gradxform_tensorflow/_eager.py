@@ -1,17 +1,14 @@
-"""What can be done where operations run at once: read values where that is free, and branch by them."""
+"""What can be done where operations run at once: read values where that is free."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
-
-_LARGE = 1 << 15
-"""For a tensor of more elements, a branch costs less than one more pass."""
 
 
 def readable(tensors: Iterable[Any]) -> bool:
@@ -21,30 +18,15 @@ def readable(tensors: Iterable[Any]) -> bool:
     given = list(tensors)
     if not all(hasattr(kind, "numpy") for kind in {type(tensor) for tensor in given}):
         return False
-    return _has_only_cpus() or all("CPU:" in tensor.device for tensor in given)
+    return has_only_cpus() or all("CPU:" in tensor.device for tensor in given)
 
 
 @functools.cache
-def _has_only_cpus() -> bool:
+def has_only_cpus() -> bool:
+    """Whether this process sees no accelerator."""
     return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
 
 def view(tensor: Any) -> Any:
     """A tensor's memory as a NumPy array that cannot be written to; bfloat16 is copied to float32."""
     return np.asarray(memoryview(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor))
-
-
-def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """One of two results; neither branch may have a side effect."""
-    if tf.executing_eagerly():
-        return yes() if bool(condition) else no()
-    return tf.cond(condition, yes, no)
-
-
-def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
-    """A tensor, bit by bit, or what is made instead of it."""
-    if tf.executing_eagerly():
-        return yes if bool(condition) else no()
-    if (yes.shape.num_elements() or 0) > _LARGE:
-        return tf.cond(condition, lambda: yes, no)
-    return tf.where(condition, yes, no())

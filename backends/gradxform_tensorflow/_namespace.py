@@ -24,7 +24,6 @@ class Namespace(Defaults):
     cos = staticmethod(tf.cos)
     sin = staticmethod(tf.sin)
     floor = staticmethod(tf.floor)
-    sort = staticmethod(tf.sort)
     reshape = staticmethod(tf.reshape)
     zeros_like = staticmethod(tf.zeros_like)
     ones_like = staticmethod(tf.ones_like)
@@ -63,6 +62,11 @@ class Namespace(Defaults):
         bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
         power = tf.bitcast(bits, tf.float64)
         return tf.where(tf.math.is_finite(x) & (power > 0.0), power, tf.ones_like(x))
+
+    @staticmethod
+    def sort(x: Any) -> Any:
+        """The numbers along the last axis, the smallest first: `tf.sort` reads the number of the axis in eager code."""
+        return -tf.math.top_k(-x, x.shape[-1]).values
 
     @staticmethod
     def isfinite(x: Any) -> Any:

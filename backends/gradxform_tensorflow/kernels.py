@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import tensorflow as tf
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
-from gradxform.numerics import rescale
+from gradxform.numerics import formulas, rescale
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _eager, _multiply, _norms
+from gradxform_tensorflow import _eager, _graph, _multiply, _norms
 from gradxform_tensorflow._namespace import Namespace
 from gradxform_tensorflow.plain import Plain
 
@@ -37,16 +38,50 @@ class TensorFlow(Readable, Plain):
             if _eager.readable(leaves):
                 with np.errstate(all="ignore"):
                     return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
-            if ord == 2:
+            if ord == 2 and not tf.executing_eagerly() and not _graph.is_xla():
                 return _norms.norms(leaves)
-        return super().norms(leaves, ord)
+        return _on_accelerator(super().norms, leaves, ord=ord)
+
+    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes."""
+        return _on_accelerator(super().norm_over, leaf, axes=axes, ord=ord)
+
+    def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+        """Sums over some axes."""
+
+        def kernel(leaf: Any, weights: Any) -> Any:
+            return super(TensorFlow, self).sum_over(leaf, axes, weights)
+
+        return _on_accelerator(kernel, leaf, weights)
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements; in graphs by XLA, which does not write what is in float64 to memory."""
+        if formula is formulas.same and factors is None:  # half precision in float32
+            return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
+
+        def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
+            return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
+
+        given = columns, numbers, factors
+        return list((_graph.fused(kernel, given) if _graph.is_function() else kernel)(*given))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
-        """Each leaf times its factor; if all factors are one, the leaves as they are."""
+        """Each leaf times its factor; if all factors are known to be one, the leaves as they are."""
+        if _graph.is_xla() and not any(leaf.dtype in _DOUBLE for leaf in leaves):
+            return super().multiply(leaves, factors, inplace)
         return _multiply.multiply(leaves, factors)
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
+        if _graph.is_xla():
+            return super().multiply_over(leaf, factor, inplace)
         return _multiply.multiply_over(leaf, factor)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
@@ -63,6 +98,14 @@ class TensorFlow(Readable, Plain):
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""
         return _norms.own(function, leaves, axes)
+
+
+def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    """What a kernel comes to, by XLA within a graph where there is an accelerator: its sums are slower on the CPU."""
+    kernel = functools.partial(kernel, **static)
+    if _graph.is_function() and not _eager.has_only_cpus():
+        kernel = _graph.fused(kernel, arrays)
+    return kernel(*arrays)
 
 
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:

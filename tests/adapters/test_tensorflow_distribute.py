@@ -30,6 +30,7 @@ ROWS = [([1, 1, 4], [[3.0], [1.0], [2.0]]), ([1, 4, 2], [[2.0], [6.0], [3.0]])]
 TABLE = np.float32([[0.0], [6.0], [3.0], [0.0], [8.0]])
 FEWER_ROWS = [([1, 1, 4], [[3.0], [1.0], [2.0]]), ([1], [[2.0]])]
 FEWER_TABLE = np.float32([[0.0], [6.0], [0.0], [0.0], [2.0]])
+LARGE = [np.random.default_rng(i).standard_normal(20_001, dtype=np.float32) for i in range(2)]
 STATEFUL = {
     "trace": gx.chain(gx.clip_norm(5.0), gx.trace(0.9)),
     "accumulate": gx.accumulate(gx.chain(gx.ema(0.9), gx.clip_global_norm(1.0)), 2),
@@ -100,6 +101,10 @@ def ours(tx: Any) -> Callable[[Any], Any]:
 def by_hand(pairs: Any) -> Any:
     clipped, _ = tf.clip_by_global_norm([g for g, _ in pairs], 1.0)
     return zip(clipped, [v for _, v in pairs], strict=True)
+
+
+def large(i: int) -> list[Any]:
+    return [LARGE[i]]
 
 
 def sparse(rows: Any) -> Callable[[int], list[Any]]:
@@ -285,6 +290,7 @@ def cases(strategy: Any, compiled: bool) -> dict[str, Any]:
         "clip_value": moved(strategy, compiled, ours(gx.clip_value(3.0)), different),
         "below the limit": moved(strategy, compiled, ours(gx.clip_norm(100.0)), different),
         "None": moved(strategy, compiled, ours(gx.clip_global_norm(1.0)), with_none),
+        "large": moved(strategy, compiled, ours(gx.clip_norm(1.0)), large),
         "sparse": moved(strategy, compiled, ours(gx.clip_norm(1.0)), sparse(ROWS)),
         "sparse, fewer rows": moved(strategy, compiled, ours(gx.clip_norm(1.0)), sparse(FEWER_ROWS)),
         "one replica": moved(one, compiled, ours(CHAIN), lambda _: summed),
@@ -364,6 +370,11 @@ SUMS = [sum(BY_REPLICA), sum(BY_REPLICA) * 2]
 def test_different_gradients_are_summed_before_they_are_transformed(case: Any, name: str, tx: Any) -> None:
     summed = [sum(BY_REPLICA), BY_REPLICA[1] * 2 + BY_REPLICA[0] * 2]
     assert_bits(list(map(np.float32, case[name])), [-g for g in tx(summed)])
+
+
+def test_large_gradients_whose_kernel_depends_on_the_device(case: Any) -> None:
+    (wanted,) = gx.clip_norm(1.0)([sum(LARGE)])
+    assert_ulp(np.float32(case["large"][0]), -wanted)
 
 
 def test_none_stays_none(case: Any) -> None:

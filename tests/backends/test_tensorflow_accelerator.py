@@ -1,0 +1,288 @@
+"""TensorFlow on an accelerator, as far as CPUs show it: the graph of each transform, and what is read in eager code.
+
+Graphs are those that are traced where an accelerator is seen, and those of a process that has only CPUs. Eager tensors
+are taken for those of an accelerator, and what would read their values is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support import NAN, assert_right, f32
+
+import gradxform as gx
+from gradxform.proof import parity, rows
+from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.rows import Row
+from gradxform.testing import max_ulp
+
+tf = pytest.importorskip("tensorflow")
+from tensorflow.python.framework import function_def_to_graph, ops  # noqa: E402
+
+from gradxform_tensorflow import _eager, _norms  # noqa: E402
+
+CLIP = gx.clip_global_norm(1.0)
+TRANSFORMS = [
+    gx.clip_value(0.5),
+    gx.clip_norm(1.0),
+    gx.clip_norm(1.0, ord=1),
+    gx.clip_norm(1.0, ord=math.inf),
+    gx.clip_norm(0.1, axes=0),
+    gx.clip_norm(0.1, axes=-1),
+    CLIP,
+    gx.clip_average_norm(1e-3),
+    gx.clip_rms(0.1),
+    gx.clip_adaptive(0.01, axes=0),
+    gx.clip_percentile(50, 4),
+    gx.clip_zscore(2.0),
+    gx.normalize_norm(),
+    gx.normalize_global_norm(),
+    gx.centralize(axes=0),
+    gx.centralize(axes=-1),
+    gx.sign(),
+    gx.zero_nonfinite(),
+    gx.scale(0.3),
+    gx.scale(1e-40),
+    gx.scale_by_schedule(lambda step: 0.3 / (step + 1.0)),
+    gx.add_decayed_weights(0.1),
+    gx.add_noise(0.1, seed=0),
+    gx.ema(0.9),
+    gx.trace(0.9),
+    gx.accumulate(CLIP, 2),
+    gx.skip_nonfinite(CLIP),
+    gx.skip_large(CLIP, 1e9),
+    gx.measure(CLIP),
+    gx.freeze("*s"),
+    gx.stop(),
+    gx.identity(),
+    gx.elementwise(tf.tanh),
+    gx.masked(CLIP, "*s"),
+    gx.partition({"*s": gx.scale(2.0)}, default=CLIP),
+    gx.chain(gx.clip_value(0.5), CLIP, gx.scale(-0.1)),
+]
+DTYPES = ("float32", "float16", "bfloat16")
+BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge")
+JOINS = ("Concat", "ConcatV2", "DynamicStitch", "ParallelConcat")
+ON_CPU = ("clip_norm(1.0, ord=1)", "clip_norm(0.1, axes=", "clip_adaptive(", "centralize(")
+"""What is in float64 in the graph of a process with CPUs alone, where XLA's sums take longer than the copy."""
+
+
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the process see an accelerator, on which all tensors lie."""
+    monkeypatch.setattr(_eager, "has_only_cpus", lambda: False)
+    monkeypatch.setattr(_eager, "readable", lambda tensors: False)
+
+
+def tree(count: int, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    """Gradients by names, of which every other one ends with an s."""
+    rng = np.random.default_rng(0)
+    return {f"w{i}" + "s" * (i % 2): tf.constant(rng.standard_normal(shape), dtype) for i in range(count)}
+
+
+def graphs(step: Any, *given: Any) -> Iterator[Any]:
+    """The graph of a function, and those of the functions in it but for what XLA compiles."""
+    graph = tf.function(step, autograph=False).get_concrete_function(*given).graph
+    yield graph
+    for function in graph.as_graph_def().library.function:
+        if not function.attr["_XlaMustCompile"].b:
+            yield function_def_to_graph.function_def_to_graph(function)
+
+
+def operations(tx: gx.GradientTransformation, given: Any) -> list[Any]:
+    """Those of a step."""
+    found = graphs(lambda grads, state: tx.update(grads, state, grads), given, tx.init(given))
+    return [operation for graph in found for operation in graph.get_operations()]
+
+
+def kinds(found: Any) -> set[str]:
+    """The types of operations."""
+    return {operation.type for operation in found}
+
+
+def copies(found: Any, size: int) -> set[str]:
+    """The types of those that make as many numbers of 64 bits as a leaf has."""
+    return {
+        operation.type
+        for operation in found
+        for output in operation.outputs
+        if output.dtype in (tf.float64, tf.complex128, tf.int64) and (output.shape.num_elements() or 0) >= size
+    }
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=repr)
+def test_no_branch_no_join_and_no_copy_in_float64(tx: Any, dtype: str, accelerator: None) -> None:
+    found = operations(tx, tree(2, (160, 130), dtype))
+    assert kinds(found).isdisjoint(BRANCHES + JOINS)
+    assert copies(found, 160 * 130) == set()
+
+
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=repr)
+def test_the_same_where_there_are_only_cpus(tx: Any) -> None:
+    found = operations(tx, tree(2, (160, 130), "float32"))
+    assert kinds(found).isdisjoint(BRANCHES + JOINS)
+    assert bool(copies(found, 160 * 130)) == repr(tx).startswith(ON_CPU)
+
+
+def test_what_is_looked_for_can_be_seen() -> None:
+    def step(grads: Any) -> Any:
+        joined = tf.concat([tf.reshape(leaf, [-1]) for leaf in grads.values()], 0)
+        return tf.cond(joined[0] > 0, lambda: tf.cast(joined, tf.float64), lambda: tf.zeros_like(joined, tf.float64))
+
+    found = [operation for graph in graphs(step, tree(2, (8,), "float32")) for operation in graph.get_operations()]
+    assert {"StatelessIf", "ConcatV2"} <= kinds(found)
+    assert "Cast" in copies(found, 16)
+
+
+def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
+    """Else each number of rows would be compiled for itself."""
+    unknown = tf.TensorSpec([None, 4], tf.float32)
+    for tx in (gx.add_decayed_weights(0.1), gx.clip_norm(1.0), gx.clip_norm(0.1, axes=0), gx.centralize(axes=0)):
+        step = tf.function(lambda leaf, tx=tx: tx([leaf], params=[leaf]), autograph=False)
+        library = step.get_concrete_function(unknown).graph.as_graph_def().library.function
+        assert not any(function.attr["_XlaMustCompile"].b for function in library), tx
+        leaf = np.ones((3, 4), np.float32)
+        assert max_ulp(step(tf.constant(leaf))[0].numpy(), tx([leaf], params=[leaf])[0]) <= 2
+
+
+@pytest.mark.parametrize(("tx", "most"), [(gx.clip_norm(1.0), 14), (CLIP, 12), (gx.scale(0.3), 3), (gx.ema(0.9), 8)])
+def test_operations_for_each_of_300_leaves(tx: Any, most: int, accelerator: None) -> None:
+    """Beside those that a tree has once; XLA makes few kernels of its function."""
+    counts = [len(operations(tx, tree(n, (8,), "float32"))) for n in (30, 330)]
+    assert (counts[1] - counts[0]) / 300 <= most
+
+
+# --- eager -----------------------------------------------------------------------------------------------------------
+
+READS = ("numpy", "_numpy", "__array__", "__bool__", "__float__", "__int__", "__index__", "__format__")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reads the values of eager tensors."""
+    found: list[str] = []
+    for name in READS:
+        kind = next(kind for kind in ops.EagerTensor.__mro__ if name in vars(kind))
+        own = vars(kind)[name]
+
+        def read(self: Any, *args: Any, own: Any = own, name: str = name, **kwargs: Any) -> Any:
+            found.append(name)
+            return own(self, *args, **kwargs)
+
+        monkeypatch.setattr(kind, name, read)
+    view = _eager.view
+
+    def seen(tensor: Any) -> Any:
+        found.append("view")
+        return view(tensor)
+
+    monkeypatch.setattr(_eager, "view", seen)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=repr)
+def test_eager_code_reads_nothing_from_an_accelerator(tx: Any, dtype: str, accelerator: None, reads: Any) -> None:
+    given = tree(6, (40, 5), dtype)
+    state = tx.init(given)
+    for _ in range(2):
+        _, state = tx.update(given, state, given)
+    assert reads == []
+
+
+def test_reads_are_seen(reads: Any) -> None:
+    found = tf.constant([1.0])
+    assert bool(found > 0) and float(found[0]) == 1.0 and found.numpy()[0] == 1.0
+    assert {"__bool__", "__float__", "numpy"} <= set(reads)
+    CLIP([found])
+    assert "view" in reads
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("row", rows.first(), ids=str)
+def test_right_numbers_on_an_accelerator(row: Row, mode: str, accelerator: None) -> None:
+    assert_right(row, ordinary_and_hard(row, "float32"), "tensorflow", mode)
+
+
+LEAVES = {
+    "normal": np.random.default_rng(0).standard_normal(50_000, dtype=np.float32),
+    "one row is heavy": np.where(np.arange(50_000) // 100 == 7, 3e3, 1e-3).astype(np.float32),
+    "squares overflow": np.full(50_000, 1e30, np.float32),
+    "squares underflow": np.full(50_000, 1e-30, np.float32),
+    "some of each": np.float32(10.0) ** np.linspace(-37, 37, 50_000, dtype=np.float32),
+    "in half precision": np.random.default_rng(0).standard_normal(50_000).astype(np.float16) * np.float16(1000.0),
+    "NaN": np.where(np.arange(50_000) == 7, np.float32(NAN), np.float32(1.0)),
+    "infinite": np.where(np.arange(50_000) == 7, np.float32(np.inf), np.float32(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_large_leaves_in_graphs_of_each_kind(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [LEAVES[name], f32(3.0, 4.0), LEAVES["normal"][:20_001]]
+    for tx in (gx.clip_norm(1e-3), gx.clip_global_norm(1.0)):
+        on_cpu = tf.function(tx.__call__)
+        compiled = tf.function(on_cpu, jit_compile=True)  # what was traced without XLA before
+        with monkeypatch.context() as patch:
+            patch.setattr(_eager, "has_only_cpus", lambda: False)
+            elsewhere = tf.function(tx.__call__)
+            found = [run(list(map(tf.constant, given))) for run in (on_cpu, compiled, elsewhere)]
+        for leaves in found:
+            for leaf, wanted in zip(leaves, parity.expected(tx, given).values(), strict=True):
+                assert max_ulp(_flushed(leaf.numpy()), _flushed(wanted)) <= 2, tx
+
+
+def _flushed(leaf: Any) -> Any:
+    """Without subnormal numbers, of which TensorFlow makes zeros."""
+    return np.where(np.abs(leaf) < np.finfo(leaf.dtype).tiny, np.zeros_like(leaf), leaf)
+
+
+def test_the_optimizer_takes_the_kernel_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_norms, "_in_rows", lambda *leaves: tf.fill([len(leaves)], tf.constant(4.0, tf.float64)))
+    given = [tf.constant([3.0, 4.0])]
+    clip = tf.function(gx.clip_norm(1.0).__call__)
+    assert clip(given)[0].numpy().tolist() == [1.5, 2.0]  # of a norm of two
+    compiled = tf.function(clip, jit_compile=True)(given)[0].numpy()
+    assert max_ulp(compiled, f32(0.6, 0.8)) <= 2
+
+
+@pytest.mark.parametrize(("factor", "size"), [(1e-44, 1e38), (1e42, 1e-30)])
+def test_an_extreme_factor_in_what_was_traced_without_xla(factor: float, size: float) -> None:
+    tx, leaf = gx.scale(factor), f32(size, 3 * size, 0.0)
+    scale = tf.function(tx.__call__)
+    for run in (scale, tf.function(scale, jit_compile=True)):
+        assert max_ulp(run(tf.constant(leaf)).numpy(), (leaf.astype(np.float64) * factor).astype(np.float32)) <= 2
+
+
+def test_a_saved_function_is_compiled_after_it_was_loaded(tmp_path: Any) -> None:
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([30_000])])
+        def clip(self, leaf: Any) -> Any:
+            return gx.clip_norm(1.0)(leaf)
+
+    module, leaf = Module(), LEAVES["normal"][:30_000]
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    wanted = parity.expected(gx.clip_norm(1.0), [leaf])["0"]
+    for run in (loaded.clip, tf.function(loaded.clip, jit_compile=True)):
+        assert max_ulp(run(leaf).numpy(), wanted) <= 2
+
+
+def test_derivatives_through_what_xla_compiles(accelerator: None) -> None:
+    tx, given = gx.chain(gx.clip_norm(1.0, axes=0), gx.add_decayed_weights(0.5)), tf.constant([[3.0], [4.0]])
+
+    @tf.function
+    def derivative(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(tx(x, params=2.0 * x))
+        return tape.gradient(total, x)
+
+    np.testing.assert_allclose(derivative(given).numpy(), [[1 + 4 / 125], [1 - 3 / 125]], rtol=1e-6)
