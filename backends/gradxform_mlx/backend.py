@@ -13,6 +13,7 @@ from gradxform.backend.containers import Containers
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform_mlx import namespace
+from gradxform_mlx.single import single
 
 
 class MLX(Containers):
@@ -20,12 +21,16 @@ class MLX(Containers):
 
     name, title = "mlx", "MLX"
     types = (mx.array,)
-    xp = namespace
     module = mx
 
+    @property
+    def xp(self) -> Any:
+        """Functions over float64 on the processor, the only place where MLX has it; on a GPU over float32."""
+        return single if on_gpu() else namespace
+
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The stream of the processor, the only place where MLX has float64."""
-        return mx.stream(mx.cpu)
+        """The stream that the caller computes on; of the processor its default one."""
+        return contextlib.nullcontext() if on_gpu() else mx.stream(mx.cpu)
 
     def from_numpy(self, array: Any) -> mx.array:
         """An array of the same dtype."""
@@ -73,7 +78,12 @@ class MLX(Containers):
 
         norm = clip_grad_norm(list(leaves), 1.0)[1]  # type: ignore[no-untyped-call]
         with self.scope():
-            return namespace.float64(norm)
+            return self.xp.float64(norm)
+
+
+def on_gpu() -> bool:
+    """Whether MLX computes on a GPU where nothing else is said: `mx.set_default_device` and `mx.stream` say it."""
+    return bool(mx.default_device().type == mx.gpu)
 
 
 backend = MLX()

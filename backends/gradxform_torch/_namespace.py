@@ -11,6 +11,7 @@ import torch
 
 from gradxform.backend.host.namespace import Namespace as host
 from gradxform.numerics.double_double import Exact, Pair
+from gradxform.numerics.formats import FLOAT32, FLOAT64, Format
 from gradxform.numerics.ranged import Space
 from gradxform_torch._readable import transformed
 
@@ -39,7 +40,8 @@ class Namespace:
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """One that lasts keeps no constants: they may belong to a graph, or to a mode."""
-        self.device = device
+        self.device, self.base = device, base_of(device)
+        self.dtype = getattr(torch, self.base.name)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
 
     def asarray(self, x: Any) -> torch.Tensor:
@@ -85,6 +87,8 @@ class Namespace:
         """
         one = torch.ones_like(x)
         plain = torch.where(torch.isfinite(x) & (x > 0.0), x, one)
+        if x.dtype == torch.float32:
+            return (plain.clamp(min=2.0**-126).contiguous().view(torch.int32) & 0x7F800000).view(torch.float32)
         bits = plain.clamp(min=2.0**-1022).contiguous().view(torch.int64) & 0x7FF0000000000000
         return bits.view(torch.float64)
 
@@ -95,34 +99,35 @@ class Namespace:
         """Elementwise choice."""
         return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
 
-    @staticmethod
-    def sort(x: torch.Tensor) -> torch.Tensor:
+    def sort(self, x: torch.Tensor) -> torch.Tensor:
         """In rising order along the last axis."""
         return torch.sort(x).values
 
     def arange(self, count: int) -> torch.Tensor:
         """The numbers from zero."""
-        return torch.arange(count, dtype=torch.float64, device=self.device)
+        return torch.arange(count, dtype=self.dtype, device=self.device)
 
-    @staticmethod
-    def iota(x: torch.Tensor) -> torch.Tensor:
+    def iota(self, x: torch.Tensor) -> torch.Tensor:
         """The number of each element."""
-        return torch.arange(x.numel(), device=x.device).reshape(x.shape)
+        few = self.base is FLOAT32 and x.numel() < 2**31
+        return torch.arange(x.numel(), dtype=torch.int32 if few else torch.int64, device=x.device).reshape(x.shape)
 
     def int32(self, x: Any) -> torch.Tensor:
         """Whole numbers with the lower 32 bits alone."""
         if isinstance(x, int):
             return torch.full((), (x + 2**31) % 2**32 - 2**31, dtype=torch.int32, device=self.device)
+        if self.base is FLOAT32:
+            return torch.as_tensor(x, dtype=torch.int32, device=self.device)
         given = x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=self.device)
         return given.to(torch.int64).to(torch.int32)
 
     def float64(self, x: Any) -> torch.Tensor:
-        """A number or an array in float64; a number is made on the device, to which nothing is sent."""
+        """A number or an array in the base format; a number is made on the device, to which nothing is sent."""
         if isinstance(x, torch.Tensor):
-            return x.to(self.device, torch.float64)
+            return x.to(self.device, self.dtype)
         if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
             return self._constant(float(x))
-        return torch.as_tensor(x, dtype=torch.float64, device=self.device)
+        return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     @staticmethod
     def stop_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -132,7 +137,7 @@ class Namespace:
     def rounded(self, x: Any, dtype: str) -> torch.Tensor:
         """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
         wide = self._wide(x)
-        return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).double()
+        return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).to(self.dtype)
 
     def extended(self, x: Any) -> Any:
         """A number with an exponent of its own."""
@@ -151,7 +156,8 @@ class Namespace:
     @staticmethod
     def high_half(x: Any) -> Any:
         """The number without the lower half of its bits."""
-        return (materialized(x.detach().contiguous()).view(torch.int64) & -0x8000000).view(torch.float64)
+        kind, mask = (torch.int32, -0x1000) if x.dtype == torch.float32 else (torch.int64, -0x8000000)
+        return (materialized(x.detach().contiguous()).view(kind) & mask).view(x.dtype)
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Some numbers of a vector."""
@@ -175,7 +181,7 @@ class Namespace:
         key = number, math.copysign(1.0, number)
         known = None if self._constants is None else self._constants.get(key)
         if known is None:
-            known = torch.full((), number, dtype=torch.float64, device=self.device)
+            known = torch.full((), number, dtype=self.dtype, device=self.device)
             if self._constants is not None:
                 self._constants[key] = known
         return known
@@ -183,10 +189,15 @@ class Namespace:
     def _vector(self, numbers: Sequence[float]) -> torch.Tensor:
         """Numbers of the host in float64; to an accelerator they go as a kernel's arguments, and nothing is copied."""
         if self.device.type == "cpu" or transformed():
-            return torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        found = torch.zeros(len(numbers), dtype=torch.float64, device=self.device)
+            return torch.tensor(numbers, dtype=self.dtype, device=self.device)
+        found = torch.zeros(len(numbers), dtype=self.dtype, device=self.device)
         torch._foreach_add_(list(found.unbind()), list(map(float, numbers)))
         return found
+
+
+def base_of(device: torch.device) -> Format:
+    """The widest format of a device: Apple's GPUs have no float64."""
+    return FLOAT32 if device.type == "mps" else FLOAT64
 
 
 def materialized(x: Any) -> Any:

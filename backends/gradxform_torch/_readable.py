@@ -27,10 +27,12 @@ def transformed() -> bool:
 
 
 def readable(tensors: Iterable[Any]) -> bool:
-    """Whether these are ordinary tensors on the CPU that no gradient is asked of."""
+    """Whether these are ordinary tensors on the CPU that no gradient is asked of; of none, not within a compiler."""
+    given = list(tensors)
+    if not given:
+        return not torch.compiler.is_compiling()
     if traced():
         return False
-    given = list(tensors)
     if not (PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))

@@ -12,7 +12,7 @@ from typing import Any
 from gradxform.backend.devices import Devices
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import evaluate
+from gradxform.numerics.ranged import evaluate, in_base, in_int32
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """What flows back to two lists of arrays, None for nothing, of what comes to the first, and the second list."""
@@ -130,7 +130,9 @@ class Backend(Devices, abc.ABC):
         return self.from_numpy(array)
 
     def stored(self, value: Any, dtype: str, like: Array) -> Array:
-        """A number, or a NumPy array or a vector of them, as an array of a dtype on the device of another."""
+        """A number, a pair, or a NumPy array or a vector of numbers, in a dtype, on the device of another array."""
+        if isinstance(value, Pair):
+            value = self.compute(in_int32 if "int" in dtype else in_base, value)
         with self.scope():
             xp = self.namespace_of(like)
             return xp.cast(xp.float64(value), dtype)
@@ -190,8 +192,12 @@ class Backend(Devices, abc.ABC):
             found = []
             for i, leaf in enumerate(leaves):
                 xp = self.namespace_of(leaf)
-                factor = xp.float64(factors)
-                found.append(self.as_given(leaf, rescale.times(xp, leaf, factor[i] if len(factor.shape) else factor)))
+                if isinstance(factors, (int, float)):
+                    new = rescale.by_number(xp, leaf, factors)
+                else:
+                    factor = xp.float64(factors)
+                    new = rescale.times(xp, leaf, factor[i] if len(factor.shape) else factor)
+                found.append(self.as_given(leaf, new))
             return found
 
     def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:

@@ -10,13 +10,16 @@ from gradxform.backend.host import namespace as host
 from gradxform.backend.host.longdouble import pair
 from gradxform.backend.protocol import Backend
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import evaluate, in_float64, in_float64_powers
+from gradxform.numerics.ranged import evaluate, in_base, in_base_powers, in_int32
 
 
-def rounded(backend: Backend, value: Any) -> Any:
-    """A vector or a number in float64: of a pair, and of NumPy's longdouble."""
+def rounded(backend: Backend, value: Any, whole: bool = False) -> Any:
+    """A vector or a number in float64, or the widest format there is: of a pair, and of NumPy's longdouble.
+
+    Whole numbers are in int32 if they were in a pair.
+    """
     if isinstance(value, Pair):
-        value = backend.compute(in_float64, value)
+        value = backend.compute(in_int32 if whole else in_base, value)
     if not isinstance(value, (np.ndarray, np.generic)):
         return value
     with np.errstate(all="ignore"):
@@ -30,5 +33,5 @@ def factors(backend: Backend, value: Any) -> list[Any]:
         if not isinstance(value, Pair) or value.exponent is None:
             return [rounded(backend, getattr(value, "high", value))]
         with np.errstate(all="ignore"):
-            return list(evaluate(in_float64_powers, host.Namespace, [value], {}))
-    return list(backend.compute(in_float64_powers, value)) if isinstance(value, Pair) else [value]
+            return list(evaluate(in_base_powers, host.Namespace, [value], {}))
+    return list(backend.compute(in_base_powers, value)) if isinstance(value, Pair) else [value]

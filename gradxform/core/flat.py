@@ -198,7 +198,8 @@ class Flat(Pending):
     def divided(self, divisors: dict[int, Array], function: str) -> Flat:
         """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
         view = self.materialized()
-        new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
+        by = [extended.rounded(self.backend, divisor) for divisor in divisors.values()]
+        new = self.backend.divide(function, [view.leaves[i] for i in divisors], by)
         return view._with(list(divisors), new)
 
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
@@ -251,7 +252,7 @@ class Flat(Pending):
 
     def _bound(self, bound: Any, dtype: str) -> Any:
         """A bound as a dtype has it."""
-        return self.backend.compute(formulas.rounded, bound, dtypes=(dtype,))
+        return extended.rounded(self.backend, self.backend.compute(formulas.rounded, bound, dtypes=(dtype,)))
 
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
@@ -267,7 +268,7 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
 def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
     """The bounds [-c, c] of a limit c; a limit that is an array is clamped at zero."""
     if not isinstance(max_abs, (int, float)):
-        max_abs = flat.backend.compute(formulas.at_least_zero, max_abs)
+        max_abs = extended.rounded(flat.backend, flat.backend.compute(formulas.at_least_zero, max_abs))
     return -max_abs, max_abs
 
 

@@ -12,6 +12,7 @@ from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.numerics.ranged import in_base
 
 
 class ScheduleState(NamedTuple):
@@ -46,4 +47,4 @@ def scheduled(
 
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
-    return schedule(step)
+    return schedule(in_base(xp, step))

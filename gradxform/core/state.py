@@ -75,7 +75,8 @@ class Fresh:
             return value.astype(dtype)
         leaves = view.leaves or view.source.slots  # of a choice of no gradients: beside one that was not chosen
         like = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
-        return view.backend.from_numpy(value.astype(dtype)) if like is None else view.backend.stored(value, dtype, like)
+        value = value.astype(dtype)
+        return view.backend.from_numpy(value) if like is None else view.backend.stored(value, dtype, like)
 
 
 def first(
@@ -94,7 +95,8 @@ def first(
 def stored(view: Flat, value: Any, old: Array) -> Array:
     """A number or a vector for a state, in the place of an old one."""
     backend = _owner(view, old)
-    return backend.stored(extended.rounded(view.backend, value), backend.dtype(old), old)
+    dtype = backend.dtype(old)
+    return backend.stored(extended.rounded(view.backend, value, "int" in dtype), dtype, old)
 
 
 def _owner(view: Flat, old: Any) -> Backend:

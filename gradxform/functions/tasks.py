@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, elements, extended, fitting
+from gradxform.core import arguments, elements, fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import flat_view
 from gradxform.numerics import Array, formulas
@@ -164,8 +164,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     products = [[_product(found, i, j) for j in range(len(trees))] for i in range(len(trees))]
     rows = [number for row in products for number in row]
     weights = found.backend.compute(_weights, *words, *rows, count=len(trees))
-    taken = (found.backend.compute(formulas.take, weights, index=i) for i in range(len(trees)))
-    numbers = [extended.rounded(found.backend, weight) for weight in taken]
+    numbers = [found.backend.compute(formulas.take, weights, index=i) for i in range(len(trees))]
     return _merged(found, _combined, lambda owners: [numbers[rank] for rank in owners])
 
 
@@ -226,10 +225,10 @@ def _plus(xp: Any, first: Array, second: Array) -> Array:
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """How much of each task's gradient the sum takes: of the products of each two, no gradient is read again."""
     rows = [products[i * count : (i + 1) * count] for i in range(count)]
-    total = [0.0] * count
+    total, key = [0.0] * count, (xp.int32(high), xp.int32(low))
     for i in range(count):
         shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
-        for chosen in _order(getattr(xp, "xp", xp), high, low, i, count):
+        for chosen in _order(getattr(xp, "xp", xp), key, i, count):
             dot: Any = 0.0
             size: Any = 0.0
             for j in range(count):
@@ -245,20 +244,19 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
     return xp.stack(total)
 
 
-def _order(xp: Any, high: Any, low: Any, i: int, count: int) -> list[list[Any]]:
+def _order(xp: Any, key: tuple[Any, Any], i: int, count: int) -> list[list[Any]]:
     """For each place in a task's random order, whether each task stands there."""
-    key = xp.int32(getattr(high, "high", high)), xp.int32(getattr(low, "high", low))
     draws = [threefry.block(xp, *key, xp.int32(i), xp.int32(j))[0] for j in range(count)]
     others = [j for j in range(count) if j != i]
     places = {
         j: sum(
             (xp.where(draws[k] <= draws[j] if k < j else draws[k] < draws[j], 1.0, 0.0) for k in others if k != j),
-            0.0,
+            xp.where(draws[j] <= draws[j], 0.0, 0.0),  # of two tasks, nothing is added
         )
         for j in others
     }
     return [
-        [formulas.equal(places[j], float(rank)) if j != i else low < low for j in range(count)]
+        [formulas.equal(places[j], float(rank)) if j != i else draws[0] < draws[0] for j in range(count)]
         for rank in range(count - 1)
     ]
 

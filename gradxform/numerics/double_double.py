@@ -1,4 +1,4 @@
-"""Numbers of twice the precision of float64, as unevaluated sums of two, and a namespace's functions on them.
+"""Numbers of twice the precision of the base format, as unevaluated sums of two, and a namespace's functions on them.
 
 Products are taken of halves short enough to be exact, so that a compiler that fuses multiplication and addition
 changes nothing.
@@ -15,15 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.numerics import Array
-
-_SMALL = 2.0**-900
-"""Below it the lower half of a number may be subnormal, and lost."""
+from gradxform.numerics.formats import base
 
 
 class Pair(NamedTuple):
-    """The value high + low of a vector or a number, in units of 2.0**600 to the power of the exponent if it has one.
+    """The value high + low of a vector or a number, in units of a power of two that the exponent counts, if it has one.
 
-    High is the sum rounded to float64.
+    High is the sum rounded to the base format.
     """
 
     high: Array
@@ -56,10 +54,15 @@ class Number:
 
     def times(self, power: Array) -> Number:
         """The number times a power of two."""
-        return Number(self.xp, self.high * power, self.low if type(self.low) is float else self.low * power)
+        return Number(self.xp, self.high * power, 0.0 if is_nothing(self.low) else self.low * power)
+
+    def halves(self) -> tuple[Array, Array]:
+        """The upper and the lower half of the digits of the high part."""
+        upper = _high_half(self.xp, self.high)
+        return upper, self.high - upper
 
     def _of(self, other: Any) -> Number:
-        return other if isinstance(other, Number) else Number(self.xp, other)
+        return other if isinstance(other, Number) else plain(self.xp, other)
 
     def _sum(self, high: Array, low: Array) -> Number:
         """High and a much smaller low; infinity becomes NaN, which a limit makes of it as well."""
@@ -97,15 +100,14 @@ class Number:
     def __mul__(self, other: Any) -> Number:
         """The product."""
         other = self._of(other)
-        a, b = _high_half(self.xp, self.high), _high_half(self.xp, other.high)
-        a_rest, b_rest = self.high - a, other.high - b
+        (a, a_rest), (b, b_rest) = self.halves(), other.halves()
         first, low = two_sum(a * b, a * b_rest)
         high, more = two_sum(first, a_rest * b)
         cross = self.high * other.low + self.low * other.high
         exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        plain = self.high * other.high
-        lost = _is_small(self.xp, self.high) | _is_small(self.xp, other.high) | (self.xp.abs(plain) >= math.inf)
-        return Number(self.xp, self.xp.where(lost, plain, exact.high), self.xp.where(lost, 0.0, exact.low))
+        near = self.high * other.high
+        lost = (self.xp.abs(near) >= math.inf) | _is_small(self.xp, self.high) | _is_small(self.xp, other.high)
+        return Number(self.xp, self.xp.where(lost, near, exact.high), self.xp.where(lost, 0.0, exact.low))
 
     __rmul__ = __mul__
 
@@ -117,8 +119,12 @@ class Number:
         return self._sum(quotient, rest.high / other.high)
 
     def __pow__(self, exponent: float) -> Number:
-        """A power, in float64."""
+        """A power, in the base format."""
         return Number(self.xp, self.high**exponent)
+
+    def __getitem__(self, key: Any) -> Number:
+        """Some of the numbers, or with more axes."""
+        return self.parts(operator.itemgetter(key))
 
     def __le__(self, other: Any) -> Array:
         """Whether not larger."""
@@ -148,16 +154,28 @@ class Number:
         return ~(self == other)
 
 
+def plain(xp: Any, value: Any) -> Number:
+    """An array, or a constant in a formula, as a number."""
+    if isinstance(value, (int, float)):
+        return Number(xp, *base(xp).split(value))
+    return Number(xp, value)
+
+
+def is_nothing(low: Any) -> bool:
+    """Whether a number is known to have no low part."""
+    return type(low) is float and low == 0.0
+
+
 def _high_half(xp: Any, x: Any) -> Any:
     """The number without the lower half of its bits; of a constant in a formula too."""
     if not isinstance(x, (int, float)):
         return xp.high_half(x)
-    mantissa, exponent = math.frexp(x)
-    return math.ldexp(math.trunc(mantissa * 2.0**26), exponent - 26) if math.isfinite(x) else float(x)
+    (mantissa, exponent), bits = math.frexp(x), base(xp).half
+    return math.ldexp(math.trunc(math.ldexp(mantissa, bits)), exponent - bits) if math.isfinite(x) else float(x)
 
 
 def _is_small(xp: Any, x: Any) -> Any:
-    return (abs(x) if isinstance(x, (int, float)) else xp.abs(x)) < _SMALL
+    return (abs(x) if isinstance(x, (int, float)) else xp.abs(x)) < base(xp).small
 
 
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -177,7 +195,11 @@ class Exact:
         """A vector, a number or a pair as a pair with operators."""
         if isinstance(operand, Number):
             return operand
-        return Number(self.xp, *operand[:2]) if isinstance(operand, Pair) else Number(self.xp, operand)
+        return Number(self.xp, *operand[:2]) if isinstance(operand, Pair) else plain(self.xp, operand)
+
+    def blend(self, first: Any, x: Any, second: Any, y: Any) -> Any:
+        """First * x + second * y."""
+        return (x if isinstance(first, float) and first == 1.0 else first * x) + second * y
 
     def where(self, condition: Array, yes: Any, no: Any) -> Any:
         """Elementwise choice."""
@@ -204,25 +226,38 @@ class Exact:
         """The absolute value."""
         return self.where(x.high < 0, -x, x)
 
-    def sum(self, x: Any) -> Any:
-        """The sum of a vector, in pairs of elements."""
+    def sum(self, x: Any, axis: int = 0) -> Any:
+        """The sum of a vector, in pairs of elements; or over the last axis of a matrix."""
+        before = (...,) if axis else ()
         odd: Any = None
-        while x.shape[0] > 1:
-            half, count = x.shape[0] // 2, x.shape[0]
+        while x.shape[axis] > 1:
+            half, count = x.shape[axis] // 2, x.shape[axis]
             if count % 2:
-                last = x.parts(operator.itemgetter(count - 1))
+                last = x[(*before, count - 1)]
                 odd = last if odd is None else odd + last
-            x = x.parts(operator.itemgetter(slice(half))) + x.parts(operator.itemgetter(slice(half, 2 * half)))
-        total = x.parts(operator.itemgetter(0))
+            x = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
+        total = x[(*before, 0)]
         return total if odd is None else total + odd
 
     def max(self, x: Any) -> Any:
-        """The largest, in float64."""
+        """The largest, in the base format."""
         return self.number(self.xp.max(x.high))
 
     def any(self, condition: Array) -> Array:
         """Whether any is true."""
         return self.xp.any(condition)
+
+    def floor(self, x: Any) -> Any:
+        """The largest whole number that is no larger."""
+        floor, near = self.xp.floor, self.xp.floor(x.high)
+        return x._sum(near, self.xp.where(near >= x.high, floor(x.rest), 0.0))
+
+    def int32(self, x: Any) -> Array:
+        """Whole numbers with the lower 32 bits alone, which high and low parts of float32 may have beyond its ends."""
+        if base(self.xp).row is None:
+            return self.xp.int32(x.high)
+        upper = self.xp.floor(x.high / 2.0**16)
+        return self.xp.shift_left(self.xp.int32(upper), 16) + self.xp.int32(x.high - upper * 2.0**16 + x.low)
 
     def stop_gradient(self, x: Any) -> Any:
         """The same value, of which no gradient is asked."""
@@ -247,4 +282,8 @@ class Exact:
 
     def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
         """The same numbers in another shape."""
-        return x.parts(lambda part: self.xp.reshape(part, shape))
+
+        def change(part: Any) -> Any:
+            return self.xp.reshape(part, shape)
+
+        return x.parts(change) if hasattr(x, "parts") else change(x)

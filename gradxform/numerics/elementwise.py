@@ -6,10 +6,14 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import DOUBLE, Array, dtype_name
+from gradxform.numerics import Array, dtype_name
+from gradxform.numerics.blending import Blending
 from gradxform.numerics.double_double import Exact, Number, Pair, two_sum
-from gradxform.numerics.ranged import Space, powers
+from gradxform.numerics.formats import FLOAT64, base
+from gradxform.numerics.ranged import Ranged, Space, powers, settled
 from gradxform.numerics.rescale import by_parts
+from gradxform.numerics.widening import constant
+from gradxform.numerics.widening import wide as wide
 
 
 def of_leaf(
@@ -21,20 +25,15 @@ def of_leaf(
     static: dict[str, Any],
 ) -> Array:
     """A formula of a leaf's elements beside those of others, rounded once to the dtype that sums of it are kept in."""
-    double = dtype_name(column[0]) in DOUBLE
-    numbers, factor = [wide(xp, number) for number in numbers], None if factor is None else wide(xp, factor)
+    double = dtype_name(column[0]) in base(xp).paired
+    numbers, factor = [constant(xp, number) for number in numbers], None if factor is None else constant(xp, factor)
 
     def real(*parts: Any) -> Array:
         given = [wide(xp, part) for part in parts]
         found = of_elements(formula, xp, given, numbers, factor, double, static)
-        return xp.cast(found, "float64" if double else "float32")
+        return xp.cast(found, base(xp).name if double else "float32")
 
     return by_parts(xp, real, *column)
-
-
-def wide(xp: Any, operand: Any) -> Any:
-    """A number or an array in float64; a pair of them as it is."""
-    return operand if isinstance(operand, Pair) else xp.float64(operand)
 
 
 def of_elements(
@@ -46,13 +45,16 @@ def of_elements(
     double: bool,
     static: dict[str, Any],
 ) -> Any:
-    """A formula of float64 elements, the first of them times a factor.
+    """A formula of elements in the base format, the first of them times a factor.
 
-    If double, in pairs, rounded once; in float64 where it leaves the range of pairs.
+    If double, in pairs, rounded once, with exponents if they are of float32; else, and where it leaves the range of
+    pairs, in the base format itself.
     """
-    space, exact = Space(xp), Exact(xp)
-    numbers, by = [in_range(xp, number) for number in numbers], _powers(space, factor)
-    elements = [in_range(xp, part) for part in elements]
+    space: Any = Blending(xp)
+    by = [] if factor is None else [factor]
+    if base(xp) is FLOAT64:
+        by = _powers(space, factor)
+        space, (numbers, elements) = Exact(xp), ([in_range(xp, part) for part in some] for some in (numbers, elements))
 
     def whole(xp: Any, part: Callable[[Any], Any]) -> Any:
         first, *others = map(part, elements)
@@ -63,8 +65,11 @@ def of_elements(
     plain = whole(xp, lambda value: value.high if isinstance(value, Pair) else value)
     if not double:
         return plain
-    found = whole(exact, exact.number)
-    return xp.where(xp.isfinite(found.high), found.high, plain) if isinstance(found, Number) else found
+    single = base(xp) is not FLOAT64
+    found = whole(space, lambda value: value if single and isinstance(value, float) else space.number(value))
+    if not isinstance(found, (Number, Ranged)):
+        return found
+    return xp.where(xp.isfinite(found.high), settled(found) if isinstance(found, Ranged) else found.high, plain)
 
 
 def _powers(space: Space, factor: Any) -> list[Any]:
@@ -100,10 +105,10 @@ class Combination:
         """The sum, for elements of float32 and narrower in float64, or of float64 in pairs."""
         first, second = self.weights(xp, *numbers)
         if isinstance(xp, Exact):
-            return x + second * y if _is_one(first) else first * x + second * y
+            return xp.blend(first, x, second, y)
         if _is_one(first):
             return _with(xp, x, 0.0, second, y)
-        head = xp.high_half(first)
+        head = first if isinstance(first, float) else xp.high_half(first)
         return _with(xp, head * x, (first - head) * x, second, y)
 
 
@@ -118,6 +123,6 @@ def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
     changes no bit: a decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, where the last bit
     decides.
     """
-    head = xp.high_half(second)
+    head = second if isinstance(second, float) else xp.high_half(second)
     high, low = two_sum(x, head * y)
     return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + (rest + (second - head) * y)), high)

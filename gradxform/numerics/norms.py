@@ -1,7 +1,8 @@
 """The one norm: sums over the axes that are there, in float64, and in pairs of float64 numbers for 64-bit leaves.
 
 A float32 number squared fits float64 without loss of range, so the 2-norm of narrow leaves is one sum. Other orders,
-and 64-bit leaves, are measured in units near the largest element. No dimension is merged, nothing is concatenated but
+64-bit leaves, and all leaves where there is no float64, are measured in units near the largest element. No dimension
+is merged (but where rows of float32 numbers are added, on one device), nothing is concatenated but
 the numbers found, and no value is looked at: a mesh adds up what lies on each device, and a compiler makes one pass.
 """
 
@@ -11,15 +12,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex
-from gradxform.numerics.double_double import Pair
+from gradxform.numerics import Array, dtype_name, is_complex
+from gradxform.numerics.double_double import Exact, Number, Pair
+from gradxform.numerics.elementary import power
+from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.formulas import equal
-from gradxform.numerics.sums import in_units, length, root, total, total_squares
-
-Axes = tuple[int, ...] | None
-"""Axes that are summed over and kept as ones; None for all, of which none is kept."""
-
-_LEAST, _MOST = 2.0**-1022, 2.0**1000
+from gradxform.numerics.sums import Axes, adder, in_units, length, root, total, total_squares
 
 
 class _Sum(NamedTuple):
@@ -39,7 +37,7 @@ def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: fl
     xp = namespace_of(leaves[0])
     sums = [_sum(namespace_of(leaf), leaf, None, ord) for leaf in leaves]
     high = xp.stack([found.high for found in sums])
-    double = any(dtype_name(leaf) in DOUBLE for leaf in leaves)
+    double = any(_is_paired(xp, leaf) for leaf in leaves)
     low = xp.stack([found.low for found in sums]) if double else 0.0
     units = [1.0 if found.unit is None else found.unit for found in sums]
     measured = any(found.unit is not None for found in sums)
@@ -48,15 +46,16 @@ def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: fl
 
 def norm_over(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array | Pair:
     """Norms over some axes, which are kept as ones; a pair for a 64-bit leaf."""
-    return _rooted(xp, _sum(xp, leaf, axes, ord), ord, dtype_name(leaf) in DOUBLE)
+    return _rooted(xp, _sum(xp, leaf, axes, ord), ord, _is_paired(xp, leaf))
+
+
+def _is_paired(xp: Any, leaf: Array) -> bool:
+    """Whether the norm of a leaf is a pair."""
+    return dtype_name(leaf) in base(xp).paired
 
 
 def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
-    double = dtype_name(leaf) in DOUBLE
-
-    def add(values: Array) -> Array:
-        return xp.sum_over(values, axes)
-
+    double, add = _is_paired(xp, leaf), adder(xp, axes)
     if ord == 2:
         parts = _parts(xp, leaf)
         if not double:
@@ -72,13 +71,20 @@ def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
         return _Sum(add(size), 0.0, None)
     largest = _largest(xp, xp.stop_gradient(leaf), axes)
     unit = _unit(xp, largest) if ord == 1 else _within(xp, xp.where(_is_size(xp, largest), largest, 1.0))
-    powers = size * (1.0 / unit) if ord == 1 else (size / unit) ** ord
+    if base(xp) is not FLOAT64:
+        size = Exact(xp).number(size)
+        powers = size.times(1.0 / unit) if ord == 1 else power(size / unit, ord)
+    else:
+        powers = size * (1.0 / unit) if ord == 1 else (size / unit) ** ord
     return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
 
 
 def _largest(xp: Any, leaf: Array, axes: Axes) -> Array:
     """The largest size, found in the leaf's own dtype where it is real: a compiler keeps no copy in a wider one."""
-    return xp.float64(xp.max_over(sizes_of(xp, leaf) if is_complex(leaf) else xp.abs(leaf), axes))
+    if not is_complex(leaf):
+        return xp.float64(xp.max_over(xp.abs(leaf), axes))
+    size = sizes_of(xp, leaf)
+    return xp.max_over(getattr(size, "high", size), axes)
 
 
 def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
@@ -92,8 +98,7 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
     else:
         found = Pair(high, sums.low + xp.zeros_like(high))
         if ord not in (1, math.inf):
-            rooted = safe_root(xp, high, ord)
-            found = Pair(rooted, xp.zeros_like(rooted))
+            found = _root_of_pair(xp, found, ord)
     unit = 1.0 if sums.unit is None else sums.unit
     return in_units(xp, found, unit + xp.zeros_like(xp.stop_gradient(high)))
 
@@ -110,16 +115,29 @@ def safe_root(xp: Any, total: Array, ord: float) -> Array:
     return xp.where(zero, total, root + xp.where(xp.isfinite(rest), rest, 0.0))
 
 
-def sizes_of(xp: Any, leaf: Array) -> Array:
-    """The absolute values of a leaf's elements, in float64."""
+def _root_of_pair(xp: Any, total: Pair, ord: float) -> Pair:
+    """A root of any order: of pairs of float64, in float64."""
+    if base(xp) is FLOAT64:
+        rooted = safe_root(xp, total.high, ord)
+        return Pair(rooted, xp.zeros_like(rooted))
+    found = power(Number(xp, total.high, total.low), 1.0 / ord)
+    return Pair(found.high, found.rest)
+
+
+def sizes_of(xp: Any, leaf: Array) -> Array | Number:
+    """The absolute values of a leaf's elements in the base format; of complex ones, in pairs if that is float32."""
     parts = _parts(xp, leaf)
     if len(parts) == 1:
         return xp.abs(parts[0])
     infinite = (xp.abs(parts[0]) >= math.inf) | (xp.abs(parts[1]) >= math.inf)  # beside NaN too, as in C
-    if dtype_name(leaf) not in DOUBLE:
+    if not _is_paired(xp, leaf):
         return xp.where(infinite, math.inf, safe_root(xp, parts[0] * parts[0] + parts[1] * parts[1], 2))
     unit = _unit(xp, _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in parts)))
     real, imag = (part * (1.0 / unit) for part in parts)
+    if base(xp) is not FLOAT64:
+        exact = Exact(xp)
+        both = [exact.number(part) for part in (real, imag)]
+        return exact.where(infinite, math.inf, exact.root(both[0] * both[0] + both[1] * both[1]).times(unit))
     return xp.where(infinite, math.inf, length(xp, safe_root(xp, real * real + imag * imag, 2) * unit, unit, parts))
 
 
@@ -129,8 +147,9 @@ def _unit(xp: Any, largest: Array) -> Array:
 
 
 def _within(xp: Any, unit: Array) -> Array:
-    unit = xp.where(unit > _MOST, _MOST, unit)
-    return xp.where(unit < _LEAST, _LEAST, unit)
+    form = base(xp)
+    unit = xp.where(unit > form.most, form.most, unit)
+    return xp.where(unit < form.least, form.least, unit)
 
 
 def _is_size(xp: Any, largest: Array) -> Array:
@@ -143,6 +162,6 @@ def _larger(xp: Any, one: Array, other: Array) -> Array:
 
 
 def _parts(xp: Any, leaf: Array) -> list[Array]:
-    """The real and imaginary parts in float64."""
+    """The real and imaginary parts in the base format."""
     parts: list[Callable[[Array], Array]] = [xp.real, xp.imag]
     return [xp.float64(part(leaf)) for part in parts] if is_complex(leaf) else [xp.float64(leaf)]

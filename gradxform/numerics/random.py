@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import Array, dtype_name
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -37,13 +37,15 @@ def _signed(word: Any) -> Any:
 
 
 def bits(xp: Any, key: tuple[Any, Any], numbers: Array) -> tuple[Array, Array]:
-    """Two words for each number of an int64 array."""
+    """Two words for each number of an int64 array, or of an int32 one, whose upper words are zero."""
+    if dtype_name(numbers) == "int32":
+        return block(xp, *key, xp.zeros_like(numbers), numbers)
     return block(xp, *key, xp.int32(xp.floor(xp.float64(numbers) / 2.0**32)), xp.int32(numbers))
 
 
 def normal(xp: Any, key: tuple[Any, Any], numbers: Array) -> Array:
-    """A normal number for each number of an int64 array, in float64."""
-    first, second = bits(xp, key, numbers)
+    """A normal number for each number of an array of integers, in float64 or in pairs of float32."""
+    first, second = bits(getattr(xp, "xp", xp), key, numbers)
     radius = xp.sqrt(-2.0 * xp.log((_unsigned(xp, first) + 0.5) / 2.0**32))
     return radius * _cosine(xp, xp.float64(second) / 2.0**32)
 

@@ -1,18 +1,28 @@
-"""One leaf times, by or between numbers: computed in float64, and rounded to the leaf's dtype once."""
+"""One leaf times, by or between numbers: computed in the base format, and rounded to the leaf's dtype once."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name, is_complex
+from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.formulas import equal, is_nan
 
 
 def times(xp: Any, leaf: Array, factor: Array) -> Array:
-    """A leaf times a float64 factor that broadcasts against it; where the factor is one, the leaf's own bits."""
+    """A leaf times a factor of the base format that broadcasts; where the factor is one, the leaf's own bits."""
     product = by_parts(xp, lambda part: xp.cast(xp.float64(part) * factor, dtype_name(part)), leaf)
     return xp.where(equal(factor, 1.0), leaf, product)
+
+
+def by_number(xp: Any, leaf: Array, factor: float) -> Array:
+    """A leaf times a Python number, in as many steps as the base format needs to hold its size."""
+    step = math.ldexp(1.0, 100 if abs(factor) > 1.0 else -100)
+    while base(xp) is not FLOAT64 and is_extreme(factor) and math.isfinite(factor):
+        leaf, factor = times(xp, leaf, xp.float64(step)), factor / step
+    return times(xp, leaf, xp.float64(factor))
 
 
 def is_extreme(factor: float) -> bool:

@@ -1,4 +1,9 @@
-"""Sums, roots and absolute values in twice the precision of float64.
+"""Sums, roots and absolute values in twice the precision of the base format.
+
+Numbers are cut at one place, near the last digit of their sum: the upper parts add up without rounding, and the lower
+parts are too small for theirs to matter. That holds for 2^26 numbers of float64 and more; of float32, rows of
+`Format.row` numbers are added at a time, axis by axis: eight operations on arrays of the leaf's size, sixteen for
+squares, four of which are alive at a time; and a sixty-fourth of that for the sums of the rows.
 
 Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
 short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.
@@ -12,39 +17,91 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name
-from gradxform.numerics.double_double import Exact, Number, Pair, two_sum
-from gradxform.numerics.elementwise import in_range, wide
-from gradxform.numerics.ranged import Ranged, Space, evaluate, in_float64
+from gradxform.numerics.double_double import Exact, Number, Pair, is_nothing, two_sum
+from gradxform.numerics.elementwise import in_range
+from gradxform.numerics.formats import FLOAT64, base
+from gradxform.numerics.ranged import Ranged, Space, evaluate, in_base
+from gradxform.numerics.widening import wide
+
+Axes = tuple[int, ...] | None
+"""Axes that are summed over and kept as ones; None for all, of which none is kept."""
+Adder = Callable[[Any], Any]
+"""Sums an array over axes; of float32, a number in pairs as well."""
 
 
 def sum_over(xp: Any, leaf: Array, axes: tuple[int, ...], weights: Any) -> Array | Pair:
     """The sums of a real leaf, times weights that broadcast, over some axes, kept as ones; pairs for float64 leaves."""
-
-    def add(values: Array) -> Array:
-        return xp.sum_over(values, axes)
-
-    numbers = xp.float64(leaf)
+    add, numbers = adder(xp, axes), xp.float64(leaf)
+    if base(xp) is not FLOAT64:
+        return _in_one_unit(xp, numbers, axes, weights)
     if dtype_name(leaf) != "float64":
-        return add(numbers if weights is None else numbers * xp.float64(evaluate(in_float64, xp, [weights], {})))
+        return add(numbers if weights is None else numbers * xp.float64(evaluate(in_base, xp, [weights], {})))
     return total_signed(xp, numbers, add) if weights is None else total_products(xp, numbers, wide(xp, weights), add)
 
 
-def total(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
-    """The sum of float64 numbers that are not negative, and what is lost when it is rounded.
+def _in_one_unit(xp: Any, numbers: Array, axes: tuple[int, ...], weights: Any) -> Pair:
+    """The sums of numbers of any size, and of their products: each summand in the unit of the largest."""
+    space = Space(xp)
+    terms = space.number(numbers)
+    if weights is not None:
+        terms = terms * space.number(wide(xp, weights))
+    far = 2.0**12  # no exponent is as low: of no numbers, the largest is zero
+    unit = xp.max_over(terms.exponent + far, axes) - far
+    found = Ranged(xp, adder(xp, axes)(terms.at(unit)), unit)
+    return Pair(found.high, found.pair.rest, found.exponent)
 
-    `add` sums, and keeps the axes. Numbers are cut at one place, near the last digit of their sum: the upper parts add
-    up without rounding, and the lower parts are too small for theirs to matter.
-    """
-    plain = add(values)
-    return _cut(xp, values, plain, plain, add)
+
+def adder(xp: Any, axes: Axes) -> Adder:
+    """What sums an array over axes; and of float32 a number of any signs, in pairs."""
+
+    def add(values: Any) -> Any:
+        if not isinstance(values, Number):
+            return xp.sum_over(values, axes)
+        if axes is None:
+            return _along(values.parts(lambda part: xp.reshape(part, (-1,))), 0)[0]
+        return functools.reduce(_along, axes, values)
+
+    return add
 
 
-def total_signed(xp: Any, values: Array, add: Callable[[Array], Array]) -> Pair:
+def _along(values: Number, axis: int) -> Number:
+    """The sum over an axis, kept as one: of rows, and of their sums."""
+    xp, shape = values.xp, tuple(values.shape)
+    axis, row = axis % len(shape), base(values.xp).row
+    if row is None or shape[axis] <= row:
+        return Number(xp, *_cut(values, lambda part: xp.sum_over(part, (axis,)), signed=True)[:2])
+    before, count = (slice(None),) * axis, shape[axis] // row
+    rows = values[(*before, slice(count * row))]
+    rows = _along(rows.parts(lambda part: xp.reshape(part, (*shape[:axis], count, row, *shape[axis + 1 :]))), axis + 1)
+    found = _along(rows.parts(lambda part: xp.reshape(part, (*shape[:axis], count, *shape[axis + 1 :]))), axis)
+    return _plus(found, _along(values[(*before, slice(count * row, None))], axis)) if shape[axis] % row else found
+
+
+def _plus(one: Number, other: Number) -> Number:
+    """The sum; infinite where one is."""
+    found = one + other
+    return Number(one.xp, *_finite(one.xp, one.high + other.high, found.high, found.low)[:2])
+
+
+def total(xp: Any, values: Array | Number, add: Adder) -> Pair:
+    """The sum of numbers that are not negative, and what is lost when it is rounded; `add` sums, and keeps the axes."""
+    return _total(xp, values, add, signed=False)
+
+
+def total_signed(xp: Any, values: Array | Number, add: Adder) -> Pair:
     """The same for numbers of both signs, which are cut near the last digit of the sum of their sizes."""
-    return _cut(xp, values, add(values), add(xp.abs(values)), add)
+    return _total(xp, values, add, signed=True)
 
 
-def total_products(xp: Any, first: Array, second: Array | Pair, add: Callable[[Array], Array]) -> Pair:
+def _total(xp: Any, values: Array | Number, add: Adder, signed: bool) -> Pair:
+    number = values if isinstance(values, Number) else Number(xp, values)
+    if base(xp).row is None:
+        return _cut(number, add, signed)
+    found = add(number)
+    return Pair(found.high, found.rest)
+
+
+def total_products(xp: Any, first: Array, second: Array | Pair, add: Adder) -> Pair:
     """The sum of products of float64 numbers, of which those of the upper halves of their digits are exact."""
     if isinstance(second, Pair):
         second = in_range(xp, second)
@@ -55,31 +112,42 @@ def total_products(xp: Any, first: Array, second: Array | Pair, add: Callable[[A
     return _finite(xp, add(first * second), upper.high, upper.low + add((first - a) * b + first * (second - b)))
 
 
-def total_squares(xp: Any, parts: Sequence[Array], add: Callable[[Array], Array]) -> Pair:
-    """The sum of the squares of float64 numbers, and what is lost when it is rounded.
+def total_squares(xp: Any, parts: Sequence[Array], add: Adder) -> Pair:
+    """The sum of the squares of numbers, and what is lost when it is rounded.
 
     The squares that are cut are those of halves of the numbers' digits, which are exact: a compiler that fuses
     multiplication and addition in one place and not in another changes nothing.
     """
     heads = [xp.high_half(part) for part in parts]
-    totals = [Number(xp, *total(xp, head * head, add)[:2]) for head in heads]
-    upper, plain = functools.reduce(operator.add, totals), functools.reduce(operator.add, [t.high for t in totals])
-    rests = (add((part - head) * (part + head)) for part, head in zip(parts, heads, strict=True))
-    return _finite(xp, plain, upper.high, functools.reduce(operator.add, rests, upper.low))
+    rests = [part - head for part, head in zip(parts, heads, strict=True)]
+    if base(xp).row is None:
+        both = zip(parts, heads, rests, strict=True)
+        squares = [Number(xp, head * head, rest * (part + head)) for part, head, rest in both]
+    else:  # three products, each of them exact
+        squares = [Number(xp, head * head, rest * rest) for head, rest in zip(heads, rests, strict=True)]
+        squares += [Number(xp, 2.0 * head * rest) for head, rest in zip(heads, rests, strict=True)]
+    totals = [Number(xp, *total(xp, square, add)[:2]) for square in squares]
+    if len(totals) == 1:
+        return Pair(totals[0].high, totals[0].low)
+    upper, found = [number.high for number in totals[: len(parts)]], functools.reduce(operator.add, totals)
+    return _finite(xp, functools.reduce(operator.add, upper), found.high, found.low)
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:
-    """The square root of float64 numbers or pairs, zero and its derivative where they are zero."""
+    """The square root of numbers or pairs, zero and its derivative where they are zero."""
     exact = Exact(xp)
     found = exact.root(exact.number(squares))
     return Pair(found.high, found.rest)
 
 
 def in_units(xp: Any, found: Pair, unit: Array) -> Pair:
-    """A pair times positive float64 numbers: exactly for powers of two, else rounded as a product is."""
+    """A pair times positive numbers: exactly for powers of two, else rounded as a product is."""
     space = Space(xp)
     by = space.number(unit)
-    value = Ranged(xp, Number(xp, found.high, found.low).times(by.high), by.exponent)
+    if base(xp) is FLOAT64:
+        value = Ranged(xp, Number(xp, found.high, found.low).times(by.high), by.exponent)
+    else:
+        value = space.number(found) * by
     return Pair(value.high, value.pair.rest, value.exponent)
 
 
@@ -95,16 +163,21 @@ def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
     return plain + xp.stop_gradient(xp.where(sound, better - plain, 0.0))
 
 
-def _cut(xp: Any, values: Array, plain: Array, size: Array, add: Callable[[Array], Array]) -> Pair:
+def _cut(values: Number, add: Adder, signed: bool) -> Pair:
     # The parts are those of halves of digits, which bits decide: a compiler may compute the values twice, as a product
-    # that is rounded, and fused with the sum after it, and the upper part must be the same both times.
-    grid = xp.stop_gradient(4.0 * size)
-    upper = xp.stop_gradient((xp.high_half(xp.stop_gradient(values)) + grid) - grid)
-    return _finite(xp, plain, add(upper), add(values - upper))
+    # that is rounded, and fused with the sum after it, and the upper part must be the same both times. Of float32 all
+    # products are exact.
+    xp, high = values.xp, values.high
+    plain = add(high)
+    grid = xp.stop_gradient(4.0 * (add(xp.abs(high)) if signed else plain))
+    whole = xp.stop_gradient(high)
+    upper = xp.stop_gradient(((xp.high_half(whole) if base(xp).row is None else whole) + grid) - grid)
+    lower = high - upper
+    return _finite(xp, plain, add(upper), add(lower if is_nothing(values.low) else lower + values.low))
 
 
 def _finite(xp: Any, plain: Array, upper: Array, lower: Array) -> Pair:
-    """The sum of two parts as a pair; the plain sum where a part has left the range of float64."""
+    """The sum of two parts as a pair; the plain sum where a part has left the range of the base format."""
     high, low = two_sum(upper, lower)
     sound = xp.isfinite(high)
     return Pair(xp.where(sound, high, plain), xp.where(sound, low, 0.0))

@@ -15,7 +15,9 @@ from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry
+from gradxform.numerics.elementary import Functions
 from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.formats import FLOAT64, base
 
 
 @factory
@@ -158,16 +160,20 @@ def _keys(
 
     With the places of this device along axes, the keys are its own.
     """
-    step = xp.int32(step)
-    of_step = threefry.block(xp, *seed, step * 0, step)
-    found = threefry.block(xp, *of_step, *(xp.int32(xp.stack(w)) for w in words))
+    plain, step = getattr(xp, "xp", xp), xp.int32(step)
+    of_step = threefry.block(plain, *seed, step * 0, step)
+    found = threefry.block(plain, *of_step, *(xp.int32(xp.stack(w)) for w in words))
     for place in places:
-        found = threefry.block(xp, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
-    return xp.reshape(xp.float64(xp.stack(found)), (-1,))
+        found = threefry.block(plain, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
+    stacked = plain.stack(found)
+    return plain.reshape(plain.float64(stacked) if xp is plain else stacked, (-1,))
 
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
-    plain = getattr(xp, "xp", xp)  # words and normal numbers need no pairs
-    key = plain.int32(getattr(first, "high", first)), plain.int32(getattr(second, "high", second))
-    normal = threefry.normal(plain, key, plain.iota(getattr(x, "high", x)))
+    plain = getattr(xp, "xp", xp)
+    if base(plain) is not FLOAT64 and xp is plain:  # to which pairs leave what is not finite alone
+        return x + 0.0 * stddev
+    key, numbers = (xp.int32(first), xp.int32(second)), plain.iota(getattr(x, "high", x))
+    space = plain if base(plain) is FLOAT64 else Functions(plain)  # normal numbers in float64 need no pairs
+    normal = threefry.normal(space, key, numbers)
     return x + stddev * (normal if plain is xp else xp.number(normal))

@@ -71,8 +71,8 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
         count = stateful.stored(g, g.backend.compute(_counted, state.count, new, dtype=dtype), state.count)
-        share = stateful.between(g, p, 0.0, 100.0)
-        limits = g.backend.compute(_percentile, history, count, new, share, window=length, dtype=dtype)
+        share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, exact)
+        limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
     def start(params: Any) -> PercentileState:
@@ -120,7 +120,7 @@ def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: in
 
 
 def _percentile(
-    xp: Any, history: Array, count: Array, norm: Array, percentile: Array, *, window: int, dtype: str
+    xp: Any, history: Array, count: Array, finite: Array, percentile: Array, *, window: int, dtype: str
 ) -> Array:
     """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
     filled = xp.where(count < window, count, window)
@@ -134,7 +134,7 @@ def _percentile(
         for at in (below, xp.where(below < place, below + 1.0, below))
     )
     limits = xp.where(filled > 0.0, low + (high - low) * (place - below), math.inf)
-    return xp.where(xp.isfinite(norm), limits, 0.0)
+    return xp.where(finite > 0.0, limits, 0.0)
 
 
 class ZScoreState(NamedTuple):

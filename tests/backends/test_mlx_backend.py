@@ -27,6 +27,7 @@ from support import (
 
 import gradxform as gx
 from gradxform.backend import lookup
+from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
 from gradxform.proof.extended import number
 from gradxform.proof.gradients import gradients
@@ -294,3 +295,27 @@ def test_complex_numbers_flow_back_and_no_derivative_goes_through_a_transform_of
     assert np.abs(np.abs(np.array(found)) - [0.6, 0.8]).max() < 1e-6
     with pytest.raises(ValueError, match="Not implemented for View"):
         mx.grad(lambda x: mx.sum(mx.abs(gx.clip_norm(1.0)([x])[0])))(w)
+
+
+@pytest.fixture
+def without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLX as on a GPU: it has no float64, and computes on the caller's stream."""
+    monkeypatch.setattr(importlib.import_module("gradxform_mlx.backend"), "on_gpu", lambda: True)
+    monkeypatch.delattr(mx, "float64")
+
+
+@pytest.mark.parametrize("row", each_transform_once(ROWS, "MLX compiles eager loops, too"))
+def test_right_numbers_without_float64(row: Row, without_float64: None) -> None:
+    for dtype in ("float32", "complex64"):
+        if dtype in row.dtypes:
+            run = parity.runner(row.tx, "mlx", "eager")
+            assert_right(row, ordinary_and_hard(row, dtype), "jax", "eager", run)  # judged as one that flushes
+
+
+def test_a_gpu_is_told_by_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend: Any = importlib.import_module("gradxform_mlx.backend")
+    assert not backend.on_gpu()
+    assert backend.backend.xp is importlib.import_module("gradxform_mlx.namespace")
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert backend.on_gpu()
+    assert backend.backend.xp is importlib.import_module("gradxform_mlx.single").single

@@ -18,7 +18,7 @@ from gradxform.core import extended
 from gradxform.numerics import random as threefry
 from gradxform.numerics import sums
 from gradxform.numerics.double_double import Exact, Number, Pair
-from gradxform.numerics.ranged import Ranged, Space, evaluate, in_float64, powers, settled
+from gradxform.numerics.ranged import Ranged, Space, evaluate, in_base, powers, settled
 from gradxform.proof import extended as oracle
 
 XP = Block(0)
@@ -161,7 +161,7 @@ def test_a_formula_is_computed_in_pairs_if_an_operand_is_one() -> None:
     assert evaluate(third, XP, [np.array([1.0])], {"by": 3.0}).tolist() == [1.0 / 3.0]
     wide = np.array([1.0], np.longdouble) / 3
     assert abs(exactly(longdouble.pair(wide))[0] * 3 - 1) <= Fraction(1, 2**60)
-    assert evaluate(in_float64, XP, [longdouble.pair(wide)], {}).tolist() == [1.0 / 3.0]
+    assert evaluate(in_base, XP, [longdouble.pair(wide)], {}).tolist() == [1.0 / 3.0]
     assert extended.rounded(backend("numpy"), wide).tolist() == [1.0 / 3.0]
 
 

@@ -1,0 +1,77 @@
+"""The table on devices without float64: the budgets of float32 and narrower, by arithmetic in pairs of float32.
+
+No such device is here. Subnormal results may be zero, as they are on TPUs and GPUs that flush them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import optree
+import pytest
+from support import ROOT, assert_right, each_transform_once
+from without_float64 import indexing, of_the_standard, of_torch, refusing
+
+from gradxform.proof import parity, rows
+from gradxform.proof.cases import ordinary_and_hard
+from gradxform.proof.gradients import small
+from gradxform.proof.rows import Row
+
+REASON = "many small operations, a second for each dtype of a row; each transform is quick in one"
+FLUSHING = "jax"
+"""Judged as JAX is, whose kernels turn subnormal results into zero."""
+
+
+@pytest.mark.parametrize("row", each_transform_once(rows.ROWS, REASON))
+def test_right_numbers_by_the_standards_functions(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+    of_the_standard(monkeypatch)
+    group = ordinary_and_hard(row, "float32")
+    assert_right(row, group, FLUSHING, "eager", parity.runner(row.tx, "array_api_strict", "eager"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "complex64"])
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, marks=pytest.mark.slow(reason=REASON), id=str(row)) for row in rows.ROWS]
+)
+def test_right_numbers_in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if dtype not in row.dtypes:
+        pytest.skip("not for this dtype")
+    _in_pytorch(row, dtype, monkeypatch)
+
+
+@pytest.mark.parametrize("expression", ["clip_global_norm(1.0)", "ema(0.9)", "clip_zscore(1.0, 0.9, 2)"])
+def test_right_numbers_in_pytorch_quickly(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in rows.ROWS if row.expression == expression)
+    _in_pytorch(row, "bfloat16", monkeypatch)
+
+
+def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, mode = ordinary_and_hard(row, dtype), of_torch(monkeypatch)
+    inner = parity.runner(row.tx, "torch", "eager")
+
+    def run(steps: Any, params: Any) -> Any:
+        with mode:
+            return inner(steps, params)
+
+    assert_right(row, group, FLUSHING, "eager", run)
+
+
+@pytest.mark.parametrize("row", each_transform_once(rows.ROWS, REASON))
+def test_tensors_of_mps_stay_there_and_narrow(row: Row) -> None:
+    torch = pytest.importorskip("torch")
+    fake = pytest.importorskip("torch._subclasses.fake_tensor")
+    with fake.FakeTensorMode(), indexing():
+
+        def empty(leaf: Any) -> Any:
+            return torch.empty(leaf.shape, dtype=getattr(torch, leaf.dtype), device="mps")
+
+        shapes = small("float32", row.matrix)
+        tree, params = (optree.tree_map(empty, shapes) for _ in range(2))
+        with refusing("mps"):
+            out, state = row.tx.update(tree, row.tx.init(params), params)
+        for leaf in optree.tree_leaves(out):
+            assert (leaf.device.type, leaf.dtype) == ("mps", torch.float32)
+        for leaf in optree.tree_leaves(state):
+            assert leaf.device.type == "mps"
+            assert leaf.dtype in (torch.float32, torch.int32, torch.bool)

@@ -1,0 +1,153 @@
+"""Devices without float64, simulated on a processor: what makes, or is given, a number of 64 bits is refused.
+
+What the simulation leaves out: that a device may turn subnormal numbers into zero, and rounds some functions otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.numerics.formats import FLOAT32
+
+WIDE = ("float64", "complex128", "int64", "uint64")
+
+
+class Standard:
+    """The functions of array-api-strict as docs/extending/backend.md has them, over float32."""
+
+    base = FLOAT32
+
+    def __init__(self) -> None:
+        self.strict: Any = importlib.import_module("array_api_strict")
+        self.inner = importlib.import_module("gradxform_array_api_strict.namespace")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def of(self, values: Any) -> Any:
+        """An array of NumPy's."""
+        return self.strict.asarray(np.array(values, order="C"))
+
+    def float64(self, x: Any) -> Any:
+        """A number or an array in the base format."""
+        if not hasattr(x, "__array_namespace__") or isinstance(x, np.ndarray):
+            return self.of(np.asarray(x, np.float32))
+        return self.strict.astype(x, self.strict.float32)
+
+    def int32(self, x: Any) -> Any:
+        """Whole numbers."""
+        return self.of(np.int32(x)) if isinstance(x, int) else self.strict.astype(x, self.strict.int32)
+
+    def where(self, condition: Any, yes: Any, no: Any) -> Any:
+        """Elementwise choice."""
+        kind = type(condition)
+        return self.strict.where(condition, *(x if isinstance(x, kind) else self.float64(x) for x in (yes, no)))
+
+    def stack(self, numbers: Any) -> Any:
+        """Numbers as a vector."""
+        return self.strict.stack([x if "int" in str(getattr(x, "dtype", "")) else self.float64(x) for x in numbers])
+
+    def take(self, vector: Any, index: Any) -> Any:
+        """Some numbers of a vector."""
+        if not isinstance(index, tuple):
+            return vector[index, ...]
+        return self.strict.take(vector, self.of(np.asarray(index, np.int32)), axis=0)
+
+    def arange(self, count: int) -> Any:
+        """The numbers from zero."""
+        return self.of(np.arange(count, dtype=np.float32))
+
+    def iota(self, x: Any) -> Any:
+        """The number of each element."""
+        return self.of(np.arange(x.size, dtype=np.int32).reshape(x.shape))
+
+    def rounded(self, x: Any, dtype: str) -> Any:
+        """To the nearest number of a dtype."""
+        return self.float64(x)
+
+    def high_half(self, x: Any) -> Any:
+        """The number without the lower half of its bits."""
+        return self.of((np.array(x).view(np.int32) & np.int32(-0x1000)).view(np.float32))
+
+    def power_of_two(self, x: Any) -> Any:
+        """The largest power of two that is no larger; one for zero and what is not finite."""
+        given = np.array(x)
+        power = np.ldexp(np.float32(1.0), np.frexp(given)[1] - 1).astype(np.float32)
+        return self.of(np.where((given > 0.0) & np.isfinite(given), power, np.float32(1.0)))
+
+
+def of_the_standard(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """The backend of array-api-strict on a device without numbers of 64 bits."""
+    strict: Any = pytest.importorskip("array_api_strict")
+    backend = lookup.backend("array_api_strict")
+    monkeypatch.setattr(backend, "xp", Standard(), raising=False)
+    kept = [dtype for dtype in strict._array_object._all_dtypes if dtype not in [getattr(strict, k) for k in WIDE]]
+    monkeypatch.setattr(strict._array_object, "_all_dtypes", kept)
+    return backend
+
+
+def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """PyTorch's kernels for such a device, run on the CPU; and the mode that refuses its wide tensors."""
+    torch = pytest.importorskip("torch")
+    namespace, plain = (importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain"))
+    monkeypatch.setattr(namespace, "base_of", lambda device: FLOAT32)
+    monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
+    mine, backend = lookup.backend("torch"), plain.Plain()
+    monkeypatch.setattr(importlib.import_module("gradxform_torch"), "backend", backend)
+    owners = {kind: backend if owner is mine else owner for kind, owner in lookup._by_type.items()}
+    monkeypatch.setattr(lookup, "_by_type", owners | dict.fromkeys(backend.types, backend))
+    return refusing("cpu")
+
+
+def refusing(device: str) -> Any:
+    """A mode in which an operation that makes a tensor of 64 bits on a device raises; the places of a sort may be."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refusing(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            for made in out if isinstance(out, (list, tuple)) else [out]:
+                wide = isinstance(made, torch.Tensor) and str(made.dtype).removeprefix("torch.") in WIDE
+                if wide and made.device.type == device and "sort" not in str(function):
+                    raise TypeError(f"{function} makes {made.dtype}")
+            return out
+
+    return Refusing()
+
+
+def indexing() -> Any:
+    """A mode in which tensors of a device that is not there can be indexed: Python's brackets look for the device."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    def found(x: Any, key: Any) -> Any:
+        keys, axis = key if isinstance(key, tuple) else (key,), 0
+        for k in keys:
+            if k is Ellipsis:
+                axis += x.dim() - sum(other is not None and other is not Ellipsis for other in keys)
+            elif isinstance(k, int):
+                x = x.select(axis, k)
+            elif isinstance(k, torch.Tensor):
+                x = torch.index_select(x, axis, k)
+            else:
+                start, stop = (0, 1) if k is None else k.indices(x.shape[axis])[:2]
+                x = x.unsqueeze(axis) if k is None else x.narrow(axis, start, max(stop - start, 0))
+                axis += 1
+        return x
+
+    class Indexing(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.Tensor.__getitem__:
+                return found(*args)
+            if function is torch.Tensor.__invert__:
+                return torch.logical_not(*args)
+            return function(*args, **(kwargs or {}))
+
+    return Indexing()
