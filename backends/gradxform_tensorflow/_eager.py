@@ -1,14 +1,17 @@
-"""What can be done where operations run at once: read values where that is free."""
+"""What can be done where operations run at once: read values where that is free, and branch by them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
+
+_LARGE = 1 << 15
+"""For a tensor of more elements, a branch costs less than one more pass, on the CPU."""
 
 
 def readable(tensors: Iterable[Any]) -> bool:
@@ -30,3 +33,19 @@ def has_only_cpus() -> bool:
 def view(tensor: Any) -> Any:
     """A tensor's memory as a NumPy array that cannot be written to; bfloat16 is copied to float32."""
     return np.asarray(memoryview(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor))
+
+
+def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """One of two results; neither branch may have a side effect."""
+    if tf.executing_eagerly():
+        return yes() if bool(condition) else no()
+    return tf.cond(condition, yes, no)
+
+
+def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
+    """A tensor, bit by bit, or what is made instead of it."""
+    if tf.executing_eagerly():
+        return yes if bool(condition) else no()
+    if (yes.shape.num_elements() or 0) > _LARGE:
+        return tf.cond(condition, lambda: yes, no)
+    return tf.where(condition, yes, no())

@@ -1,4 +1,4 @@
-"""Small vectors on the CPU worked on together: an operation costs more than the few numbers in one of them."""
+"""Small tensors worked on together: an operation costs more than the few numbers in one of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ import tensorflow as tf
 
 _SMALL = 1 << 13
 _FEW = 4
-"""Fewer small vectors are not worth being put together."""
+"""Fewer small tensors are not worth being put together."""
 
 
 def small(leaves: Sequence[Any], places: Sequence[int]) -> dict[Any, list[int]]:
-    """Places of small vectors by their dtype."""
+    """Places of small tensors by their dtype; eagerly of vectors alone, since to flatten one is an operation too."""
     groups: dict[Any, list[int]] = {}
+    vectors = tf.executing_eagerly()
     for i in places:
         shape = leaves[i].shape
-        if shape.rank == 1 and shape.num_elements() <= _SMALL:
+        count = shape.num_elements() if not vectors or shape.rank == 1 else None
+        if count is not None and count <= _SMALL:
             groups.setdefault(leaves[i].dtype, []).append(i)
     return {dtype: group for dtype, group in groups.items() if len(group) >= _FEW}
 
 
 def pack(leaves: Sequence[Any]) -> Any:
-    """The elements of vectors one after the other."""
-    return tf.raw_ops.ConcatV2(values=leaves, axis=0)
+    """The elements of tensors one after the other."""
+    flat = [leaf if leaf.shape.rank == 1 else tf.reshape(leaf, [-1]) for leaf in leaves]
+    return flat[0] if len(flat) == 1 else tf.raw_ops.ConcatV2(values=flat, axis=0)
 
 
 def unpack(whole: Any, leaves: Sequence[Any]) -> list[Any]:
-    """A packed vector as vectors of the sizes of those that went into it."""
+    """A packed tensor as tensors of the shapes of those that went into it."""
     sizes = [leaf.shape.num_elements() for leaf in leaves]
-    return list(tf.raw_ops.SplitV(value=whole, size_splits=sizes, axis=0, num_split=len(leaves)))
+    parts = tf.raw_ops.SplitV(value=whole, size_splits=sizes, axis=0, num_split=len(leaves))
+    return [
+        part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)
+    ]

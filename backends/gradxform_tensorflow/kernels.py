@@ -14,7 +14,7 @@ from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, rescale
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _eager, _graph, _multiply, _norms
+from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms
 from gradxform_tensorflow._namespace import Namespace
 from gradxform_tensorflow.plain import Plain
 
@@ -38,6 +38,8 @@ class TensorFlow(Readable, Plain):
             if _eager.readable(leaves):
                 with np.errstate(all="ignore"):
                     return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
+            if ord == 2 and _eager.has_only_cpus():
+                return _cpu_norms.norms(leaves)
             if ord == 2 and not tf.executing_eagerly() and not _graph.is_xla():
                 return _norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
@@ -74,12 +76,16 @@ class TensorFlow(Readable, Plain):
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; if all factors are known to be one, the leaves as they are."""
+        if _eager.has_only_cpus():
+            return _cpu_multiply.multiply(leaves, factors)
         if _graph.is_xla() and not any(leaf.dtype in _DOUBLE for leaf in leaves):
             return super().multiply(leaves, factors, inplace)
         return _multiply.multiply(leaves, factors)
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
+        if _eager.has_only_cpus():
+            return _cpu_multiply.multiply_over(leaf, factor)
         if _graph.is_xla():
             return super().multiply_over(leaf, factor, inplace)
         return _multiply.multiply_over(leaf, factor)

@@ -1,0 +1,132 @@
+"""Leaves times factors on CPUs: small ones packed, large ones behind a branch; known ones by one operation each."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from gradxform.numerics.rescale import is_extreme
+from gradxform_tensorflow import _casting as casting
+from gradxform_tensorflow import _eager, _packing
+from gradxform_tensorflow._namespace import Namespace
+
+_LEAST = 2.0**-126
+_MOST = 2.0**127
+
+
+def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
+    """Each leaf times its factor; if all factors are one, the leaves as they are."""
+    if casting.is_read(factors):
+        return _multiplied(leaves, np.asarray(factors, np.float64))
+    out, factors = list(leaves), casting.wide(factors)
+    rest = set(range(len(out)))
+    if not tf.executing_eagerly():
+        for places in _packing.small(out, range(len(out))).values():
+            some = [out[i] for i in places]
+            new = _packed(_packing.pack(some), _repeated(factors, some, places))
+            for i, leaf in zip(places, _packing.unpack(new, some), strict=True):
+                out[i] = leaf
+            rest.difference_update(places)
+    if rest:
+        large = sorted(rest)
+        of_large = factors if factors.shape.rank == 0 or len(large) == len(out) else tf.gather(factors, large)
+        for i, leaf in zip(large, _switched([out[i] for i in large], of_large), strict=True):
+            out[i] = leaf
+    return out
+
+
+def _repeated(factors: Any, leaves: Sequence[Any], places: Sequence[int]) -> Any:
+    """The factor of each element of leaves that are packed."""
+    if factors.shape.rank == 0:
+        return factors
+    return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))
+
+
+def _packed(whole: Any, factors: Any) -> Any:
+    """Few numbers times factors, in float64: branches would cost more."""
+    return tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))
+
+
+def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
+    """Each leaf times its factor, in float64 if one of the factors needs it; nothing is done if all are one."""
+    size = tf.abs(factors)
+    untouched, extreme = tf.equal(factors, 1.0), ((size < _LEAST) & (size > 0.0)) | (size > _MOST)
+    if factors.shape.rank != 0:
+        untouched, extreme = tf.reduce_all(untouched), tf.reduce_any(extreme)
+    return list(
+        _eager.cond(
+            untouched,
+            lambda: leaves,
+            lambda: _eager.cond(extreme, lambda: _times(leaves, factors, True), lambda: _times(leaves, factors, False)),
+        )
+    )
+
+
+def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
+    """Each leaf times its factor in float32 at least, or in float64, rounded once; complex leaves by their parts."""
+    if factors.shape.rank == 0:
+        return [_product(leaf, factors, wide) for leaf in leaves]
+    each = zip(leaves, tf.unstack(factors, num=len(leaves)), strict=True)
+    return [
+        _eager.select(tf.equal(factor, 1.0), leaf, functools.partial(_product, leaf, factor, wide))
+        for leaf, factor in each
+    ]
+
+
+def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
+    """Each leaf times its factor, which is known; those with the factor one as they are."""
+    out, each = list(leaves), np.broadcast_to(factors, (len(leaves),)).tolist()
+    alike: dict[tuple[float, float], list[int]] = {}
+    for i, factor in enumerate(each):
+        if factor != 1:
+            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # there are zeros of two signs
+    for (factor, _), places in alike.items():
+        numbers: dict[Any, Any] = {}
+        rest = set(places)
+        for group in _packing.small(leaves, places).values():
+            some = [leaves[i] for i in group]
+            new = _packing.unpack(_known(_packing.pack(some), factor, numbers), some)
+            for i, leaf in zip(group, new, strict=True):
+                out[i] = leaf
+            rest.difference_update(group)
+        for i in rest:
+            out[i] = _known(leaves[i], factor, numbers)
+    return out
+
+
+def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
+    """A leaf times a number, of which there is a tensor for each dtype."""
+    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not is_extreme(factor))
+    kind = leaf.dtype if plain else None
+    if kind not in numbers:
+        # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
+        numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
+    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], is_extreme(factor))
+
+
+def _product(leaf: Any, factor: Any, wide: bool) -> Any:
+    if leaf.dtype.is_complex:
+        return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
+    if leaf.dtype == tf.float64:
+        # Else TensorFlow's optimizer and XLA make one constant of two powers, which may be zero.
+        leaf = Namespace.no_reassociation(leaf)
+        if wide:
+            factor = tf.where(leaf <= leaf, factor, float("nan"))
+    dtype_ = tf.float64 if wide else _accumulation(leaf.dtype)
+    return casting.to(casting.to(leaf, dtype_) * casting.to(factor, dtype_), leaf.dtype)
+
+
+def multiply_over(leaf: Any, factor: Any) -> Any:
+    """One leaf times a float64 array that broadcasts against it."""
+    factor = tf.convert_to_tensor(factor, tf.float64)
+    return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
+
+
+def _accumulation(dtype: Any) -> Any:
+    """The dtype that values of another one are multiplied in."""
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
