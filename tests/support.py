@@ -132,6 +132,11 @@ def each_transform_once(given: Sequence[Row], reason: str) -> list[Any]:
     return [pytest.param(row, marks=() if row in first() else slow, id=str(row)) for row in given]
 
 
+def without_addresses(value: Any) -> str:
+    """A repr that is the same in every process, for the name of a test."""
+    return re.sub(r" at 0x\w+", "", repr(value))
+
+
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a process that imports the package, its backends and the tests, without pytest's."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "backends", "tests"))

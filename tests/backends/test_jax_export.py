@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import pytest
+from support import without_addresses
 
 import gradxform as gx
 
@@ -36,13 +37,13 @@ def left(expression: str) -> set[str]:
     return {fault for words, found in NOT_MENDED.items() if words in expression for fault in found}
 
 
-@pytest.mark.parametrize("tx", TRANSFORMS, ids=lambda tx: repr(tx)[:40])
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_for_a_tpu(dtype: str, tx: Any) -> None:
     assert faults(exported(tx, dtype, "tpu")) == left(repr(tx))
 
 
-@pytest.mark.parametrize("tx", TRANSFORMS, ids=lambda tx: repr(tx)[:40])
+@pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_for_a_gpu(dtype: str, tx: Any) -> None:
     assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS}  # which a GPU has, with the range of float64
@@ -105,7 +106,7 @@ def test_operations_of_291_leaves(name: str) -> None:
     assert counted(of(ours)) <= most * counted(of(theirs()))
 
 
-@pytest.mark.parametrize("tx", [gx.clip_global_norm(1.0), gx.clip_norm(1.0), CHAIN, gx.ema(0.9)], ids=repr)
+@pytest.mark.parametrize("tx", [gx.clip_global_norm(1.0), gx.clip_norm(1.0), CHAIN, gx.ema(0.9)], ids=without_addresses)
 def test_layers_in_one_leaf_need_no_temporaries(tx: Any) -> None:
     grads = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in llama().items()}
     state = jax.eval_shape(tx.init, grads)
