@@ -105,6 +105,8 @@ SLOW = {
     # --- command line, proof
     r"test_speed\.py::test_bytes_accessed.*\[8": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
+    r"test_device\.py::test_every_array_of_a_run": PROCESSES,
+    r"test_device\.py::test_the_benchmark_says.*\[jax": XLA,
     r"test_cli\.py::test_parity_of_the_hard_cases": "compiles in four frameworks; of given gradients, it stays quick",
     r"test_testing\.py::test_parity_holds": "compiles in four frameworks, as the doctest of assert_parity does",
     r"test_testing\.py::test_a_transform_with_a_state_is_run_for_some_steps\[torch\]": INDUCTOR,

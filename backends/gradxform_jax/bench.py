@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.proof.place import Place
 
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -20,31 +21,26 @@ def versions() -> dict[str, str]:
     return {"jax": jax.__version__, "optax": optax.__version__}
 
 
-def device() -> str:
-    """JAX's default device."""
-    return str(jax.devices()[0].device_kind) if jax.default_backend() != "cpu" else "cpu"
+def _eager(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    return _sides(steps, tree, place, lambda function: function)
 
 
-def _eager(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
-    return _sides(steps, tree, lambda function: function)
+def _jit(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    return _sides(steps, tree, place, jax.jit)
 
 
-def _jit(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
-    return _sides(steps, tree, jax.jit)
-
-
-def _sides(steps: Sequence[Step], tree: Tree, compiled: Jit) -> tuple[Side, Side]:
-    grads = {path: jnp.array(leaf) for path, leaf in tree.items()}
+def _sides(steps: Sequence[Step], tree: Tree, place: Place, compiled: Jit) -> tuple[Side, Side]:
+    grads = {path: place.put(leaf) for path, leaf in tree.items()}
     parts = [_NATIVE[name](value) for name, value in steps]
     native = parts[0] if len(parts) == 1 else optax.chain(*parts)
-    return _side(transformation(steps), grads, compiled), _side(native, grads, compiled)
+    return _side(transformation(steps), grads, place, compiled), _side(native, grads, place, compiled)
 
 
-def _side(tx: Any, grads: Any, compiled: Jit) -> Side:
+def _side(tx: Any, grads: Any, place: Place, compiled: Jit) -> Side:
     """The update of a transformation, ours or optax's: both are called alike."""
     state = tx.init(grads)
     update = compiled(lambda updates: tx.update(updates, state)[0])
-    return Side(lambda: _wait(update(grads)), _values)
+    return Side(lambda: _wait(update(grads)), _values, cost=lambda: place.cost(update, grads))
 
 
 def _wait(result: Any) -> Any:

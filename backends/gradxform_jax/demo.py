@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from gradxform import GradientTransformation
 from gradxform.cli.demo.task import OnStep, Task
 
 
-def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
+def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
     """Train by jax.grad, with the chain in front of optax.sgd; the logits of the test images."""
     optimizer = optax.chain(chain, _keep_updates(), optax.sgd(task.learning_rate, task.momentum))
 
@@ -23,12 +24,12 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
         updates, state = optimizer.update(gradients, state, weights)
         return optax.apply_updates(weights, updates), state, loss, gradients
 
-    weights = jax.tree.map(jnp.asarray, dict(task.weights))
+    weights = {path: put(weight) for path, weight in task.weights.items()}
     state = optimizer.init(weights)
     for images, labels in task.batches:
-        weights, state, loss, gradients = step(weights, state, images, labels)
+        weights, state, loss, gradients = step(weights, state, put(images), put(labels))
         on_step(float(loss), _numpy(gradients), _numpy(state[1]))
-    return np.asarray(_logits(weights, task.test_images))
+    return np.asarray(_logits(weights, put(task.test_images)))
 
 
 def _keep_updates() -> optax.GradientTransformation:

@@ -10,6 +10,7 @@ import numpy as np
 
 import gradxform_numpy
 from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.proof.place import Place
 
 
 def versions() -> dict[str, str]:
@@ -17,15 +18,10 @@ def versions() -> dict[str, str]:
     return {"numpy": np.__version__}
 
 
-def device() -> str:
-    """NumPy computes on the processor."""
-    return "cpu"
-
-
 # --- pure: new arrays for every step ---------------------------------------------------------------------------------
 
 
-def _pure(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     tx = transformation(steps)
 
     def native() -> Tree:
@@ -70,7 +66,7 @@ _PURE: Mapping[str, Callable[[Tree, float], Tree]] = {
 # --- in place: no new arrays at all ----------------------------------------------------------------------------------
 
 
-def _in_place(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     tx = transformation(steps)
 
     def native(grads: Tree) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.proof.place import Place
 
 Gradients = list[Any]
 Work = Callable[[Gradients], Gradients]
@@ -18,21 +19,16 @@ def versions() -> dict[str, str]:
     return {"tensorflow": tf.__version__}
 
 
-def device() -> str:
-    """TensorFlow's default device."""
-    return "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+def _eager(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    return _sides(steps, tree, place, lambda work: work)
 
 
-def _eager(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
-    return _sides(steps, tree, lambda work: work)
+def _graph(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    return _sides(steps, tree, place, lambda work: tf.function(work, autograph=False))
 
 
-def _graph(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
-    return _sides(steps, tree, lambda work: tf.function(work, autograph=False))
-
-
-def _sides(steps: Sequence[Step], tree: Tree, compiled: Callable[[Work], Work]) -> tuple[Side, Side]:
-    grads = [tf.constant(leaf) for leaf in tree.values()]
+def _sides(steps: Sequence[Step], tree: Tree, place: Place, compiled: Callable[[Work], Work]) -> tuple[Side, Side]:
+    grads = [place.put(leaf) for leaf in tree.values()]
     tx = transformation(steps)
 
     def native(grads: Gradients) -> Gradients:
@@ -40,18 +36,18 @@ def _sides(steps: Sequence[Step], tree: Tree, compiled: Callable[[Work], Work]) 
             grads = _NATIVE[name](grads, value)
         return grads
 
-    return _side(compiled(tx), grads), _side(compiled(native), grads)
+    return _side(compiled(tx), grads, place), _side(compiled(native), grads, place)
 
 
-def _side(work: Work, grads: Gradients) -> Side:
-    wait = tf.test.experimental.sync_devices if device() != "cpu" else _is_there
+def _side(work: Work, grads: Gradients, place: Place) -> Side:
+    wait = tf.test.experimental.sync_devices if place.name != "cpu" else _is_there
 
     def run() -> Gradients:
         result = work(grads)
         wait()
         return result
 
-    return Side(run, _values)
+    return Side(run, _values, cost=lambda: place.cost(work, grads))
 
 
 def _is_there() -> None:

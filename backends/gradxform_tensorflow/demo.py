@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,9 +13,9 @@ from gradxform import GradientTransformation
 from gradxform.cli.demo.task import OnStep, Task
 
 
-def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
+def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
     """Train by tf.GradientTape, with the chain between tape and optimizer; the logits of the test images."""
-    weights = {path: tf.Variable(weight, name=path) for path, weight in task.weights.items()}
+    weights = {path: tf.Variable(put(weight), name=path) for path, weight in task.weights.items()}
     variables = list(weights.values())
     optimizer = keras.optimizers.SGD(task.learning_rate, task.momentum)
     optimizer.build(variables)
@@ -30,9 +31,9 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep) -> Any:
         return loss, _by_path(gradients), _by_path(updates)
 
     for images, labels in task.batches:
-        loss, gradients, updates = step(images, labels)
+        loss, gradients, updates = step(put(images), put(labels))
         on_step(float(loss), _numpy(gradients), _numpy(updates))
-    return _logits(weights, task.test_images).numpy()
+    return _logits(weights, put(task.test_images)).numpy()
 
 
 def _logits(weights: Any, images: Any) -> Any:

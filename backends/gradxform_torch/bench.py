@@ -10,6 +10,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
 from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.proof.place import Place
 
 Tensors = list[torch.Tensor]
 
@@ -19,18 +20,9 @@ def versions() -> dict[str, str]:
     return {"torch": torch.__version__}
 
 
-def device() -> str:
-    """PyTorch's default device."""
-    return torch.get_default_device().type
-
-
-def _tensor(leaf: Array) -> torch.Tensor:
-    return torch.tensor(leaf, device=torch.get_default_device())
-
-
-def _waiting() -> Callable[[], None]:
+def _waiting(place: Place) -> Callable[[], None]:
     """What waits for the device; on the processor, a tensor that has been returned has its values."""
-    return torch.accelerator.synchronize if device() != "cpu" else _is_there
+    return torch.accelerator.synchronize if place.name != "cpu" else _is_there
 
 
 def _is_there() -> None:
@@ -40,7 +32,7 @@ def _is_there() -> None:
 # --- in place on the gradients of parameters -------------------------------------------------------------------------
 
 
-def _in_place(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
+def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     tx = transformation(steps)
 
     def native(named: list[tuple[str, torch.nn.Parameter]]) -> None:
@@ -48,14 +40,17 @@ def _in_place(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
         for name, value in steps:
             _IN_PLACE[name](parameters, value)
 
-    return _writing(lambda named: gradxform_torch.apply_(tx, named), tree), _writing(native, tree)
+    def ours(named: list[tuple[str, torch.nn.Parameter]]) -> None:
+        gradxform_torch.apply_(tx, named)
+
+    return _writing(ours, tree, place), _writing(native, tree, place)
 
 
-def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree: Tree) -> Side:
+def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree: Tree, place: Place) -> Side:
     """A side that writes to the gradients of parameters of its own."""
-    named = [(path.replace("/", "."), _parameter(leaf)) for path, leaf in tree.items()]
+    named = [(path.replace("/", "."), _parameter(place.put(leaf))) for path, leaf in tree.items()]
     given = [torch.from_numpy(leaf) for leaf in tree.values()]
-    wait = _waiting()
+    wait = _waiting(place)
 
     def run() -> None:
         work(named)
@@ -65,12 +60,14 @@ def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree:
         for (_, parameter), gradient in zip(named, given, strict=True):
             _gradient(parameter).copy_(gradient)
 
-    return Side(run, lambda _: [_gradient(parameter).cpu().numpy() for _, parameter in named], restore)
+    def leaves(_: None) -> list[Array]:
+        return [_gradient(parameter).cpu().numpy() for _, parameter in named]
+
+    return Side(run, leaves, restore, lambda: place.cost(work, named))
 
 
-def _parameter(leaf: Array) -> torch.nn.Parameter:
+def _parameter(gradient: torch.Tensor) -> torch.nn.Parameter:
     """A parameter with a gradient; its own values are not looked at."""
-    gradient = _tensor(leaf)
     parameter = torch.nn.Parameter(torch.empty_like(gradient))
     parameter.grad = gradient
     return parameter
@@ -102,8 +99,8 @@ _IN_PLACE: Mapping[str, Callable[[Any, float], Any]] = {
 # --- pure: new tensors for every step --------------------------------------------------------------------------------
 
 
-def _pure(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
-    grads = [_tensor(leaf) for leaf in tree.values()]
+def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    grads = [place.put(leaf) for leaf in tree.values()]
     tx = transformation(steps)
 
     def native(grads: Tensors) -> Tensors:
@@ -111,18 +108,21 @@ def _pure(steps: Sequence[Step], tree: Tree) -> tuple[Side, Side]:
             grads = _PURE[name](grads, value)
         return grads
 
-    return _making(tx, grads), _making(native, grads)
+    return _making(tx, grads, place), _making(native, grads, place)
 
 
-def _making(work: Callable[[Tensors], Tensors], grads: Tensors) -> Side:
-    wait = _waiting()
+def _making(work: Callable[[Tensors], Tensors], grads: Tensors, place: Place) -> Side:
+    wait = _waiting(place)
 
     def run() -> Tensors:
         result = work(grads)
         wait()
         return result
 
-    return Side(run, lambda result: [leaf.cpu().numpy() for leaf in result])
+    def leaves(result: Tensors) -> list[Array]:
+        return [leaf.cpu().numpy() for leaf in result]
+
+    return Side(run, leaves, cost=lambda: place.cost(work, grads))
 
 
 def _clip_value(grads: Tensors, limit: float) -> Tensors:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 import gradxform
+from gradxform.cli import device as devices
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -22,6 +23,7 @@ Chain = Annotated[str, typer.Option("--chain", help="The transforms, as gradxfor
 Frameworks = Annotated[
     str | None, typer.Option("--frameworks", help="Some of numpy,jax,tensorflow,torch; all by default.")
 ]
+Device = Annotated[str | None, typer.Option("--device", help=devices.HELP)]
 
 
 def _names(given: str | None) -> list[str] | None:
@@ -51,13 +53,14 @@ def demo_command(
     chain: Chain = DEFAULT_CHAIN,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps.")] = None,
     frameworks: Frameworks = None,
+    device: Device = None,
     out: Annotated[Path, typer.Option("--out", help="The picture to write.")] = Path("demo.png"),
 ) -> int:
     """Train one recurrent network in JAX, TensorFlow and PyTorch, with and without the chain."""
     from gradxform.cli.demo import run as demo
 
     given = demo.DEFAULT_STEPS if steps is None else steps
-    return demo.run(gradxform.parse(chain), given, _names(frameworks), out, Console())
+    return demo.run(gradxform.parse(chain), given, _names(frameworks), out, Console(), device)
 
 
 @app.command("parity")
@@ -68,6 +71,7 @@ def parity_command(
         Path | None, typer.Option("--gradients", help="An .npz file with one array a gradient.")
     ] = None,
     frameworks: Frameworks = None,
+    device: Device = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every transform and the frameworks' own functions; writes a page of tables.")
     ] = False,
@@ -79,12 +83,12 @@ def parity_command(
     if full:
         from gradxform.cli.parity import full as everything
 
-        return everything.run(_names(frameworks), out or Path("parity.md"), Console())
+        return everything.run(_names(frameworks), out or Path("parity.md"), Console(), device)
     if out is not None:
         raise ValueError("parity: --out is the page that --full writes; give both or none")
     from gradxform.cli.parity import run as parity
 
-    return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console())
+    return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console(), device)
 
 
 @app.command("bench")
@@ -92,10 +96,11 @@ def parity_command(
 def bench_command(
     quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or all of it.")] = True,
     frameworks: Frameworks = None,
+    device: Device = None,
     trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2.")] = None,
     out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
 ) -> int:
     """Time chains beside the frameworks' own functions, paired in one run."""
     from gradxform.cli.bench import run as bench
 
-    return bench.run(quick, _names(frameworks), _names(trees), out, Console())
+    return bench.run(quick, _names(frameworks), _names(trees), out, Console(), device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import optree
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import GradientTransformation
+from gradxform.proof.place import Cost, Place, anywhere
 from gradxform.proof.reference import reference, references
 from gradxform.proof.ulp import ulps
 
@@ -44,7 +45,9 @@ class Result:
     mode: str
     leaves: Leaves
     problem: str = ""
-    """What is wrong with structure, dtypes or shapes; then there are no leaves to compare."""
+    """What is wrong with structure, dtypes, shapes or devices; then there are no leaves to compare."""
+    left_out: str = ""
+    """Why it was not run; then there are no leaves either."""
 
 
 def _numpy() -> Backend:
@@ -65,19 +68,25 @@ def run(
     trees: Sequence[Any],
     frameworks: Sequence[str],
     modes: Sequence[str] = ("eager", "compiled"),
+    places: Mapping[str, Place] | None = None,
 ) -> list[list[Result]]:
     """The first steps on trees of NumPy arrays: for each framework and mode, one result for each tree.
 
-    The gradients themselves are the parameters. Trees of one structure share one compilation.
+    The gradients themselves are the parameters. Trees of one structure share one compilation. Trees of dtypes that a
+    framework's place does not have are left out there.
     """
     results = []
     for framework in frameworks:
+        place = (places or {}).get(framework)
         for mode in (mode for mode in modes if mode in modes_of(framework)):
             runners: dict[Any, Runner] = {}
             row = []
             for tree in trees:
+                if place is not None and (lacks := place.lacks(tree)):
+                    row.append(Result(framework, mode, {}, left_out=f"no {lacks} there"))
+                    continue
                 structure = str([(path, leaf.dtype, leaf.shape) for path, leaf in named_leaves(tree, _numpy()).items()])
-                step = runners.setdefault(structure, runner(tx, framework, mode))
+                step = runners.setdefault(structure, runner(tx, framework, mode, place))
                 row.append(step([tree], tree)[0][0])
             results.append(row)
     return results
@@ -95,38 +104,57 @@ def modes_of(framework: str) -> tuple[str, ...]:
     return ("eager",) if lookup.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
 
 
-def runner(tx: GradientTransformation, framework: str, mode: str) -> Runner:
+def runner(tx: GradientTransformation, framework: str, mode: str, place: Place | None = None) -> Runner:
     """Run steps in one framework and mode; trees that are alike but for their values are compiled once.
 
     The runner takes the gradients of each step, the parameters and the state to begin with (the first one if left out),
-    and returns the results and the last state.
+    and returns the results and the last state. All of them lie at a place, by default where the framework puts them.
     """
     backend = lookup.backend(framework)
-
-    def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        return tx.update(updates, state, params)
-
-    function = one if mode == "eager" else backend.compile(one) or one
+    place = place or anywhere(backend)
+    function = _step(tx, backend, mode)
 
     def run(steps: Sequence[Any], params: Any, state: Any = None) -> tuple[list[Result], Any]:
-        own = optree.tree_map(backend.from_numpy, params)
-        state, results = tx.init(own) if state is None else state, []
-        for tree in steps:
-            out, state = function(optree.tree_map(backend.from_numpy, tree), state, own)
-            results.append(_checked(backend, mode, tree, out))
+        with place.on():
+            own = optree.tree_map(place.put, params)
+            state, results = tx.init(own) if state is None else state, []
+            for tree in steps:
+                out, state = function(optree.tree_map(place.put, tree), state, own)
+                results.append(_checked(backend, mode, tree, out, place))
         return results, state
 
     return run
 
 
-def _checked(backend: Backend, mode: str, tree: Any, out: Any) -> Result:
-    """A result, after a look at all that is not a value: structure, None, framework, dtypes and shapes."""
+def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[..., tuple[Any, Any]]:
+    """The update, compiled if the mode says so."""
+
+    def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return tx.update(updates, state, params)
+
+    return one if mode == "eager" else backend.compile(one) or one
+
+
+def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:
+    """What a step on a tree of NumPy arrays takes at a place, after a first one."""
+    function = _step(tx, lookup.backend(framework), mode)
+    with place.on():
+        own = optree.tree_map(place.put, tree)
+        state = tx.init(own)
+        function(own, state, own)
+        return place.cost(function, own, state, own)
+
+
+def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place) -> Result:
+    """A result, after a look at all that is not a value: structure, None, framework, device, dtypes and shapes."""
     given, structure = named_leaves(tree, _numpy()), optree.tree_structure(tree, none_is_leaf=False)
     if optree.tree_structure(out, none_is_leaf=False) != structure:
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
     for path, leaf in zip(backend.paths(out), backend.flatten(out)[0], strict=True):
         if leaf is not None and lookup.owner(leaf) is not backend:
             return Result(backend.name, mode, {}, f"{path} became a {type(leaf).__name__}")
+        if leaf is not None and not place.lies(leaf):
+            return Result(backend.name, mode, {}, f"{path} is on {leaf.device}, not on {place.words}")
     leaves = named_leaves(out, backend)
     for path, leaf in given.items():
         if (leaves[path].dtype, leaves[path].shape) != (leaf.dtype, leaf.shape):

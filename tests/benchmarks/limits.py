@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.cli import device
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients
 from gradxform.cli.quiet import quiet
@@ -56,7 +57,7 @@ def small() -> Table:
     bench = _imported("gradxform_numpy.bench")
     tree = gradients(TREES["mlp"]())
     in_place = next(mode for mode in bench.MODES if mode.name == "in place")
-    ours, native = in_place.sides(CHAINS[1], tree)
+    ours, native = in_place.sides(CHAINS[1], tree, device.find("numpy"))
     by_hand = bench._writing(functools.partial(_clip_by_hand, limit=CHAINS[1][0].value), tree)
     times = _times((native, by_hand, ours))
     ratios = np.median(times / times[:, :1], axis=0)
@@ -95,7 +96,7 @@ def bytes_() -> Table:
     tree = gradients(shapes)
     table = [["transforms", "ours", "optax"]]
     for length, steps in CHAINS.items():
-        sides = _imported("gradxform_jax.bench")._sides(steps, tree, _counted)
+        sides = _imported("gradxform_jax.bench")._sides(steps, tree, device.find("jax"), _counted)
         table.append([str(length), *(f"{side.run() / (4 * elements(shapes)):.3f}" for side in sides)])
     return table
 
@@ -109,7 +110,7 @@ def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
 def compile_() -> Table:
     """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, which traces and compiles."""
     jitted = next(mode for mode in _imported("gradxform_jax.bench").MODES if mode.name == "jit")
-    sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()))
+    sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()), device.find("jax"))
     return [["ours", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
 
 

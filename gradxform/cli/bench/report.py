@@ -13,6 +13,8 @@ from gradxform.cli.bench import picture
 from gradxform.cli.bench.lines import Line, Measurements, Plan, number
 from gradxform.cli.bench.task import CHAINS, TREES, Program, transformation
 from gradxform.cli.bench.timing import Measured, Spread
+from gradxform.cli.demo.task import NAMES
+from gradxform.cli.device import OPERATIONS, amount
 
 _HEADERS = (
     "ours\nms",
@@ -23,24 +25,32 @@ _HEADERS = (
     "first s\nours/nat.",
     "extra MB\nours/nat.",
 )
+_COUNTED = "operations\nours/nat."
+_LEFT_TO_THE_PAGE = (3, 4)
+"""Quartiles and floor, for which a terminal of 80 characters has no room beside operations."""
 
 
-def table(result: Measurements) -> Table:
-    """The table of one tree on the terminal."""
+def _headers(counted: bool) -> tuple[str, ...]:
+    return (*_HEADERS, _COUNTED) if counted else _HEADERS
+
+
+def table(result: Measurements, counted: bool = False) -> Table:
+    """The table of one tree on the terminal; operations take the place of quartiles and floor if they were counted."""
+    columns = [i for i in range(len(_headers(counted))) if not counted or i not in _LEFT_TO_THE_PAGE]
     shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
     shown.add_column("\nmode", no_wrap=True)
-    for header in ("\nchain", *_HEADERS):
+    for header in ("\nchain", *(_headers(counted)[i] for i in columns)):
         shown.add_column(header, justify="right", no_wrap=True)
     last = ""
     for line in result.lines:
-        label, cells = line.label, _cells(line, result)
+        label, cells = line.label, _cells(line, result, counted)
         cells[2] = f"[{_colour(line.measured.ratio)}]{cells[2]}[/]"
-        shown.add_row(label if label != last else "", str(line.chain), *cells)
+        shown.add_row(label if label != last else "", str(line.chain), *(cells[i] for i in columns))
         last = label
     return shown
 
 
-def _cells(line: Line, result: Measurements) -> list[str]:
+def _cells(line: Line, result: Measurements, counted: bool) -> list[str]:
     """The numbers of a line, in the order of the headers."""
     m = line.measured
     return [
@@ -51,6 +61,7 @@ def _cells(line: Line, result: Measurements) -> list[str]:
         number(m.ours.seconds.median / result.floor.median),
         f"{m.ours.first:.1f}/{m.native.first:.1f}",
         _megabytes(m),
+        *(["/".join(map(amount, (m.ours.operations, m.native.operations)))] if counted else []),
     ]
 
 
@@ -68,7 +79,7 @@ def _megabytes(measured: Measured) -> str:
     return "/".join("-" if size is None else f"{size / 1e6:.0f}" for size in sizes)
 
 
-def explanation(plan: Plan, programs: dict[str, Program]) -> str:
+def explanation(plan: Plan, programs: dict[str, Program], counted: bool = False) -> str:
     """What the chains, the modes and the native sides are."""
     chains = (f"chain of {chain}: {transformation(CHAINS[chain])!r}" for chain in plan.chains)
     modes = [mode for program in programs.values() for mode in program.MODES]
@@ -82,7 +93,9 @@ def explanation(plan: Plan, programs: dict[str, Program]) -> str:
             "ratio: time of ours / time of the native way, the median over pairs run in turn",
             "floor: np.dot and np.multiply(out=), each once, on one array of the tree's size",
             "first s: seconds of the first call, with tracing and compilation",
-            "extra MB: rise of resident memory in a call, result included; - where unknown",
+            "extra MB: rise of resident memory in a call, result included; - where unknown"
+            + ("; on a device, of the memory that the framework counts" if counted else ""),
+            *([OPERATIONS] if counted else []),
             *([without] if limited else []),
         )
     )
@@ -120,27 +133,42 @@ def _line_as_json(line: Line) -> dict[str, Any]:
 
 
 def _named(value: Any) -> Any:
-    """Spreads as mappings, which `asdict` leaves as they are."""
+    """Spreads as mappings, which `asdict` leaves as they are; operations only where they were counted."""
     if isinstance(value, Spread):
         return value._asdict()
-    return {key: _named(item) for key, item in value.items()} if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return {key: _named(item) for key, item in value.items() if (key, item) != ("operations", None)}
 
 
 def page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], results: Sequence[Measurements]) -> str:
     """The tables in Markdown, with what one must know to read them."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
-    lines = [f"Written by `{about['command']}` on {about['date'][:10]}: {machine}; {versions}.", ""]
-    lines += [f"- {text}" for text in explanation(plan, programs).splitlines()] + ["", verdict(results) + ".", ""]
-    names = ["mode", "chain", *(" ".join(header.split()) for header in _HEADERS)]
+    counted = "device" in about
+    lines = [f"Written by `{about['command']}` on {about['date'][:10]}: {machine}{_ran_on(about)}; {versions}.", ""]
+    lines += [f"- {text}" for text in explanation(plan, programs, counted).splitlines()] + [
+        "",
+        verdict(results) + ".",
+        "",
+    ]
+    names = ["mode", "chain", *(" ".join(header.split()) for header in _headers(counted))]
     for result in results:
         lines += [f"**{result.title}**", "", "| " + " | ".join(names) + " |"]
         lines.append("| --- |" + " ---: |" * (len(names) - 1))
         lines += [
-            "| " + " | ".join((line.label, str(line.chain), *_cells(line, result))) + " |" for line in result.lines
+            "| " + " | ".join((line.label, str(line.chain), *_cells(line, result, counted))) + " |"
+            for line in result.lines
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _ran_on(about: dict[str, Any]) -> str:
+    """The device of each framework, if one was asked for."""
+    if "device" not in about:
+        return ""
+    return "; " + ", ".join(f"{NAMES[name]} on {words}" for name, words in about["devices"].items())
 
 
 def points(results: Iterable[Measurements]) -> Iterator[picture.Point]:
@@ -152,5 +180,7 @@ def points(results: Iterable[Measurements]) -> Iterator[picture.Point]:
 def foot(about: dict[str, Any]) -> str:
     """What the picture says in small print."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
-    machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores, {about['date'][:10]}"
+    machine = (
+        f"{about['machine']['processor']}, {about['machine']['cores']} cores, {about['date'][:10]}{_ran_on(about)}"
+    )
     return f"Marks are medians of pairs run in turn, lines reach from quartile to quartile. {machine}\n{versions}"

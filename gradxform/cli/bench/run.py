@@ -22,18 +22,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 import gradxform
 from gradxform.backend import lookup
+from gradxform.cli import device
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
 from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, Tree, elements, gradients, transformation
 from gradxform.cli.bench.timing import Disagreement, Effort, Measured, floor, measure
 from gradxform.cli.demo.task import NAMES
 from gradxform.cli.quiet import quiet
+from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
 """Trees of fewer bytes are lost in what allocators keep; their memory is not reported."""
 
 
-def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, out: Path, console: Console) -> int:
+def run(
+    quick: bool,
+    frameworks: Sequence[str] | None,
+    trees: Sequence[str] | None,
+    out: Path,
+    console: Console,
+    asked: str | None = None,
+) -> int:
     """Measure, show a table for each tree, and write `bench.json`, `bench.md` and `bench.png`.
 
     Args:
@@ -43,12 +52,14 @@ def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | No
         trees: some of "mlp", "many", "resnet50", "gpt2"; None for those of the form asked for.
         out: the folder for both files; it is made if it is not there.
         console: where progress and tables go.
+        asked: the device, such as "cuda"; operations are counted then. None for each framework's own default.
 
     Returns:
         The exit code, 0.
 
     Raises:
-        ValueError: an unknown framework or tree, no framework that is installed, or an `out` that is no folder.
+        ValueError: an unknown framework or tree, a device that none has, no framework that is installed, or an `out`
+            that is no folder.
         Disagreement: two sides that do not give the same result.
     """
     plan = QUICK if quick else FULL
@@ -61,10 +72,18 @@ def run(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | No
         console.print(f"left out: {NAMES[name]}, {reason}", markup=False, highlight=False)
     if not programs:
         raise ValueError(f"bench: none of {', '.join(left_out)} is installed; there is nothing to measure")
-    about = _about(_command(quick, frameworks, trees), quick, programs, left_out)
+    if asked is None:
+        places = {name: device.find(name) for name in programs}
+    else:
+        places = device.places("bench", asked, programs, console)
+        programs = {name: programs[name] for name in places}
+        console.print(f"measured: {device.ran_on(places)}", markup=False, highlight=False, soft_wrap=True)
+    about = _about(_command(quick, frameworks, trees, asked), quick, programs, left_out, places)
+    about |= {} if asked is None else {"device": asked}
     _warn_if_busy(about["machine"], console)
-    results = _measure_all(plan, programs, console)
-    console.print(f"\n{report.explanation(plan, programs)}\n\n{report.verdict(results)}", markup=False, highlight=False)
+    results = _measure_all(plan, programs, places, asked is not None, console)
+    explanation = report.explanation(plan, programs, asked is not None)
+    console.print(f"\n{explanation}\n\n{report.verdict(results)}", markup=False, highlight=False)
     (out / "bench.json").write_text(json.dumps(about | report.as_json(plan, results), indent=1) + "\n")
     (out / "bench.md").write_text(report.page(about, plan, programs, results))
     picture.write(list(report.points(results)), report.foot(about), out / "bench.png")
@@ -98,9 +117,7 @@ def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]
     for name in wanted:
         try:
             with quiet():
-                program = cast(Program, importlib.import_module(f"gradxform_{name}.bench"))
-                program.device()
-            found[name] = program
+                found[name] = cast(Program, importlib.import_module(f"gradxform_{name}.bench"))
         except ModuleNotFoundError as error:
             left_out[name] = f"{error.name} is not installed (pip install 'gradxform[{name}]')"
     return found, left_out
@@ -109,7 +126,9 @@ def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def _measure_all(plan: Plan, programs: dict[str, Program], console: Console) -> list[Measurements]:
+def _measure_all(
+    plan: Plan, programs: dict[str, Program], places: dict[str, Place], cost: bool, console: Console
+) -> list[Measurements]:
     """Every tree in every mode with every chain; a table is shown as soon as its tree is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     total = sum(len(list(_pairs(plan, programs, len(TREES[name]())))) for name in plan.trees)
@@ -118,12 +137,20 @@ def _measure_all(plan: Plan, programs: dict[str, Program], console: Console) -> 
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         bar = progress.add_task("", total=total)
         for name in plan.trees:
-            results.append(_measure_tree(plan, programs, name, progress, bar))
-            console.print(report.table(results[-1]))
+            results.append(_measure_tree(plan, programs, places, cost, name, progress, bar))
+            console.print(report.table(results[-1], cost))
     return results
 
 
-def _measure_tree(plan: Plan, programs: dict[str, Program], name: str, progress: Progress, bar: TaskID) -> Measurements:
+def _measure_tree(
+    plan: Plan,
+    programs: dict[str, Program],
+    places: dict[str, Place],
+    cost: bool,
+    name: str,
+    progress: Progress,
+    bar: TaskID,
+) -> Measurements:
     """One tree in every mode with every chain."""
     shapes = TREES[name]()
     tree = gradients(shapes)
@@ -131,8 +158,9 @@ def _measure_tree(plan: Plan, programs: dict[str, Program], name: str, progress:
     for framework, mode, chain in _pairs(plan, programs, result.leaves):
         description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
         progress.update(bar, description=description, refresh=True)
-        memory = _memory_is_known(programs[framework], result.elements)
-        measured = _measure(framework, mode, name, chain, tree, plan.effort, memory)
+        place = places[framework]
+        memory = _memory_is_known(programs[framework], place, result.elements)
+        measured = _measure(framework, place, mode, name, chain, tree, plan.effort, memory, cost)
         result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
         progress.advance(bar)
     return result
@@ -145,15 +173,26 @@ def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tu
             yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
 
 
-def _memory_is_known(program: Program, count: int) -> bool:
+def _memory_is_known(program: Program, place: Place, count: int) -> bool:
     """Whether the process's resident memory tells what a call on so many elements takes."""
-    return program.GIVES_MEMORY_BACK and program.device() == "cpu" and 4 * count >= _MEMORY_FROM
+    return program.GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
 
 
-def _measure(framework: str, mode: Mode, name: str, chain: int, tree: Tree, effort: Effort, memory: bool) -> Measured:
+def _measure(
+    framework: str,
+    place: Place,
+    mode: Mode,
+    name: str,
+    chain: int,
+    tree: Tree,
+    effort: Effort,
+    memory: bool,
+    cost: bool,
+) -> Measured:
     try:
-        ours, native = mode.sides(CHAINS[chain], tree)
-        return measure(ours, native, tree, chain, effort, memory)
+        with place.on():
+            ours, native = mode.sides(CHAINS[chain], tree, place)
+            return measure(ours, native, tree, chain, effort, memory, cost)
     except Disagreement as error:
         where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r} beside {mode.native}"
         raise Disagreement(f"bench: the two sides do not agree ({where}): {error}") from error
@@ -169,16 +208,18 @@ def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None) -> str:
+def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, asked: str | None) -> str:
     """What measures the same again; where the files go does not matter."""
     words = ["gradxform bench", "--quick" if quick else "--full"]
     words += [
         f"{option} {','.join(names)}" for option, names in (("--frameworks", frameworks), ("--trees", trees)) if names
     ]
-    return " ".join(words)
+    return " ".join(words if asked is None else [*words, "--device", asked])
 
 
-def _about(command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str]) -> dict[str, Any]:
+def _about(
+    command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str], places: dict[str, Place]
+) -> dict[str, Any]:
     """What a reader of the numbers must know: when, where, with which versions, and how to run it again."""
     versions = {"python": platform.python_version(), "gradxform": gradxform.__version__}
     for program in programs.values():
@@ -189,7 +230,7 @@ def _about(command: str, quick: bool, programs: dict[str, Program], left_out: di
         "form": "quick" if quick else "full",
         "versions": versions,
         "machine": _machine(),
-        "devices": {name: program.device() for name, program in programs.items()},
+        "devices": {name: str(place) for name, place in places.items()},
         "left_out": left_out,
     }
 

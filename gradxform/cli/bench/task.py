@@ -12,6 +12,7 @@ import numpy as np
 
 import gradxform
 from gradxform.core.transformation import GradientTransformation
+from gradxform.proof.place import Cost, Place
 
 Array = Any
 """A NumPy array, float32 unless said otherwise."""
@@ -145,6 +146,8 @@ class Side:
     """The result as NumPy arrays in the order of the tree."""
     restore: Callable[[], None] = _nothing
     """Puts the input back; called before every run, outside of the time."""
+    cost: Callable[[], Cost] = Cost
+    """What one run asks of the device, as far as the framework tells."""
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,8 @@ class Mode:
     """"in place", "jit"."""
     native: str
     """What stands on the other side, in words."""
-    sides: Callable[[Sequence[Step], Tree], tuple[Side, Side]]
-    """Ours and the native one, each with arrays of its own if it writes to them."""
+    sides: Callable[[Sequence[Step], Tree, Place], tuple[Side, Side]]
+    """Ours and the native one at a place, each with arrays of its own if it writes to them."""
     compiled: bool = False
 
 
@@ -169,6 +172,3 @@ class Program(Protocol):
 
     def versions(self) -> dict[str, str]:
         """The versions of the framework and of the libraries that stand on the native side."""
-
-    def device(self) -> str:
-        """The device that arrays are on, in the framework's words; "cpu" for the processor."""

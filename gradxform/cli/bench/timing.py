@@ -50,6 +50,8 @@ class Timing:
     """The seconds of the first call, in which a compiled side is traced and compiled."""
     memory: float | None
     """How far the memory in use rose above what it was before a call, in bytes; None where that is not known."""
+    operations: int | None = None
+    """What one call asks of the device; None where that is not known or was not asked for."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,9 @@ class Disagreement(RuntimeError):
     """Two sides that do not do the same work; there is nothing to time then."""
 
 
-def measure(ours: Side, native: Side, tree: Tree, transforms: int, effort: Effort, memory: bool) -> Measured:
+def measure(
+    ours: Side, native: Side, tree: Tree, transforms: int, effort: Effort, memory: bool, cost: bool = False
+) -> Measured:
     """Check that two sides agree on what so many transforms make of a tree, then time them in turn.
 
     Raises:
@@ -80,9 +84,7 @@ def measure(ours: Side, native: Side, tree: Tree, transforms: int, effort: Effor
     for side in sides:
         _once(side)
     pairs = np.array(_in_turn(sides, effort))
-    timings = [
-        Timing(_spread(pairs[:, i]), firsts[i], memory_of(side) if memory else None) for i, side in enumerate(sides)
-    ]
+    timings = [Timing(_spread(pairs[:, i]), firsts[i], *_taken(side, memory, cost)) for i, side in enumerate(sides)]
     return Measured(timings[0], timings[1], _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference)
 
 
@@ -180,6 +182,19 @@ def _relative(a: Array, b: Array) -> float:
     parts = [slice(start, start + _BLOCK) for start in range(0, a.size, _BLOCK)]
     tiny = np.finfo(np.float32).tiny
     return float(np.max([np.max(np.abs(a[p] - b[p]) / np.maximum(np.abs(b[p]), tiny)) for p in parts], initial=0.0))
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | None]:
+    """The memory and the operations of a call: resident memory where it is known, else what the framework tells."""
+    resident = memory_of(side) if memory else None
+    if not cost:
+        return resident, None
+    side.restore()
+    found = side.cost()
+    return found.peak if resident is None else resident, found.operations
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------

@@ -33,11 +33,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gradxform.backend import lookup
+from gradxform.cli import device
 from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
 from gradxform.cli.quiet import quiet
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.place import Place
 from gradxform.transforms.combining import identity
 
 DEFAULT_STEPS = 400
@@ -50,7 +52,12 @@ _TAIL = 20
 
 
 def run(
-    chain: GradientTransformation, steps: int, frameworks: Sequence[str] | None, out: Path, console: Console
+    chain: GradientTransformation,
+    steps: int,
+    frameworks: Sequence[str] | None,
+    out: Path,
+    console: Console,
+    asked: str | None = None,
 ) -> int:
     """Train the task with and without a chain, compare the frameworks on the way, show a table, write a picture.
 
@@ -61,24 +68,31 @@ def run(
             named and left out; NumPy has no autodiff and is there to compare with.
         out: the picture's file, a PNG, SVG or PDF by its suffix.
         console: where progress and table go.
+        asked: the device to train on, such as "cuda"; None for each framework's own default.
 
     Returns:
         The exit code: 1 if two frameworks differ by more than the budget on the same gradients, else 0.
 
     Raises:
         TypeError: a chain that keeps a state.
-        ValueError: an unknown framework, none that can train, fewer than one step, or an `out` that cannot be
-            written to.
+        ValueError: an unknown framework, none that can train, a device that none of them has, fewer than one step, or
+            an `out` that cannot be written to.
     """
     _check(chain, steps, out)
     chosen = _choose(frameworks, console)
-    console.print(f"{chain!r}, {steps} steps", markup=False, highlight=False)
-    parity = _Parity(chain, chosen)
+    if asked is None:
+        places = {name: device.find(name) for name in chosen}
+    else:
+        places = device.places("demo", asked, chosen, console)
+        chosen = list(places)
+    on = "" if asked is None else f", {device.ran_on(places)}"
+    console.print(f"{chain!r}, {steps} steps{on}", markup=False, highlight=False, soft_wrap=True)
+    parity = _Parity(chain, places)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        runs = _train_all(chain, chosen, digits(steps), parity, console)
+        runs = _train_all(chain, places, digits(steps), parity, console)
     console.print(_table(runs, parity))
-    picture.write(runs, chain, _versions(chosen), out)
+    picture.write(runs, chain, f"{_versions(chosen)}{on}", out)
     console.print(f"picture: {out}", markup=False, highlight=False, soft_wrap=True)
     console.print(parity.verdict(), markup=False, highlight=False, style="bold red" if parity.over_budget else "green")
     return int(parity.over_budget)
@@ -115,19 +129,20 @@ def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
 
 
 def _train_all(
-    chain: GradientTransformation, chosen: list[str], task: Task, parity: _Parity, console: Console
+    chain: GradientTransformation, places: dict[str, Place], task: Task, parity: _Parity, console: Console
 ) -> list[Run]:
     """Each framework's run with the chain and its run without, the first one's gradients sent through all."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("importing the frameworks", total=2 * len(chosen) * len(task.batches))
-        programs = {name: _program(name) for name in chosen}
+        bar = progress.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
+        programs = {name: _program(name) for name in places}
         runs = []
         for name, program in programs.items():
             for tx, chained in ((chain, True), (identity(), False)):
                 progress.update(bar, description=f"{NAMES[name]} {'with' if chained else 'without'} the chain")
-                watch = parity if chained and name == chosen[0] else None
-                runs.append(_train(program, Run(name, chained), tx, task, watch, lambda: progress.advance(bar)))
+                watch = parity if chained and name == parity.source else None
+                run = Run(name, chained)
+                runs.append(_train(program, run, tx, task, places[name], watch, lambda: progress.advance(bar)))
     return runs
 
 
@@ -137,7 +152,13 @@ def _program(name: str) -> Program:
 
 
 def _train(
-    program: Program, run: Run, tx: GradientTransformation, task: Task, parity: _Parity | None, tick: Callable[[], None]
+    program: Program,
+    run: Run,
+    tx: GradientTransformation,
+    task: Task,
+    place: Place,
+    parity: _Parity | None,
+    tick: Callable[[], None],
 ) -> Run:
     """Fill in what a run shows; its seconds hold compilation, and no comparison of frameworks."""
 
@@ -151,7 +172,8 @@ def _train(
         tick()
 
     start = time.perf_counter()
-    logits = program.train(task, tx, on_step)
+    with place.on():
+        logits = program.train(task, tx, on_step, place.put)
     run.seconds = time.perf_counter() - start - (parity.seconds if parity is not None else 0.0)
     run.accuracy = float(np.mean(np.argmax(logits, axis=1) == task.test_labels))
     return run
@@ -163,10 +185,11 @@ def _train(
 class _Parity:
     """The largest differences of the chain's results on the same gradients, over all steps and pairs of frameworks."""
 
-    def __init__(self, chain: GradientTransformation, chosen: Sequence[str]) -> None:
+    def __init__(self, chain: GradientTransformation, places: dict[str, Place]) -> None:
         self.chain = chain
-        self.source = chosen[0]
-        self.names = ["numpy", *chosen]
+        self.places = {"numpy": device.find("numpy"), **places}
+        self.source = next(iter(places))
+        self.names = list(self.places)
         self.steps = 0
         self.seconds = 0.0
         self.worst: dict[frozenset[str], tuple[float, str]] = {
@@ -187,8 +210,9 @@ class _Parity:
         self.seconds += time.perf_counter() - start
 
     def _through(self, name: str, gradients: Gradients) -> Gradients:
-        backend = lookup.backend(name)
-        result = self.chain({path: backend.from_numpy(gradient) for path, gradient in gradients.items()})
+        backend, place = lookup.backend(name), self.places[name]
+        with place.on():
+            result = self.chain({path: place.put(gradient) for path, gradient in gradients.items()})
         return {path: backend.to_numpy(leaf) for path, leaf in result.items()}
 
     def from_source(self, name: str) -> float:

@@ -80,8 +80,11 @@ class Run:
 class Program(Protocol):
     """What `gradxform_<framework>.demo` brings: the network in that framework, trained by its own autodiff."""
 
-    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep) -> Array:
-        """Train from the task's first weights on its batches; the logits [n, 10] of the test images."""
+    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Array:
+        """Train from the task's first weights on its batches; the logits [n, 10] of the test images.
+
+        `put` makes an array of the framework of one of NumPy's, on the device that was asked for.
+        """
 
 
 def digits(steps: int) -> Task:

@@ -9,29 +9,37 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from gradxform.cli import device
 from gradxform.cli.parity.measure import Numbers, rounds
 from gradxform.cli.parity.native import natives
 from gradxform.cli.parity.report import page
 from gradxform.cli.quiet import quiet
 from gradxform.proof.cases import Sizes
+from gradxform.proof.place import Place
 from gradxform.proof.rows import ROWS
 from gradxform.testing import frameworks_or_installed
 
 SIZES = Sizes()
 
 
-def run(frameworks: Sequence[str] | None, out: Path, console: Console) -> int:
-    """Measure everything, write the page, and return 1 if a result of ours is over its budget.
+def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: str | None = None) -> int:
+    """Measure everything, on a device that was asked for, write the page, and return 1 if a result is over its budget.
 
     Raises:
-        ValueError: an unknown framework, or an `out` in a folder that is not there.
+        ValueError: an unknown framework, a device that none has, or an `out` in a folder that is not there.
     """
     if not out.parent.is_dir():
         raise ValueError(f"parity: the folder {str(out.parent)!r} for {out.name} does not exist")
     names = frameworks_or_installed("parity", frameworks)
     chosen = "" if frameworks is None else f" --frameworks {','.join(names)}"
-    numbers = _measure(names, frameworks is None, console)
-    out.write_text(page(numbers, SIZES, f"gradxform parity --full{chosen} --out {shlex.quote(out.name)}"))
+    places: dict[str, Place] = {}
+    if asked is not None:
+        places = device.places("parity", asked, names, console)
+        names, chosen = list(places), f"{chosen} --device {asked}"
+        console.print(f"measured: {device.ran_on(places)}", markup=False, highlight=False, soft_wrap=True)
+    numbers = _measure(names, frameworks is None, places, console)
+    command = f"gradxform parity --full{chosen} --out {shlex.quote(out.name)}"
+    out.write_text(page(numbers, SIZES, command, device.ran_on(places)))
     console.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
     for line in numbers.over:
         console.print(f"over budget: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
@@ -40,7 +48,7 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console) -> int:
     return int(bool(numbers.over))
 
 
-def _measure(names: Sequence[str], everything: bool, console: Console) -> Numbers:
+def _measure(names: Sequence[str], everything: bool, places: dict[str, Place], console: Console) -> Numbers:
     """All the work, transform by transform."""
     numbers = Numbers()
     with quiet():
@@ -48,7 +56,7 @@ def _measure(names: Sequence[str], everything: bool, console: Console) -> Number
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(ROWS))
-        for steps in rounds(names, peers, SIZES, numbers):
+        for steps in rounds(names, peers, SIZES, numbers, places):
             for step in steps:
                 progress.update(bar, description=step.words)
                 step.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from gradxform.cli.quiet import quiet
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Sizes, elements, groups
 from gradxform.proof.judge import Tally, Verdict, judge
+from gradxform.proof.place import Place
 from gradxform.proof.rows import ROWS, Row
 
 
@@ -77,13 +78,19 @@ def modes(frameworks: Sequence[str]) -> list[Where]:
 
 
 def rounds(
-    frameworks: Sequence[str], natives: Sequence[Native], sizes: Sizes, numbers: Numbers
+    frameworks: Sequence[str],
+    natives: Sequence[Native],
+    sizes: Sizes,
+    numbers: Numbers,
+    places: Mapping[str, Place],
 ) -> Iterator[list[Step]]:
-    """The work, a transform at a time."""
+    """The work, a transform at a time; ours at the places that were asked for."""
     for row in ROWS:
         peers = [native for native in natives if _same(native, row)]
         yield [
-            step for group in groups(row, sizes) for step in _Trees(row, group, numbers).steps(modes(frameworks), peers)
+            step
+            for group in groups(row, sizes)
+            for step in _Trees(row, group, numbers, places).steps(modes(frameworks), peers)
         ]
 
 
@@ -96,26 +103,32 @@ def _same(native: Native, row: Row) -> bool:
 class _Trees:
     """A transform on runs that are alike, whose reference is computed when it is first asked for."""
 
-    def __init__(self, row: Row, group: Group, numbers: Numbers) -> None:
-        self.row, self.group, self.numbers = row, group, numbers
+    def __init__(self, row: Row, group: Group, numbers: Numbers, places: Mapping[str, Place]) -> None:
+        self.row, self.group, self.numbers, self.places = row, group, numbers, places
         self.wanted: dict[str, list[parity.Leaves]] = {}
 
     def steps(self, places: Sequence[Where], natives: Sequence[Native]) -> Iterator[Step]:
         words = f"{self.row.expression}, {self.group.column} {self.group.words}"
         yield Step(f"{words}, the reference", self.refer)
         for where in places:
+            if where.framework in self.places and self.places[where.framework].lacks(self._first()):
+                continue
             yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.ours, where))
         for native in natives:
             if self.group.column in native.columns:
                 yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.theirs, native))
         yield Step(words, self.wanted.clear)
 
+    def _first(self) -> Any:
+        """The gradients of one run; the others have the same dtypes."""
+        return next(iter(self.group.runs.values())).steps[0]
+
     def refer(self) -> None:
         self.wanted |= {case: parity.expected_steps(self.row.tx, *run) for case, run in self.group.runs.items()}
 
     def ours(self, where: Where) -> None:
         """Our results in one framework and mode; after an error no more of these runs is tried."""
-        runner = parity.runner(self.row.tx, *where)
+        runner = parity.runner(self.row.tx, *where, self.places.get(where.framework))
         tally = self.numbers.ours.setdefault(Key(self.row, self.group.column, where), Tally())
         problem = ""
         for case, run in self.group.runs.items():

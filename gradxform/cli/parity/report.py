@@ -25,10 +25,11 @@ _FAR = 4
 """From here on, the page says in which tree a native function was so far off."""
 
 
-def page(numbers: Numbers, sizes: Sizes, command: str) -> str:
-    """The whole page."""
+def page(numbers: Numbers, sizes: Sizes, command: str, devices: str = "") -> str:
+    """The whole page; it names the devices that were asked for."""
     parts = [
         *beginning(command, _verdict(numbers)),
+        f"Ran on: {devices}." if devices else "",
         "## By transform\n\nThe largest distance over all frameworks and modes; no number where a transform does not "
         "apply.",
         _by_transform(numbers),
@@ -87,8 +88,10 @@ def _everything(numbers: Numbers) -> Iterator[str]:
         tallies = {(key.row, key.where): tally for key, tally in numbers.ours.items() if key.column == column}
         rows = []
         for row in dict.fromkeys(row for row, _ in tallies):
-            own = [tallies[row, where] for where in places if (row, where) in tallies]
-            rows.append([f"`{row.expression}`", f"{own[0].cases}", f"{own[0].elements:,}", *map(cell, own)])
+            own = [tallies.get((row, where)) for where in places]
+            some = next(tally for tally in own if tally is not None)
+            cells = ["" if tally is None else cell(tally) for tally in own]
+            rows.append([f"`{row.expression}`", f"{some.cases}", f"{some.elements:,}", *cells])
         yield table(["transform", "trees", "elements", *(NAMES[where] for where in places)], rows)
         yield "</details>"
 

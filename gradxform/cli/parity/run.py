@@ -12,27 +12,40 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from gradxform.cli import device
 from gradxform.cli.quiet import quiet
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.place import Place
 from gradxform.testing import frameworks_or_installed
 
 BUDGETS = {"float16": 1, "bfloat16": 1}
 """The largest distance from the reference allowed, in units in the last place, where it is not two."""
 
 
-def run(tx: GradientTransformation, gradients: Path | None, frameworks: Sequence[str] | None, console: Console) -> int:
-    """Compare, print a table, and return 1 if a difference is over budget."""
+def run(
+    tx: GradientTransformation,
+    gradients: Path | None,
+    frameworks: Sequence[str] | None,
+    console: Console,
+    asked: str | None = None,
+) -> int:
+    """Compare, on a device that was asked for, print a table, and return 1 if a difference is over budget."""
     if tx.stateful:
         raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
     names = frameworks_or_installed("parity", frameworks)
+    places = None if asked is None else device.places("parity", asked, names, console)
+    names = names if places is None else list(places)
     cases = {gradients.name: read(gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
-    console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {', '.join(names)}")
+    where = ", ".join(names) if places is None else device.ran_on(places)
+    console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
     wanted = [parity.expected(tx, tree) for tree in cases.values()]
     with console.status("running eager and compiled ..."), quiet():
-        results = parity.run(tx, list(cases.values()), names)
+        results = parity.run(tx, list(cases.values()), names, places=places)
     table, over = _table(list(cases), results, wanted)
     console.print(table)
+    if places is not None:
+        _print_costs(tx, next(iter(cases.items())), places, console)
     largest = _between(results)
     console.print(
         f"largest difference between two frameworks or modes: {largest or 'none, all are bit-identical'}",
@@ -41,6 +54,20 @@ def run(tx: GradientTransformation, gradients: Path | None, frameworks: Sequence
     if over:
         console.print(f"[red]over budget (2 ULP; 1 for float16 and bfloat16):[/red] {over[0]}", highlight=False)
     return 1 if over else 0
+
+
+def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
+    """What a step takes in each framework and mode, on the first tree."""
+    name, tree = case
+    rows = []
+    with console.status("counting ..."), quiet():
+        for framework, place in places.items():
+            if not place.lacks(tree):
+                for mode in parity.modes_of(framework):
+                    rows.append((f"{framework} {mode}", place, parity.cost(tx, tree, framework, mode, place)))
+    size = device.size(sum(leaf.nbytes for leaf in tree.values()))
+    console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
+    console.print(device.EXPLAINED, markup=False, highlight=False)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -101,21 +128,25 @@ def _table(
         outcomes: dict[tuple[str, str, str], list[str]] = {}
         for result in (row[i] for row in results):
             who = f"{result.framework} {result.mode}"
-            first, largest = (None, None) if result.problem else parity.differences(result.leaves, wanted[i])
+            first, largest = (None, None) if not result.leaves else parity.differences(result.leaves, wanted[i])
             same = "the same" if largest and first == largest else str(largest or "")
             outcome = (
-                "-" if result.problem else f"{largest.ulp:g}" if largest else "0",
-                result.problem or str(first or ""),
+                "-" if result.problem or result.left_out else f"{largest.ulp:g}" if largest else "0",
+                result.problem or _left_out(result) or str(first or ""),
                 same,
             )
             outcomes.setdefault(outcome, []).append(who)
-            if result.problem or over_budget(result, wanted[i]):
+            if result.problem or (not result.left_out and over_budget(result, wanted[i])):
                 over.append(f"{case}, {who}: {result.problem or largest}")
         for (ulp, first_shown, largest_shown), who_had_it in outcomes.items():
             everyone = len(outcomes) == 1 and len(results) > 1
             table.add_row(case, "all" if everyone else "\n".join(who_had_it), ulp, first_shown, largest_shown)
         table.add_section()
     return table, over
+
+
+def _left_out(result: parity.Result) -> str:
+    return f"left out: {result.left_out}" if result.left_out else ""
 
 
 def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
@@ -132,7 +163,7 @@ def _between(results: Sequence[Sequence[parity.Result]]) -> str:
     found: tuple[float, str] = (0.0, "")
     for one, other in itertools.combinations(results, 2):
         for a, b in zip(one, other, strict=True):
-            if not a.problem and not b.problem:
+            if a.leaves and b.leaves:
                 _, worst = parity.differences(a.leaves, b.leaves)
                 if worst is not None and worst.ulp > found[0]:
                     found = (worst.ulp, f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}")

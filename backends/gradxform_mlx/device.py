@@ -1,0 +1,69 @@
+"""MLX's devices, which share one memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mlx.core as mx
+import optree
+
+from gradxform.proof.place import Absent, Cost, Place
+from gradxform_mlx.backend import backend
+
+
+def find(name: str | None = None, index: int = 0) -> Place:
+    """A device by its name and number; without a name MLX's default one.
+
+    Raises:
+        Absent: MLX has no such device.
+    """
+    if name is None:
+        device = mx.default_device()
+    else:
+        kind = mx.cpu if name == "cpu" else mx.gpu
+        here = _names()
+        if name not in here:
+            raise Absent(f"which sees no {name} device: it has {' and '.join(here)}")
+        if index >= mx.device_count(kind):
+            raise Absent(f"which sees no {name}:{index}: mx.device_count is {mx.device_count(kind)}")
+        device = mx.Device(kind, index)
+    gpu = device.type == mx.gpu
+    words = f"{mx.device_info(device)['device_name']} ({device})" if gpu else "cpu"
+    with _on(device), backend.scope():
+        kernels = mx.default_device()
+    if kernels != device:
+        words += f", kernels on {kernels}"
+    without = ("complex128", *(("float64",) if gpu else ()))
+    return Place(
+        "gpu" if gpu else "cpu", words, backend.from_numpy, functools.partial(_on, device), cost=cost, without=without
+    )
+
+
+def _names() -> tuple[str, ...]:
+    """What may be asked for here."""
+    if mx.metal.is_available():
+        return ("cpu", "gpu", "metal", "mps")
+    return ("cpu", "gpu", "cuda") if mx.is_available(mx.gpu) else ("cpu",)
+
+
+@contextlib.contextmanager
+def _on(device: mx.Device) -> Iterator[None]:
+    before = mx.default_device()
+    mx.set_default_device(device)
+    try:
+        yield
+    finally:
+        mx.set_default_device(before)
+
+
+def cost(function: Callable[..., Any], *args: Any) -> Cost:
+    """The memory that MLX's allocator tells of; operations are not counted."""
+    mx.synchronize()
+    mx.reset_peak_memory()
+    before = mx.get_active_memory()
+    result = function(*args)
+    mx.eval([leaf for leaf in optree.tree_leaves(result) if isinstance(leaf, mx.array)])
+    return Cost(None, mx.get_peak_memory() - before)

@@ -1,0 +1,18 @@
+"""NumPy's one device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradxform.proof.place import Absent, Place
+
+
+def find(name: str | None = None, index: int = 0) -> Place:
+    """The processor.
+
+    Raises:
+        Absent: any other device.
+    """
+    if name not in (None, "cpu") or index:
+        raise Absent("which computes on the processor alone")
+    return Place("cpu", "cpu", np.asarray)

@@ -1,0 +1,58 @@
+"""What PyTorch is asked to do, and how much memory that takes: launches, copies, waits, bytes."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NO_LAUNCH = set(
+    "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "
+    "narrow unbind as_strided expand permute transpose t unsqueeze squeeze view_as_real view_as_complex real imag "
+    "lift_fresh split split_with_sizes _reshape_alias".split()
+)
+"""Operations that make a tensor without a kernel: they set memory aside, or look at it in another way."""
+FORBIDDEN = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique", "masked_select"}
+"""Operations for which the host waits."""
+
+
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations, and watches memory, between devices too."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.launches: collections.Counter[str] = collections.Counter()
+        self.between: list[str] = []
+        self.waits: list[str] = []
+        self.dtypes: set[torch.dtype] = set()
+        self.peak = 0
+        self._live: dict[int, tuple[Any, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operation, and takes it down."""
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.split("::")[1]
+        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        made = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
+        if name not in NO_LAUNCH:
+            self.launches[name] += 1
+        if name in FORBIDDEN:
+            self.waits.append(name)
+        if len({x.device.type for x in given + made}) > 1:
+            self.between.append(name)
+        for x in given:  # what was there before is not counted
+            self._keep(x.untyped_storage(), 0)
+        for x in made:
+            self.dtypes.add(x.dtype)
+            self._keep(x.untyped_storage(), x.untyped_storage().nbytes())
+        self._live = {key: kept for key, kept in self._live.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        return out
+
+    def _keep(self, storage: Any, size: int) -> None:
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._live.setdefault(storage._cdata, (reference, size))

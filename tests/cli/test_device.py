@@ -1,0 +1,288 @@
+"""`--device`: where each framework runs, what that takes, and one sentence where there is no such device."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS
+from typer.testing import CliRunner
+
+import gradxform as gx
+from gradxform.backend import lookup
+from gradxform.cli import app, device
+from gradxform.cli.bench import run as bench
+from gradxform.cli.bench.task import CHAINS
+from gradxform.cli.bench.timing import Effort
+from gradxform.cli.demo.task import NAMES, digits
+from gradxform.cli.parity import full, measure
+from gradxform.proof import parity
+from gradxform.proof.cases import Sizes
+from gradxform.proof.place import Absent, Place
+from gradxform.proof.rows import ROWS
+
+pytestmark = pytest.mark.filterwarnings("default")
+HERE = Path(__file__).parent
+WIDE = {"COLUMNS": "200"}
+invoke = CliRunner().invoke
+
+
+@pytest.fixture
+def gradients(tmp_path: Path) -> str:
+    path = tmp_path / "g.npz"
+    np.savez(path, w=np.float32([30, 40]), b=np.float64([3]))
+    return str(path)
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark that measures next to nothing."""
+    monkeypatch.setattr(bench, "QUICK", bench.QUICK._replace(chains=(1,), effort=Effort(0.0, 2, 2)))
+
+
+# --- what it ran on --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if framework == "torch":
+        monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
+    arguments = ["parity", "--device", "cpu", "--gradients", gradients, "--frameworks", framework]
+    result = invoke(app, arguments, env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert f"in {NAMES[framework]} on cpu" in result.output
+    for mode in parity.modes_of(framework):
+        (line,) = re.findall(rf"^│ {framework} {mode} .*│ cpu .*$", result.output, re.MULTILINE)
+        assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # which tells all there is
+    assert "one step on g.npz, 2 leaves, 16 B" in result.output
+
+
+def test_without_the_option_nothing_is_said_of_devices(gradients: str) -> None:
+    result = invoke(app, ["parity", "--gradients", gradients, "--frameworks", "numpy"], env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert "trees of gradients" not in result.output
+    for words in (" on cpu", "operations", "ran on"):
+        assert words not in result.output
+
+
+def test_the_demo_says_where_it_ran(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    out = str(tmp_path / "demo.svg")
+    result = invoke(app, ["demo", "--steps", "2", "--frameworks", "torch", "--device", "cpu", "--out", out], env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert "2 steps, PyTorch on cpu" in result.output
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Path) -> None:
+    pytest.importorskip(framework)
+    arguments = ["bench", "--frameworks", framework, "--trees", "mlp", "--device", "cpu", "--out", str(tmp_path)]
+    result = invoke(app, arguments, env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert f"measured: {NAMES[framework]} on cpu" in result.output
+    assert "…" not in result.output
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert (found["device"], found["devices"]) == ("cpu", {framework: "cpu"})
+    for line in found["lines"]:
+        for side in ("ours", "native"):
+            assert (line[side].get("operations", 0) > 2) == (line["mode"] in ("jit", "graph"))
+    page = (tmp_path / "bench.md").read_text()
+    assert f"; {NAMES[framework]} on cpu; " in page
+    assert "operations ours/nat. |" in page
+    assert page.startswith(f"Written by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`")
+
+
+def test_every_transform_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without float64: what needs it is left out, and the tables keep their columns."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(full, "SIZES", Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8)))
+    monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
+    lacking(monkeypatch, "torch", "float64")
+    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
+    out = tmp_path / "numbers.md"
+    arguments = ["parity", "--full", "--device", "cpu", "--frameworks", "numpy,torch", "--out", str(out)]
+    result = invoke(app, arguments, env=WIDE)
+    assert result.exit_code == 0, result.output
+    text = out.read_text()
+    assert "Ran on: NumPy on cpu; PyTorch on cpu, no float64." in text
+    assert "--frameworks numpy,torch --device cpu --out numbers.md" in text
+    tables = dict(re.findall(r"<summary>(\w+)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL))
+    rows = {column: tables[column].splitlines()[-1].strip("|").split("|") for column in ("float32", "float64", "mixed")}
+    empty = {column: [cell.strip() == "" for cell in row[-2:]] for column, row in rows.items()}
+    assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, framework: str, *dtypes: str) -> None:
+    """A framework's devices are without some dtypes."""
+    find = device.find
+
+    def other(name: str, asked: str | None = None, index: int = 0) -> Place:
+        place = find(name, asked, index)
+        return replace(place, without=dtypes) if name == framework else place
+
+    monkeypatch.setattr(device, "find", other)
+
+
+def test_a_dtype_that_a_device_does_not_have(gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, "numpy", "float64")
+    result = invoke(app, ["parity", "--device", "cpu", "--gradients", gradients, "--frameworks", "numpy"], env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert "NumPy on cpu, no float64" in result.output
+    assert "left out: no float64 there" in result.output
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
+def test_a_result_that_lies_elsewhere_is_told(framework: str, gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(framework)
+    found = device.find(framework, "cpu")
+    elsewhere = replace(found, words="the moon", lies=lambda leaf: False)
+    monkeypatch.setattr(device, "find", lambda *_: elsewhere)
+    monkeypatch.setattr(lookup.backend(framework), "compile", lambda function: None)
+    result = invoke(app, ["parity", "--device", "cpu", "--gradients", gradients, "--frameworks", framework], env=WIDE)
+    assert result.exit_code == 1
+    assert "not on the moon" in result.output
+
+
+# --- where there is none ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["parity"], ["parity", "--full"], ["demo"], ["bench"]], ids=" ".join)
+def test_a_device_that_no_framework_sees(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(app, [*command, "--device", "cuda"], env=WIDE)
+    assert result.exit_code == 2, result.output
+    names = [name for name in lookup.installed() if command != ["demo"] or name != "numpy"]
+    for name in names:
+        assert f"left out: {NAMES[name]}, which " in result.stdout
+    titles = ", ".join(NAMES[name] for name in names)
+    assert result.stderr == (
+        f"gradxform: {command[0]}: no framework has the device 'cuda'; what is here: cpu ({titles})\n"
+    )
+    assert not (tmp_path / "demo.png").exists()
+
+
+def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    find = device.find
+
+    def other(name: str, asked: str | None = None, index: int = 0) -> Place:
+        return find(name, "cpu") if name == "torch" else find(name, asked, index)
+
+    monkeypatch.setattr(device, "find", other)
+    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
+    arguments = ["parity", "--device", "gpu", "--gradients", gradients, "--frameworks", "numpy,torch"]
+    result = invoke(app, arguments, env=WIDE)
+    assert result.exit_code == 0, result.output
+    assert "left out: NumPy, which computes on the processor alone" in result.output
+    assert "numpy eager" not in result.output
+    assert "torch eager" in result.output
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("cudaa", "(did you mean 'cuda'?); the known ones are cpu, gpu, cuda, rocm, metal, mps, tpu"),
+        ("toaster", "no device is named 'toaster'; the known ones are"),
+        ("cuda:x", "must end with a number after the colon, as in 'cuda:0'"),
+        ("cpu:7", "no framework has the device 'cpu:7'; what is here: cpu"),
+    ],
+)
+@pytest.mark.parametrize("command", ["parity", "demo", "bench"])
+def test_a_mistake_in_the_name(command: str, asked: str, said: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke(app, [command, "--device", asked, "--frameworks", "jax"], env=WIDE)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_backend_that_names_no_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE.parents[1] / "docs/examples"))
+    with pytest.raises(Absent, match=r"no module gradxform_array_api_strict\.device"):
+        device.find("array_api_strict", "cpu")
+
+
+# --- devices that are simulated --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_every_array_of_a_run_lies_on_the_second_device(framework: str, tmp_path: Path) -> None:
+    """Two processors, of which the second one is asked for: parity, the demo and the benchmark."""
+    pytest.importorskip(framework)
+    script = [sys.executable, str(HERE / "device_cases.py"), framework, str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("every array was on cpu:1\n")
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """PyTorch believes in one CUDA device, or in Apple's; tensors have no values, and may not be mixed."""
+    torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda of: f"SIMULATED {of.type}")
+    for name, value in (("synchronize", None), ("reset_peak_memory_stats", None), ("memory_allocated", 1000)):
+        monkeypatch.setattr(torch.cuda, name, lambda of, value=value: value)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda of: 1600)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield torch
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [("cuda", "SIMULATED cuda (cuda:0)"), ("mps", "mps, no float64 and no complex128"), ("metal", "mps, no float64")],
+)
+def test_pytorch_on_a_device(asked: str, words: str, simulated: Any) -> None:
+    place = device.find("torch", asked)
+    assert str(place).startswith(words)
+    leaves = {"w": np.ones((64, 8), np.float32), "b": np.ones(3, np.float16)}
+    tree = {path: place.put(leaf) for path, leaf in leaves.items()}
+    assert {leaf.device.type for leaf in tree.values()} == {place.name}
+    assert all(map(place.lies, tree.values()))
+    assert not place.lies(simulated.ones(3))
+    with pytest.raises(Absent, match=r"which sees no .*:1: there is 1"):
+        device.find("torch", asked, 1)
+    tx = gx.clip_global_norm(1.0)
+    cost = place.cost(tx, tree)
+    assert 0 < cost.operations < 200
+    if asked == "cuda":
+        assert cost.peak == 600  # as the allocator says
+    else:
+        assert sum(leaf.nbytes for leaf in leaves.values()) <= cost.peak < 1e5
+
+
+@pytest.mark.parametrize("asked", ["cuda", "mps"])
+@pytest.mark.parametrize("mode", ["in place", "pure"])
+def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -> None:
+    program = __import__("gradxform_torch.bench").bench
+    place = device.find("torch", asked)
+    tree = {"a/w": np.ones((64, 8), np.float32), "a/b": np.ones(8, np.float32)}
+    (chosen,) = (m for m in program.MODES if m.name == mode)
+    for side in chosen.sides(CHAINS[3], tree, place):
+        result = side.run()
+        assert result is None or all(map(place.lies, result))
+        assert side.cost().operations > 3
+
+
+@pytest.mark.parametrize("asked", ["cuda", "mps"])
+def test_pytorchs_network_on_a_device(asked: str, simulated: Any) -> None:
+    """The demo's: weights, images and logits lie there. PyTorch's autograd starts no thread for a simulated device."""
+    program = __import__("gradxform_torch.demo").demo
+    place, task = device.find("torch", asked), digits(1)
+    network = program._Network(task, place.put)
+    assert all(map(place.lies, network.parameters()))
+    with simulated.no_grad():
+        assert place.lies(network(place.put(task.batches[0][0])))
