@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from gradxform.backend.devices import Devices
+from gradxform.backend.writing import Writing
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate, in_base, in_int32
@@ -18,7 +19,7 @@ Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[A
 """What flows back to two lists of arrays, None for nothing, of what comes to the first, and the second list."""
 
 
-class Backend(Devices, abc.ABC):
+class Backend(Devices, Writing, abc.ABC):
     """A framework. Ten members must be written; the others have defaults over `xp`, which a backend may override.
 
     A *vector* is a float64 array with one number a leaf, or a 0-d one for all of them. Kernels take lists of dense
@@ -74,8 +75,6 @@ class Backend(Devices, abc.ABC):
     def custom_backward(self, first: Sequence[Array], second: Sequence[Array], backward: Backward) -> list[Array]:
         """The first arrays as they are; `backward` makes what flows back to both lists."""
 
-    # --- where it runs -------------------------------------------------------------------------------------------
-
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """What kernels run in: 64-bit types switched on, a stream, warnings switched off."""
         return contextlib.nullcontext()
@@ -92,8 +91,6 @@ class Backend(Devices, abc.ABC):
     def title(self) -> str:
         """The name of the framework as it is written in text."""
         return self.name
-
-    # --- leaves --------------------------------------------------------------------------------------------------
 
     def adopt(self, leaf: Any) -> Array:
         """A NumPy array or a Python number as an array of this framework."""
@@ -142,10 +139,6 @@ class Backend(Devices, abc.ABC):
         with self.scope():
             return self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
 
-    def casts(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
-        """Leaves rounded to the dtypes of others, of their shapes."""
-        return [self.cast(leaf, like) for leaf, like in zip(leaves, likes, strict=True)]
-
     def number(self, given: Any) -> Any:
         """A hyperparameter that is an array, with the shape that it must have."""
         return given
@@ -157,10 +150,6 @@ class Backend(Devices, abc.ABC):
     def copied(self, leaves: Sequence[Array]) -> list[Array]:
         """The leaves in memory of their own, if they could be written to."""
         return [self.xp.copy(leaf) for leaf in leaves]
-
-    def copied_into(self, out: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
-        """The same, which may be written into other arrays."""
-        return self.copied(leaves)
 
     def zeros(self, leaves: Sequence[Array]) -> list[Array]:
         """Fresh zeros of the leaves' shapes, dtypes and devices."""
@@ -272,28 +261,6 @@ class Backend(Devices, abc.ABC):
                 found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
         return found
 
-    def elementwise_into(
-        self,
-        out: Sequence[Array],
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        **static: Any,
-    ) -> list[Any]:
-        """`elementwise`, which may write its results into other arrays, those of a column among them."""
-        return self.elementwise(formula, columns, numbers, factors, **static)
-
-    def each_into(
-        self,
-        out: Sequence[Array],
-        formula: Callable[..., Array],
-        columns: Sequence[Sequence[Array]],
-        numbers: Sequence[Any],
-    ) -> list[Array]:
-        """`each`, in the same way."""
-        return self.each(formula, columns, numbers)
-
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """`formula(xp, *operands, **static)` in float64: arithmetic on vectors, written with operators and `xp`.
 
@@ -313,8 +280,6 @@ class Backend(Devices, abc.ABC):
         In float64; None for a function of another framework, and where the function cannot be followed.
         """
         return None
-
-    # --- backward ------------------------------------------------------------------------------------------------
 
     def on_backward(
         self, leaves: Sequence[Array], numbers: Sequence[Array], function: Callable[[list[Array], list[Array]], Any]

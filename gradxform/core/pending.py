@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
 from gradxform.core.group import Group
-from gradxform.core.source import INEXACT, NARROW, SINGLE, Mask, Source, read
+from gradxform.core.source import ENDS, INEXACT, NARROW, SINGLE, Mask, Source, read
 from gradxform.numerics import Array, formulas
 
 
@@ -119,7 +118,7 @@ class Pending(NamedTuple):
         Half precision is in float32, since a compiler may leave out what is rounded to a narrower dtype and back.
         """
         narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
-        ends = [self._ended(i, _END[self.source.dtypes[i]]) for i in narrow]
+        ends = [self._ended(i, ENDS[self.source.dtypes[i]]) for i in narrow]
         return self._replace(owned=self.source.nothing)._with(narrow, ends, applied=True).settled()
 
     def dense(self) -> Self:
@@ -248,7 +247,7 @@ class Pending(NamedTuple):
     def _ended(self, i: int, end: float) -> Array:
         """A leaf times its factor in float32, infinite from a number on."""
         factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
-        return self.backend.elementwise(_ended, [[self.leaves[i]]], (), factors, end=end)[0]
+        return self.backend.elementwise(formulas.ended, [[self.leaves[i]]], (), factors, end=end)[0]
 
     def _widened(self, i: int) -> Array:
         """A leaf in the dtype that its sums are kept in."""
@@ -296,11 +295,3 @@ class Pending(NamedTuple):
             if back is not None:
                 leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
-
-
-_END = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
-"""What is not below it rounds to infinity."""
-
-
-def _ended(xp: Any, x: Array, *, end: float) -> Array:
-    return xp.where(xp.abs(x) < end, x, x * math.inf)

@@ -16,6 +16,8 @@ DOUBLE = frozenset({"float64", "complex128"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 INEXACT = SINGLE | DOUBLE
 NARROW = frozenset({"float16", "bfloat16"})
+ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""What is not below it rounds to infinity."""
 _VOID = "float0"
 
 Mask = tuple[bool, ...]

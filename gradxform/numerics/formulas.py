@@ -184,3 +184,8 @@ def wide(xp: Any, x: Array) -> Array:
 def same(xp: Any, x: Array) -> Array:
     """An element as it is."""
     return x
+
+
+def ended(xp: Any, x: Array, *, end: float) -> Array:
+    """An element that is infinite from a number on."""
+    return xp.where(xp.abs(x) < end, x, x * _INF)

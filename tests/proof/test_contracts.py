@@ -20,8 +20,6 @@ from gradxform.core.transformation import factories
 NEEDS_NONE = {"compile", "scope", "namespace_of", "number", "custom_backward"}
 """They compute nothing: contracts of kernels, and of what flows back, run through them."""
 NEEDS_NONE_HERE = {
-    *(f"{name}.{kernel}_into" for name in lookup.FRAMEWORKS for kernel in ("elementwise", "each", "copied")),
-    *(f"{name}.casts" for name in lookup.FRAMEWORKS),  # they call the kernels that they are named after
     *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # they have no sparse arrays
     *("jax.copied", "tensorflow.copied"),  # arrays that cannot be written to
     *("jax.as_given", "tensorflow.as_given", "torch.as_given"),  # they have no scalars, and JAX's kernels are typed
