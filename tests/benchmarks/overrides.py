@@ -94,8 +94,19 @@ def kernels(framework: str) -> Iterator[Override]:
     for name, chain in CHAINS.items():
         if getattr(fast, name) is not getattr(plain, name):
             for dtype in ("float32", "float64")[: 1 if name == "compute" else 2]:  # others return longdouble to it
-                yield Override(framework, name, chain, fast, name, getattr(plain, name), dtype)
+                without = getattr(plain, name)
+                without = _of_vectors(without) if name == "compute" else without
+                yield Override(framework, name, chain, fast, name, without, dtype)
     yield from _inside(framework)
+
+
+def _of_vectors(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of norms that JAX keeps apart, which the plain kernel takes as a vector."""
+
+    def plain(self: Any, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        return compute(self, formula, *(getattr(operand, "vector", operand) for operand in operands), **static)
+
+    return plain
 
 
 def _is_of(found: type, module: Any) -> bool:
@@ -115,7 +126,7 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: small leaves together", clip, own, "_groups", lambda leaves: [])
         yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
     elif framework == "tensorflow":
-        own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_norms", "_packing"))
+        own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_packing"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
         yield Override(framework, "small leaves together", clip, packing, "small", lambda leaves, places: {})
 
