@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support import FRAMEWORKS
 from typer.testing import CliRunner
+from without_float64 import indexing
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -237,7 +238,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, value in (("synchronize", None), ("reset_peak_memory_stats", None), ("memory_allocated", 1000)):
         monkeypatch.setattr(torch.cuda, name, lambda of, value=value: value)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda of: 1600)
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    with FakeTensorMode(allow_non_fake_inputs=True), indexing():
         yield torch
 
 
@@ -255,11 +256,11 @@ def test_pytorch_on_a_device(asked: str, words: str, simulated: Any) -> None:
     assert not place.lies(simulated.ones(3))
     with pytest.raises(Absent, match=r"which sees no .*:1: there is 1"):
         device.find("torch", asked, 1)
-    tx = gx.clip_global_norm(1.0)
-    cost = place.cost(tx, tree)
-    assert 0 < cost.operations < 200
+    cost = place.cost(gx.clip_global_norm(1.0), tree)
+    assert cost.operations > 1
     if asked == "cuda":
         assert cost.peak == 600  # as the allocator says
+        assert cost.operations < 60
     else:
         assert sum(leaf.nbytes for leaf in leaves.values()) <= cost.peak < 1e5
 
@@ -274,7 +275,7 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
     for side in chosen.sides(CHAINS[3], tree, place):
         result = side.run()
         assert result is None or all(map(place.lies, result))
-        assert side.cost().operations > 3
+        assert side.cost().operations >= 3
 
 
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
