@@ -1,8 +1,7 @@
-"""Graphs: who compiles them, functions that XLA compiles within them, and kernels chosen by the device."""
+"""Graphs: who compiles them, and functions that XLA compiles within them."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,19 +32,3 @@ def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..
     if known and (_eager.has_only_cpus() or tf.test.is_built_with_gpu_support()):
         return tf.function(function, autograph=False, jit_compile=True)
     return function
-
-
-def by_device(anywhere: Callable[..., Any], on_cpu: Callable[..., Any], arguments: Sequence[Any]) -> Any:
-    """The result of one of two functions that compute the same numbers.
-
-    The graph holds both. TensorFlow's optimizer puts the second in the place of the first where it finds it on the CPU,
-    and never within what XLA compiles, also if a user compiles a function that was traced without XLA.
-    """
-    name = f"gradxform_{uuid.uuid4().hex}"  # a graph that is loaded may hold others
-
-    def of(function: Callable[..., Any], device: str) -> Any:
-        attributes = {"api_implements": name, "api_preferred_device": device}
-        return tf.function(function, autograph=False, experimental_attributes=attributes)
-
-    of(on_cpu, "CPU").get_concrete_function(*arguments).add_to_graph()
-    return of(anywhere, "GPU")(*arguments)
