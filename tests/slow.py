@@ -55,6 +55,8 @@ SLOW = {
     r"test_tensorflow_graph\.py::test_[ru].*\[.*(skip|zscore)": SESSION,
     r"test_tensorflow_graph\.py::.*\[(add_decayed|clip_(rms|average)|normalize)": SESSION,
     r"test_torch\.py::test_compile_cold": PROCESSES,
+    r"test_torch_devices\.py::test_(few|no_copy).*bfloat16": "counts once more, in another dtype",
+    r"test_tensorflow_accelerator\.py::.*-b?float16": "traces each graph once more, in another dtype",
     r"test_torch\.py::test_(compiled_by_inductor|compiled_whole|the_derivative_through)": INDUCTOR,
     # --- core
     r"test_empty_choice\.py::.*torch-compiled": INDUCTOR,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from gradxform_torch._parameters import Named
 
+_OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
 _WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
 
 
@@ -19,8 +21,10 @@ def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
     """
     if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
         return False
-    wrapper = sys._getframe(2)
-    frame = wrapper.f_back
+    wrapper: Any = sys._getframe(1)
+    while wrapper is not None and wrapper.f_code.co_filename != _OPTIMIZERS:
+        wrapper = wrapper.f_back
+    frame = wrapper and wrapper.f_back
     while frame is not None:
         if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
             return True

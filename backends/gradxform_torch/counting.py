@@ -30,6 +30,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.waits: list[str] = []
         self.dtypes: set[torch.dtype] = set()
         self.peak = 0
+        self._held = 0
         self._live: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -49,10 +50,14 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for x in made:
             self.dtypes.add(x.dtype)
             self._keep(x.untyped_storage(), x.untyped_storage().nbytes())
-        self._live = {key: kept for key, kept in self._live.items() if not kept[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        if self._held > self.peak:  # by what has been freed since, too
+            self._live = {key: kept for key, kept in self._live.items() if not kept[0].expired()}
+            self._held = sum(size for _, size in self._live.values())
+            self.peak = max(self.peak, self._held)
         return out
 
     def _keep(self, storage: Any, size: int) -> None:
-        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-        self._live.setdefault(storage._cdata, (reference, size))
+        known = self._live.get(storage._cdata)
+        if known is None or known[0].expired():
+            self._live[storage._cdata] = StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
+            self._held += size - (known[1] if known else 0)

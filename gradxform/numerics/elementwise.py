@@ -108,8 +108,8 @@ class Combination:
             return xp.blend(first, x, second, y)
         if _is_one(first):
             return _with(xp, x, 0.0, second, y)
-        head = first if isinstance(first, float) else xp.high_half(first)
-        return _with(xp, head * x, (first - head) * x, second, y)
+        head, tail = Number(xp, first).halves()
+        return _with(xp, head * x, tail * x, second, y)
 
 
 def _is_one(weight: Any) -> bool:
@@ -123,6 +123,6 @@ def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
     changes no bit: a decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, where the last bit
     decides.
     """
-    head = second if isinstance(second, float) else xp.high_half(second)
+    head, tail = Number(xp, second).halves()
     high, low = two_sum(x, head * y)
-    return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + (rest + (second - head) * y)), high)
+    return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + (rest + tail * y)), high)
