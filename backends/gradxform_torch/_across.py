@@ -11,8 +11,12 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from gradxform_torch._sharded import is_sharded
 
-_gather: Callable[..., Any] = vars(distributed).get("all_gather_single") or vars(distributed)["all_gather_into_tensor"]
-"""PyTorch 2.13 gave it another name."""
+
+def _gather() -> Callable[..., Any]:
+    """PyTorch 2.13 gave it another name."""
+    found = vars(distributed)
+    gather: Callable[..., Any] = found.get("all_gather_single") or found["all_gather_into_tensor"]
+    return gather
 
 
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
@@ -53,7 +57,7 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
     found = numbers.to(_device(axis, None if like is None else numbers.device)).contiguous()
     for group in reversed(_groups(axis)):
         rows = found.new_empty((distributed.get_world_size(group) * len(found), *found.shape[1:]))
-        _gather(rows, found, group=group)
+        _gather()(rows, found, group=group)
         found = rows
     return found.reshape(-1, *numbers.shape).to(numbers.device)
 

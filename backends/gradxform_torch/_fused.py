@@ -79,7 +79,8 @@ def _multiply_together(
     if made:
         torch._foreach_copy_([out[i] for i in made], [leaves[i] for i in made])
     size = factor.abs().clamp(_LEAST, _MOST)
-    parts = size.float(), (factor / size).float()  # the second is 1 or -1, but for extreme factors
+    rest = factor / size  # 1 or -1, but for extreme factors; not so small that infinity times it would be NaN
+    parts = size.float(), (rest.sign() * rest.abs().clamp(min=2.0**-149)).float()
     for (device, dtype), group in _groups(out, places).items():
         given = [out[i] for i in group]
         for part in (part.to(device) for part in parts):

@@ -128,7 +128,9 @@ def _together(arrays: Sequence[torch.Tensor], pieces: Sequence[_Piece], leaves: 
     if not arrays[0].ndim and all([array is arrays[0] for array in arrays]) and leaves[pieces[0].leaf].ndim:
         return arrays[0]
     flat = [
-        array.reshape(-1).narrow(0, piece.start, piece.size) if array.numel() > 1 else array.expand(piece.size)
+        array.reshape(-1).narrow(0, piece.start, piece.size)
+        if array.numel() > 1
+        else array.reshape(-1).expand(piece.size)
         for array, piece in zip(arrays, pieces, strict=True)
     ]
     return flat[0] if len(flat) == 1 else torch.cat(flat)

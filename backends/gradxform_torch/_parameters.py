@@ -15,6 +15,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
+from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend, is_writable
 
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -129,8 +130,8 @@ def transformed(
                     parameter.grad = None
             elif old is not None and result is not old:
                 if old.layout == result.layout == torch.strided and is_writable(old):
-                    written.append(old)
-                    results.append(result)
+                    written.append(local(old))
+                    results.append(local(result))
                 else:
                     own = result.clone() if owned else result  # which may be the state's
                     for parameter in owners[id(old)]:

@@ -58,7 +58,7 @@ class Kernels(Readable, Plain):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
-        if _fused.on_device(leaves):
+        if _fused.on_device([*leaves, factors] if isinstance(factors, torch.Tensor) else leaves):
             factors = self.namespace_of(leaves[0]).float64(factors)
             found = _fused.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
             return super().multiply(leaves, factors, inplace) if found is None else found
@@ -92,7 +92,8 @@ class Kernels(Readable, Plain):
     def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
         """One leaf times a float64 array that broadcasts against it."""
         own = inplace and is_writable(leaf)
-        if leaf.ndim and not leaf.is_complex() and _fused.on_device([leaf]):
+        factors = [factor] if isinstance(factor, torch.Tensor) else []
+        if leaf.ndim and not leaf.is_complex() and _fused.on_device([leaf, *factors]):
             return torch.mul(leaf, self.namespace_of(leaf).float64(factor), out=leaf if own else torch.empty_like(leaf))
         return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
 
@@ -152,20 +153,31 @@ class Kernels(Readable, Plain):
         static: dict[str, Any],
     ) -> list[Any]:
         plain = super().elementwise
-        if not _fused.on_device(columns[0]):
+        if not _fused.on_device([leaf for column in columns for leaf in column if isinstance(leaf, torch.Tensor)]):
             return plain(formula, columns, numbers, factors, **static)
-        by = None
+        if factors is not None:
+            factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
+        weights, on = None, dict[torch.device, _fused.Weights]()
         if isinstance(formula, Combination):
             known = not any([isinstance(number, torch.Tensor) for number in numbers])
             weights = (namespace.compute if known else self.compute)(formula.weights, *numbers)
-            by = _fused.weights(self.namespace_of(columns[0][0]), *weights)
 
         def kernel(formula: Callable[..., Any], rows: Any, own: Any) -> list[Any]:
-            if by is not None and _fused.are_combined([column for (column,) in rows]):
-                return [_fused.combined(rows[0][0], rows[1][0], by, None if own is None else own[0])]
-            return plain(formula, rows, numbers, own, **static)
+            given = [column for (column,) in rows]
+            alone = own is None or isinstance(own[0], torch.Tensor)
+            if weights is None or not alone or not _fused.are_combined(given):
+                return plain(formula, rows, numbers, own, **static)
+            device = given[0].device
+            if device not in on:
+                on[device] = _fused.weights(self.namespace_of(given[0]), *weights)
+            return [_fused.combined(given[0], given[1], on[device], None if own is None else own[0])]
 
         return _packed.in_parts(kernel, formula, columns, factors, out)
+
+    def _on_device(self, factor: Any, leaf: torch.Tensor) -> Any:
+        """A factor as a tensor where its leaf is; a pair of them as it is."""
+        known = isinstance(factor, (bool, int, float, np.ndarray, np.generic, torch.Tensor))
+        return self.namespace_of(leaf).float64(factor) if known else factor
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """The same in the leaves' own dtypes."""
@@ -189,7 +201,7 @@ class Kernels(Readable, Plain):
         numbers: Sequence[Any],
     ) -> list[Any]:
         plain = super().each
-        if not _fused.on_device(columns[0]):
+        if not _fused.on_device([leaf for column in columns for leaf in column if isinstance(leaf, torch.Tensor)]):
             return plain(formula, columns, numbers)
         return _packed.in_parts(lambda own, rows, _: plain(own, rows, numbers), formula, columns, None, out)
 

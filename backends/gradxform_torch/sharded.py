@@ -10,6 +10,7 @@ import torch
 
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
+from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _sharded, _sharded_norms, kernels
 from gradxform_torch.kernels import Kernels
 
@@ -104,6 +105,13 @@ class Torch(Kernels):
         """A formula of each leaf's elements, on the shards."""
         if not any(map(_sharded.any_sharded, columns)):
             return super().elementwise(formula, columns, list(map(_sharded.whole, numbers)), factors, **static)
+        if isinstance(formula, Combination):  # which asks for no place in the whole
+            own = [_sharded.shards_of(column) for column in zip(*columns, strict=True)]
+            made = super().elementwise(
+                formula, list(zip(*own, strict=True)), list(map(_sharded.whole, numbers)), factors
+            )
+            rows = zip(columns[0], own, made, strict=True)
+            return [_sharded.like(leaf, parts[0], new) for leaf, parts, new in rows]
         each_factor, out = [None] * len(columns[0]) if factors is None else factors, []
         for factor, *column in zip(each_factor, *columns, strict=True):
             own, of_shard = _sharded.shards_of(column), _sharded.of_shard(formula, column[0])
@@ -122,6 +130,43 @@ class Torch(Kernels):
             own = _sharded.shards_of(column)
             out.append(_sharded.like(column[0], own[0], self.each(formula, [[part] for part in own], numbers)[0]))
         return out
+
+    def elementwise_into(
+        self,
+        out: Sequence[Any],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """The same, written into tensors; into the shards that are there."""
+        if not any(map(_sharded.any_sharded, (*columns, out))):
+            numbers = list(map(_sharded.whole, numbers))
+            return super().elementwise_into(out, formula, columns, numbers, factors, **static)
+        return self.elementwise(formula, columns, numbers, factors, **static)
+
+    def each_into(
+        self,
+        out: Sequence[Any],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+    ) -> list[Any]:
+        """The same, in the leaves' own dtypes."""
+        if not any(map(_sharded.any_sharded, (*columns, out))):
+            return super().each_into(out, formula, columns, list(map(_sharded.whole, numbers)))
+        return self.each(formula, columns, numbers)
+
+    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves in memory of their own."""
+        return _sharded.on_shards(leaves, super().copied) if _sharded.any_sharded(leaves) else super().copied(leaves)
+
+    def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """The same, written into tensors."""
+        if _sharded.any_sharded((*out, *leaves)):
+            return self.copied(leaves)
+        return super().copied_into(out, leaves)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """A formula of numbers and vectors, whole ones."""

@@ -185,7 +185,7 @@ class Backend(Devices, Writing, abc.ABC):
                     new = rescale.by_number(xp, leaf, factors)
                 else:
                     factor = xp.float64(factors)
-                    new = rescale.times(xp, leaf, factor[i] if len(factor.shape) else factor)
+                    new = rescale.times(xp, leaf, xp.take(factor, i) if len(factor.shape) else factor)
                 found.append(self.as_given(leaf, new))
             return found
 

@@ -88,8 +88,17 @@ def whole(
             known = _chosen(backend, found, asked, place, held, single, some_single)
         else:
             known = _joined(backend, found, asked, place, held)
-        there = {kind: 1.0 for kind in there if place is None or not kind[place]}
+        there = _there(backend, there, held if told else {}, place)
     return Whole(list(known.values()), all_single)
+
+
+def _there(backend: Backend, own: dict[Kind, Any], held: dict[Kind, Array], place: int | None) -> dict[Kind, Any]:
+    """Whether a device of the group has leaves of each kind; of both kinds in one where they were told apart."""
+    known = {kind: backend.compute(devices.some, held[kind]) if kind in held else own[kind] for kind in own}
+    if place is None:
+        return known
+    twins = {kind: known[*kind[:place], True, *kind[place + 1 :]] for kind in known if not kind[place]}
+    return {kind: backend.compute(devices.larger, known[kind], twin) for kind, twin in twins.items()}
 
 
 def _chosen(
@@ -137,7 +146,7 @@ def _joined(
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
     """Norms, of orders, of what all devices have in each slot of the tree: vectors, together by one collective."""
     given = [vector for vector, _ in vectors]
-    rows, _ = gather(backend, group.axis, given, any(map(_is_wide, given)), (), like)
+    rows, _ = gather(backend, group.axis, given, not group.alike or any(map(_is_wide, given)), (), like)
     return [
         backend.compute(devices.norms_over, row, ord=float(ord), same=group.replicated)
         for row, (_, ord) in zip(rows, vectors, strict=True)

@@ -186,14 +186,16 @@ def applied_if(
     What it stops is stopped on every step, and what is pending for leaves out of scope stays. Where the condition
     cannot be read both are computed, and one is chosen.
     """
-    if not is_known(condition):
+    if not is_known(condition) or view.groups:  # other devices may not know it, and wait for the numbers of this one
         new, after = inner.rule(given(), state, context._replace(owned=False))
-        return _chosen(new, condition), either(view, condition, after, state)
+        number = float(condition) if is_known(condition) else condition
+        return _chosen(new, number), either(view, condition, after, state)
     if condition:
         return inner.rule(given(), state, context)
     nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
     if inner.may_stop:
-        found = inner.rule(nothing._replace(owned=view.source.nothing), state, context)[0]
+        kept = context._replace(owned=False)
+        found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
         nothing = nothing._replace(stopped=found.stopped, active=found.active)
     return nothing, state
 

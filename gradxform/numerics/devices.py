@@ -59,6 +59,11 @@ def some(xp: Any, flags: Array) -> Array:
     return xp.max(flags)
 
 
+def larger(xp: Any, one: Any, other: Any) -> Array:
+    """The larger of two flags."""
+    return xp.where(one > other, one, other)
+
+
 def either(xp: Any, flag: Any, yes: Any, no: Any) -> Any:
     """One of two numbers."""
     return xp.where(flag > 0.5, yes, no)

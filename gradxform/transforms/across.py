@@ -74,9 +74,9 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     by_leaf = split == "leaves"
 
     def entered(view: Flat) -> Flat:
-        if any(group.axis == axis for group in view.groups):
+        if any(_overlap(group.axis, axis) for group in view.groups):
             raise ValueError(f"across: one across is inside of another along the same axis {axis!r}; leave one out")
-        group = Group(axis, by_leaf, None, named or by_leaf)
+        group = Group(axis, by_leaf, None, named)
         inside = view._replace(groups=(*view.groups, group))
         if replicated is None:
             return inside
@@ -94,6 +94,12 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         return inner.init(params if view is None else entered(view))
 
     return GradientTransformation(rule, start if inner.stateful else None)
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    """Whether two axes are one, or have a name in common."""
+    both = [{axis} if isinstance(axis, str) else set(axis) for axis in (one, other) if isinstance(axis, (str, tuple))]
+    return not both[0].isdisjoint(both[1]) if len(both) == 2 else one == other
 
 
 def _checked_axis(axis: Any) -> bool:

@@ -99,6 +99,18 @@ def test_what_is_counted_can_be_seen() -> None:
     assert 2 * 4096 > found.peak - 2 * 4 >= 4096 and found.dtypes == {torch.float32}
 
 
+IN_PLACE = [
+    "accumulate(ema(0.5), 2)",
+    "skip_nonfinite(trace(0.5))",
+    "add_noise(0.1, 0)",
+    "sign()",
+    "zero_nonfinite()",
+    "chain(scale(0.5), ema(0.9))",
+    "chain(clip_norm(1.0), trace(0.9))",
+    "chain(trace(0.5), scale(-0.1), clip_value(0.05))",
+]
+
+
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU as if it were an accelerator: NumPy reads nothing, and the multi-tensor kernels do the work."""
@@ -120,10 +132,10 @@ def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: N
 
 @pytest.mark.parametrize("attached", [False, True], ids=["apply_", "attach"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("tx", [*OWNED, "accumulate(ema(0.5), 2)", "skip_nonfinite(trace(0.5))", "add_noise(0.1, 0)"])
+@pytest.mark.parametrize("tx", [*OWNED, *IN_PLACE])
 def test_in_place_as_by_numpy(tx: str, dtype: Any, attached: bool, accelerated: None) -> None:
     """Several steps on parameters, one of them with a gradient that cannot be written to, beside NumPy's."""
-    shapes = {"a": (3, 40), "b": (5,), "c": (2, 2)}
+    shapes = {"a": (3, 40), "b": (5,), "c": (2, 2), "d": (1, 1), "e": (1, 1, 1), "f": ()}
     transform, rng = gx.parse(tx), np.random.default_rng(0)
     parameters = {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in shapes.items()}
     start = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
@@ -146,3 +158,35 @@ def test_in_place_as_by_numpy(tx: str, dtype: Any, attached: bool, accelerated: 
             assert ulps(found.astype(np.float32), near.astype(np.float32)).max() <= (
                 2 if dtype == torch.float32 else 2**17
             )
+
+
+@pytest.mark.parametrize("tx", ["ema(0.9)", "trace(0.9)", "sign()", "clip_global_norm(1.0)", "clip_norm(1.0)"])
+def test_gradients_on_two_devices(tx: str) -> None:
+    transform = gx.parse(tx)
+    with FakeTensorMode():
+        given = {name: torch.empty(3, 4, device=device) for name, device in (("a", "cuda:0"), ("b", "cuda:1"))}
+        updates, _ = transform.update(given, transform.init(given))
+        assert [str(leaf.device) for leaf in updates.values()] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize("tx", ["add_decayed_weights(0.1)", "clip_adaptive(0.1, axes=0)"])
+def test_parameters_that_require_a_gradient(tx: str, accelerated: None) -> None:
+    parameters = {"w": torch.nn.Parameter(torch.ones(3, 4))}
+    found = gx.parse(tx)({"w": torch.ones(3, 4)}, params=parameters)["w"]
+    wanted = gx.parse(tx)({"w": np.ones((3, 4), np.float32)}, params={"w": np.ones((3, 4), np.float32)})["w"]
+    assert ulps(found.detach().numpy(), wanted).max() <= 2
+
+
+def test_a_pair_for_a_factor(accelerated: None) -> None:
+    """One float64 gradient makes the factors of all pairs."""
+    tx = gx.chain(gx.clip_norm(1.0), gx.trace(0.9))
+    given = {"w": np.full(30, 2.0, np.float32), "v": np.full(4, 3.0)}
+    tensors = {name: torch.from_numpy(leaf) for name, leaf in given.items()}
+    found, wanted = (tx.update(tree, tx.init(tree))[0] for tree in (tensors, given))
+    for name, leaf in wanted.items():
+        assert ulps(found[name].numpy(), leaf).max() <= 2
+
+
+def test_infinity_times_what_float32_does_not_hold(accelerated: None) -> None:
+    found = gx.scale(1e-300)({"w": torch.tensor([math.inf, 1.0, -math.inf, math.nan])})["w"]
+    np.testing.assert_array_equal(found.numpy(), np.float32([math.inf, 0.0, -math.inf, math.nan]))
