@@ -35,7 +35,9 @@ class Group(NamedTuple):
     replicated: tuple[bool, ...] | None
     """For each slot of the tree, whether its leaf is the same on all devices; None if none is."""
     alike: bool
-    """Whether the trees of all devices have the same structure and dtypes."""
+    """Whether the trees of all devices have the same structure."""
+    traced: bool
+    """Whether one program is traced for all devices: then a gradient has one dtype on all, or is None on all."""
 
     def replicated_of(self, slots: Sequence[int]) -> tuple[bool, ...]:
         """For each of some slots, whether its leaf is the same on all devices."""
@@ -78,8 +80,8 @@ def whole(
     all_single, some_single = single, single
     for group in reversed(groups):
         place = marked.index(group) if group in marked else None
-        wide = not group.alike or any(map(_is_wide, known.values()))
-        flags = [] if group.alike else [*map(_number, (all_single, some_single)), *there.values()]
+        wide = not group.traced or any(map(_is_wide, known.values()))
+        flags = [] if group.traced else [*map(_number, (all_single, some_single)), *there.values()]
         rows, told = gather(backend, group.axis, list(known.values()), wide, flags, like)
         found = dict(zip(known, rows, strict=True))
         held = dict(zip(there, told[2:], strict=True)) if told else {}
@@ -146,7 +148,7 @@ def _joined(
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
     """Norms, of orders, of what all devices have in each slot of the tree: vectors, together by one collective."""
     given = [vector for vector, _ in vectors]
-    rows, _ = gather(backend, group.axis, given, not group.alike or any(map(_is_wide, given)), (), like)
+    rows, _ = gather(backend, group.axis, given, not group.traced or any(map(_is_wide, given)), (), like)
     return [
         backend.compute(devices.norms_over, row, ord=float(ord), same=group.replicated)
         for row, (_, ord) in zip(rows, vectors, strict=True)

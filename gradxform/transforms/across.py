@@ -76,7 +76,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     def entered(view: Flat) -> Flat:
         if any(_overlap(group.axis, axis) for group in view.groups):
             raise ValueError(f"across: one across is inside of another along the same axis {axis!r}; leave one out")
-        group = Group(axis, by_leaf, None, named)
+        group = Group(axis, by_leaf, None, named or by_leaf, named)
         inside = view._replace(groups=(*view.groups, group))
         if replicated is None:
             return inside

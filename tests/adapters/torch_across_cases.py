@@ -151,15 +151,10 @@ def _() -> None:
     for tx in (gx.clip_global_norm(1.0), gx.chain(gx.clip_global_norm(1.0), gx.clip_global_norm(1.0))):
         tx = gx.across(tx, everyone())
         for other in ({"b": {"c": four}}, {"a": four, "z": None}):
-            found = tx(of_rank({"a": three}, other))
-            wanted = of_rank({"a": three / 5}, {key: None for key in other})
-            assert_ulp(
-                [x for x in found.values() if isinstance(x, torch.Tensor)],
-                [x for x in wanted.values() if x is not None] or [four / 5] * (rank() == 1 and "a" in other),
-                1,
-            ) if rank() != 1 else None
+            wanted = {key: {"c": four / 5} if key == "b" else four / 5 if key == "a" else None for key in other}
+            assert_ulp(tx(of_rank({"a": three}, other)), of_rank({"a": three / 5}, wanted), 1)
         assert_ulp(tx(of_rank({"a": three}, {"b": None, "c": []})), of_rank({"a": three / 3}, {"b": None, "c": []}))
-        assert tx(of_rank({"a": none}, {}, {"x": None})) is not None
+        assert_ulp(tx(of_rank({"a": none}, {}, {"x": None})), of_rank({"a": none}, {}, {"x": None}))
     state = gx.across(gx.skip_large(gx.trace(0.5), 4.0), everyone())
     kept = state.init(of_rank({"a": three}, {"b": four}))
     updates, kept = state.update(of_rank({"a": three}, {"b": None}), kept)
@@ -167,6 +162,32 @@ def _() -> None:
     updates, kept = state.update(of_rank({"a": three}, {"b": four}), kept)
     assert int(agree(kept.total)) == 1
     assert not any(leaf.any() for leaf in updates.values())
+
+
+@case("replicated leaves of an axis around another, which one process alone has", CASES)
+def _() -> None:
+    alone = [torch.distributed.new_group([i]) for i in range(world())][rank()]
+    for split in ("tree", "leaves"):
+        inner = gx.across(gx.clip_global_norm(1.0), alone, split=split)
+        tx = gx.across(inner, everyone(), replicated="tied")
+        found = tx(of_rank({"a": torch.tensor([3.0])}, {"tied": torch.tensor([4.0])}))
+        assert_ulp(found, of_rank({"a": torch.tensor([0.6])}, {"tied": torch.tensor([0.8])}), 1)
+
+
+@case("a condition that one process can read and another cannot", CASES)
+def _() -> None:
+    """The one that can must not leave out the collectives of what it leaves out."""
+    tx = gx.across(gx.skip_nonfinite(gx.clip_global_norm(1.0)), everyone())
+    bad = torch.tensor([3.0, float("nan")])
+    given = of_rank({"a": bad.requires_grad_()}, {"b": torch.tensor([1.0])})
+    state = tx.init(of_rank({"a": bad.detach()}, {"b": torch.tensor([1.0])}))
+    with torch.enable_grad():
+        updates, state = tx.update({name: leaf.detach() if rank() else leaf for name, leaf in given.items()}, state)
+    assert not any(leaf.detach().any() for leaf in updates.values()) and int(state.total) == 1
+    counted = gx.across(gx.accumulate(gx.clip_global_norm(1.0), 2), everyone())
+    state = counted.init(of_rank({"a": torch.tensor([3.0])}, {}))
+    for _ in range(3):
+        updates, state = counted.update(of_rank({"a": torch.tensor([3.0], requires_grad=True)}, {}), state)
 
 
 @case("every transform with a process that has no gradient", CASES)

@@ -153,6 +153,7 @@ def test_across_is_a_value() -> None:
             r"no axis 'd' is mapped here.*shard_map.*axis_name='d'",
         ),
         (lambda: over(gx.across(gx.across(CLIP, "d"), "d"))(STAGES), ValueError, r"along the same axis 'd'"),
+        (lambda: over(gx.across(gx.across(CLIP, ("d",)), "d"))(STAGES), ValueError, r"along the same axis \('d',\)"),
         (lambda: over(gx.across(CLIP, "d", replicated="head"))(STAGES), ValueError, r"pattern 'head' matches no path"),
         (lambda: gx.across(gx.trace(0.5), "d", replicated="head").init(STAGES), ValueError, r"'head' matches no path"),
     ],
