@@ -17,7 +17,7 @@ _SPLITS = ("tree", "leaves")
 
 @factory
 def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None = None) -> GradientTransformation:
-    r"""Apply a transform to a tree whose parts lie on several devices: norms, sums and conditions are those of all.
+    r"""Apply a transform to a tree whose parts lie on several devices, with norms and conditions taken over all of it.
 
     .. math:: n = \Bigl(\sum_{\text{devices}} n_{\text{device}}^p\Bigr)^{1/p}
 
