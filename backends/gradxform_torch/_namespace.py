@@ -126,7 +126,7 @@ class Namespace:
         if isinstance(x, torch.Tensor):
             return x.to(self.device, self.dtype)
         if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
-            return self._constant(float(x))
+            return self._constant(x if self._constants is None else float(x))
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     @staticmethod
@@ -178,13 +178,12 @@ class Namespace:
 
     def _constant(self, number: float) -> torch.Tensor:
         """A number, of which a formula that names it more than once has one tensor."""
+        if self._constants is None:  # under a compiler the number may be a symbol, which nothing is asked of
+            return torch.as_tensor(number, dtype=self.dtype, device=self.device)
         key = number, math.copysign(1.0, number)
-        known = None if self._constants is None else self._constants.get(key)
-        if known is None:
-            known = torch.full((), number, dtype=self.dtype, device=self.device)
-            if self._constants is not None:
-                self._constants[key] = known
-        return known
+        if key not in self._constants:
+            self._constants[key] = torch.full((), number, dtype=self.dtype, device=self.device)
+        return self._constants[key]
 
     def _vector(self, numbers: Sequence[float]) -> torch.Tensor:
         """Numbers of the host in float64; to an accelerator they go as a kernel's arguments, and nothing is copied."""
