@@ -116,7 +116,7 @@ class Attached:
     def state(self) -> Any:
         """The state of the transformation now, a pytree of tensors; its trees are dicts by path.
 
-        On an accelerator each step writes into them, as optimizers do into theirs: clone what is to be kept.
+        On an accelerator, each step overwrites these tensors. Clone what you want to keep.
         """
         return self._held.state
 
