@@ -24,6 +24,8 @@ from gradxform_jax._namespace import Folding, Namespace
 
 MANY = 32
 """From so many leaves on."""
+_MOST_APART = 512
+"""Numbers that are added up one by one: XLA's time to compile the sum grows with their square."""
 _ALIKE = (formulas.clip_coefficient_single, formulas.clip_coefficient_double, formulas.scaled_norm, formulas.product)
 """Formulas of which each number of the result is one of that place's numbers."""
 _PER_ELEMENT: dict[Callable[..., Any], Callable[[float], float]] = {
@@ -65,6 +67,10 @@ class Norms(Each):
     def vector(self) -> Any:
         """The norms as a vector."""
         return stacked_norms(self.leaves, self.ord)
+
+    def is_better_as_vector(self) -> bool:
+        """Whether their total is: eager code puts small leaves together, and XLA is slow with sums of thousands."""
+        return "numbers" not in vars(self) and (len(self.leaves) > _MOST_APART or _norms.are_whole(self.leaves))
 
     def total(self, active: tuple[bool, ...] | None, scaled: bool) -> Any:
         """The 2-norm of the leaves that are active, which needs no norm of each."""
@@ -130,6 +136,8 @@ def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[s
         numbers, index = operands[0].numbers, static["index"]
         return numbers[index] if isinstance(index, int) else Each([numbers[i] for i in index])
     if formula in _TOTALS and static["ord"] == 2:
+        if isinstance(operands[0], Norms) and operands[0].is_better_as_vector():
+            return None
         return operands[0].total(static["active"], formula is formulas.total_norm_scaled)
     if formula is formulas.where_active:
         return Each([n if active else 1.0 for n, active in zip(operands[0].numbers, static["active"], strict=True)])

@@ -176,7 +176,7 @@ class Namespace:
         """Bools as a vector."""
         return self._vector(active) > 0.0
 
-    def _constant(self, number: float) -> torch.Tensor:
+    def _constant(self, number: Any) -> torch.Tensor:
         """A number, of which a formula that names it more than once has one tensor."""
         if self._constants is None:  # under a compiler the number may be a symbol, which nothing is asked of
             return torch.as_tensor(number, dtype=self.dtype, device=self.device)
