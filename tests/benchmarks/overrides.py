@@ -23,7 +23,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import longdouble, norms, threads
+from gradxform.backend.host import longdouble, norms
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
 
@@ -118,7 +118,6 @@ def _inside(framework: str) -> Iterator[Override]:
     if framework == "numpy":
         yield Override(framework, "norms: small arrays together", clip, norms, "_MANY", math.inf)
         yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
-        yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
     elif framework == "jax":
         own, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_norms", "_each"))
