@@ -20,6 +20,7 @@ MILLION = "compiles for a million elements; NumPy, PyTorch, jit and eager Tensor
 TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN among them, stay quick under tf.function"
 GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
 PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
+FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -56,6 +57,8 @@ SLOW = {
     r"test_tensorflow_graph\.py::.*\[(add_decayed|clip_(rms|average)|normalize)": SESSION,
     r"test_torch\.py::test_compile_cold": PROCESSES,
     r"test_torch_devices\.py::test_(few|no_copy).*bfloat16": "counts once more, in another dtype",
+    r"test_torch_devices\.py::test_(few|no_copy).*\[(?!clip_global|chain\(clip_v|ema|add_noise)": FAKE,
+    r"test_table_without_float64\.py::test_tensors_of_mps.*\[(?!clip_global|ema|clip_value)": FAKE,
     r"test_tensorflow_accelerator\.py::.*-b?float16": "traces each graph once more, in another dtype",
     r"test_torch\.py::test_(compiled_by_inductor|compiled_whole|the_derivative_through)": INDUCTOR,
     # --- core
