@@ -60,7 +60,7 @@ SLOW = {
     r"test_torch_devices\.py::test_(few|no_copy).*\[(?!clip_global|chain\(clip_v|ema|add_noise)": FAKE,
     r"test_table_without_float64\.py::test_tensors_of_mps.*\[(?!clip_global|ema|clip_value)": FAKE,
     r"test_tensorflow_accelerator\.py::.*-b?float16": "traces each graph once more, in another dtype",
-    r"test_torch\.py::test_(compiled_by_inductor|compiled_whole|the_derivative_through)": INDUCTOR,
+    r"test_torch\.py::test_the_derivative_through": INDUCTOR,
     # --- core
     r"test_empty_choice\.py::.*torch-compiled": INDUCTOR,
     r"test_fitting\.py::test_trees_of_other_keys_in_compiled.*\[(accumulate|ema|in a chain)-tensorflow": GRAPHS,

@@ -14,6 +14,7 @@ import numpy as np
 import optree
 import pytest
 
+import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity
 from gradxform.proof.cases import Group
@@ -30,6 +31,23 @@ MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
 OTHERS = ("scale", "freeze", "partition", "normalize", "clip_norm(0.0)")
 NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w in row.expression for w in OTHERS)]
 """Rows that return gradients within their limits bit by bit."""
+
+STATEFUL = {
+    "accumulate": gx.accumulate(gx.trace(0.5), 2),
+    "add_noise": gx.add_noise(0.1, 3),
+    "clip_percentile": gx.clip_percentile(50.0, 3),
+    "clip_percentile, per leaf": gx.clip_percentile(50.0, 3, per_leaf=True),
+    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2),
+    "clip_zscore, per leaf": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
+    "ema": gx.ema(0.5),
+    "ema, a schedule": gx.ema(lambda t: 0.5 / (1.0 + t)),
+    "measure": gx.measure(gx.clip_norm(1.0)),
+    "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
+    "skip_large": gx.skip_large(gx.trace(0.5), 5.0),
+    "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),
+    "trace": gx.trace(0.5),
+}
+"""Every transform that keeps a state."""
 
 
 def f16(*values: float) -> Any:

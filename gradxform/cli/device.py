@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from gradxform.backend import lookup
 from gradxform.cli.quiet import quiet
+from gradxform.cli.text import say
 from gradxform.proof.place import Absent, Cost, Place
 
 NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
@@ -72,8 +74,7 @@ def places(command: str, asked: str, frameworks: Iterable[str], console: Console
             found[framework] = find(framework, name, index)
         except Absent as error:
             absent.append(framework)
-            text = f"left out: {title(framework)}, {error}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(console, f"left out: {title(framework)}, {error}")
     if not found:
         raise ValueError(f"{command}: no framework has the device {asked!r}; what is here: {_there(absent)}")
     return found
@@ -81,19 +82,12 @@ def places(command: str, asked: str, frameworks: Iterable[str], console: Console
 
 def _there(frameworks: Sequence[str]) -> str:
     """The devices that frameworks have, and which of them have each."""
-    owners: dict[str, list[str]] = {}
+    owners: dict[str, dict[str, None]] = {}
     for framework in frameworks:
-        own = [place for place in (_found(framework, name) for name in NAMES) if place is not None]
-        for words in dict.fromkeys(map(str, own)):
-            owners.setdefault(words, []).append(title(framework))
+        for name in NAMES:
+            with contextlib.suppress(Absent):
+                owners.setdefault(str(find(framework, name)), {})[title(framework)] = None
     return "; ".join(f"{words} ({', '.join(names)})" for words, names in owners.items()) or "none that is known"
-
-
-def _found(framework: str, name: str) -> Place | None:
-    try:
-        return find(framework, name)
-    except Absent:
-        return None
 
 
 def title(framework: str) -> str:

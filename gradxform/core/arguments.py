@@ -58,22 +58,21 @@ def unit_interval(transform: str, name: str, value: Any) -> Scalar:
     return checked
 
 
-def integer(transform: str, name: str, value: Any, least: int) -> int:
+def integer(transform: str, name: str, value: Any, least: int | None = None) -> int:
     """A hyperparameter that is an int, at least so large."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{transform}: {name} must be an int, got {value!r} of type {type(value).__name__}")
-    if value < least:
+    if least is not None and value < least:
         raise ValueError(f"{transform}: {name} must be at least {least}, got {value!r}")
     return int(value)
 
 
 def seed(transform: str, value: Any) -> tuple[int, int]:
     """A seed as two words of 32 bits."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{transform}: seed must be an int, got {value!r} of type {type(value).__name__}")
-    if not -(2**63) <= value < 2**64:
+    checked = integer(transform, "seed", value)
+    if not -(2**63) <= checked < 2**64:
         raise ValueError(f"{transform}: seed must have at most 64 bits, got {value!r}")
-    return (int(value) >> 32) & 0xFFFFFFFF, int(value) & 0xFFFFFFFF
+    return (checked >> 32) & 0xFFFFFFFF, checked & 0xFFFFFFFF
 
 
 def order(transform: str, value: Any) -> float:

@@ -51,14 +51,14 @@ def mapped(
 
 def written(dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
     """The dense view with the results of a formula in place of its active leaves."""
-    own = [dense.leaves[i] for i in dense.chosen] if dense._is_owned(dense.chosen) else None
+    own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
     return dense.given(mapped(dense, formula, *columns, numbers=numbers, out=own))
 
 
 def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
     """A formula that chooses and does not round, of the active leaves without their factors."""
     own = [view.leaves[i] for i in view.chosen]
-    if view._is_owned(view.chosen):
+    if view.is_owned(view.chosen):
         return view.backend.each_into(own, formula, columns, numbers)
     return view.backend.each(formula, columns, numbers)
 

@@ -138,7 +138,7 @@ class Flat(Pending):
         A leaf all of whose factors are one keeps its pending factor, and is not rounded.
         """
         self.check_inexact()
-        view, new, left = self._densified(), [], {}
+        view, new, left = self.densified(), [], {}
         compute = self.backend.compute
         for place, i in enumerate(self.chosen):
             leaf = view._widened(i)
@@ -153,7 +153,7 @@ class Flat(Pending):
             for part in extended.factors(self.backend, factor):
                 leaf = self.backend.multiply_over(leaf, part, view.owned[i])
             new.append(leaf)
-        view = view._with(self.chosen, new)
+        view = view.given(new, applied=False)
         if not left:
             return view
         places = range(len(self.leaves))
@@ -169,11 +169,11 @@ class Flat(Pending):
         checks.dtypes(self.source, chosen, REAL, why, "clip_value")
         for name, bound in (("low", low), ("high", high)):
             checks.broadcast(self.source, chosen, self.leaves, name, bound)
-        view = self if _includes_zero(low, high) else self._densified()
+        view = self if _includes_zero(low, high) else self.densified()
         if not view.source.kinds & NARROW:
             return view._clipped(chosen, low, high)
         if len(extended.factors(self.backend, self.factor)) > 1:  # a product of each with the leaf is rounded
-            view = view._with(chosen, [view._widened(i) for i in chosen])
+            view = view.with_leaves(chosen, [view._widened(i) for i in chosen])
         changed = {i: view._changed(i) for i in chosen}
         for kind in dict.fromkeys(changed.values()):
             bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
@@ -182,25 +182,25 @@ class Flat(Pending):
 
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
         """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
-        *first, last = extended.factors(self.backend, self._at(self.factor, places))
+        *first, last = self.factors(places)
         leaves: Sequence[Array] = [self.leaves[i] for i in places]
         for factor in first:
             leaves = self.backend.multiply(leaves, factor, False)
-        new = self.backend.clip(leaves, low, high, last, self._is_owned(places))
-        return self._with(places, new, applied=True)
+        new = self.backend.clip(leaves, low, high, last, self.is_owned(places))
+        return self.with_leaves(places, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
         """The same view with its active leaves dense, each of which has the axes."""
         self.check_inexact()
         checks.axes(self.source, self.chosen, self.leaves, axes)
-        return self._densified()
+        return self.densified()
 
     def divided(self, divisors: dict[int, Array], function: str) -> Flat:
         """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
         view = self.materialized()
         by = [extended.rounded(self.backend, divisor) for divisor in divisors.values()]
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], by)
-        return view._with(list(divisors), new)
+        return view.with_leaves(list(divisors), new)
 
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
         """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
@@ -221,7 +221,7 @@ class Flat(Pending):
 
     def _per_element(self, formula: Callable[..., Array]) -> Norm:
         """The norms in relation to the numbers of elements, which may not be known before it runs."""
-        found = [self.backend.count(leaf, None) for leaf in self._densified().leaves]
+        found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
         norms, compute = self._own_norms(2), self.backend.compute
         if any(group.by_leaf for group in self.groups):
             value, count = self._common(
@@ -232,6 +232,20 @@ class Flat(Pending):
             return norms
         counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
         return norms._replace(value=compute(formula, norms.value, counts=counts))
+
+    def _is_single(self) -> bool:
+        """Whether all active leaves are of dtypes whose norms count in float32."""
+        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
+
+    def _changed(self, i: int) -> str:
+        """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
+        own = self.source.dtypes[i]
+        return own if own in NARROW and self.leaves[i].dtype != self.source.given(i).dtype else ""
+
+    def _widened(self, i: int) -> Array:
+        """A leaf in the dtype that its sums are kept in."""
+        leaf = self.leaves[i]
+        return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
 
     def _raw_norms(self, ord: float) -> Array:
         """The vector of the leaves' own norms, each measured once; zero for a leaf that no one has asked for."""

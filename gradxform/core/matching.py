@@ -65,13 +65,6 @@ def _by_pattern(transform: str, shown: str, matches: Callable[[str], Any], view:
     return found
 
 
-def _bools(where: Any, view: Flat) -> dict[str, Any]:
-    """The leaves of a mask tree by their paths, found by the engine of the view's framework."""
-    backend = view.backend
-    leaves = backend.flatten(where)[0]
-    return {path: leaf for path, leaf in zip(backend.paths(where), leaves, strict=True) if leaf is not None}
-
-
 def _is_tree_of_bools(where: Any, view: Flat) -> bool:
     leaves = [leaf for leaf in view.backend.flatten(where)[0] if leaf is not None]
     return bool(leaves) and all(_is_bool(leaf) for leaf in leaves)
@@ -83,7 +76,8 @@ def _is_bool(leaf: Any) -> bool:
 
 def _by_tree(transform: str, where: Any, view: Flat) -> tuple[bool, ...]:
     """A tree of bools, each for its leaf or for all that stands below it."""
-    mask = _bools(where, view)
+    leaves = zip(view.backend.paths(where), view.backend.flatten(where)[0], strict=True)
+    mask = {path: leaf for path, leaf in leaves if leaf is not None}
     for path, leaf in mask.items():
         if not _is_bool(leaf):
             raise TypeError(f"{transform}: where must be a tree of bools; at {path!r} it has {leaf!r}")

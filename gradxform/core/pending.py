@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
 from gradxform.core.group import Group
-from gradxform.core.source import ENDS, INEXACT, NARROW, SINGLE, Mask, Source, read
+from gradxform.core.source import ENDS, INEXACT, NARROW, Mask, Source, read
 from gradxform.numerics import Array, formulas
 
 
@@ -103,14 +103,14 @@ class Pending(NamedTuple):
 
     def settled(self) -> Self:
         """The same view with the pending factors of its active leaves applied."""
-        return self if self.factor is None else self._with(self.chosen, self._multiplied(self.chosen), applied=True)
+        return self if self.factor is None else self.given(self._multiplied(self.chosen))
 
     def materialized(self) -> Self:
         """The same view with its active leaves as they would come out now, rounded to their dtypes."""
         view = self.settled()
         if not self.source.kinds & NARROW:
             return view
-        return view._with(self.chosen, self._narrowed(self.chosen, [view.leaves[i] for i in self.chosen]))
+        return view.given(self._narrowed(self.chosen, [view.leaves[i] for i in self.chosen]), applied=False)
 
     def shown(self) -> Self:
         """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.
@@ -119,19 +119,19 @@ class Pending(NamedTuple):
         """
         narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
         ends = [self._ended(i, ENDS[self.source.dtypes[i]]) for i in narrow]
-        return self._replace(owned=self.source.nothing)._with(narrow, ends, applied=True).settled()
+        return self._replace(owned=self.source.nothing).with_leaves(narrow, ends, applied=True).settled()
 
     def dense(self) -> Self:
         """The same view with its active leaves dense."""
         self.check_inexact()
-        return self._densified()
+        return self.densified()
 
     def given(self, new: Sequence[Array], applied: bool = True) -> Self:
         """A dense view with new arrays, made for it and held by no state, for its active leaves.
 
         `applied` says that their pending factors went into them.
         """
-        return self._with(self.chosen, new, applied=applied)
+        return self.with_leaves(self.chosen, new, applied=applied)
 
     def lent(self) -> Self:
         """The same view with its active leaves not to be written into."""
@@ -139,10 +139,53 @@ class Pending(NamedTuple):
 
     def replaced(self, new: dict[int, Array]) -> Self:
         """The view with some leaves replaced by arrays of a transformation that is not ours."""
-        view = self._densified()
+        view = self.densified()
         # The arrays may be the user's own, or share their memory.
         owned = self.source.mask(own and i not in new for i, own in enumerate(view.owned))
-        return view._with(list(new), list(new.values()), applied=True)._replace(owned=owned)
+        return view.with_leaves(list(new), list(new.values()), applied=True)._replace(owned=owned)
+
+    def is_owned(self, places: Sequence[int]) -> bool:
+        """Whether some leaves may be written in place."""
+        return self.owned is self.source.everything or all(self.owned[i] for i in places)
+
+    def factors(self, places: Sequence[int]) -> list[Any]:
+        """What some leaves are still to be multiplied by, one after the other; None if nothing is pending."""
+        factor = self.factor
+        if factor is not None and len(places) < len(self.leaves):
+            factor = self.backend.compute(formulas.take, factor, index=tuple(places))
+        return extended.factors(self.backend, factor)
+
+    def with_leaves(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
+        """The view with some leaves replaced; `applied` says that their pending factors went into them."""
+        if not places:
+            return self
+        if len(places) == len(self.leaves):
+            made = map(operator.is_not, new, self.leaves)
+            owned = self.owned if self.owned is self.source.everything else map(operator.or_, self.owned, made)
+            view = self._replace(leaves=tuple(new), owned=self.source.mask(owned), measured={})
+            return view._replace(factor=None, due=self.source.nothing) if applied else view
+        leaves, mine, keep = list(self.leaves), list(self.owned), [True] * len(self.leaves)
+        for i, leaf in zip(places, new, strict=True):
+            mine[i], leaves[i], keep[i] = mine[i] or leaf is not leaves[i], leaf, False
+        factor, due = self.factor, self.due
+        if applied and factor is not None:
+            due = self.source.mask(map(operator.and_, due, keep))
+            left = due is not self.source.nothing
+            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep)) if left else None
+        measured = {key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}
+        view = self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), measured=measured)
+        return view._replace(factor=factor, due=due)
+
+    def densified(self) -> Self:
+        """The view with its active sparse leaves made dense."""
+        if self.source.rebuild is None:
+            return self
+        rebuild, leaves = list(self.source.rebuild), list(self.leaves)
+        for i in self.chosen:
+            back = rebuild[i]
+            if back is not None:
+                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
 
     # --- the way out ---------------------------------------------------------------------------------------------
 
@@ -203,20 +246,6 @@ class Pending(NamedTuple):
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _is_single(self) -> bool:
-        """Whether all active leaves are of dtypes whose norms count in float32."""
-        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
-
-    def _is_owned(self, places: Sequence[int]) -> bool:
-        """Whether some leaves may be written in place."""
-        return self.owned is self.source.everything or all(self.owned[i] for i in places)
-
-    def _at(self, factor: Any, places: Sequence[int]) -> Any:
-        """The pending factors of some leaves."""
-        if factor is None or len(places) == len(self.leaves):
-            return factor
-        return self.backend.compute(formulas.take, factor, index=tuple(places))
-
     def _live(self) -> Sequence[int]:
         """The positions of the leaves that are not stopped."""
         every = range(len(self.leaves))
@@ -228,8 +257,8 @@ class Pending(NamedTuple):
         if not due:
             return [self.leaves[i] for i in places]
         leaves: Sequence[Array] = [self.leaves[i] for i in due]
-        for factor in extended.factors(self.backend, self._at(self.factor, due)):
-            leaves = self.backend.multiply(leaves, factor, self._is_owned(due))
+        for factor in self.factors(due):
+            leaves = self.backend.multiply(leaves, factor, self.is_owned(due))
         if len(due) == len(places):
             return leaves
         new = dict(zip(due, leaves, strict=True))
@@ -239,20 +268,10 @@ class Pending(NamedTuple):
         """Whether a leaf would come out as it is."""
         return self.factor is None and self.leaves[i].dtype == self.source.given(i).dtype
 
-    def _changed(self, i: int) -> str:
-        """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
-        own = self.source.dtypes[i]
-        return own if own in NARROW and self.leaves[i].dtype != self.source.given(i).dtype else ""
-
     def _ended(self, i: int, end: float) -> Array:
         """A leaf times its factor in float32, infinite from a number on."""
         factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
         return self.backend.elementwise(formulas.ended, [[self.leaves[i]]], (), factors, end=end)[0]
-
-    def _widened(self, i: int) -> Array:
-        """A leaf in the dtype that its sums are kept in."""
-        leaf = self.leaves[i]
-        return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
 
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> list[Array]:
         """Some leaves' new values in the dtypes that they came in."""
@@ -263,35 +282,3 @@ class Pending(NamedTuple):
         for n, leaf in zip(wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]), strict=True):
             out[n] = leaf
         return out
-
-    def _with(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
-        """The view with some leaves replaced; `applied` says that their pending factors went into them."""
-        if not places:
-            return self
-        if len(places) == len(self.leaves):
-            made = map(operator.is_not, new, self.leaves)
-            owned = self.owned if self.owned is self.source.everything else map(operator.or_, self.owned, made)
-            view = self._replace(leaves=tuple(new), owned=self.source.mask(owned), measured={})
-            return view._replace(factor=None, due=self.source.nothing) if applied else view
-        leaves, mine, keep = list(self.leaves), list(self.owned), [True] * len(self.leaves)
-        for i, leaf in zip(places, new, strict=True):
-            mine[i], leaves[i], keep[i] = mine[i] or leaf is not leaves[i], leaf, False
-        factor, due = self.factor, self.due
-        if applied and factor is not None:
-            due = self.source.mask(map(operator.and_, due, keep))
-            left = due is not self.source.nothing
-            factor = self.backend.compute(formulas.where_active, factor, active=tuple(keep)) if left else None
-        measured = {key: norm for key, norm in self.measured.items() if key[1] >= 0 and keep[key[1]]}
-        view = self._replace(leaves=tuple(leaves), owned=self.source.mask(mine), measured=measured)
-        return view._replace(factor=factor, due=due)
-
-    def _densified(self) -> Self:
-        """The view with its active sparse leaves made dense."""
-        if self.source.rebuild is None:
-            return self
-        rebuild, leaves = list(self.source.rebuild), list(self.leaves)
-        for i in self.chosen:
-            back = rebuild[i]
-            if back is not None:
-                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
-        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))

@@ -63,7 +63,7 @@ class Fresh:
             return self.params
         source, leaves = view.source, [None] * len(view.source.slots)
         floating = [i for i, dtype in enumerate(source.dtypes) if dtype in INEXACT]
-        dense = view._densified().leaves
+        dense = view.densified().leaves
         wide = view.backend.elementwise(formulas.same, [view.backend.zeros([dense[i] for i in floating])], ())
         for i, leaf in zip(floating, wide, strict=True):
             leaves[source.kept[i]] = leaf
@@ -173,7 +173,7 @@ def shown(dense: Flat, new: Sequence[Array], context: Context) -> Flat:
     """The dense view with arrays that are in the new state too, and are not to be written into for its sake."""
     if not context.owned:
         return dense.given(dense.backend.copied(new))
-    if dense.source.kinds & NARROW or not dense._is_owned(dense.chosen):
+    if dense.source.kinds & NARROW or not dense.is_owned(dense.chosen):
         return dense.given(new).lent()  # what comes out is copied by the adapter
     return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
 

@@ -96,17 +96,20 @@ class GradientTransformation:
         """Whether it may stop a gradient: `stop`, `freeze`, a user's function of the view, and what contains them."""
         if self.name in ("freeze", "stop", "transform"):
             return True
-        parts = [value for _, value in self.arguments]
-        parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
-        return any(isinstance(part, GradientTransformation) and part.may_stop for part in parts)
+        return any(tx.may_stop for tx in self._inside)
 
     @property
     def axes(self) -> tuple[Any, ...]:
         """The axes of devices that it computes along: those of `across`, wherever it stands inside."""
+        own = (self.arguments[1][1],) if self.name == "across" else ()
+        return (*own, *(axis for tx in self._inside for axis in tx.axes))
+
+    @property
+    def _inside(self) -> list[GradientTransformation]:
+        """The transformations among its arguments, those of a partition's rules too."""
         parts = [value for _, value in self.arguments]
         parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
-        inside = [axis for part in parts if isinstance(part, GradientTransformation) for axis in part.axes]
-        return (*(parts[1:2] if self.name == "across" else ()), *inside)
+        return [part for part in parts if isinstance(part, GradientTransformation)]
 
     def init(self, params: Any) -> Any:
         """The state before the first update.

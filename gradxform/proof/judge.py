@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.proof.parity import Difference, Leaves
+from gradxform.proof.parity import Difference, Leaves, difference, larger
 from gradxform.proof.rows import COMPLEX, Row
 from gradxform.proof.ulp import ulps
 from gradxform.proof.values import RANGES
@@ -33,15 +33,11 @@ class Verdict(NamedTuple):
     def and_then(self, other: Verdict) -> Verdict:
         """The verdict on both of two trees."""
         return Verdict(
-            _larger(self.worst, other.worst),
-            _larger(self.over, other.over),
+            larger(self.worst, other.worst),
+            larger(self.over, other.over),
             self.wrong or other.wrong,
             self.flushed + other.flushed,
         )
-
-
-def _larger(one: Difference | None, other: Difference | None) -> Difference | None:
-    return other if one is None or (other is not None and other.ulp > one.ulp) else one
 
 
 @dataclass
@@ -116,10 +112,10 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
                 flushed += int(lost.sum())
                 distance = np.where(lost, 0.0, distance)
             if distance.size and distance.max() > 0:
-                difference = _difference(name, found, exact, distance)
-                worst = _larger(worst, difference)
-                over = _larger(over, difference if difference.ulp > row.budget(right.dtype) else None)
-                wrong = wrong or (_in_words(found, exact, distance) if difference.ulp > _SENSE else "")
+                worse = difference(name, found, exact, distance)
+                worst = larger(worst, worse)
+                over = larger(over, worse if worse.ulp > row.budget(right.dtype) else None)
+                wrong = wrong or (_in_words(found, exact, distance) if worse.ulp > _SENSE else "")
     return Verdict(worst, over, wrong, flushed)
 
 
@@ -137,11 +133,6 @@ def _parts(path: str, got: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
         yield f"{path}.imag", got.imag, wanted.imag
     else:
         yield path, got, wanted
-
-
-def _difference(path: str, got: Any, wanted: Any, distance: Any) -> Difference:
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)), np.shape(got)))
-    return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
 
 
 def _in_words(got: Any, wanted: Any, distance: Any) -> str:

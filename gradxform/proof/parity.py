@@ -13,7 +13,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof.place import Cost, Place, anywhere
-from gradxform.proof.reference import reference, references
+from gradxform.proof.reference import references
 from gradxform.proof.ulp import ulps
 
 Leaves = dict[str, Any]
@@ -165,8 +165,7 @@ def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | No
 
 def expected(tx: GradientTransformation, tree: Any) -> Leaves:
     """The reference's result for a tree of NumPy arrays."""
-    leaves = named_leaves(tree, _numpy())
-    return dict(zip(leaves, reference(tx, list(leaves.items()), list(leaves.values())), strict=True))
+    return expected_steps(tx, [tree], tree)[0]
 
 
 def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:
@@ -179,16 +178,22 @@ def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any
 
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
     """The first and the largest difference of two results; None where there is none."""
-    first = largest = None
+    first: Difference | None = None
+    largest: Difference | None = None
     for path, right in wanted.items():
         distance = ulps(got[path], right)
         if distance.size and distance.max() > 0:
-            first = first or _difference(path, got[path], right, distance, int(np.flatnonzero(distance)[0]))
-            worst = _difference(path, got[path], right, distance, int(np.argmax(distance)))
-            largest = worst if largest is None or worst.ulp > largest.ulp else largest
+            first = first or difference(path, got[path], right, distance, int(np.flatnonzero(distance)[0]))
+            largest = larger(largest, difference(path, got[path], right, distance))
     return first, largest
 
 
-def _difference(path: str, got: Any, wanted: Any, distance: Any, place: int) -> Difference:
-    index = tuple(int(i) for i in np.unravel_index(place, np.shape(got)))
+def difference(path: str, got: Any, wanted: Any, distance: Any, place: int | None = None) -> Difference:
+    """The difference of two leaves at one place, by default where it is largest."""
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)) if place is None else place, np.shape(got)))
     return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
+
+
+def larger(one: Difference | None, other: Difference | None) -> Difference | None:
+    """The larger of two differences; the first if they are equal."""
+    return other if one is None or (other is not None and other.ulp > one.ulp) else one

@@ -37,48 +37,6 @@ of_this_version = pytest.mark.skipif(not WRITTEN_FOR, reason="lists what optax 0
 
 # --- gradxform in optax ----------------------------------------------------------------------------------------------
 
-NEGATED = jax.tree.map(np.negative, CLIPPED)
-IN_OPTAX = {
-    "chain": (lambda: optax.chain(CLIP, optax.scale(-1.0)), NEGATED, NEGATED),
-    "named_chain": (lambda: optax.named_chain(("clip", CLIP), ("turn", optax.scale(-1.0))), NEGATED, NEGATED),
-    "masked": (lambda: optax.masked(CLIP, {"b": True, "w": False}), UNTOUCHED, UNTOUCHED),
-    "partition": (lambda: optax.partition({1: CLIP, 2: optax.scale(0.0)}, {"b": 2, "w": 1}), "b zero", "b zero"),
-    "multi_transform": (lambda: optax.multi_transform({1: gx.stop(), 2: CLIP}, {"b": 1, "w": 2}), "b zero", "b zero"),
-    "apply_if_finite": (lambda: optax.apply_if_finite(CLIP, 3), CLIPPED, CLIPPED),
-    "conditionally_transform": (
-        lambda: optax.conditionally_transform(CLIP, lambda step: step < 1),
-        CLIPPED,
-        UNTOUCHED,
-    ),
-    "conditionally_mask": (
-        lambda: optax.conditionally_mask(CLIP, lambda step: step < 1),
-        CLIPPED,
-        jax.tree.map(np.zeros_like, CLIPPED),
-    ),
-    "MultiSteps": (lambda: optax.MultiSteps(CLIP, 2), jax.tree.map(np.zeros_like, CLIPPED), CLIPPED),
-    "inject_hyperparams, a schedule": (
-        lambda: optax.inject_hyperparams(gx.clip_norm)(max_norm=optax.piecewise_constant_schedule(1.0, {1: 100.0})),
-        CLIPPED,
-        UNTOUCHED,
-    ),
-    "flatten": (lambda: optax.flatten(gx.clip_value(1.0)), "value", "value"),
-    "with_extra_args_support": (lambda: optax.with_extra_args_support(CLIP), CLIPPED, CLIPPED),
-}
-SHORT = {
-    "b zero": {"b": np.float32([0.0]), "w": CLIPPED["w"]},
-    "value": {"b": np.float32([0.1]), "w": np.float32([1.0, 1.0])},
-}
-
-
-@pytest.mark.parametrize("name", IN_OPTAX)
-def test_in_an_optax_combinator_as_it_stands(name: str) -> None:
-    make, *wanted = IN_OPTAX[name]
-    tx = make()
-    state, update = tx.init(grads()), jax.jit(tx.update)
-    for expected in wanted:
-        updates, state = update(grads(), state, grads())
-        assert_ulp(updates, SHORT.get(expected, expected) if isinstance(expected, str) else expected)
-
 
 def test_apply_if_finite_sees_the_nan_that_a_clip_lets_through() -> None:
     tx = optax.apply_if_finite(gx.clip_global_norm(1.0), 3)
@@ -91,12 +49,6 @@ def test_flatten_makes_the_norm_of_all_gradients_one() -> None:
     tx = optax.flatten(CLIP)
     updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
     assert_ulp(updates, gx.clip_global_norm(1.0)(grads()))
-
-
-def test_optax_masked_takes_the_global_norm_over_the_chosen_gradients() -> None:
-    tx = optax.masked(gx.clip_global_norm(1.0), {"b": True, "w": False})
-    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
-    assert_bits(updates, UNTOUCHED)
 
 
 @pytest.mark.parametrize("inner", ["adam", "sgd", "adamw"])
@@ -380,23 +332,8 @@ def both(ours: Any, theirs: Any) -> None:
     assert_close(train(ours, params), train(theirs, params))
 
 
-def test_optax_in_chain() -> None:
-    both(gx.chain(gx.scale(0.5), optax.adam(0.1)), optax.chain(optax.scale(0.5), optax.adam(0.1)))
-
-
 def test_optax_in_chain_is_handed_the_parameters() -> None:
     both(gx.chain(optax.adamw(0.1, weight_decay=0.5)), optax.adamw(0.1, weight_decay=0.5))
-
-
-def test_optax_in_masked() -> None:
-    both(gx.masked(optax.adamw(0.1), "w"), optax.masked(optax.adamw(0.1), {"b": False, "w": True}))
-
-
-def test_optax_in_partition() -> None:
-    both(
-        gx.partition({"w": optax.sgd(0.1, momentum=0.9)}, default=optax.adamw(0.1)),
-        optax.partition({"w": optax.sgd(0.1, momentum=0.9), "b": optax.adamw(0.1)}, {"w": "w", "b": "b"}),
-    )
 
 
 def test_optax_after_stop_has_no_state_for_what_is_stopped() -> None:

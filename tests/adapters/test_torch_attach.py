@@ -415,21 +415,6 @@ def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypa
     assert_ulp(handle.state[0].trace["0"], [11.25 * 0.6, 11.25 * 0.8], ulp=4)
 
 
-def test_metrics_of_a_handle() -> None:
-    optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.measure(gx.clip_global_norm(1.0)))
-    optimizer.step()
-    assert {name: float(value) for name, value in gx.metrics(handle.state).items()} == pytest.approx(
-        {
-            "clip_global_norm/norm_before": 5.0,
-            "clip_global_norm/norm_after": 1.0,
-            "clip_global_norm/factor": 0.2,
-            "clip_global_norm/clipped": 1.0,
-            "clip_global_norm/nonfinite_count": 0.0,
-        }
-    )
-
-
 # --- state_dict ------------------------------------------------------------------------------------------------------
 
 

@@ -747,13 +747,6 @@ def test_an_unsigned_scale() -> None:
     assert found.tolist() == [-2.0]
 
 
-def test_trees_of_two_structures_are_refused() -> None:
-    jax = pytest.importorskip("jax")
-    x = jax.numpy.ones(1)
-    with pytest.raises(ValueError, match="trees of one structure"):
-        gx.straight_through(lambda x: {"a": x, "b": x}, lambda x: {"b": x, "c": x})(x)
-
-
 def test_nothing_flows_back_through_forward() -> None:
     jax = pytest.importorskip("jax")
     w = jax.numpy.ones(1)

@@ -115,4 +115,4 @@ def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
     leaves = [np.ones(10, ml_dtypes.bfloat16) for _ in range(count)]
     found = call(framework, mode, gx.clip_global_norm(1.0).__call__, leaves)
     wanted = np.full(10, 1 / (10 * count) ** 0.5).astype(ml_dtypes.bfloat16)
-    assert_ulp(found, [wanted] * count, 1)
+    assert_ulp(found, [wanted] * count, 0 if mode == "eager" and framework in ("numpy", "torch") else 1)

@@ -481,9 +481,6 @@ def optax() -> dict[str, Row]:
     def alike(theirs: Any, ours: Any) -> Check:
         return lambda: assert_bits(train(theirs()), train(ours()))
 
-    def as_there(test: Any, *args: Any) -> Check:
-        return lambda: test(*args)
-
     sums = "within the rounding of sums"
 
     def of_catalogue(name: str) -> Check:

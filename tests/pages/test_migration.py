@@ -462,46 +462,10 @@ def test_keras_ignores_a_limit_of_zero_and_takes_one_of_three() -> None:
     assert not hasattr(keras.optimizers.Adam, "minimize")
 
 
-def test_the_map_is_refused_where_it_would_be_ignored() -> None:
-    x = tf.Variable([3.0])
-    overridden = functools.partial(gx.tensorflow.override_gradients, {"Identity": gx.clip_value(0.1)})
-
-    def slope() -> Any:
-        with tf.GradientTape() as tape, overridden():
-            y = tf.identity(x)
-        return tape.gradient(y, x)
-
-    for function in (slope, tf.function(slope)):
-        with pytest.raises(RuntimeError, match="override_gradients"):
-            function()
-
-
-def test_a_name_is_registered_once() -> None:
-    register = tf.RegisterGradient("TestMigrationTwice")
-    register(lambda op, g: g)
-    with pytest.raises(KeyError, match="two gradient"):
-        register(lambda op, g: g)
-
-
 def test_the_step_of_a_zero_gradient_is_nan_by_hand_and_zero_here() -> None:
     zero = tf.zeros([2])
     assert np.isnan(0.1 * zero / tf.norm(zero)).all()
     assert gx.chain(gx.normalize_norm(), gx.scale(0.1))(zero).numpy().tolist() == [0.0, 0.0]
-
-
-def test_a_limit_may_be_a_variable() -> None:
-    limit = tf.Variable(5.0)
-    traces = []
-
-    @tf.function
-    def step(g: Any) -> Any:
-        traces.append(g)
-        return gx.clip_norm(limit)([g])[0]
-
-    for value, wanted in zip((5.0, 2.5), LIMITED, strict=False):
-        limit.assign(value)
-        assert_close(step(tf.constant([30.0, 40.0])), wanted, 2)
-    assert len(traces) == 1
 
 
 def test_the_sum_over_the_replicas_is_within_the_limit() -> None:

@@ -8,26 +8,10 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, array, assert_bits, in_mode, tensors
+from support import FRAMEWORKS, MODES, STATEFUL, array, assert_bits, in_mode, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
-
-STATEFUL = {
-    "accumulate": gx.accumulate(gx.trace(0.5), 2),
-    "add_noise": gx.add_noise(0.1, 3),
-    "clip_percentile": gx.clip_percentile(50.0, 3),
-    "clip_percentile, per leaf": gx.clip_percentile(50.0, 3, per_leaf=True),
-    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2),
-    "clip_zscore, per leaf": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
-    "ema": gx.ema(0.5),
-    "ema, a schedule": gx.ema(lambda t: 0.5 / (1.0 + t)),
-    "measure": gx.measure(gx.clip_norm(1.0)),
-    "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
-    "skip_large": gx.skip_large(gx.trace(0.5), 5.0),
-    "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),
-    "trace": gx.trace(0.5),
-}
 
 
 def nothing(path: str, leaf: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -244,21 +243,6 @@ def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() 
         assert [float(gx.metrics(state)[f"{name}/norm_before"]) for name in ("clip_norm", "clip_norm_1")] == [10.0, 5.0]
 
 
-def test_metrics_of_what_holds_a_state() -> None:
-    nnx = pytest.importorskip("flax.nnx")
-    jnp = pytest.importorskip("jax").numpy
-    model = nnx.Linear(2, 1, use_bias=False, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, gx.measure(gx.clip_global_norm(1.0)), wrt=nnx.Param)
-    optimizer.update(model, nnx.grad(lambda model: model(jnp.array([3.0, 4.0])).sum())(model))
-    for held in (optimizer, optimizer.opt_state):
-        found = gx.metrics(held)
-        assert float(found["clip_global_norm/norm_before"]) == 5.0
-        assert {value.shape for value in found.values()} == {()}
-    torch = pytest.importorskip("torch")
-    handle = gx.torch.attach(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]), gx.measure(gx.clip_norm(1.0)))
-    assert gx.metrics(handle).keys() == gx.metrics(handle.state).keys() != set()
-
-
 def test_a_name_with_slashes_is_a_place_in_the_log() -> None:
     assert names(gx.measure(gx.clip_norm(1.0), "train/clip")) == ["train/clip"]
 
@@ -300,21 +284,6 @@ def test_bad_arguments(make: Callable[[], Any], error: type[Exception], match: s
         make()
 
 
-def test_metrics_of_states_within_containers_of_all_kinds() -> None:
-    @dataclasses.dataclass
-    class Train:
-        step: int
-        whatever: Any
-
-    tx = gx.measure(gx.clip_norm(1.0))
-    _, state = tx.update([np.array([3.0, 4.0])], tx.init([np.zeros(2)]))
-    for nested in (Train(0, {"one": [state]}), (None, Train(1, (state,))), [{"x": state, "y": np.ones(3)}]):
-        assert gx.metrics(nested)["clip_norm/norm_before"] == 5.0
-    for none in (Train, None, 3):
-        with pytest.raises(TypeError, match="metrics: the state of a transformation is wanted"):
-            gx.metrics(none)
-
-
 def test_in_optax_around_optax_and_in_a_scan() -> None:
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
     tx = optax.chain(
@@ -336,30 +305,6 @@ def test_in_optax_around_optax_and_in_a_scan() -> None:
     assert found["last/norm_after"].max() <= 0.25 and {name.partition("/")[0] for name in found} == {
         "clip_global_norm", "trace", "chain", "last",
     }  # fmt: skip
-
-
-def test_in_a_processor_of_tensorflow() -> None:
-    tf = pytest.importorskip("tensorflow")
-    w = tf.Variable([0.0, 0.0], name="w")
-    processor = gx.tensorflow.GradientProcessor(gx.measure(gx.clip_norm(1.0)), [w])
-
-    @tf.function
-    def step(gradient: Any) -> Any:
-        pairs = processor([(gradient, w)])
-        return pairs[0][0], gx.metrics(processor.state)
-
-    _, found = step(tf.constant([3.0, 4.0]))
-    assert float(found["clip_norm/norm_before"]) == 5.0
-    assert float(gx.metrics(processor.state)["clip_norm/norm_after"]) == 1.0
-
-
-def test_in_a_wrapped_optimizer_of_keras() -> None:
-    keras = pytest.importorskip("keras")
-    optimizer = gx.keras.wrap(keras.optimizers.SGD(1.0), gx.measure(gx.clip_norm(1.0)))
-    w = keras.Variable([0.0, 0.0])
-    optimizer.apply([keras.ops.array([3.0, 4.0])], [w])
-    found = gx.metrics(optimizer.gradient_transformation_state)
-    assert float(found["clip_norm/norm_before"]) == 5.0 and bool(found["clip_norm/clipped"])
 
 
 # --- plain functions -------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+
+from gradxform.cli.bench.lines import Line
 
 _MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111")}
 """Marker and colour by the length of the chain."""
@@ -25,38 +26,22 @@ _MOST = 4
 """Groups in one column."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """One ratio, ours by native, with its quartiles, and where it stands."""
-
-    mode: str
-    """The group of rows: "JAX jit"."""
-    native: str
-    """What gradxform was measured against, in words."""
-    tree: str
-    """The row."""
-    chain: int
-    low: float
-    ratio: float
-    high: float
-
-
 Rows = dict[tuple[str, str], float]
 """Heights by mode and tree, from the top down."""
 
 
-def write(points: Sequence[Point], about: str, out: Path) -> None:
+def write(lines: Sequence[Line], about: str, out: Path) -> None:
     """Draw the ratios into a file; its suffix says the format."""
-    columns = _columns(points)
+    columns = _columns(lines)
     depth = max(max(_rows(column).values()) for column in columns) + 2.3
     width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
     figure = Figure(figsize=(width, height), facecolor="white")
     figure.set_layout_engine("constrained", rect=(0, _FOOT / height, 1, 1 - _FOOT / height))
-    ends = _ends(points)
+    ends = _ends(lines)
     for axis, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         _background(axis, ends)
         axis.set_ylim(depth - 1.5, -1.5)
-        _draw(axis, column, points)
+        _draw(axis, column, lines)
         _label_rows(axis, column)
     _label(figure, about)
     figure.savefig(out, dpi=150)
@@ -65,30 +50,28 @@ def write(points: Sequence[Point], about: str, out: Path) -> None:
 # --- layout ----------------------------------------------------------------------------------------------------------
 
 
-def _columns(points: Sequence[Point]) -> list[list[Point]]:
-    """The points of one column or of two, mode by mode in the order in which modes were first measured."""
-    modes = list(dict.fromkeys(point.mode for point in points))
+def _columns(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of one column or of two, mode by mode in the order in which modes were first measured."""
+    modes = list(dict.fromkeys(line.label for line in lines))
     half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
     return [
-        [point for mode in part for point in points if point.mode == mode]
-        for part in (modes[:half], modes[half:])
-        if part
+        [line for mode in part for line in lines if line.label == mode] for part in (modes[:half], modes[half:]) if part
     ]
 
 
-def _rows(points: Sequence[Point]) -> Rows:
+def _rows(lines: Sequence[Line]) -> Rows:
     rows: Rows = {}
-    height, last = -1.0, points[0].mode
-    for mode, tree in dict.fromkeys((point.mode, point.tree) for point in points):
+    height, last = -1.0, lines[0].label
+    for mode, tree in dict.fromkeys((line.label, line.tree) for line in lines):
         height += 1 if mode == last else 1 + _HEADING
         rows[mode, tree], last = height, mode
     return rows
 
 
-def _ends(points: Sequence[Point]) -> tuple[float, float]:
+def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     """The ends of the axis, beyond all ratios and on both sides of one."""
-    low = min(0.5, *(point.low for point in points))
-    high = max(2.0, *(point.high for point in points))
+    low = min(0.5, *(line.measured.ratio.low for line in lines))
+    high = max(2.0, *(line.measured.ratio.high for line in lines))
     return low / 1.25, high * 1.25
 
 
@@ -112,25 +95,33 @@ def _background(axis: Any, ends: tuple[float, float]) -> None:
     axis.annotate("slower", (1, 1), xytext=(8, 4), ha="left", color="#b00020", **above)
 
 
-def _draw(axis: Any, column: Sequence[Point], points: Sequence[Point]) -> None:
+def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
     """A dot for each ratio, on a line from quartile to quartile."""
-    rows, chains = _rows(column), sorted({point.chain for point in points})
+    rows, chains = _rows(column), sorted({line.chain for line in lines})
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS.get(chain, ("^", "#59a14f"))
-        own = [point for point in column if point.chain == chain]
-        heights = [rows[point.mode, point.tree] + _APART * (rank - (len(chains) - 1) / 2) for point in own]
-        axis.hlines(heights, [p.low for p in own], [p.high for p in own], color=color, linewidth=1.6, zorder=3)
+        own = [line for line in column if line.chain == chain]
+        ratios = [line.measured.ratio for line in own]
+        heights = [rows[line.label, line.tree] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
+        axis.hlines(
+            heights,
+            [ratio.low for ratio in ratios],
+            [ratio.high for ratio in ratios],
+            color=color,
+            linewidth=1.6,
+            zorder=3,
+        )
         label = f"chain of {chain}" if chain > 1 else "clip_global_norm alone"
         style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
-        axis.plot([point.ratio for point in own], heights, marker=marker, label=label, zorder=4, **style)
+        axis.plot([ratio.median for ratio in ratios], heights, marker=marker, label=label, zorder=4, **style)
 
 
-def _label_rows(axis: Any, column: Sequence[Point]) -> None:
+def _label_rows(axis: Any, column: Sequence[Line]) -> None:
     """Trees beside the rows; over each group its mode, and what it was measured against."""
     rows = _rows(column)
     axis.set_yticks(list(rows.values()), [tree for _, tree in rows], fontsize=9)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
-    for mode, native in dict.fromkeys((point.mode, point.native) for point in column):
+    for mode, native in dict.fromkeys((line.label, line.beside) for line in column):
         height = min(row for (other, _), row in rows.items() if other == mode) - 0.95
         axis.annotate(mode, (0, height), xytext=(-4, 0), **place, ha="right", fontsize=10, fontweight="bold")
         axis.annotate(f"beside {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)

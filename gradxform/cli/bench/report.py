@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradxform.cli.bench import picture
+from gradxform.cli import text
 from gradxform.cli.bench.lines import Line, Measurements, Plan, number
 from gradxform.cli.bench.task import CHAINS, TREES, Program, transformation
 from gradxform.cli.bench.timing import Measured, Spread
@@ -146,22 +146,16 @@ def page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], result
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
     counted = "device" in about
-    lines = [f"Written by `{about['command']}` on {about['date'][:10]}: {machine}{_ran_on(about)}; {versions}.", ""]
-    lines += [f"- {text}" for text in explanation(plan, programs, counted).splitlines()] + [
-        "",
-        verdict(results) + ".",
-        "",
-    ]
     names = ["mode", "chain", *(" ".join(header.split()) for header in _headers(counted))]
+    parts = [
+        f"Written by `{about['command']}` on {about['date'][:10]}: {machine}{_ran_on(about)}; {versions}.",
+        "\n".join(f"- {line}" for line in explanation(plan, programs, counted).splitlines()),
+        verdict(results) + ".",
+    ]
     for result in results:
-        lines += [f"**{result.title}**", "", "| " + " | ".join(names) + " |"]
-        lines.append("| --- |" + " ---: |" * (len(names) - 1))
-        lines += [
-            "| " + " | ".join((line.label, str(line.chain), *_cells(line, result, counted))) + " |"
-            for line in result.lines
-        ]
-        lines.append("")
-    return "\n".join(lines)
+        rows = ([line.label, str(line.chain), *_cells(line, result, counted)] for line in result.lines)
+        parts += [f"**{result.title}**", text.table(names, rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _ran_on(about: dict[str, Any]) -> str:
@@ -169,12 +163,6 @@ def _ran_on(about: dict[str, Any]) -> str:
     if "device" not in about:
         return ""
     return "; " + ", ".join(f"{NAMES[name]} on {words}" for name, words in about["devices"].items())
-
-
-def points(results: Iterable[Measurements]) -> Iterator[picture.Point]:
-    """The points of the picture."""
-    for line in (line for result in results for line in result.lines):
-        yield picture.Point(line.label, line.beside, line.tree, line.chain, *line.measured.ratio)
 
 
 def foot(about: dict[str, Any]) -> str:

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, cast
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import gradxform
 from gradxform.backend import lookup
 from gradxform.cli import device
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
-from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, Tree, elements, gradients, transformation
-from gradxform.cli.bench.timing import Disagreement, Effort, Measured, floor, measure
+from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, gradients, transformation
+from gradxform.cli.bench.timing import Disagreement, floor, measure
 from gradxform.cli.demo.task import NAMES
 from gradxform.cli.quiet import quiet
+from gradxform.cli.text import check_names, progress, say
 from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
@@ -63,13 +63,13 @@ def run(
         Disagreement: two sides that do not give the same result.
     """
     plan = QUICK if quick else FULL
-    _known("framework", frameworks, lookup.FRAMEWORKS)
-    _known("tree", trees, tuple(TREES))
+    check_names("bench", "framework", frameworks, lookup.FRAMEWORKS)
+    check_names("bench", "tree", trees, tuple(TREES))
     plan = plan if trees is None else plan._replace(trees=list(dict.fromkeys(trees)))
     _make(out)
     programs, left_out = _programs(list(dict.fromkeys(frameworks or lookup.FRAMEWORKS)))
     for name, reason in left_out.items():
-        console.print(f"left out: {NAMES[name]}, {reason}", markup=False, highlight=False)
+        say(console, f"left out: {NAMES[name]}, {reason}")
     if not programs:
         raise ValueError(f"bench: none of {', '.join(left_out)} is installed; there is nothing to measure")
     if asked is None:
@@ -77,7 +77,7 @@ def run(
     else:
         places = device.places("bench", asked, programs, console)
         programs = {name: programs[name] for name in places}
-        console.print(f"measured: {device.ran_on(places)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"measured: {device.ran_on(places)}")
     about = _about(_command(quick, frameworks, trees, asked), quick, programs, left_out, places)
     about |= {} if asked is None else {"device": asked}
     _warn_if_busy(about["machine"], console)
@@ -86,21 +86,12 @@ def run(
     console.print(f"\n{explanation}\n\n{report.verdict(results)}", markup=False, highlight=False)
     (out / "bench.json").write_text(json.dumps(about | report.as_json(plan, results), indent=1) + "\n")
     (out / "bench.md").write_text(report.page(about, plan, programs, results))
-    picture.write(list(report.points(results)), report.foot(about), out / "bench.png")
-    files = f"{out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}"
-    console.print(f"written: {files}", markup=False, highlight=False, soft_wrap=True)
+    picture.write([line for result in results for line in result.lines], report.foot(about), out / "bench.png")
+    say(console, f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
     return 0
 
 
 # --- what to measure -------------------------------------------------------------------------------------------------
-
-
-def _known(kind: str, given: Sequence[str] | None, known: Sequence[str]) -> None:
-    for name in given if given is not None else known:
-        if name not in known:
-            raise ValueError(f"bench: no {kind} is named {name!r}; the known ones are {', '.join(known)}")
-    if given is not None and not given:
-        raise ValueError(f"bench: no {kind} was given; the known ones are {', '.join(known)}")
 
 
 def _make(out: Path) -> None:
@@ -130,40 +121,33 @@ def _measure_all(
     plan: Plan, programs: dict[str, Program], places: dict[str, Place], cost: bool, console: Console
 ) -> list[Measurements]:
     """Every tree in every mode with every chain; a table is shown as soon as its tree is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    total = sum(len(list(_pairs(plan, programs, len(TREES[name]())))) for name in plan.trees)
+    pairs = {name: list(_pairs(plan, programs, len(TREES[name]()))) for name in plan.trees}
     results = []
     # A bar that refreshes itself does so in a thread, which would be measured too.
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
-        bar = progress.add_task("", total=total)
-        for name in plan.trees:
-            results.append(_measure_tree(plan, programs, places, cost, name, progress, bar))
-            console.print(report.table(results[-1], cost))
+    with progress(console, auto_refresh=False) as shown:
+        bar = shown.add_task("", total=sum(map(len, pairs.values())))
+        for name, of_tree in pairs.items():
+            tree = gradients(TREES[name]())
+            count = sum(leaf.size for leaf in tree.values())
+            result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
+            for framework, mode, chain in of_tree:
+                description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
+                shown.update(bar, description=description, refresh=True)
+                place = places[framework]
+                memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
+                try:
+                    with place.on():
+                        ours, native = mode.sides(CHAINS[chain], tree, place)
+                        measured = measure(ours, native, tree, chain, plan.effort, memory, cost)
+                except Disagreement as error:
+                    where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r}"
+                    text = f"bench: the two sides do not agree ({where} beside {mode.native}): {error}"
+                    raise Disagreement(text) from error
+                result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
+                shown.advance(bar)
+            results.append(result)
+            console.print(report.table(result, cost))
     return results
-
-
-def _measure_tree(
-    plan: Plan,
-    programs: dict[str, Program],
-    places: dict[str, Place],
-    cost: bool,
-    name: str,
-    progress: Progress,
-    bar: TaskID,
-) -> Measurements:
-    """One tree in every mode with every chain."""
-    shapes = TREES[name]()
-    tree = gradients(shapes)
-    result = Measurements(name, len(shapes), elements(shapes), floor(tree, plan.effort), [])
-    for framework, mode, chain in _pairs(plan, programs, result.leaves):
-        description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
-        progress.update(bar, description=description, refresh=True)
-        place = places[framework]
-        memory = _memory_is_known(programs[framework], place, result.elements)
-        measured = _measure(framework, place, mode, name, chain, tree, plan.effort, memory, cost)
-        result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
-        progress.advance(bar)
-    return result
 
 
 def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tuple[str, Mode, int]]:
@@ -173,36 +157,14 @@ def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tu
             yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
 
 
-def _memory_is_known(program: Program, place: Place, count: int) -> bool:
-    """Whether the process's resident memory tells what a call on so many elements takes."""
-    return program.GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
-
-
-def _measure(
-    framework: str,
-    place: Place,
-    mode: Mode,
-    name: str,
-    chain: int,
-    tree: Tree,
-    effort: Effort,
-    memory: bool,
-    cost: bool,
-) -> Measured:
-    try:
-        with place.on():
-            ours, native = mode.sides(CHAINS[chain], tree, place)
-            return measure(ours, native, tree, chain, effort, memory, cost)
-    except Disagreement as error:
-        where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r} beside {mode.native}"
-        raise Disagreement(f"bench: the two sides do not agree ({where}): {error}") from error
-
-
 def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
     load, cores = machine["load_at_start"], machine["cores"]
     if load is not None and load > cores / 2:
-        text = f"this machine is busy (load {load:.1f} on {cores} cores): ratios will be noisy, times too long"
-        console.print(text, style="yellow", markup=False, highlight=False)
+        say(
+            console,
+            f"this machine is busy (load {load:.1f} on {cores} cores): ratios will be noisy, times too long",
+            "yellow",
+        )
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -80,7 +80,8 @@ def measure(
         Disagreement: results that differ by more than what float32 explains, or that are the gradients unchanged.
     """
     sides = (ours, native)
-    firsts, difference = _first_calls(sides, tree, transforms)
+    firsts, (mine, other) = zip(*map(_first, sides), strict=True)
+    difference = compare(mine, other, tree, transforms)
     for side in sides:
         _once(side)
     pairs = np.array(_in_turn(sides, effort))
@@ -105,12 +106,6 @@ def floor(tree: Tree, effort: Effort) -> Spread:
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
-
-
-def _first_calls(sides: tuple[Side, Side], tree: Tree, transforms: int) -> tuple[list[float], float]:
-    """The seconds of both sides' first calls, and how far their results differ."""
-    (ours, mine), (native, other) = map(_first, sides)
-    return [ours, native], compare(mine, other, tree, transforms)
 
 
 def _first(side: Side) -> tuple[float, list[Array]]:

@@ -29,7 +29,6 @@ from typing import cast
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from gradxform.backend import lookup
@@ -37,6 +36,7 @@ from gradxform.cli import device
 from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
 from gradxform.cli.quiet import quiet
+from gradxform.cli.text import check_names, progress, say
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.place import Place
@@ -86,14 +86,14 @@ def run(
         places = device.places("demo", asked, chosen, console)
         chosen = list(places)
     on = "" if asked is None else f", {device.ran_on(places)}"
-    console.print(f"{chain!r}, {steps} steps{on}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{chain!r}, {steps} steps{on}")
     parity = _Parity(chain, places)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runs = _train_all(chain, places, digits(steps), parity, console)
     console.print(_table(runs, parity))
     picture.write(runs, chain, f"{_versions(chosen)}{on}", out)
-    console.print(f"picture: {out}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"picture: {out}")
     console.print(parity.verdict(), markup=False, highlight=False, style="bold red" if parity.over_budget else "green")
     return int(parity.over_budget)
 
@@ -111,14 +111,11 @@ def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
 
 def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
     """The frameworks to train in; says which are left out."""
-    wanted = list(NAMES) if frameworks is None else list(frameworks)
-    for name in wanted:
-        if name not in NAMES:
-            raise ValueError(f"demo: no framework is named {name!r}; the known ones are {', '.join(NAMES)}")
-    there = lookup.installed()
+    check_names("demo", "framework", frameworks, tuple(NAMES))
+    wanted, there = frameworks or FRAMEWORKS, lookup.installed()
     for name in FRAMEWORKS:
         if name in wanted and name not in there:
-            console.print(f"left out: {NAMES[name]} is not installed (pip install 'gradxform[{name}]')", markup=False)
+            say(console, f"left out: {NAMES[name]} is not installed (pip install 'gradxform[{name}]')")
     chosen = [name for name in FRAMEWORKS if name in wanted and name in there]
     if not chosen:
         raise ValueError(f"demo: one of {', '.join(FRAMEWORKS)} must be asked for and installed, since it has to train")
@@ -132,23 +129,18 @@ def _train_all(
     chain: GradientTransformation, places: dict[str, Place], task: Task, parity: _Parity, console: Console
 ) -> list[Run]:
     """Each framework's run with the chain and its run without, the first one's gradients sent through all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
-        programs = {name: _program(name) for name in places}
+    with progress(console) as shown:
+        bar = shown.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
+        with quiet(KERAS_BACKEND="tensorflow"):
+            programs = {name: cast(Program, importlib.import_module(f"gradxform_{name}.demo")) for name in places}
         runs = []
         for name, program in programs.items():
             for tx, chained in ((chain, True), (identity(), False)):
-                progress.update(bar, description=f"{NAMES[name]} {'with' if chained else 'without'} the chain")
+                shown.update(bar, description=f"{NAMES[name]} {'with' if chained else 'without'} the chain")
                 watch = parity if chained and name == parity.source else None
                 run = Run(name, chained)
-                runs.append(_train(program, run, tx, task, places[name], watch, lambda: progress.advance(bar)))
+                runs.append(_train(program, run, tx, task, places[name], watch, lambda: shown.advance(bar)))
     return runs
-
-
-def _program(name: str) -> Program:
-    with quiet(KERAS_BACKEND="tensorflow"):
-        return cast(Program, importlib.import_module(f"gradxform_{name}.demo"))
 
 
 def _train(

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device
 from gradxform.cli.parity.measure import Numbers, rounds
 from gradxform.cli.parity.native import natives
 from gradxform.cli.parity.report import page
 from gradxform.cli.quiet import quiet
+from gradxform.cli.text import progress, say
 from gradxform.proof.cases import Sizes
 from gradxform.proof.place import Place
 from gradxform.proof.rows import ROWS
@@ -36,13 +37,13 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
     if asked is not None:
         places = device.places("parity", asked, names, console)
         names, chosen = list(places), f"{chosen} --device {asked}"
-        console.print(f"measured: {device.ran_on(places)}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"measured: {device.ran_on(places)}")
     numbers = _measure(names, frameworks is None, places, console)
     command = f"gradxform parity --full{chosen} --out {shlex.quote(out.name)}"
     out.write_text(page(numbers, SIZES, command, device.ran_on(places)))
-    console.print(f"written: {out}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"written: {out}")
     for line in numbers.over:
-        console.print(f"over budget: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"over budget: {line}", "red")
     if not numbers.over:
         console.print("every result is within its budget", style="green")
     return int(bool(numbers.over))
@@ -53,12 +54,11 @@ def _measure(names: Sequence[str], everything: bool, places: dict[str, Place], c
     numbers = Numbers()
     with quiet():
         peers = natives(names, everything)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(ROWS))
+    with progress(console, TaskProgressColumn()) as shown:
+        bar = shown.add_task("", total=len(ROWS))
         for steps in rounds(names, peers, SIZES, numbers, places):
             for step in steps:
-                progress.update(bar, description=step.words)
+                shown.update(bar, description=step.words)
                 step.run()
-                progress.advance(bar, 1 / len(steps))
+                shown.advance(bar, 1 / len(steps))
     return numbers

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
-
 from gradxform.cli.quiet import quiet
 from gradxform.proof.rows import DTYPES, MIXED
 
@@ -41,32 +39,10 @@ class Program(Protocol):
 
 
 def natives(frameworks: Sequence[str], everything: bool) -> list[Native]:
-    """All functions of some frameworks; of MLX too, which we have no backend for, if everything is asked for."""
+    """All functions of some frameworks; of MLX too if everything is asked for."""
     found: list[Native] = []
-    for name in frameworks:
+    mlx = ["mlx"] if everything and importlib.util.find_spec("mlx") is not None else []
+    for name in (*frameworks, *mlx):
         with quiet(KERAS_BACKEND="tensorflow"):
             found += cast(Program, importlib.import_module(f"gradxform_{name}.native")).NATIVES
-    if everything and importlib.util.find_spec("mlx") is not None:
-        columns = tuple(column for column in DTYPES if column != "complex128")
-        found.append(Native("mlx.optimizers.clip_grad_norm", "mlx", "eager", "clip_global_norm", _mlx, columns))
     return found
-
-
-def _mlx(limit: float) -> Call:
-    mx, optimizers = importlib.import_module("mlx.core"), importlib.import_module("mlx.optimizers")
-
-    def call(leaves: Leaves) -> Leaves:
-        clipped, _ = optimizers.clip_grad_norm([_to_mlx(mx, leaf) for leaf in leaves], limit)
-        return [_from_mlx(mx, new).astype(leaf.dtype) for new, leaf in zip(clipped, leaves, strict=True)]
-
-    return call
-
-
-def _to_mlx(mx: Any, leaf: Any) -> Any:
-    """An array of the leaf's dtype; bfloat16 by way of float32."""
-    wide = leaf.astype(np.float32) if leaf.dtype.name == "bfloat16" else leaf
-    return mx.array(wide, dtype=getattr(mx, leaf.dtype.name))
-
-
-def _from_mlx(mx: Any, leaf: Any) -> Any:
-    return np.array(leaf.astype(mx.float32) if leaf.dtype == mx.bfloat16 else leaf)

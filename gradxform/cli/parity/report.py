@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gradxform.cli.parity.about import beginning, trees_measured
 from gradxform.cli.parity.measure import Numbers, Where
 from gradxform.cli.parity.native import Native
+from gradxform.cli.text import table
 from gradxform.proof.cases import Sizes
 from gradxform.proof.judge import Tally, merged
 from gradxform.proof.rows import DTYPES, MIXED, ROWS, Row
@@ -196,9 +197,3 @@ def cell(tally: Tally) -> str:
 
 def _number(ulp: float) -> str:
     return f"{ulp:,.0f}" if ulp < 1e6 else f"{ulp:.1e}"
-
-
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
-    lines = [headers, ["---", *("---:" for _ in headers[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gradxform.cli import device
 from gradxform.cli.quiet import quiet
+from gradxform.cli.text import say
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.place import Place
@@ -67,7 +68,7 @@ def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict
                     rows.append((f"{framework} {mode}", place, parity.cost(tx, tree, framework, mode, place)))
     size = device.size(sum(leaf.nbytes for leaf in tree.values()))
     console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
-    console.print(device.EXPLAINED, markup=False, highlight=False)
+    say(console, device.EXPLAINED)
 
 
 def read(path: Path) -> dict[str, Any]:
