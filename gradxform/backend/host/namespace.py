@@ -168,8 +168,10 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or what floats have not
             pass
+    paired = any(isinstance(operand, Pair) for operand in given)  # what a pair knows is more than longdouble holds
     with np.errstate(all="ignore"):
-        result = evaluate(formula, Namespace, given, static)
+        given = list(map(longdouble.pair, given)) if paired else given
+        result = evaluate(formula, Portable if paired else Namespace, given, static)
     if isinstance(result, tuple) or np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
         return result
     return float(result)

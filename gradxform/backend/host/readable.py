@@ -84,5 +84,4 @@ class Readable(Backend):
     def _seen(self, operand: Any) -> Any:
         if not isinstance(operand, Pair):
             return self.view(operand) if isinstance(operand, self.types) else operand
-        seen = Pair(*(None if part is None else self._seen(part) for part in operand))
-        return longdouble.unpaired(seen) if longdouble.WIDER else seen
+        return Pair(*(None if part is None else self._seen(part) for part in operand))
