@@ -47,9 +47,9 @@ class Each:
         """The numbers as a vector."""
         return _stacked(self.numbers)
 
-    def total(self, active: tuple[bool, ...] | None, scaled: bool) -> Any:
+    def total(self, active: tuple[bool, ...] | None) -> Any:
         """The 2-norm of leaves with these norms; XLA compiles a sum of many numbers faster than a vector."""
-        return _total_of(_active(self.numbers, active), scaled)
+        return _total_of(_active(self.numbers, active))
 
 
 class Norms(Each):
@@ -72,10 +72,10 @@ class Norms(Each):
         """Whether their total is: eager code puts small leaves together, and XLA is slow with sums of thousands."""
         return "numbers" not in vars(self) and (len(self.leaves) > _MOST_APART or _norms.are_whole(self.leaves))
 
-    def total(self, active: tuple[bool, ...] | None, scaled: bool) -> Any:
+    def total(self, active: tuple[bool, ...] | None) -> Any:
         """The 2-norm of the leaves that are active, which needs no norm of each."""
         if "numbers" in vars(self) or self.ord != 2:
-            return super().total(active, scaled)
+            return super().total(active)
         return _total_norm(_active(self.leaves, active))
 
 
@@ -94,12 +94,11 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
 _total_norm = jax.jit(_norms.total)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _total_of(norms: tuple[Any, ...], scaled: bool) -> Any:
-    if not scaled:
-        return safe_root(Namespace, functools.reduce(jnp.add, [norm * norm for norm in norms]), 2)
+@jax.jit
+def _total_of(norms: tuple[Any, ...]) -> Any:
     largest = lax.stop_gradient(functools.reduce(jnp.maximum, norms))
-    unit = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
+    # A fourth of the largest, whose inverse a TPU can hold too.
+    unit = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest / 4, 1.0)
     inverse = 1.0 / unit
     powers = [jnp.square(norm * inverse) for norm in norms]
     root = unit * safe_root(Namespace, functools.reduce(jnp.add, powers), 2)
@@ -138,7 +137,7 @@ def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[s
     if formula in _TOTALS and static["ord"] == 2:
         if isinstance(operands[0], Norms) and operands[0].is_better_as_vector():
             return None
-        return operands[0].total(static["active"], formula is formulas.total_norm_scaled)
+        return operands[0].total(static["active"])
     if formula is formulas.where_active:
         return Each([n if active else 1.0 for n, active in zip(operands[0].numbers, static["active"], strict=True)])
     if formula in _PER_ELEMENT and all(isinstance(count, float) for count in static["counts"]):

@@ -22,6 +22,7 @@ from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.norms import norm_over, sizes_of
 from gradxform.numerics.ranged import BASE
+from gradxform_jax import _tpu
 from gradxform_jax._namespace import Namespace, barrier
 
 _SMALL = 1 << 13
@@ -45,10 +46,11 @@ def norms(leaves: Sequence[Any], ord: float) -> list[Any]:
 def total(leaves: tuple[Any, ...]) -> Any:
     """The 2-norm of all leaves together, of which none is of 64 bits."""
     large = _large(leaves, 2)
-    sums = [_square_sum_alone(leaf) for i, leaf in enumerate(leaves) if i not in set(large)]
+    found = [_measured(leaf) for i, leaf in enumerate(leaves) if i not in set(large)]
     if large:
-        sums.append(lax.platform_dependent(*(leaves[i] for i in large), cpu=_total_in_rows, default=_total))
-    return jnp.sqrt(functools.reduce(jnp.add, sums))
+        cut = (leaves[i] for i in large)
+        found.append(lax.platform_dependent(*cut, cpu=_total_in_rows, tpu=_total_on_tpu, default=_total))
+    return lax.platform_dependent(*found, tpu=_norm_of_norms, default=_root_of_sum)
 
 
 @total.defjvp
@@ -93,7 +95,7 @@ def _groups(leaves: Sequence[Any]) -> list[list[int]]:
 
 def _small_norms(leaves: Sequence[Any]) -> Any:
     joined = barrier(lax.concatenate([leaf.reshape(-1) for leaf in leaves], 0))
-    return jnp.sqrt(jnp.sum(jnp.square(_wide(joined.reshape(len(leaves), -1))), axis=1))
+    return _two_norm(joined.reshape(len(leaves), -1), (1,)).reshape(-1)
 
 
 def _stacked(found: Sequence[Any]) -> Any:
@@ -106,9 +108,7 @@ def _stacked(found: Sequence[Any]) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     """The norm of an array, or the norms over some axes, which stay as ones."""
-    if ord == 2 and axes is None and not has_double([leaf]):
-        return jnp.sqrt(_square_sum(leaf))
-    return norm_over(Namespace, leaf, axes, ord)
+    return _two_norm(leaf, axes) if ord == 2 and not has_double([leaf]) else norm_over(Namespace, leaf, axes, ord)
 
 
 @norm.defjvp
@@ -124,27 +124,48 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
             weight = top / jnp.sum(top, axis=axes, keepdims=keep)
         else:
             share = size / jnp.where(value > 0, value, 1.0)
-            weight = share if ord == 2 else _power(share, ord - 1)
+            # JAX would differentiate ** with 32-bit numbers once it is traced.
+            log = jnp.log(jnp.where(share > 0, share, 1.0))
+            weight = share if ord == 2 else jnp.where(share > 0, jnp.exp((ord - 1) * log), 0.0)
         change = _in_unit(jnp.sum(weight * _along(_sign(leaf), tangent), axis=axes, keepdims=keep), pair.exponent)
         nothing = jnp.zeros_like(change)
         return found, Pair(change, nothing, nothing) if isinstance(found, Pair) else change
 
 
-def _square_sum(leaf: Any) -> Any:
-    """The sum of the squares of a leaf's elements, in float64."""
-    if jnp.iscomplexobj(leaf):
-        return jnp.sum(jnp.square(_wide(leaf.real))) + jnp.sum(jnp.square(_wide(leaf.imag)))
-    return jnp.sum(jnp.square(_wide(leaf)))
+def _two_norm(leaf: Any, axes: tuple[int, ...] | None) -> Any:
+    def elsewhere(*parts: Any) -> Any:
+        return jnp.sqrt(_square_sum(parts, axes))
+
+    return lax.platform_dependent(*_parts(leaf), tpu=functools.partial(_tpu.norm, axes), default=elsewhere)
+
+
+def _square_sum(parts: Sequence[Any], axes: tuple[int, ...] | None) -> Any:
+    """The sum of the squares of arrays together, in float64."""
+    sums = [jnp.sum(jnp.square(_wide(part)), axis=axes, keepdims=axes is not None) for part in parts]
+    return functools.reduce(jnp.add, sums)
+
+
+def _parts(leaf: Any) -> list[Any]:
+    """The real and imaginary parts."""
+    return [leaf.real, leaf.imag] if jnp.iscomplexobj(leaf) else [leaf]
 
 
 # Of leaves of one shape, traced once.
-_norm_alone, _square_sum_alone = jax.jit(norm, static_argnums=(1, 2)), jax.jit(_square_sum)
+_norm_alone = jax.jit(norm, static_argnums=(1, 2))
 
 
-def _power(share: Any, exponent: float) -> Any:
-    """A power of numbers from zero to one; JAX would differentiate ** with 32-bit numbers once it is traced."""
-    positive = share > 0
-    return jnp.where(positive, jnp.exp(exponent * jnp.log(jnp.where(positive, share, 1.0))), 0.0)
+@jax.jit
+def _measured(leaf: Any) -> Any:
+    """The sum of a leaf's squares; on a TPU, which cannot hold it, the norm."""
+
+    def elsewhere(*parts: Any) -> Any:
+        return _square_sum(parts, None)
+
+    return lax.platform_dependent(*_parts(leaf), tpu=functools.partial(_tpu.norm, None), default=elsewhere)
+
+
+def _root_of_sum(*sums: Any) -> Any:
+    return jnp.sqrt(functools.reduce(jnp.add, sums))
 
 
 def _sign(leaf: Any) -> Any:
@@ -212,7 +233,15 @@ def _large_norms(leaves: tuple[Any, ...], apart: bool) -> Any:
 
 
 def _total(*leaves: Any) -> Any:
-    return functools.reduce(jnp.add, map(_square_sum_alone, leaves))
+    return functools.reduce(jnp.add, map(_measured, leaves))
+
+
+def _total_on_tpu(*leaves: Any) -> Any:
+    return _norm_of_norms(*map(_measured, leaves))
+
+
+def _norm_of_norms(*norms: Any) -> Any:
+    return _tpu.norm_of_norms(jnp.stack(norms))
 
 
 def _total_in_rows(*leaves: Any) -> Any:

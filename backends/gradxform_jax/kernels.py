@@ -15,10 +15,10 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.numerics import dtype_name, elementwise, rescale, sums
+from gradxform.numerics import dtype_name, elementwise, formulas, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
-from gradxform_jax import _each, _norms
+from gradxform_jax import _each, _norms, _tpu
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
@@ -111,6 +111,8 @@ class JAX(Plain):
                     return found
                 operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
             given = list(map(_wide, operands))
+            if formula is formulas.total_norm and static["ord"] == 2:
+                formula = _tpu.total_norm
             traced = any(isinstance(number, jax.core.Tracer) for number in static.get("counts", ()))  # symbolic shapes
             if traced or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return evaluate(formula, Namespace, given, static)

@@ -57,7 +57,7 @@ def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
 def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
     for leaf in leaves:
         if len(leaf.shape) > 1:
-            over = _over(axes or "torch", leaf)
+            over = _over("torch" if axes is None else axes, leaf)
             count = max(math.prod(leaf.shape[axis] for axis in over), 1)
             sums = each(functools.partial(np.sum, axis=over, keepdims=True, initial=0), leaf.value)
             leaf.value = kept(plus(leaf.value, each(np.divide, sums, -count)), leaf)

@@ -17,30 +17,30 @@ from jax_export import counted, exported, faults  # noqa: E402
 from jax_mesh import TRANSFORMS  # noqa: E402
 
 SUMS = "sum of 64 bits"
-"""A TPU's float64 is two float32 numbers with the range of one: the squares of what is above 1e19 overflow."""
+"""Fused into the reduction. A TPU's float64 has the range of float32: test_jax_tpu.py shows that it is enough."""
 ELEMENTS = "elements of 64 bits"
 """Fused into the loop that rounds them to float32; none is larger than the result or what it is made of."""
 NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(")
 NORMS += ("clip_zscore(", "normalize_norm(", "normalize_global_norm(")
-NOT_MENDED: dict[str, set[str]] = {
-    **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},  # to be sums of pairs of float32 numbers
+WIDE: dict[str, set[str]] = {
+    **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},
     **{words: {ELEMENTS} for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "accumulate(")},
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }
-"""What is left by transforms whose expressions hold these words; the last that fits alone for the norm of order inf."""
+"""What of 64 bits transforms have whose expressions hold these words; the last alone for the norm of order inf."""
 
 
-def left(expression: str) -> set[str]:
-    """What a transform is known to leave."""
+def wide(expression: str) -> set[str]:
+    """What of 64 bits a transform has."""
     if "ord=float('inf')" in expression:
-        return NOT_MENDED["ord=float('inf')"]
-    return {fault for words, found in NOT_MENDED.items() if words in expression for fault in found}
+        return WIDE["ord=float('inf')"]
+    return {fault for words, found in WIDE.items() if words in expression for fault in found}
 
 
 @pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_for_a_tpu(dtype: str, tx: Any) -> None:
-    assert faults(exported(tx, dtype, "tpu")) == left(repr(tx))
+    assert faults(exported(tx, dtype, "tpu")) == wide(repr(tx))
 
 
 @pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
