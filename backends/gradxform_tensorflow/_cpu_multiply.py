@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow as tf
 
 from gradxform.numerics.rescale import is_extreme
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _eager, _packing
+from gradxform_tensorflow import _eager, _known, _packing
 from gradxform_tensorflow._namespace import Namespace
 
 _LEAST = 2.0**-126
@@ -22,7 +21,7 @@ _MOST = 2.0**127
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
     """Each leaf times its factor; if all factors are one, the leaves as they are."""
     if casting.is_read(factors):
-        return _multiplied(leaves, np.asarray(factors, np.float64))
+        return _known.multiply(leaves, factors, _times_known, packed=True)
     out, factors = list(leaves), casting.wide(factors)
     rest = set(range(len(out)))
     if not tf.executing_eagerly():
@@ -78,35 +77,19 @@ def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
     ]
 
 
-def _multiplied(leaves: Sequence[Any], factors: Any) -> list[Any]:
-    """Each leaf times its factor, which is known; those with the factor one as they are."""
-    out, each = list(leaves), np.broadcast_to(factors, (len(leaves),)).tolist()
-    alike: dict[tuple[float, float], list[int]] = {}
-    for i, factor in enumerate(each):
-        if factor != 1:
-            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # there are zeros of two signs
-    for (factor, _), places in alike.items():
-        numbers: dict[Any, Any] = {}
-        rest = set(places)
-        for group in _packing.small(leaves, places).values():
-            some = [leaves[i] for i in group]
-            new = _packing.unpack(_known(_packing.pack(some), factor, numbers), some)
-            for i, leaf in zip(group, new, strict=True):
-                out[i] = leaf
-            rest.difference_update(group)
-        for i in rest:
-            out[i] = _known(leaves[i], factor, numbers)
-    return out
+def _times_known(factor: float) -> Callable[[Any], Any]:
+    """The product with a number, of which there is a tensor for each dtype."""
+    extreme, numbers = is_extreme(factor), dict[Any, Any]()
 
+    def scaled(leaf: Any) -> Any:
+        plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not extreme)
+        kind = leaf.dtype if plain else None
+        if kind not in numbers:
+            # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
+            numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
+        return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], extreme)
 
-def _known(leaf: Any, factor: float, numbers: dict[Any, Any]) -> Any:
-    """A leaf times a number, of which there is a tensor for each dtype."""
-    plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not is_extreme(factor))
-    kind = leaf.dtype if plain else None
-    if kind not in numbers:
-        # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
-        numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
-    return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], is_extreme(factor))
+    return scaled
 
 
 def _product(leaf: Any, factor: Any, wide: bool) -> Any:

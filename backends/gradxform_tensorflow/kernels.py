@@ -32,6 +32,12 @@ class TensorFlow(Readable, Plain):
         """The memory of a tensor."""
         return array.numpy() if isinstance(array, tf.Variable) else _eager.view(array)
 
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """A formula of numbers and vectors; a product of known factors is known, so that it is applied as they are."""
+        if formula is formulas.product and all(isinstance(operand, (int, float)) for operand in operands):
+            return float(operands[0]) * float(operands[1])
+        return super().compute(formula, *operands, **static)
+
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The vector of the leaves' norms; not by NumPy for float64 leaves, whose sums it rounds more often."""
         if not any(leaf.dtype in _DOUBLE for leaf in leaves):

@@ -135,9 +135,11 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
-    positive = before > 0.0
+    infinite = before >= float("inf")
+    positive = (before > 0.0) & xp.isfinite(before)
     from_zero = xp.where(after > 0.0, float("inf"), 1.0 + after)
-    return xp.where(positive, after / xp.where(positive, before, 1.0), xp.where(before <= 0.0, from_zero, before))
+    others = xp.where(before <= 0.0, from_zero, xp.where(infinite, 0.0 * after, before))
+    return xp.where(positive, after / xp.where(positive, before, 1.0), others)
 
 
 def _any_smaller(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from support import NAN, assert_right, f32, without_addresses
@@ -232,7 +233,8 @@ def test_large_leaves_in_graphs_of_each_kind(name: str, monkeypatch: pytest.Monk
 
 def _flushed(leaf: Any) -> Any:
     """Without subnormal numbers, of which TensorFlow makes zeros."""
-    return np.where(np.abs(leaf) < np.finfo(leaf.dtype).tiny, np.zeros_like(leaf), leaf)
+    with np.errstate(invalid="ignore"):  # NumPy warns of NaN in bfloat16
+        return np.where(np.abs(leaf) < ml_dtypes.finfo(leaf.dtype).tiny, np.zeros_like(leaf), leaf)
 
 
 @pytest.mark.parametrize(("factor", "size"), [(1e-44, 1e38), (1e42, 1e-30)])
@@ -241,6 +243,44 @@ def test_an_extreme_factor_in_what_was_traced_without_xla(factor: float, size: f
     scale = tf.function(tx.__call__)
     for run in (scale, tf.function(scale, jit_compile=True)):
         assert max_ulp(run(tf.constant(leaf)).numpy(), (leaf.astype(np.float64) * factor).astype(np.float32)) <= 2
+
+
+HARD = f32(math.inf, -math.inf, NAN, 0.0, -0.0, 1.0, 3e38, 1e-30)
+EXTREME = ("scale(1e-300)", "scale(-1e60)", "scale(1e300)", "scale(1e-76)", "chain(scale(1e-30), scale(1e-30))")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "expression", [*EXTREME, "chain(scale(1e-300), scale(1e280))", "chain(scale(1e60), scale(1e9))"]
+)
+def test_infinity_and_zero_times_a_known_extreme_factor(expression: str, dtype: str, accelerator: None) -> None:
+    tx, leaf = gx.parse(expression), tf.cast(HARD, dtype)
+    wanted = tx(leaf.numpy())
+    scale = tf.function(tx.__call__, autograph=False)
+    for run in (tx, scale, tf.function(scale, jit_compile=True)):
+        assert max_ulp(_flushed(run(leaf).numpy()), _flushed(wanted)) <= 2
+
+
+@pytest.mark.parametrize("factor", [1e-300, 1e-76, 1e-60, -1e60, 1e300, -0.0])
+def test_infinity_and_zero_times_an_extreme_factor_in_a_tensor(factor: float, accelerator: None) -> None:
+    leaf, number = HARD[np.abs(HARD) != np.float32(3e38)], tf.constant(np.array(factor))
+    wanted = gx.scale(factor)(leaf)
+    scale = tf.function(lambda leaf, number: gx.scale(number)(leaf), autograph=False)
+    for run in (lambda leaf, number: gx.scale(number)(leaf), scale, tf.function(scale, jit_compile=True)):
+        found = run(tf.constant(leaf), number).numpy()
+        assert max_ulp(_flushed(found), _flushed(wanted)) <= 2
+        np.testing.assert_array_equal(np.signbit(found[3:]), np.signbit(wanted[3:]))
+
+
+@pytest.mark.parametrize("mode", ["eager", "function", "XLA"])
+def test_the_factor_of_an_infinite_float64_norm(mode: str, accelerator: None) -> None:
+    tx, leaf = gx.measure(gx.clip_value(1.0)), tf.constant([math.inf, 1.0], tf.float64)
+
+    def measured(leaf: Any) -> Any:
+        return gx.metrics(tx.update(leaf, tx.init(leaf))[1])["clip_value/factor"]
+
+    run = measured if mode == "eager" else tf.function(measured, jit_compile=mode == "XLA")
+    assert float(run(leaf)) == 0.0
 
 
 def test_a_saved_function_is_compiled_after_it_was_loaded(tmp_path: Any) -> None:
