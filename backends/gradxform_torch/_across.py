@@ -39,13 +39,14 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
         raise ValueError(
             f"across: this process, of rank {distributed.get_rank()}, is not in {_shown(axis)}; leave across out there"
         )
-    groups = {group.group_name for group in _groups(axis)}
-    for i, leaf in enumerate(leaves):
-        if is_sharded(leaf) and (both := groups & {group.group_name for group in leaf.device_mesh.get_all_groups()}):
+    meshes = {leaf.device_mesh: i for i, leaf in enumerate(leaves) if is_sharded(leaf)}
+    for mesh, i in meshes.items():
+        both = sorted({*mesh.mesh.flatten().tolist()} & {*_ranks(axis)})
+        if len(both) > 1:
             raise ValueError(
-                f"across: the gradient at {paths()[i]!r} is a DTensor over {leaf.device_mesh}, which has the processes "
-                f"of {_shown(axis)} ({', '.join(sorted(both))}): its norm is that of the whole already. Leave across "
-                "out, or give it the group of another dimension"
+                f"across: the gradient at {paths()[i]!r} is a DTensor over {mesh}, whose norm is that of the whole "
+                f"already; the processes {both} of {_shown(axis)} would count it {len(both)} times. Leave across out, "
+                "or give it the dimension that DTensors do not know of: mesh['pp'], not the whole mesh or WORLD"
             )
 
 
@@ -93,10 +94,13 @@ def _groups(axis: Any) -> Sequence[Any]:
     return axis.get_all_groups() if _is_mesh(axis) else [axis]
 
 
+def _ranks(axis: Any) -> list[int]:
+    found: list[int] = axis.mesh.flatten().tolist() if _is_mesh(axis) else distributed.get_process_group_ranks(axis)
+    return found
+
+
 def _shown(axis: Any) -> str:
-    if _is_mesh(axis):
-        return f"the mesh {axis}"
-    return f"the process group of ranks {distributed.get_process_group_ranks(axis)}"
+    return f"the mesh {axis}" if _is_mesh(axis) else f"the process group of ranks {_ranks(axis)}"
 
 
 def _device(axis: Any, given: torch.device | None) -> torch.device:

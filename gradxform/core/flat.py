@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradxform.backend.lookup import opened
-from gradxform.backend.protocol import Backend
 from gradxform.core import checks, extended
-from gradxform.core import group as devices
-from gradxform.core.group import Group
-from gradxform.core.pending import Pending
-from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE, Mask
+from gradxform.core.measured import Measured
+from gradxform.core.measured import Norm as Norm
+from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
 from gradxform.numerics import Array, formulas
-from gradxform.numerics import devices as rows
 
 
-class Norm(NamedTuple):
-    """A norm in float64, and whether it counts as a float32 one when it is compared with a limit.
-
-    `single` is one bool, or one a leaf: the accumulation dtype is float32 unless a float64 leaf is in the scope. Where
-    other devices may have such a leaf, it is a number that they have told.
-    """
-
-    value: Array
-    single: bool | tuple[bool, ...] | Array
-    backend: Backend
-
-
-class Flat(Pending):
+class Flat(Measured):
     """The leaves of one tree of gradients, each with a factor that is still to be applied.
 
     Rescaling multiplies the pending factors; a leaf is read once for its norm, and read and written once at the
@@ -38,81 +22,6 @@ class Flat(Pending):
     """
 
     __slots__ = ()
-
-    def norms(self, ord: float = 2) -> Norm:
-        """The norm of each active leaf, its pending factor included; a vector."""
-        own = self._own_norms(ord)
-        if not any(group.by_leaf for group in self.groups):
-            return own
-        return own._replace(value=self._common([(own.value, ord)])[0])
-
-    def _own_norms(self, ord: float) -> Norm:
-        """The same of what this device has of the leaves."""
-        self.check_inexact()
-        raw = self._raw_norms(ord)
-        value = raw if self.factor is None else self.backend.compute(formulas.scaled_norm, raw, self.factor)
-        single = tuple(dtype in SINGLE for dtype in self.source.dtypes) if len(self.source.kinds) > 1 else ()
-        return Norm(value, single if len(set(single)) == 2 else self._is_single(), self.backend)
-
-    def global_norm(self, ord: float = 2) -> Norm:
-        """The norm over all active leaves together; a 0-d number."""
-        own = self._own_norms(ord)
-        return self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord, self.active)
-
-    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
-        """The same, from the norms of the leaves."""
-        return self._norm_of(norms, ord, self._apart) if self._apart else self.own_norm_of(norms, ord, self.active)
-
-    def own_norm_of(self, norms: Norm, ord: float, mask: Mask) -> Norm:
-        """The norm over some leaves of this device."""
-        if not any(mask):
-            return Norm(0.0, True, self.backend)
-        single = self._is_single()
-        plain = single and self.factor is None and ord in (1, 2, math.inf)
-        formula = formulas.total_norm if plain else formulas.total_norm_scaled
-        active = None if mask is self.source.everything else mask
-        return Norm(self.backend.compute(formula, norms.value, active=active, ord=float(ord)), single, self.backend)
-
-    def shared(
-        self, asked: Sequence[tuple[devices.Own, float]], groups: Sequence[Group] | None = None
-    ) -> devices.Whole:
-        """Numbers that this device makes of masks of its active leaves, and the others of theirs: the norms of them.
-
-        They are told together; by default, along axes on which each device has leaves of its own.
-        """
-        groups, single = self._apart if groups is None else groups, self._is_single()
-        return devices.whole(self.backend, groups, asked, self.active, self.source.kept, single, self._like)
-
-    @property
-    def _like(self) -> Array | None:
-        return self.leaves[0] if self.leaves else None
-
-    @property
-    def _apart(self) -> Sequence[Group]:
-        """The groups whose devices have leaves of their own."""
-        return [group for group in self.groups if not group.by_leaf]
-
-    def _norm_of(self, norms: Norm, ord: float, groups: Sequence[Group]) -> Norm:
-        """The norm over the active leaves of all devices."""
-        found = self.shared([(lambda mask: self.own_norm_of(norms, ord, mask).value, ord)], groups)
-        return Norm(found.values[0], found.single, self.backend)
-
-    def _common(self, vectors: Sequence[tuple[Any, float]]) -> list[Any]:
-        """Vectors with one number a leaf, of which each device knows a part, as the norms of these parts."""
-        kept, count, compute = self.source.kept, len(self.source.slots), self.backend.compute
-        if not count:
-            return [value for value, _ in vectors]
-        place = {slot: i for i, slot in enumerate(kept)}
-        index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
-        if not all(there):  # as another device may have what is None here
-            none = compute(formulas.stack, *[0.0] * count)
-            spread = [compute(rows.spread, v, index=index, there=there) if place else none for v, _ in vectors]
-            vectors = [(value, ord) for value, (_, ord) in zip(spread, vectors, strict=True)]
-        for group in reversed([group for group in self.groups if group.by_leaf]):
-            found = devices.of_slots(self.backend, group, vectors, self._like)
-            vectors = [(value, ord) for value, (_, ord) in zip(found, vectors, strict=True)]
-        whole = [value for value, _ in vectors]
-        return whole if all(there) else [compute(formulas.take, value, index=tuple(kept)) for value in whole]
 
     def scaled(self, factor: Array | float) -> Flat:
         """Each active leaf times a factor: a number for all, or a vector with one a leaf."""
@@ -206,36 +115,10 @@ class Flat(Pending):
         """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
 
-    def rms(self) -> Norm:
-        """The root mean square of each active leaf; a vector."""
-        return self._per_element(formulas.per_root)
-
-    def average_norms(self) -> Norm:
-        """The norm of each active leaf over its number of elements; a vector."""
-        return self._per_element(formulas.per_count)
-
     def stop(self) -> Flat:
         """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
         stopped = self.source.mask(map(operator.or_, self.stopped, self.active))
         return self._replace(stopped=stopped, active=self.source.nothing)
-
-    def _per_element(self, formula: Callable[..., Array]) -> Norm:
-        """The norms in relation to the numbers of elements, which may not be known before it runs."""
-        found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
-        norms, compute = self._own_norms(2), self.backend.compute
-        if any(group.by_leaf for group in self.groups):
-            value, count = self._common(
-                [(norms.value, 2), (compute(formulas.stack, *found) if found else norms.value, 1)]
-            )
-            return norms._replace(value=compute(_PER_TOLD[formula], value, count))
-        if not found:
-            return norms
-        counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
-        return norms._replace(value=compute(formula, norms.value, counts=counts))
-
-    def _is_single(self) -> bool:
-        """Whether all active leaves are of dtypes whose norms count in float32."""
-        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
 
     def _changed(self, i: int) -> str:
         """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
@@ -246,23 +129,6 @@ class Flat(Pending):
         """A leaf in the dtype that its sums are kept in."""
         leaf = self.leaves[i]
         return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
-
-    def _raw_norms(self, ord: float) -> Array:
-        """The vector of the leaves' own norms, each measured once; zero for a leaf that no one has asked for."""
-        whole = self.measured.get((ord, -1))
-        if whole is not None:
-            return whole
-        if not self.leaves:
-            return self.backend.compute(rows.none)
-        missing = [i for i in self.chosen if (ord, i) not in self.measured] if self.measured else self.chosen
-        new = self.backend.norms([self.leaves[i] for i in missing], ord) if missing else None
-        if len(missing) == len(self.leaves):
-            self.measured[ord, -1] = new
-            return new
-        for position, i in enumerate(missing):
-            self.measured[ord, i] = self.backend.compute(formulas.take, new, index=position)
-        known = [self.measured.get((ord, i)) for i in range(len(self.leaves))]
-        return self.backend.compute(formulas.stack, *(0.0 if norm is None else norm for norm in known))
 
     def _bound(self, bound: Any, dtype: str) -> Any:
         """A bound as a dtype has it."""
@@ -298,9 +164,6 @@ def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
     if backend is None:
         return None
     return Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=inplace)
-
-
-_PER_TOLD = {formulas.per_root: rows.per_root, formulas.per_count: rows.per_count}
 
 
 def _includes_zero(low: Any, high: Any) -> bool:

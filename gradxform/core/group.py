@@ -59,6 +59,7 @@ def whole(
     slots: Sequence[int],
     single: bool,
     like: Array | None,
+    held: Array | None = None,
 ) -> Whole:
     """Numbers of all devices of some groups, together by one collective for each group.
 
@@ -70,6 +71,7 @@ def whole(
         slots: the slots of the leaves.
         single: whether all of this device's leaves count in float32.
         like: a leaf; None if there is none.
+        held: for each slot, one where a device along the other axes has a leaf, else zero; None if this one has all.
     """
     marked = [group for group in groups if group.replicated is not None]
     masks = {kind: _of_kind(mask, slots, marked, kind) for kind in itertools.product((False, True), repeat=len(marked))}
@@ -77,6 +79,8 @@ def whole(
     known: Numbers = {
         (i, kind): own(of) if there[kind] else 0.0 for i, (own, _) in enumerate(asked) for kind, of in masks.items()
     }
+    if held is not None:
+        there = {kind: backend.compute(devices.some, held, active=of) for kind, of in masks.items()}
     all_single, some_single = single, single
     for group in reversed(groups):
         place = marked.index(group) if group in marked else None
@@ -84,13 +88,13 @@ def whole(
         flags = [] if group.traced else [*map(_number, (all_single, some_single)), *there.values()]
         rows, told = gather(backend, group.axis, list(known.values()), wide, flags, like)
         found = dict(zip(known, rows, strict=True))
-        held = dict(zip(there, told[2:], strict=True)) if told else {}
+        has = dict(zip(there, told[2:], strict=True)) if told else {}
         if told:
             all_single, some_single = (_flag(backend, f, told[i]) for i, f in enumerate((devices.every, devices.some)))
-            known = _chosen(backend, found, asked, place, held, single, some_single)
+            known = _chosen(backend, found, asked, place, has, single, some_single)
         else:
-            known = _joined(backend, found, asked, place, held)
-        there = _there(backend, there, held if told else {}, place)
+            known = _joined(backend, found, asked, place, has)
+        there = _there(backend, there, has, place)
     return Whole(list(known.values()), all_single)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements, extended
-from gradxform.core.flat import Flat, flat_view
+from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT, NARROW
 from gradxform.numerics import Array, formulas
 
@@ -221,17 +221,22 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
     return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
 
 
-def by_row(view: Flat, norms: Any, rows: int) -> Any:
+def by_row(view: Flat, norm: Norm, rows: int) -> Any:
     """The numbers of leaves as rows of a state: one a slot of the tree, NaN for holes; or the one number of all.
 
     Rows are in the order of the paths, which is the same in every framework.
     """
+    norms = norm.value
     if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # of a pair, its upper half
         return view.backend.compute(_one_row, norms)
     if rows != len(view.source.slots):
         raise ValueError(
             f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
         )
+    if norm.slots is not None:
+        paths = view.source.find_paths()
+        order = tuple(sorted(range(rows), key=paths.__getitem__))
+        return view.backend.compute(_ordered, *norm.slots, order=order)
     if not view.leaves:
         return view.backend.compute(_none, rows=rows)
     row_of = rows_of(view)
@@ -255,6 +260,10 @@ def _none(xp: Any, *, rows: int) -> Array:
 
 def _one_row(xp: Any, number: Array) -> Array:
     return xp.stack([number])
+
+
+def _ordered(xp: Any, values: Array, there: Array, *, order: tuple[int, ...]) -> Array:
+    return xp.take(xp.where(there > 0.5, values, float("nan")), order)
 
 
 def _spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:

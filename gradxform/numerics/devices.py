@@ -54,9 +54,9 @@ def every(xp: Any, flags: Array) -> Array:
     return 1.0 - xp.max(1.0 - flags)
 
 
-def some(xp: Any, flags: Array) -> Array:
-    """One if a flag is set, else zero."""
-    return xp.max(flags)
+def some(xp: Any, flags: Array, *, active: tuple[bool, ...] | None = None) -> Array:
+    """One if a flag is set, else zero; of some flags, if there is a mask."""
+    return xp.max(flags if active is None else xp.where(xp.mask(active), flags, 0.0))
 
 
 def larger(xp: Any, one: Any, other: Any) -> Array:

@@ -33,8 +33,9 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         tx: a transformation, or any object with `init` and `update`. Each device calls it at the same steps, one that
             has no gradient too.
         axis: in JAX the name, or a tuple of names, of a mapped axis: of a mesh in `jax.shard_map`, of `jax.pmap` or
-            `jax.vmap`. In PyTorch a ``ProcessGroup`` or a ``DeviceMesh``; gradients may be DTensors of other meshes. In
-            TensorFlow "replicas", inside of ``strategy.run``.
+            `jax.vmap`. In PyTorch a ``ProcessGroup`` or a ``DeviceMesh``, such as ``mesh["pp"]``; gradients may be
+            DTensors of other dimensions, as FSDP2 makes them, but of none that the axis holds: they would count several
+            times. In TensorFlow "replicas", inside of ``strategy.run``.
         split: "tree" if each device has leaves of its own of one large tree: the global norm and every condition are
             those of all devices, and the norm of a leaf is its own. "leaves" if each device has its slice of every
             leaf: the norms of leaves, and their numbers of elements, are those of all slices too.
@@ -49,8 +50,8 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
 
     Raises:
         TypeError: an object that is no transformation, an axis of no known form; on use, a framework of one device.
-        ValueError: an unknown split; on use, an axis that is not there, a mesh that this process is not in, or one over
-            which the gradients are DTensors already.
+        ValueError: an unknown split; on use, an axis that is not there, a mesh that this process is not in, or one that
+            holds several processes of a DTensor's mesh.
 
     Example:
         >>> import jax

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.core import extended
-from gradxform.core.flat import Flat, Norm
+from gradxform.core.flat import Flat
 from gradxform.numerics import Array, formulas
+from gradxform.transforms import dtypes as of
 
 _EPSILON = 1e-6
-_REAL = {"complex64": "float32", "complex128": "float64"}
 _LEAST = {"float64": 2.0**-1022, "float16": 2.0**-14}
 """The smallest normal number of a dtype; of the others it is that of float32."""
 _WRONG = 1 / 16
@@ -174,22 +174,22 @@ EACH = TOGETHER | {
 def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
     """The active leaves clipped together as a library does."""
     view = view.materialized()
-    if not view.chosen:
-        if view.groups:  # whose other devices ask for it
-            view.norm_of(view.norms(ord), ord) if peer.adds_norms else view.global_norm(ord)
+    if not (view.chosen or view.groups):
         return view
-    kind = _kind(peer, [view.backend.dtype(view.leaves[i]) for i in view.chosen])
-    norm: Any
+    kinds: of.Kinds = (of.kind([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),)
     if peer.adds_norms:
-        each = _right(view, peer, view.norms(ord).value, ord, _kinds(view, peer))
-        if view.groups:
-            norm = view.norm_of(Norm(each, True, view.backend), ord).value
-        else:
-            norm = view.backend.compute(formulas.total_norm_scaled, each, active=view.active, ord=ord)
+        norms = view.norms(ord)
+        if view.leaves:
+            norms = norms._replace(value=_right(view, peer, norms.value, ord, of.kinds(view, peer.widens)))
+        norm = view.norm_of(view.common(norms, math.inf)[0] if norms.slots else norms, ord).value
     else:
         norm = view.global_norm(ord).value
+    if not all(group.traced for group in view.groups):
+        kinds = of.told(view, peer.widens)
+    if not view.chosen:  # other devices have asked for the numbers of this one
+        return view
     own = _own(view, peer, view.chosen, ord, None)
-    return _limited(view, peer, _norm(view, peer, norm, own, ord, (kind,)), max_norm, (kind,))
+    return _limited(view, peer, _norm(view, peer, norm, own, ord, kinds), max_norm, kinds)
 
 
 def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Flat:
@@ -199,7 +199,7 @@ def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
         if view.groups and axes is None:
             view.norms(ord)
         return view
-    kinds = _kinds(view, peer)
+    kinds = of.kinds(view, peer.widens)
     if axes is not None:
         return _limited_over(view, peer, max_norm, axes, kinds)
     own = [_own(view, peer, [i], ord, None) if active else 0.0 for i, active in enumerate(view.active)]
@@ -207,13 +207,13 @@ def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
     return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, kinds), max_norm, kinds)
 
 
-def _limited(view: Flat, peer: Peer, norm: Array, max_norm: Any, kinds: tuple[str, ...]) -> Flat:
-    factor = _computed(view, peer.factor, norm, max_norm, dtypes=kinds)
+def _limited(view: Flat, peer: Peer, norm: Array, max_norm: Any, kinds: of.Kinds) -> Flat:
+    factor = of.computed(view, peer.factor, norm, max_norm, dtypes=kinds)
     if peer.factor_in_dtype:
-        factor = _rounded(view, factor, _kinds(view, None))
+        factor = of.rounded(view, factor, of.kinds(view))
     if peer.divisor is None:
         return view.scaled(factor)
-    divisor = _computed(view, peer.divisor, norm, max_norm, dtypes=kinds)
+    divisor = of.computed(view, peer.divisor, norm, max_norm, dtypes=kinds)
     divisors = {i: view.backend.compute(formulas.take, divisor, index=i) for i in view.chosen}
     if peer.divides_first:
         return view.divided(divisors, peer.function).scaled(factor)
@@ -227,8 +227,8 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
         right = view.backend.norm_over(view.leaves[i], axes, 2.0)
         own = _own(view, peer, [i], 2.0, axes)
         norm = _norm(view, peer, right, own, 2.0, (kinds[i],))
-        divisors[i] = _computed(view, peer.divisor, norm, max_norm, dtypes=(kinds[i],))
-    factor = _computed(view, peer.factor, 1.0, max_norm, dtypes=kinds)
+        divisors[i] = of.computed(view, peer.divisor, norm, max_norm, dtypes=(kinds[i],))
+    factor = of.computed(view, peer.factor, 1.0, max_norm, dtypes=kinds)
     return view.scaled(factor).divided(divisors, peer.function)
 
 
@@ -242,17 +242,17 @@ def _own(view: Flat, peer: Peer, places: Sequence[int], ord: float, axes: tuple[
     return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
 
 
-def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, kinds: tuple[str, ...]) -> Array:
+def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, kinds: of.Kinds) -> Array:
     """The norm that a library's formula is given, in float64."""
     found = _right(view, peer, right, ord, kinds)
     return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
 
 
-def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: tuple[str, ...]) -> Array:
+def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: of.Kinds) -> Array:
     """The right norm, rounded where the library rounds."""
     if ord != 2:
-        return _rounded(view, norm, kinds)
-    squares = view.backend.compute(_root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms)
+        return of.rounded(view, norm, kinds)
+    squares = of.computed(view, _root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms)
     return extended.rounded(view.backend, squares)
 
 
@@ -269,28 +269,3 @@ def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) 
 def _own_unless_wrong(xp: Any, right: Array, own: Array) -> Array:
     """A library's norm, with the derivative of the right one."""
     return right + xp.stop_gradient(xp.where(xp.abs(own - right) <= right * _WRONG, own - right, 0.0))
-
-
-# --- dtypes ----------------------------------------------------------------------------------------------------------
-
-
-def _computed(view: Flat, formula: Callable[..., Array], *operands: Any, dtypes: tuple[str, ...]) -> Array:
-    return view.backend.compute(formula, *operands, dtypes=dtypes)
-
-
-def _rounded(view: Flat, numbers: Array, dtypes: tuple[str, ...]) -> Array:
-    return extended.rounded(view.backend, view.backend.compute(formulas.rounded, numbers, dtypes=dtypes))
-
-
-def _kinds(view: Flat, peer: Peer | None) -> tuple[str, ...]:
-    """The dtype of each leaf, or the one that a library computes its norm in."""
-    return tuple(_kind(peer, [view.backend.dtype(leaf)]) for leaf in view.leaves)
-
-
-def _kind(peer: Peer | None, dtypes: Sequence[str]) -> str:
-    """The dtype of several gradients' norm."""
-    real = {_REAL.get(dtype, dtype) for dtype in dtypes}
-    if "float64" in real:
-        return "float64"
-    alone = real.pop() if len(real) == 1 else "float32"
-    return "float32" if peer is not None and alone in peer.widens else alone

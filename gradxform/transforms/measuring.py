@@ -16,7 +16,7 @@ from gradxform.core.foreign import as_transformation, name_of
 from gradxform.core.keeping import not_its_own
 from gradxform.core.source import SINGLE, Mask
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics import Array
+from gradxform.numerics import Array, formulas
 from gradxform.transforms.combining import chain
 
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -104,22 +104,27 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
             raise ValueError(not_its_own("measure", f"MeasureState with measures of {called!r}", state))
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
-        after = out.norms()
-        slack, compute = _slack(g, out), g.backend.compute
+        compute = g.backend.compute
+        after, slack = out.common(out._own_norms(2), 2, compute(formulas.stack, *_slack(g, out)) if g.leaves else 0.0)
+        first, last = before.everywhere(), after.everywhere()
+
+        def left(mask: Mask) -> Mask:
+            return mask if before.slots is not None else g.source.mask(map(operator.and_, mask, out.active))
 
         def norm_before(mask: Mask) -> Any:
-            return g.own_norm_of(before, 2, mask).value
+            return g.own_norm_of(first, 2, mask).value
 
         def norm_after(mask: Mask) -> Any:
-            return out.own_norm_of(after, 2, g.source.mask(map(operator.and_, mask, out.active))).value
+            return out.own_norm_of(last, 2, left(mask)).value
 
         def smaller(mask: Mask) -> Any:
-            return compute(_any_smaller, before.value, after.value, active=mask, left=out.active, slack=slack)
+            return compute(_any_smaller, first.value, last.value, slack, active=mask, left=left(mask))
 
         def nonfinite(mask: Mask) -> Any:
-            return compute(_nonfinite, before.value, active=mask)
+            return compute(_nonfinite, first.value, active=mask)
 
-        found = g.shared([(norm_before, 2), (norm_after, 2), (smaller, 1), (nonfinite, 1)])
+        asked = [(norm_before, 2), (norm_after, 2), (smaller, 1), (nonfinite, 1)]
+        found = g.shared(asked, slots=before.slots)
         whole, rest, clipped, lost = found.values
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
         old = state.measures[called]
@@ -146,13 +151,13 @@ def _any_smaller(
     xp: Any,
     before: Array,
     after: Array,
+    slack: Array,
     *,
     active: tuple[bool, ...],
     left: tuple[bool, ...],
-    slack: tuple[float, ...],
 ) -> Array:
     after = xp.where(xp.mask(left), after, 0.0)
-    least = xp.where(xp.isfinite(before), before - before * xp.stack(slack), before)
+    least = xp.where(xp.isfinite(before), before - before * slack, before)
     return xp.where(xp.any(xp.mask(active) & (after < least)), 1.0, 0.0)
 
 

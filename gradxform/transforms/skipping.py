@@ -13,9 +13,8 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, clip_coefficient
 from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
-from gradxform.core.source import DOUBLE
 from gradxform.core.transformation import Context, GradientTransformation, stateless
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array
 from gradxform.transforms.accumulating import AccumulateState
 
 
@@ -115,9 +114,7 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     )
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
-        compute = g.backend.compute
-        norm = g.shown().global_norm(float("inf") if g.source.kinds & DOUBLE else 2)
-        finite = compute(formulas.is_finite, norm.value)
+        compute, finite = g.backend.compute, g.shown().is_finite()
         consecutive = stateful.stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
         total = stateful.stored(g, compute(_in_all, state.total, finite), state.total)
         due = finite if most is None else compute(_or_too_many, finite, consecutive, most=most)

@@ -86,7 +86,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and as rows of a state."""
     norm = g.norms() if per_leaf else g.global_norm()
-    return norm, stateful.by_row(g, norm.value, count.shape[0] if per_leaf else 1)
+    return norm, stateful.by_row(g, norm, count.shape[0] if per_leaf else 1)
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
