@@ -217,8 +217,8 @@ def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> An
 
 
 def _times_over(leaf: Any, factor: Any) -> Any:
-    power, inverse = _powers(factor)
-    return _times(leaf, factor, *barrier((_single(1.0 / inverse), _single(factor / power), factor == 1)))
+    """By way of float64: a factor rounded to float32 first would add to what the rescaling after it rounds."""
+    return weak_as(leaf, rescale.times(Namespace, leaf, factor))
 
 
 @jax.jit

@@ -130,3 +130,17 @@ def test_unclipped_is_untouched(row: Row, framework: str) -> None:
     ((result,),) = parity.run(row.tx, [tree], [framework], ["eager"])
     for path, leaf in parity.named_leaves(tree).items():
         assert leaf.tobytes() == result.leaves[path].tobytes(), path
+
+
+FOUND = [  # by `gradxform parity --full`: an element near its row's mean; factors of float32 rounded again and again
+    ("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", "float64"),
+    ("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", "complex64"),
+]
+
+
+@pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != INDUCTOR])
+@pytest.mark.parametrize(("expression", "dtype"), FOUND, ids=["float64", "complex64"])
+def test_what_the_published_table_found(expression: str, dtype: str, framework: str, mode: str) -> None:
+    row = next(row for row in rows.ROWS if row.expression == expression)
+    group, name = ordinary_and_hard(row, dtype, 1.0), "uneven leaves 3"
+    assert_right(row, Group(group.column, group.words, {name: group.runs[name]}), framework, mode)
