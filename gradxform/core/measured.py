@@ -50,7 +50,7 @@ class Measured(Pending):
 
     def norms(self, ord: float = 2) -> Norm:
         """The norm of each active leaf, its pending factor included; a vector."""
-        return self.common(self._own_norms(ord), ord)[0]
+        return self.common(self.own_norms(ord), ord)[0]
 
     def common(self, norms: Norm, ord: float, *beside: Array) -> tuple[Norm, *tuple[Array, ...]]:
         """The norms of leaves of which each device knows a part, and the largest of other numbers of leaves.
@@ -68,7 +68,7 @@ class Measured(Pending):
         slots = Slots(value, extended.rounded(self.backend, held))
         return norms._replace(value=self._of_leaves(value), slots=slots), *others
 
-    def _own_norms(self, ord: float) -> Norm:
+    def own_norms(self, ord: float) -> Norm:
         """The same of what this device has of the leaves."""
         self.check_inexact()
         raw = self._raw_norms(ord)
@@ -78,13 +78,13 @@ class Measured(Pending):
 
     def global_norm(self, ord: float = 2) -> Norm:
         """The norm over all active leaves together; a 0-d number."""
-        own = self._own_norms(ord)
+        own = self.own_norms(ord)
         return self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord, self.active)
 
     def is_finite(self) -> Array:
         """Whether no active leaf of any device has a NaN or an infinite element; a 0-d number."""
         ord = math.inf if self.source.kinds & DOUBLE else 2  # float64 may not hold the sum of its squares
-        own = self._own_norms(ord)
+        own = self.own_norms(ord)
         # Other devices may have chosen the other order: the norms are put together by one that all of them share.
         found = self.shared([(lambda mask: self.own_norm_of(own, ord, mask).value, math.inf)], self.groups)
         return self.backend.compute(formulas.is_finite, found.values[0])
@@ -170,7 +170,7 @@ class Measured(Pending):
     def _per_element(self, formula: Callable[..., Array]) -> Norm:
         """The norms in relation to the numbers of elements, which may not be known before it runs."""
         found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
-        norms, compute = self._own_norms(2), self.backend.compute
+        norms, compute = self.own_norms(2), self.backend.compute
         if any(group.by_leaf for group in self.groups):
             counts_of = compute(formulas.stack, *found) if found else norms.value
             value, count = map(self._of_leaves, self._common([(norms.value, 2), (counts_of, 1)]))

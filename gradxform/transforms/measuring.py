@@ -105,7 +105,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
-        after, slack = out.common(out._own_norms(2), 2, compute(formulas.stack, *_slack(g, out)) if g.leaves else 0.0)
+        after, slack = out.common(out.own_norms(2), 2, compute(formulas.stack, *_slack(g, out)) if g.leaves else 0.0)
         first, last = before.everywhere(), after.everywhere()
 
         def left(mask: Mask) -> Mask:

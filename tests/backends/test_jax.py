@@ -109,6 +109,35 @@ def test_freeze_names_the_paths_when_the_pattern_matches_nothing() -> None:
         gx.jax.freeze(optax.sgd(0.1), "decoder/**").init({"embedding": {"table": jnp.ones(1)}, "head": jnp.ones(1)})
 
 
+STRICT = {
+    "jax_debug_nans": True,
+    "jax_enable_x64": True,
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_numpy_rank_promotion": "raise",
+}
+
+
+@pytest.mark.parametrize("option", STRICT)
+@pytest.mark.parametrize("mode", ["eager", "jitted"])
+def test_the_numbers_do_not_depend_on_how_strict_jax_is(mode: str, option: str) -> None:
+    given = {"w": f32([3, -4], [0, 1e-3]), "b": f32(0.1), "h": np.asarray(f32(2, 5), jnp.bfloat16)}
+    expressions = "clip_norm(0.1, axes=0)", "ema(0.9)", "add_noise(0.1, 0)"
+    tx = gx.chain(gx.clip_norm(1.0), gx.clip_global_norm(0.5), gx.scale(-0.1), *map(gx.parse, expressions))
+
+    def run() -> Any:
+        update = jax.jit(tx.update) if mode == "jitted" else tx.update
+        leaves = {name: jnp.asarray(leaf) for name, leaf in given.items()}
+        return update(leaves, tx.init(leaves))[0]
+
+    wanted, before = run(), getattr(jax.config, option)
+    jax.config.update(option, STRICT[option])
+    try:
+        found = run()
+    finally:
+        jax.config.update(option, before)
+    assert_bits(found, wanted)
+
+
 # --- transformations of JAX ------------------------------------------------------------------------------------------
 
 SOME = {

@@ -67,7 +67,8 @@ TRANSFORMS: Any = (
     ("clip_rms", "the root mean square is the norm", instead(lambda limit: gx.clip_norm(limit)), rows("clip_rms")),
     ("clip_average_norm", "the norm is divided by the root of the count", instead(lambda limit: gx.clip_rms(limit)),
      rows("clip_average_norm")),
-    ("scale", "the sign is lost", given(lambda make, factor: make(abs(factor))), rows("scale")),
+    ("scale", "the sign is lost", given(lambda make, factor: make(factor if callable(factor) else abs(factor))),
+     rows("scale")),
     ("scale_by_schedule", "the schedule sees step + 1", given(lambda make, f: make(lambda t: f(t + 1))), SCHEDULES),
     ("stop", "it multiplies by zero", instead(lambda: gx.scale(0.0)), rows("stop or freeze")),
     ("freeze", "it multiplies by zero", instead(lambda where: gx.masked(gx.scale(0.0), where)), rows("freeze")),
@@ -141,8 +142,8 @@ def _more(xp: Any, x: Any) -> Any:
 
 VIEW: Any = (
     ("view.norms", "a NaN is dropped from the norm", _without_nan, HARD),
-    ("view.norms", "the pending factor is forgotten",
-     given(lambda norms, self, ord=2: norms(self._replace(factor=None), ord)), FLAT),
+    ("view.own_norms", "the pending factor is forgotten",
+     given(lambda norms, self, ord: norms(self._replace(factor=None), ord)), FLAT),
     ("view.global_norm", "stopped and masked-out gradients count in the norm",
      given(lambda norm, self, ord=2: norm(self._replace(active=self.source.everything), ord)),
      rows("masked or freeze or partition")),
