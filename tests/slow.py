@@ -21,6 +21,7 @@ TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN amo
 GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
 PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
 FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
+OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -42,6 +43,7 @@ SLOW = {
     r"test_jax\.py::test_second_derivatives.*\[(?!beyond-clip_global_norm)": XLA,
     r"test_jax\.py::test_gradients_sharded_over_four_devices": PROCESSES,
     r"test_jax\.py::test_the_numbers_do_not_depend_on_how_strict.*\[(eager|.*promotion)": XLA,
+    r"test_jax_tpu\.py::test_every_transform.*\[(?!(clip_|normalize_)(global_)?norm|ema|add_noise)": XLA,
     r"test_jax_mesh\.py": PROCESSES,
     r"test_jax_across\.py::test_on_eight_devices": PROCESSES,
     r"test_jax_export\.py::test_for_a_(gpu|tpu\[bfloat16)": "lowers each once more; float32 for a TPU stays quick",
@@ -62,6 +64,7 @@ SLOW = {
     r"test_table_without_float64\.py::test_tensors_of_mps.*\[(?!clip_global|ema|clip_value)": FAKE,
     r"test_tensorflow_accelerator\.py::.*-b?float16": "traces each graph once more, in another dtype",
     r"test_torch\.py::test_the_derivative_through": INDUCTOR,
+    r"test_write_a_backend\.py::test_right_numbers\[(chain|.*(zscore|percentile|measure|accumulate))": OPERATIONS,
     # --- core
     r"test_empty_choice\.py::.*torch-compiled": INDUCTOR,
     r"test_fitting\.py::test_trees_of_other_keys_in_compiled.*\[(accumulate|ema|in a chain)-tensorflow": GRAPHS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
@@ -63,7 +63,7 @@ class Measured(Pending):
         if all(group.traced for group in self.groups if group.by_leaf):
             value, *others = map(self._of_leaves, self._common(vectors))
             return norms._replace(value=value), *others
-        there = self.backend.compute(formulas.stack, *map(float, self.active)) if self.leaves else 0.0
+        there = self._beside(norms, map(float, self.active))
         value, *others, held = self._common([*vectors, (there, math.inf)])
         slots = Slots(value, extended.rounded(self.backend, held))
         return norms._replace(value=self._of_leaves(value), slots=slots), *others
@@ -145,12 +145,16 @@ class Measured(Pending):
         index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
         if not all(there):  # as another device may have what is None here
             none = compute(formulas.stack, *[0.0] * count)
-            spread = [compute(rows.spread, v, index=index, there=there) if place else none for v, _ in vectors]
+            spread = [compute(rows.spread, v, index=index, there=there) if self.leaves else none for v, _ in vectors]
             vectors = [(value, ord) for value, (_, ord) in zip(spread, vectors, strict=True)]
         for group in reversed([group for group in self.groups if group.by_leaf]):
             found = devices.of_slots(self.backend, group, vectors, self._like)
             vectors = [(value, ord) for value, (_, ord) in zip(found, vectors, strict=True)]
         return [value for value, _ in vectors]
+
+    def _beside(self, norms: Norm, numbers: Iterable[Any]) -> Array:
+        """Known numbers of leaves as a vector."""
+        return self.backend.compute(rows.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
 
     def _of_leaves(self, numbers: Any) -> Any:
         """Numbers of slots as those of leaves."""
@@ -172,7 +176,7 @@ class Measured(Pending):
         found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
         norms, compute = self.own_norms(2), self.backend.compute
         if any(group.by_leaf for group in self.groups):
-            counts_of = compute(formulas.stack, *found) if found else norms.value
+            counts_of = self._beside(norms, found)
             value, count = map(self._of_leaves, self._common([(norms.value, 2), (counts_of, 1)]))
             return norms._replace(value=compute(_PER_TOLD[formula], value, count))
         if not found:

@@ -86,6 +86,11 @@ def zeros(xp: Any, x: Array) -> Array:
     return xp.zeros_like(x)
 
 
+def beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
+    """Known numbers as a vector, where another vector lies."""
+    return xp.stack(numbers)
+
+
 def spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
     """The numbers of leaves in the order of slots; zero for holes."""
     return xp.where(xp.mask(there), xp.take(vector, index), 0.0)

@@ -16,7 +16,8 @@ from gradxform.core.foreign import as_transformation, name_of
 from gradxform.core.keeping import not_its_own
 from gradxform.core.source import SINGLE, Mask
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array
+from gradxform.numerics import devices as rows
 from gradxform.transforms.combining import chain
 
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -105,7 +106,9 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
-        after, slack = out.common(out.own_norms(2), 2, compute(formulas.stack, *_slack(g, out)) if g.leaves else 0.0)
+        after, slack = out.common(
+            out.own_norms(2), 2, compute(rows.beside, before.value, numbers=_slack(g, out)) if g.leaves else 0.0
+        )
         first, last = before.everywhere(), after.everywhere()
 
         def left(mask: Mask) -> Mask:
@@ -141,7 +144,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
     infinite = before >= float("inf")
-    positive = (before > 0.0) & xp.isfinite(before)
+    positive = (before > 0.0) & (before < float("inf"))
     from_zero = xp.where(after > 0.0, float("inf"), 1.0 + after)
     others = xp.where(before <= 0.0, from_zero, xp.where(infinite, 0.0 * after, before))
     return xp.where(positive, after / xp.where(positive, before, 1.0), others)
