@@ -13,6 +13,8 @@ HELD = 1 << 16
 """Bytes of temporaries on each device, where the largest shard has 256 KiB in float32, or as many as optax has."""
 COPIES = {"chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": 1 << 20}
 """On the CPU, XLA hands float32 sums to a library that reads arrays from memory: the clipped leaves are written."""
+BESIDE = 1 << 14
+"""Bytes of numbers beside the clipped bfloat16 leaves, which optax's chain writes as well."""
 COPIED = {
     "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
@@ -42,8 +44,8 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
         if mode == "jit":
             assert set(found["traffic"]) <= {"all-reduce"}, name
             assert found["traffic"].get("all-reduce", 0) <= NUMBERS, name
-            copies = COPIES.get(name, 0) if dtype == "float32" else 0
-            assert found["temporary"] <= max(HELD, found["optax"], copies), name
+            allowed = {"float32": COPIES.get(name, 0), "bfloat16": found["optax"] + BESIDE if name in COPIES else 0}
+            assert found["temporary"] <= max(HELD, found["optax"], allowed[dtype]), name
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("auto", "float32"), ("explicit", "bfloat16")])
