@@ -623,7 +623,14 @@ def test_eager_and_compiled(how: dict[str, bool]) -> None:
     assert bits(results[0]) != bits(network().get_weights())
 
 
-def test_mixed_precision() -> None:
+@pytest.mark.parametrize("way", ["as it is", "XLA", "accelerator", "accelerator, XLA"])
+def test_mixed_precision(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way != "as it is" and BACKEND == "torch":
+        pytest.skip("XLA compiles nothing of PyTorch's")
+    if "accelerator" in way:
+        if BACKEND != "tensorflow":
+            pytest.skip("only TensorFlow's kernels ask what the process sees")
+        monkeypatch.setattr("gradxform_tensorflow._eager.has_only_cpus", lambda: False)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
     try:
@@ -631,7 +638,8 @@ def test_mixed_precision() -> None:
     finally:
         keras.config.set_dtype_policy(before)
     start = model.get_weights()
-    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.measure(gx.clip_global_norm(0.25))), loss="mse")
+    optimizer = gx.keras.wrap(opt.SGD(1.0), gx.measure(gx.clip_global_norm(0.25)))
+    model.compile(optimizer, loss="mse", jit_compile="XLA" in way)
     assert isinstance(model.optimizer, opt.LossScaleOptimizer)
     model.optimizer.initial_scale = 64.0
     x, y = digits()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import gradxform as gx
+from gradxform_tensorflow import _eager
 
 LIMIT = 0.25
 
@@ -69,6 +71,22 @@ def processed(tx: gx.GradientTransformation, compiled: bool) -> Any:
     return list(map(float, w.numpy()))
 
 
+def compiled(dtype: str) -> list[list[float]]:
+    """What XLA makes of a chain in each replica. Keras's own `jit_compile` does not run under this strategy."""
+    tx = gx.chain(gx.clip_norm(5.0), gx.scale(0.5))
+    clip = tf.function(lambda leaf: tx([leaf])[0], jit_compile=True)
+
+    @tf.function
+    def step() -> Any:
+        def replica() -> Any:
+            number = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return clip(tf.cast(tf.gather(tf.constant([[30.0, 40.0], [0.5, 0.25]]), number), dtype))
+
+        return strategy.run(replica)
+
+    return [own.numpy().tolist() for own in strategy.experimental_local_results(step())]
+
+
 def refusal(optimizer: Any) -> str:
     """What a step under the strategy is refused with."""
     try:
@@ -82,6 +100,7 @@ if __name__ == "__main__":
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    only_cpus = _eager.has_only_cpus
     opt, clip = keras.optimizers, gx.clip_global_norm(LIMIT)
     found = {
         "replicas": strategy.num_replicas_in_sync,
@@ -92,6 +111,14 @@ if __name__ == "__main__":
         "clipped": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]]),
         "state": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), [[1.0, 2.0], [2.0, 2.0]]),
     }
+    scaled = functools.partial(opt.LossScaleOptimizer, initial_scale=4.0)
+    for name, first in (("scaled", 4.0), ("scaled, skipped", float("inf"))):
+        shares = [[first, 8.0], [8.0, 8.0]]
+        found[name] = steps(lambda: gx.keras.wrap(scaled(opt.SGD(1.0)), gx.trace(0.5)), shares)
+    found["compiled"] = [compiled(dtype) for dtype in ("float32", "float16", "bfloat16")]
+    _eager.has_only_cpus = lambda: False
+    found["compiled"] += [compiled(dtype) for dtype in ("float32", "float16", "bfloat16")]
+    _eager.has_only_cpus = only_cpus
     skipping = gx.skip_nonfinite(gx.identity())
     found["refused"] = refusal(lambda: gx.keras.wrap(opt.SGD(1.0), skipping))
     waiting = gx.accumulate(gx.identity(), 2)

@@ -73,6 +73,16 @@ def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
     assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
 
 
+def test_loss_scaling_in_two_replicas(under_a_strategy: Any) -> None:
+    """The scale of four is undone; a step with an infinite gradient changes neither weights nor the state."""
+    assert under_a_strategy["scaled"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+    assert under_a_strategy["scaled, skipped"] == [0.0, 0.0]
+
+
+def test_what_xla_compiles_in_each_replica(under_a_strategy: Any) -> None:
+    assert under_a_strategy["compiled"] == [[[1.5, 2.0], [0.25, 0.125]]] * 6  # on CPUs, and where a GPU is seen
+
+
 def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_strategy: Any) -> None:
     assert "leaves steps out, which an optimizer under a tf.distribute strategy" in under_a_strategy["refused"]
 
