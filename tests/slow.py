@@ -41,6 +41,7 @@ SLOW = {
     r"test_torch_attach\.py::test_a_compiled_step": INDUCTOR,
     # --- backends
     r"test_jax\.py::test_derivatives_without_64_bits.*(reverse over|forward over)": XLA,
+    r"test_jax\.py::test_the_derivative_at_zero.*\[False-.*(ord|axes)": XLA,
     r"test_jax\.py::test_second_derivatives.*\[(?!beyond-clip_global_norm)": XLA,
     r"test_jax\.py::test_gradients_sharded_over_four_devices": PROCESSES,
     r"test_jax\.py::test_the_numbers_do_not_depend_on_how_strict.*\[(eager|.*promotion)": XLA,
@@ -113,6 +114,7 @@ SLOW = {
     r"test_peers\.py::(?!.*published_formula.*clip_global_norm-\w+-jax-compiled).*(-optax|jax|compiled)": PEERS,
     r"test_peers\.py::test_derivatives\[(?!optax|torch)": PEERS,
     # --- command line, proof
+    r"test_chains\.py::test_chains_compiled\[chain\(clip_(value\(low|rms|average)": "compiles a random chain; seven stay quick",
     r"test_speed\.py::test_bytes_accessed.*\[8": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_device\.py::test_every_array_of_a_run": PROCESSES,
