@@ -22,6 +22,7 @@ GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.funct
 PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
 FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
 OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
+CHAINS = "compiles a random chain in three frameworks; seven others stay quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -114,7 +115,7 @@ SLOW = {
     r"test_peers\.py::(?!.*published_formula.*clip_global_norm-\w+-jax-compiled).*(-optax|jax|compiled)": PEERS,
     r"test_peers\.py::test_derivatives\[(?!optax|torch)": PEERS,
     # --- command line, proof
-    r"test_chains\.py::test_chains_compiled\[chain\(clip_(value\(low|rms|average)": "compiles a random chain; seven stay quick",
+    r"test_chains\.py::test_chains_compiled\[chain\(clip_(value\(low|rms|average)": CHAINS,
     r"test_speed\.py::test_bytes_accessed.*\[8": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_device\.py::test_every_array_of_a_run": PROCESSES,
