@@ -80,6 +80,14 @@ def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: py
     assert "NumPy |" not in text
 
 
+def test_the_page_of_mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlx")
+    monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # of real numbers: MLX has no complex128, and refuses it
+    result, text = write(tmp_path, "--frameworks", "mlx")
+    assert result.exit_code == 0, result.output
+    assert "| MLX |" in text and "| MLX, mx.compile |" in text
+
+
 def test_a_lying_backend_ends_with_1_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ROWS", FEW)
     backend = lookup.backend("numpy")
@@ -171,7 +179,7 @@ def test_native_functions_clip(framework: str) -> None:
 
 
 def test_mlx_is_measured_where_it_is() -> None:
-    pytest.importorskip("mlx.core")
+    pytest.importorskip("mlx")
     (native,) = natives([], everything=True)
     for dtype in (np.float32, ml_dtypes.bfloat16, np.float64, np.complex64):
         (out,) = native.make(1.0)([np.array([3.0, 4.0]).astype(dtype)])

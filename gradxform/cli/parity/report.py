@@ -21,6 +21,8 @@ NAMES = {
     ("tensorflow", "compiled"): "TensorFlow, tf.function",
     ("torch", "eager"): "PyTorch",
     ("torch", "compiled"): "PyTorch, torch.compile",
+    ("mlx", "eager"): "MLX",
+    ("mlx", "compiled"): "MLX, mx.compile",
 }
 _FAR = 4
 """From here on, the page says in which tree a native function was so far off."""
