@@ -90,7 +90,7 @@ def explanation(plan: Plan, programs: dict[str, Program], counted: bool = False)
     return "\n".join(
         (
             *chains,
-            "ratio: time of ours / time of the native way, the median over pairs run in turn",
+            "ratio: the time of gradxform divided by that of the native way, the median over pairs run in turn",
             "floor: np.dot and np.multiply(out=), each once, on one array of the tree's size",
             "first s: seconds of the first call, with tracing and compilation",
             "extra MB: rise of resident memory in a call, result included; - where unknown"

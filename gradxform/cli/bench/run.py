@@ -1,7 +1,7 @@
 """The benchmark: gradxform beside each framework's own way of doing the same work.
 
 Both sides are measured in turn, in one process and in one run, so that whatever else the machine does slows both down;
-a line's ratio is the median over the repetitions of ours divided by the native one. First the results of both
+a line's ratio is the median, over the repetitions, of its time divided by the native one. First the results of both
 sides are compared: where they do not agree, nothing is timed and the run ends.
 """
 
