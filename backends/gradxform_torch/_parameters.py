@@ -15,6 +15,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
+from gradxform_torch._fused import on_device
 from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend, is_writable
 
@@ -138,7 +139,29 @@ def transformed(
                         parameter.grad = own
         if written:
             torch._foreach_copy_(written, results)
-    return new
+        return _in_place(state, new) if owned and tx.stateful else new
+
+
+def _in_place(state: Any, new: Any) -> Any:
+    """A new state in the memory of the old one on an accelerator, where the next replay of a CUDA graph reads it."""
+    before, structure = backend.flatten(state)
+    after = backend.flatten(new)[0]
+    pairs = [(i, *both) for i, both in enumerate(zip(before, after, strict=True)) if _is_moved(*both)]
+    if not pairs:
+        return new
+    memory = {old.untyped_storage()._cdata for _, old, _ in pairs}
+    values = [found.clone() if found.untyped_storage()._cdata in memory else found for _, _, found in pairs]
+    torch._foreach_copy_([old for _, old, _ in pairs], values)
+    for i, old, _ in pairs:
+        after[i] = old
+    return backend.unflatten(structure, after)
+
+
+def _is_moved(old: Any, new: Any) -> bool:
+    """Whether a new tensor of an accelerator has taken the place of one like it."""
+    both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new
+    alike = both and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
+    return alike and on_device([old, new]) and is_writable(old)
 
 
 def paths_of(named: Named) -> list[str]:

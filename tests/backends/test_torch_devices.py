@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
 from torch_counts import Counted, counted
 
 import gradxform as gx
@@ -20,7 +22,7 @@ from gradxform.proof import rows
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.rows import Row
 from gradxform.proof.ulp import ulps
-from gradxform_torch import _fused, _packed, kernels
+from gradxform_torch import _fused, _packed, _parameters, kernels
 
 LEAVES, FEW = 300, 20
 """How many small gradients there are; few for transforms that take each by itself, along axes."""
@@ -64,6 +66,9 @@ TRANSFORMS = {  # launches for 300 small leaves, and bytes set aside for four la
 OWNED = {"ema(0.9)": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
 """The same where the adapter owns the state, which is then written into."""
 
+DECIDED = ("accumulate(", "skip_")
+CAPTURED = ["masked(accumulate(ema(0.5), 2), '**/*0')", "masked(skip_nonfinite(trace(0.5)), '**/*0')"]
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", TRANSFORMS)
@@ -87,6 +92,41 @@ def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:
     found = counted(gx.parse(tx), [LARGE] * 4 + [SMALL] * 10, dtype, "cuda", "attach")
     assert found.peak <= OWNED[tx] * TREE + 2**18
     assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", [*(tx for tx in TRANSFORMS if not tx.startswith(DECIDED)), *CAPTURED])
+def test_a_captured_step_finds_its_memory_again(tx: str, dtype: str) -> None:
+    """A CUDA graph reads and writes the memory that it saw: gradients, and all numbers of a state, stay where they are."""
+    with FakeTensorMode():
+        parameters = [torch.nn.Parameter(torch.empty(SMALL, dtype=getattr(torch, dtype), device="cuda")) for _ in "ab"]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        named = [(f"layer.{i}0", parameter) for i, parameter in enumerate(parameters)]
+        optimizer = torch.optim.SGD(named, lr=0.1)
+        handle = gx.torch.attach(optimizer, gx.parse(tx))
+
+        def memory() -> list[tuple[torch.Tensor, StorageWeakRef]]:
+            there = [*pytree.tree_leaves(handle.state), *(parameter.grad for parameter in parameters)]
+            return [(found, StorageWeakRef(found.untyped_storage())) for found in there if found is not None]
+
+        def step() -> None:
+            with Counted() as found:
+                handle._before_step(optimizer, (optimizer,), {})
+            assert found.between == found.waits == []
+
+        step()
+        before = memory()
+        step()
+        assert [found for _, found in memory()] == [found for _, found in before]
+
+
+def test_states_that_change_places(accelerated: None) -> None:
+    """What is new may be an older part of the state, which is written over."""
+    older = [torch.full((3,), value) for value in (1.0, 2.0)]
+    found = _parameters._in_place(older, [torch.full((3,), 3.0), older[0]])
+    assert [part.tolist() for part in found] == [[3.0] * 3, [1.0] * 3]
+    assert found[0] is older[0] and found[1] is older[1]
 
 
 def test_what_is_counted_can_be_seen() -> None:
