@@ -20,7 +20,7 @@ def norms(leaves: Sequence[Any]) -> Any:
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     """The sums of the squares of leaves as a vector."""
-    kernel = _graph.fused(_in_float64, leaves) if _graph.is_function() else _in_float64
+    kernel = _graph.fused(_in_float64, leaves) if _graph.is_fusible() else _in_float64
     return kernel(*leaves), lambda upstream: _multiply.multiply(leaves, 2.0 * upstream)
 
 

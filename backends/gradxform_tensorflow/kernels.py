@@ -78,23 +78,23 @@ class TensorFlow(Readable, Plain):
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
         given = columns, numbers, factors
-        return list((_graph.fused(kernel, given) if _graph.is_function() else kernel)(*given))
+        return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; if all factors are known to be one, the leaves as they are."""
         if _eager.has_only_cpus():
             return _cpu_multiply.multiply(leaves, factors)
-        if _graph.is_xla() and not any(leaf.dtype in _DOUBLE for leaf in leaves):
-            return super().multiply(leaves, factors, inplace)
-        return _multiply.multiply(leaves, factors)
+        if any(leaf.dtype in _DOUBLE for leaf in leaves) or not _graph.is_compiled(leaves):
+            return _multiply.multiply(leaves, factors)
+        return list(_on_accelerator(super().multiply, list(leaves), casting.wide(factors), inplace=inplace))
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
         if _eager.has_only_cpus():
             return _cpu_multiply.multiply_over(leaf, factor)
-        if _graph.is_xla():
-            return super().multiply_over(leaf, factor, inplace)
-        return _multiply.multiply_over(leaf, factor)
+        if not _graph.is_compiled([leaf]):
+            return _multiply.multiply_over(leaf, factor)
+        return _on_accelerator(super().multiply_over, leaf, casting.wide(factor), inplace=inplace)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
@@ -115,7 +115,7 @@ class TensorFlow(Readable, Plain):
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     """What a kernel comes to, by XLA within a graph where there is an accelerator: its sums are slower on the CPU."""
     kernel = functools.partial(kernel, **static)
-    if _graph.is_function() and not _eager.has_only_cpus():
+    if _graph.is_fusible() and not _eager.has_only_cpus():
         kernel = _graph.fused(kernel, arrays)
     return kernel(*arrays)
 

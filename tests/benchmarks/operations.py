@@ -2,13 +2,15 @@
 
     python tests/benchmarks/operations.py --out docs/numbers/operations.md
 
-PyTorch is counted under FakeTensorMode with CUDA tensors, and JAX in modules compiled for eight forced devices.
+PyTorch is counted under FakeTensorMode with CUDA tensors, JAX in modules compiled for eight forced devices, TensorFlow
+in graphs that are traced where a GPU is seen, and MLX in the graphs that its GPU stream would be given.
 Nothing is timed, so the numbers are the same on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import sys
@@ -206,6 +208,128 @@ def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
     return {"moves": len(found), "numbers": numbers, "temporary": compiled.memory_analysis().temp_size_in_bytes}
 
 
+# --- TensorFlow ------------------------------------------------------------------------------------------------------
+
+FREE = {"Placeholder", "Const", "Identity", "IdentityN", "NoOp", "EnsureShape", "Reshape", "Pack", "Unpack"}
+"""Operations of a graph that start no kernel on a large array."""
+MEDIUM = (1024, 1024)
+
+
+def _tensorflow_natives() -> dict[str, Callable[..., Any]]:
+    import tensorflow as tf
+
+    def whole(grads: Any) -> Any:
+        return tf.clip_by_global_norm(grads, 1.0)[0]
+
+    return {
+        "clip_value(0.5)": lambda grads, state: [tf.clip_by_value(g, -0.5, 0.5) for g in grads],
+        "clip_global_norm(1.0)": lambda grads, state: whole(grads),
+        "clip_norm(1.0)": lambda grads, state: [tf.clip_by_norm(g, 1.0) for g in grads],
+        "scale(0.3)": lambda grads, state: [0.3 * g for g in grads],
+        "chain(clip_value(0.5), clip_global_norm(1.0), scale(0.3))": lambda grads, state: [
+            0.3 * g for g in whole([tf.clip_by_value(g, -0.5, 0.5) for g in grads])
+        ],
+        "add_decayed_weights(0.1)": lambda grads, state: [g + 0.1 * w for g, w in zip(grads, state, strict=True)],
+        "trace(0.9)": lambda grads, state: [0.9 * m + g for g, m in zip(grads, state, strict=True)],
+        "ema(0.9)": lambda grads, state: [m + 0.1 * (g - m) for g, m in zip(grads, state, strict=True)],
+    }
+
+
+def tensorflow_rows() -> list[str]:
+    """Operations for 300 small leaves, and for four larger ones what they write, in sizes of the tree."""
+    from tensorflow_counts import all_of, operations, tree
+
+    import gradxform as gx
+    from gradxform_tensorflow import _eager
+
+    def cells(found: Sequence[Any], dtype: str) -> tuple[int, float]:
+        used = [operation for operation in found if operation.type not in FREE]
+        size = math.prod(MEDIUM)
+        outputs = [output for operation in used for output in operation.outputs if output.shape.num_elements() == size]
+        return len(used), sum(output.dtype.size for output in outputs) / (4 * (4 if dtype == "float32" else 2))
+
+    seen = _eager.has_only_cpus, _eager.readable
+    _eager.has_only_cpus, _eager.readable = lambda: False, lambda tensors: False
+    rows = []
+    for name, native in _tensorflow_natives().items():
+        for dtype in ("float32", "bfloat16"):
+            counts = []
+            for count, shape in ((300, SMALL), (4, MEDIUM)):
+                given = tree(count, shape, dtype)
+                leaves = list(given.values())
+                counts.append(cells(operations(gx.parse(name), given), dtype))
+                counts.append(cells(all_of(native, leaves, leaves), dtype))
+            (many, _), (natively, _), (_, wrote), (_, written) = counts
+            rows.append(f"| `{name}` | {dtype} | {many} | {natively} | {wrote:.3g} | {written:.3g} |")
+    _eager.has_only_cpus, _eager.readable = seen
+    return rows
+
+
+# --- MLX -------------------------------------------------------------------------------------------------------------
+
+
+def _mlx_natives() -> dict[str, Callable[..., Any]]:
+    import mlx.core as mx
+    from mlx.optimizers import clip_grad_norm
+
+    def whole(grads: Any) -> Any:
+        return clip_grad_norm(grads, 1.0)[0]  # type: ignore[no-untyped-call]
+
+    def one(g: Any) -> Any:
+        norm = mx.linalg.norm(g)
+        return g * mx.minimum(1.0 / (norm + 1e-6), 1.0)
+
+    return {
+        "clip_value(0.5)": lambda grads: [mx.clip(g, -0.5, 0.5) for g in grads],
+        "clip_global_norm(1.0)": whole,
+        "clip_norm(1.0)": lambda grads: list(map(one, grads)),
+        "scale(0.3)": lambda grads: [0.3 * g for g in grads],
+        "chain(clip_value(0.5), clip_global_norm(1.0), scale(0.3))": lambda grads: [
+            0.3 * g for g in whole([mx.clip(g, -0.5, 0.5) for g in grads])
+        ],
+    }
+
+
+def mlx_rows() -> list[str]:
+    """Primitives for 300 small leaves, eager and compiled, and the most memory for four larger ones."""
+    import mlx.core as mx
+
+    import gradxform as gx
+    from gradxform_mlx.backend import MLX
+
+    def primitives(step: Callable[..., Any], grads: Sequence[Any]) -> int:
+        text = io.StringIO()
+        mx.export_to_dot(text, *step(grads))
+        return text.getvalue().count("shape=rectangle")
+
+    def memory(step: Callable[..., Any], grads: Sequence[Any]) -> int:
+        mx.reset_peak_memory()
+        before = mx.get_active_memory()
+        mx.eval(step(grads))
+        return mx.get_peak_memory() - before
+
+    module = sys.modules[MLX.__module__]
+    on_gpu, module.on_gpu = module.on_gpu, lambda: True
+    rows = []
+    for name, native in _mlx_natives().items():
+        for dtype in ("float32", "bfloat16"):
+            small, large = (
+                [mx.ones(shape, dtype=getattr(mx, dtype)) for _ in range(count)]
+                for count, shape in ((300, SMALL), (4, MEDIUM))
+            )
+            mx.eval(small, large)
+            cells = []
+            for step in (gx.parse(name), native):
+                compiled = mx.compile(step)
+                memory(compiled, large)
+                used = memory(compiled, large) / sum(leaf.nbytes for leaf in large)
+                cells.append((primitives(step, small), primitives(compiled, small), f"{used:.3g}"))
+            both = " | ".join(f"{ours} | {native}" for ours, native in zip(*cells, strict=True))
+            rows.append(f"| `{name}` | {dtype} | {both} |")
+    module.on_gpu = on_gpu
+    return rows
+
+
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +354,22 @@ def page() -> str:
                 "| transform | dtype | collectives | optax | numbers moved | optax | MiB | optax |",
                 "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
                 *jax_rows(),
+            )
+        ),
+        "## TensorFlow, graphs for a GPU",
+        "\n".join(
+            (
+                "| transform | dtype | operations, 300 small | native | trees written, 4 large | native |",
+                "| --- | --- | ---: | ---: | ---: | ---: |",
+                *tensorflow_rows(),
+            )
+        ),
+        "## MLX, GPU stream",
+        "\n".join(
+            (
+                "| transform | dtype | primitives, 300 small | native | compiled | native | trees in memory | native |",
+                "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+                *mlx_rows(),
             )
         ),
     ]
