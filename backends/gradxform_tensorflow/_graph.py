@@ -18,7 +18,7 @@ def is_xla() -> bool:
 
 
 def is_fusible() -> bool:
-    """Whether XLA is to compile parts of what is traced now: of a `tf.function`, and for accelerators of TF1's graphs."""
+    """Whether XLA is to compile parts of what is traced: of a `tf.function`, and for accelerators of TF1's graphs."""
     graph = not tf.executing_eagerly() and not is_xla()
     return graph and (isinstance(ops.get_default_graph(), tf.__internal__.FuncGraph) or not _eager.has_only_cpus())
 

@@ -97,7 +97,7 @@ def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", [*(tx for tx in TRANSFORMS if not tx.startswith(DECIDED)), *CAPTURED])
 def test_a_captured_step_finds_its_memory_again(tx: str, dtype: str) -> None:
-    """A CUDA graph reads and writes the memory that it saw: gradients and all numbers of a state stay where they are."""
+    """A CUDA graph uses the memory that it saw, so gradients and all numbers of a state stay where they are."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(SMALL, dtype=getattr(torch, dtype), device="cuda")) for _ in "ab"]
         for parameter in parameters:

@@ -30,8 +30,13 @@ from gradxform.cli.quiet import quiet
 SECONDS, LEAST, MOST = 0.5, 5, 2000
 WORTH = 1.1
 """How many times faster an override is somewhere, or it goes."""
-FOR_MEMORY = {("torch", "multiply_over")}
-"""Overrides that write into the leaf, one after the other, so that no second copy of all gradients is held."""
+NOT_FOR_TIME = {
+    ("torch", "multiply_over"),  # writes into the leaf, so that no second copy of all gradients is held
+    ("torch", "each"),  # for accelerators: fewer launches, docs/numbers/operations.md
+    ("jax", "divide"),  # for numbers: eager JAX divides by multiplying with an inverse
+}
+SHARED = ("norm_over", "sum_over", "elementwise", "compute")
+"""Overrides in the one class that NumPy, PyTorch and TensorFlow inherit from: one of them pays for all."""
 
 CHAINS = {
     "norms": "clip_global_norm(1.0)",
@@ -58,6 +63,11 @@ class Override(NamedTuple):
     attribute: str
     plain: Any
     dtype: str = "float32"
+
+    @property
+    def is_inside_jax(self) -> bool:
+        """Whether it is within what JAX traces once, also in eager code."""
+        return self.framework == "jax" and not isinstance(self.owner, type)
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
@@ -142,10 +152,14 @@ def measured(override: Override, mode: str, name: str) -> Result:
     backend = lookup.backend(override.framework)
     tree = {path: leaf.astype(override.dtype) for path, leaf in gradients(TREES[name]()).items()}
     given = {path: backend.from_numpy(leaf) for path, leaf in tree.items()}
-    sides = [_runner(override, mode, given) for _ in range(2)]
-    firsts = [_timed(sides[0])]
-    with override.off():
-        firsts.append(_timed(sides[1]))
+    sides, firsts = [], []
+    for state in (contextlib.nullcontext(), override.off()):
+        with state:
+            if override.is_inside_jax:  # traces of the other side
+                importlib.import_module("jax").clear_caches()
+            run, seconds = _runner(override, mode, given)
+            sides.append(run)
+            firsts.append(seconds + _timed(run))
     rows: list[tuple[float, float]] = []
     end = time.perf_counter() + SECONDS
     while len(rows) < LEAST or (len(rows) < MOST and time.perf_counter() < end):
@@ -156,16 +170,20 @@ def measured(override: Override, mode: str, name: str) -> Result:
     return Result(override, mode, name, (float(on), float(off)), (firsts[0], firsts[1]))
 
 
-def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
-    """A call of the chain that ends when its result is there; what is compiled is compiled for it alone."""
+def _runner(override: Override, mode: str, given: Any) -> tuple[Callable[[], Any], float]:
+    """A call of the chain that ends when its result is there, and the seconds that it took to compile before."""
     tx = gx.parse(override.chain)
 
     def step(grads: Any, params: Any) -> Any:
         return tx(grads, params=params)
 
+    start = time.perf_counter()
     run: Any = lookup.backend(override.framework).compile(step) if mode == "compiled" else step
+    if override.is_inside_jax:
+        run = run.lower(given, given).compile()
+    seconds = time.perf_counter() - start
     wait = importlib.import_module("jax").block_until_ready if override.framework == "jax" else lambda result: result
-    return lambda: wait(run(given, given))
+    return lambda: wait(run(given, given)), seconds
 
 
 def _timed(run: Callable[[], Any]) -> float:
@@ -182,9 +200,15 @@ def results(frameworks: Sequence[str], only: str) -> Iterator[Result]:
         with quiet():
             overrides = [override for override in kernels(framework) if only in override.name]
         for override in overrides:
-            for mode in ("eager", "compiled") if framework in ("jax", "tensorflow") else ("eager",):
+            for mode in _modes(override):
                 for tree in _trees(override, mode):
                     yield measured(override, mode, tree)
+
+
+def _modes(override: Override) -> Sequence[str]:
+    if override.is_inside_jax:
+        return ("compiled",)
+    return ("eager", "compiled") if override.framework in ("jax", "tensorflow") else ("eager",)
 
 
 def _trees(override: Override, mode: str) -> Sequence[str]:
@@ -221,11 +245,13 @@ def idle(found: Sequence[Result]) -> list[str]:
     best: dict[tuple[str, str], float] = {}
     for one in found:
         key = one.override.framework, one.override.name
+        if key[1] in SHARED and key[0] != "jax":
+            key = "NumPy's memory", key[1]
         best[key] = max(best.get(key, 0.0), one.gain)
     return [
         f"{framework}: {name} ({gain:.2f})"
         for (framework, name), gain in best.items()
-        if gain < WORTH and (framework, name) not in FOR_MEMORY
+        if gain < WORTH and (framework, name) not in NOT_FOR_TIME
     ]
 
 
