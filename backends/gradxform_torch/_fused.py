@@ -30,10 +30,10 @@ _Groups = dict[tuple[torch.device, torch.dtype], list[int]]
 
 def on_device(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether these are ordinary tensors on an accelerator that has float64, and no derivative is asked of them."""
-    if transformed():
-        return False
     given = list(tensors)
-    if not given or not _HERE.issuperset({type(t) for t in given}) or any([t.device.type in _PLAIN for t in given]):
+    if not given or given[0].device.type in _PLAIN or transformed():  # the first tells, of thousands on the CPU
+        return False
+    if not _HERE.issuperset({type(t) for t in given}) or any([t.device.type in _PLAIN for t in given]):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 
