@@ -9,6 +9,7 @@ import numpy as np
 
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics.rescale import by_parts, is_extreme
@@ -68,7 +69,11 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
     if kinds != {(np.ndarray, _FLOAT32)} or is_extreme(factor):
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
-    return [np.multiply(leaf, number, leaf if inplace else np.empty_like(leaf)) for leaf in leaves]
+    if inplace:
+        own = all([leaf.base is None for leaf in leaves])  # else two may share memory
+        share = threads.spread if own else threads.one_by_one
+        return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
+    return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
 
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:

@@ -24,7 +24,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import longdouble, norms
+from gradxform.backend.host import longdouble, norms, threads
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
 
@@ -129,6 +129,7 @@ def _inside(framework: str) -> Iterator[Override]:
     if framework == "numpy":
         yield Override(framework, "norms: small arrays together", clip, norms, "_MANY", math.inf)
         yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
+        yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
     elif framework == "jax":
         own, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_norms", "_each"))
@@ -191,6 +192,8 @@ def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
     def step(grads: Any, params: Any) -> Any:
         return tx(grads, params=params)
 
+    if mode == "in place":
+        return lambda: gx.numpy.apply_(tx, given)
     run: Any = lookup.backend(override.framework).compile(step) if mode == "compiled" else step
     wait = importlib.import_module("jax").block_until_ready if override.framework == "jax" else lambda result: result
     return lambda: wait(run(given, given))
@@ -210,15 +213,21 @@ def results(frameworks: Sequence[str], only: str) -> Iterator[Result]:
         with quiet():
             overrides = [override for override in kernels(framework) if only in override.name]
         for override in overrides:
-            for mode in ("eager", "compiled") if framework in ("jax", "tensorflow") else ("eager",):
+            for mode in _modes(override):
                 for tree in _trees(override, mode):
                     yield measured(override, mode, tree)
+
+
+def _modes(override: Override) -> Sequence[str]:
+    if override.framework in ("jax", "tensorflow"):
+        return "eager", "compiled"
+    return ("eager", "in place") if override.owner is threads else ("eager",)
 
 
 def _trees(override: Override, mode: str) -> Sequence[str]:
     if override.dtype == "float64":
         return ("mlp",)
-    return ("mlp", "many", "resnet50") if mode == "eager" or override.is_inside_jax else ("mlp", "resnet50")
+    return ("mlp", "many", "resnet50") if mode != "compiled" or override.is_inside_jax else ("mlp", "resnet50")
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

@@ -11,13 +11,14 @@ For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import longdouble
+from gradxform.backend.host import longdouble, threads
 from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics import norms as kernel
 
@@ -58,7 +59,8 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
         found[run] = _norms_together(flat, [sizes[i] for i in run])
     if len(small) < len(leaves):
         alone = sorted(set(range(len(leaves))).difference(small)) if small else range(len(leaves))
-        found[alone] = [_norm(leaves[i], ord) for i in alone]
+        work = functools.partial(_norm, ord=ord)
+        found[alone] = threads.spread(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
     return found
 
 

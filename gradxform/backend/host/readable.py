@@ -57,7 +57,7 @@ class Readable(Backend):
         return out
 
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Any:
-        """Norms over some axes; of few elements, since the frameworks use several cores for many."""
+        """Norms over some axes; of few elements, since the frameworks have threads for many."""
         count = self.count(leaf, None)
         if isinstance(count, float) and count <= _FEW and self.readable([leaf]):
             with np.errstate(all="ignore"):
