@@ -16,6 +16,8 @@ from gradxform_tensorflow._namespace import Namespace
 
 _LEAST = 2.0**-126
 _MOST = 2.0**127
+_FAR = 2.0**30
+"""From factors as large, or as small, on, the product of a few is beyond float32."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
@@ -82,6 +84,9 @@ def _times_known(factor: float) -> Callable[[Any], Any]:
     extreme, numbers = is_extreme(factor), dict[Any, Any]()
 
     def scaled(leaf: Any) -> Any:
+        far = not 1 / _FAR < abs(factor) < _FAR and not tf.executing_eagerly()
+        if far and leaf.dtype == tf.float32 and not extreme:
+            return _apart(leaf, factor)
         plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not extreme)
         kind = leaf.dtype if plain else None
         if kind not in numbers:
@@ -90,6 +95,12 @@ def _times_known(factor: float) -> Callable[[Any], Any]:
         return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], extreme)
 
     return scaled
+
+
+def _apart(leaf: Any, factor: float) -> Any:
+    """A float32 leaf times a number, of which and another one TensorFlow's optimizer and XLA make no constant."""
+    leaf = Namespace.no_reassociation(leaf)
+    return leaf * tf.where(leaf <= leaf, np.float32(factor), np.float32("nan"))
 
 
 def _product(leaf: Any, factor: Any, wide: bool) -> Any:

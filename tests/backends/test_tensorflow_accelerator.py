@@ -241,6 +241,17 @@ def test_infinity_and_zero_times_a_known_extreme_factor(expression: str, dtype: 
         assert max_ulp(_flushed(run(leaf).numpy()), _flushed(wanted)) <= 2
 
 
+@pytest.mark.parametrize("factor", [1e-30, -1e30])
+@pytest.mark.parametrize("between", [lambda g: g, lambda g: 2.0 * g, tf.abs], ids=["nothing", "a product", "abs"])
+def test_two_factors_are_no_constant_on_cpus_either(factor: float, between: Any) -> None:
+    tx = gx.chain(gx.scale(factor), gx.elementwise(between), gx.scale(factor))
+    leaf = f32(1e38, -3e37, 1e10, 0.0) if abs(factor) < 1 else f32(1e-37, -3e-30, 0.0)
+    wanted = tf.cast(factor * between(tf.constant(leaf.astype(np.float64) * factor)), tf.float32).numpy()
+    scale = tf.function(tx.__call__, autograph=False)
+    for run in (tx, scale, tf.function(scale, jit_compile=True), tf.function(tx.__call__, jit_compile=True)):
+        assert max_ulp(run(tf.constant(leaf)).numpy(), wanted) <= 2
+
+
 @pytest.mark.parametrize("factor", [1e-300, 1e-76, 1e-60, -1e60, 1e300, -0.0])
 def test_infinity_and_zero_times_an_extreme_factor_in_a_tensor(factor: float, accelerator: None) -> None:
     leaf, number = HARD[np.abs(HARD) != np.float32(3e38)], tf.constant(np.array(factor))
