@@ -109,11 +109,11 @@ def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
 
 @pytest.mark.parametrize(("tx", "most"), [(gx.clip_norm(1.0), 0), (CLIP, 0), (gx.clip_value(0.5), 1), (gx.ema(0.9), 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_operations_for_each_of_300_leaves(tx: Any, most: int, dtype: str, accelerator: None) -> None:
+def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, accelerator: None) -> None:
     """Beside those that a tree has once, which are inputs, outputs, numbers, and calls of what XLA compiles."""
-    counts = [Counter(found.type for found in operations(tx, tree(n, (8,), dtype))) for n in (30, 330)]
-    more = (counts[1] - counts[0]).total() - 600 * (1 + tx.stateful)
-    assert more / 300 <= most + (tx.stateful and dtype != "float32"), counts[1] - counts[0]
+    counts = [Counter(found.type for found in operations(tx, tree(n, (8,), dtype))) for n in (30, 130)]
+    more = (counts[1] - counts[0]).total() - 200 * (1 + tx.stateful)
+    assert more / 100 <= most + (tx.stateful and dtype != "float32"), counts[1] - counts[0]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
