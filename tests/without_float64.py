@@ -105,6 +105,23 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return refusing("cpu")
 
 
+def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """PyTorch's kernels for small leaves together, and for parts of large ones, run on the CPU; and that mode."""
+    torch = pytest.importorskip("torch")
+    namespace, plain, fused, packed, kernels = (
+        importlib.import_module(f"gradxform_torch.{name}")
+        for name in ("_namespace", "plain", "_fused", "_packed", "kernels")
+    )
+    monkeypatch.setattr(namespace, "base_of", lambda device: FLOAT32)
+    monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
+    monkeypatch.setattr(fused, "_PLAIN", set())
+    monkeypatch.setattr(kernels, "readable", lambda tensors: False)
+    monkeypatch.setattr(importlib.import_module("gradxform.numerics.packing"), "PART", 300)
+    monkeypatch.setattr(packed, "LARGE", 300)
+    monkeypatch.setattr(packed, "PART", 400)
+    return refusing("cpu")
+
+
 def refusing(device: str) -> Any:
     """A mode in which an operation that makes a tensor of 64 bits on a device raises; the places of a sort may be."""
     import torch

@@ -52,6 +52,11 @@ def stack(numbers: Any) -> mx.array:
     return mx.stack([number if isinstance(number, mx.array) else float64(number) for number in numbers])
 
 
+def concat(vectors: Any) -> mx.array:
+    """Vectors as one."""
+    return mx.concatenate(vectors)
+
+
 def take(vector: mx.array, index: Any) -> mx.array:
     """Some numbers of a vector."""
     return vector[mx.array(index)] if isinstance(index, tuple) else vector[index]

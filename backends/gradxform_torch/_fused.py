@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gradxform.numerics.formats import FLOAT64
+from gradxform_torch import _namespace
 from gradxform_torch._namespace import rounded_number
 from gradxform_torch._readable import PLAIN, transformed
 
 _HERE = PLAIN | {FakeTensor}
-_PLAIN = {"cpu", "mps"}
-"""Devices without multi-tensor kernels, or without float64."""
+_PLAIN = {"cpu"}
+"""Devices whose operations cost little to start."""
 
 LARGE = 1 << 18
 """Elements from which a leaf has a launch of its own, which then takes no longer than to read and write it."""
@@ -28,12 +30,18 @@ _LEAST, _MOST = 2.0**-126, 2.0**126
 _Groups = dict[tuple[torch.device, torch.dtype], list[int]]
 
 
-def on_device(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether these are ordinary tensors on an accelerator that has float64, and no derivative is asked of them."""
+def on_device(tensors: Iterable[torch.Tensor], narrow: bool = False) -> bool:
+    """Whether these are ordinary tensors on an accelerator, and no derivative is asked of them.
+
+    It has float64 and multi-tensor kernels; if narrow, it may be without (Apple's).
+    """
     given = list(tensors)
     if not given or given[0].device.type in _PLAIN or transformed():  # the first tells, of thousands on the CPU
         return False
-    if not _HERE.issuperset({type(t) for t in given}) or any([t.device.type in _PLAIN for t in given]):
+    if not _HERE.issuperset({type(t) for t in given}):
+        return False
+    devices = {t.device for t in given}
+    if any([device.type in _PLAIN or not (narrow or _namespace.base_of(device) is FLOAT64) for device in devices]):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 

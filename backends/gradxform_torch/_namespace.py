@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import Namespace as host
-from gradxform.numerics.double_double import Exact, Pair
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT32, FLOAT64, Format
 from gradxform.numerics.ranged import Space
 from gradxform_torch._readable import transformed
@@ -19,7 +20,6 @@ from gradxform_torch._readable import transformed
 class Namespace:
     """PyTorch's functions under the names that formulas use, with new tensors on one device."""
 
-    isfinite = staticmethod(torch.isfinite)
     sqrt = staticmethod(torch.sqrt)
     abs = staticmethod(torch.abs)
     sum: Any = staticmethod(torch.sum)
@@ -57,6 +57,11 @@ class Namespace:
     def imag(x: torch.Tensor) -> torch.Tensor:
         """The imaginary part; zeros of real numbers."""
         return x.imag if x.is_complex() else torch.zeros_like(x)
+
+    @staticmethod
+    def isfinite(x: torch.Tensor) -> torch.Tensor:
+        """Whether neither NaN nor infinite; by half as many operations as PyTorch's own."""
+        return torch.abs(x) < math.inf
 
     @staticmethod
     def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
@@ -172,6 +177,10 @@ class Namespace:
             return self._vector(numbers)
         return torch.stack([self._wide(number).to(self.device) for number in numbers])
 
+    def concat(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Vectors as one."""
+        return torch.cat([vector.to(self.device) for vector in vectors])
+
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
         """Bools as a vector."""
         return self._vector(active) > 0.0
@@ -229,7 +238,7 @@ def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Ca
     """A formula of elements, whose numbers a function has."""
 
     def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
-        there = Exact(Numbered(xp.xp, iota)) if isinstance(xp, Exact) else Numbered(xp, iota)
+        there = type(xp)(Numbered(xp.xp, iota)) if isinstance(xp, Exact) else Numbered(xp, iota)
         return formula(there, *operands, **static)
 
     return of_part

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradxform.numerics.formats import FLOAT32
 from gradxform_torch._fused import LARGE, on_device
 from gradxform_torch._namespace import numbered
 
@@ -56,7 +57,7 @@ def in_parts(
 def _kind(column: Sequence[Any], factor: Any) -> Any:
     """What leaves have in common whose elements can be computed together; None for a leaf by itself."""
     leaf = column[0]
-    if not on_device([leaf]) or not leaf.numel():
+    if not on_device([leaf], narrow=True) or not leaf.numel():
         return None
     given = column if factor is None else [*column, factor]
     if not all([isinstance(x, torch.Tensor) and x.is_contiguous() and x.device == leaf.device for x in given]):
@@ -97,9 +98,10 @@ def _compute(
     leaves = columns[0]
 
     def iota(xp: Any, x: Any) -> torch.Tensor:
+        kind = torch.int32 if xp.base is FLOAT32 and pieces[0].start + pieces[0].size < 2**31 else torch.int64
         if len(pieces) == 1:
-            return torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, device=x.device)
-        numbers = torch.arange(max([piece.size for piece in pieces]), device=x.device)
+            return torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, dtype=kind, device=x.device)
+        numbers = torch.arange(max([piece.size for piece in pieces]), dtype=kind, device=x.device)
         return torch.cat([numbers.narrow(0, 0, piece.size) for piece in pieces])
 
     rows = [[_together([column[piece.leaf] for piece in pieces], pieces, leaves)] for column in columns]
@@ -118,9 +120,9 @@ def _compute(
     torch._foreach_copy_(here, list(new.split([piece.size for piece in pieces])))
 
 
-def _is_for(given: torch.Tensor, new: torch.Tensor) -> bool:
+def _is_for(given: torch.Tensor | None, new: torch.Tensor) -> bool:
     """Whether results can be written there."""
-    return given.dtype == new.dtype and given.is_contiguous()
+    return given is not None and given.dtype == new.dtype and given.is_contiguous()
 
 
 def _together(arrays: Sequence[torch.Tensor], pieces: Sequence[_Piece], leaves: Sequence[torch.Tensor]) -> Any:

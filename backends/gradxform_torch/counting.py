@@ -40,7 +40,8 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         if name not in NO_LAUNCH:
-            self.launches[name] += 1
+            alone = name.startswith("_foreach_") and any(x.device.type == "mps" for x in given)  # a kernel a tensor
+            self.launches[name] += len(args[0]) if alone else 1
         if name in FORBIDDEN:
             self.waits.append(name)
         if len({x.device.type for x in given + made}) > 1:

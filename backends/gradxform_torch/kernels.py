@@ -89,6 +89,22 @@ class Kernels(Readable, Plain):
                 out[i] = new
         return out
 
+    def multiply_in_turn(
+        self, leaves: Sequence[torch.Tensor], factors: Sequence[Any], inplace: bool
+    ) -> list[torch.Tensor]:
+        """Each leaf times several factors; on an accelerator without float64 many small leaves at a time."""
+        plain, given = super().multiply_in_turn, [*leaves, *(x for x in factors if isinstance(x, torch.Tensor))]
+        if len(factors) < 2 or not _fused.on_device(given, narrow=True) or _fused.on_device(given):
+            return plain(leaves, factors, inplace)
+        one, *parts = zip(*rescale.parts_of([self.namespace_of(leaf) for leaf in leaves], factors), strict=True)
+        out = [leaf if inplace and is_writable(leaf) else None for leaf in leaves]
+
+        def kernel(_: Any, rows: Any, __: Any) -> list[torch.Tensor]:
+            leaf, *beside = [row for (row,) in rows]
+            return [rescale.times_parts(self.namespace_of(leaf), leaf, *beside)]
+
+        return _packed.in_parts(kernel, rescale.times_parts, [leaves, one, *parts], None, out)
+
     def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
         """One leaf times a float64 array that broadcasts against it."""
         own = inplace and is_writable(leaf)
@@ -152,13 +168,13 @@ class Kernels(Readable, Plain):
         factors: Sequence[Any] | None,
         static: dict[str, Any],
     ) -> list[Any]:
-        plain = super().elementwise
-        if not _fused.on_device([leaf for column in columns for leaf in column if isinstance(leaf, torch.Tensor)]):
+        plain, tensors = super().elementwise, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
+        if not _fused.on_device(tensors, narrow=True):
             return plain(formula, columns, numbers, factors, **static)
         if factors is not None:
             factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
         weights, on = None, dict[torch.device, _fused.Weights]()
-        if isinstance(formula, Combination):
+        if isinstance(formula, Combination) and _fused.on_device(tensors):
             known = not any([isinstance(number, torch.Tensor) for number in numbers])
             weights = (namespace.compute if known else self.compute)(formula.weights, *numbers)
 
@@ -200,8 +216,8 @@ class Kernels(Readable, Plain):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
     ) -> list[Any]:
-        plain = super().each
-        if not _fused.on_device([leaf for column in columns for leaf in column if isinstance(leaf, torch.Tensor)]):
+        plain, tensors = super().each, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
+        if not _fused.on_device(tensors, narrow=True):
             return plain(formula, columns, numbers)
         return _packed.in_parts(lambda own, rows, _: plain(own, rows, numbers), formula, columns, None, out)
 

@@ -92,9 +92,7 @@ class Flat(Measured):
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
         """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
         *first, last = self.factors(places)
-        leaves: Sequence[Array] = [self.leaves[i] for i in places]
-        for factor in first:
-            leaves = self.backend.multiply(leaves, factor, False)
+        leaves = self.backend.multiply_in_turn([self.leaves[i] for i in places], first, False)
         new = self.backend.clip(leaves, low, high, last, self.is_owned(places))
         return self.with_leaves(places, new, applied=True)
 

@@ -257,8 +257,7 @@ class Pending(NamedTuple):
         if not due:
             return [self.leaves[i] for i in places]
         leaves: Sequence[Array] = [self.leaves[i] for i in due]
-        for factor in self.factors(due):
-            leaves = self.backend.multiply(leaves, factor, self.is_owned(due))
+        leaves = self.backend.multiply_in_turn(leaves, self.factors(due), self.is_owned(due))
         if len(due) == len(places):
             return leaves
         new = dict(zip(due, leaves, strict=True))

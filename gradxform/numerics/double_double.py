@@ -1,4 +1,4 @@
-"""Numbers of twice the precision of the base format, as unevaluated sums of two, and a namespace's functions on them.
+"""Numbers of twice the precision of the base format, as unevaluated sums of two.
 
 Products are taken of halves short enough to be exact, so that a compiler that fuses multiplication and addition
 changes nothing.
@@ -8,10 +8,9 @@ Source: Dekker, A floating-point technique for extending the available precision
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gradxform.numerics import Array
@@ -50,6 +49,8 @@ class Number:
     def parts(self, change: Callable[..., Array], *others: Number) -> Number:
         """Each part, beside those of other numbers, rearranged."""
         high = change(self.high, *(other.high for other in others))
+        if all(is_nothing(number.low) for number in (self, *others)):
+            return Number(self.xp, high)
         return Number(self.xp, high, change(self.rest, *(other.rest for other in others)))
 
     def times(self, power: Array) -> Number:
@@ -100,14 +101,37 @@ class Number:
     def __mul__(self, other: Any) -> Number:
         """The product."""
         other = self._of(other)
-        (a, a_rest), (b, b_rest) = self.halves(), other.halves()
-        first, low = two_sum(a * b, a * b_rest)
-        high, more = two_sum(first, a_rest * b)
-        cross = self.high * other.low + self.low * other.high
-        exact = self._sum(high, low + more + (a_rest * b_rest + cross))
-        near = self.high * other.high
+        exact, near = self._exact_product(other), self.high * other.high
         lost = (self.xp.abs(near) >= math.inf) | _is_small(self.xp, self.high) | _is_small(self.xp, other.high)
         return Number(self.xp, self.xp.where(lost, near, exact.high), self.xp.where(lost, 0.0, exact.low))
+
+    def product(self, other: Number) -> Number:
+        """The product of numbers that are near one, zero or not finite."""
+        exact, near = self._exact_product(other), self.high * other.high
+        lost = self.xp.abs(near) >= math.inf
+        return Number(self.xp, self.xp.where(lost, near, exact.high), self.xp.where(lost, 0.0, exact.low))
+
+    def _exact_product(self, other: Number) -> Number:
+        """The product of numbers whose halves have products; NaN beside infinity."""
+        (a, a_rest), (b, b_rest) = self.halves(), other.halves()
+        first, low = ordered_sum(a * b, a * b_rest)
+        high, more = ordered_sum(first, a_rest * b)
+        cross = self.high * other.low + self.low * other.high
+        return self._sum(high, low + more + (a_rest * b_rest + cross))
+
+    def quotient(self, other: Number) -> Number:
+        """The quotient of such numbers."""
+        near = self.high / other.high
+        return self._sum(near, self._less(other._exact_product(Number(self.xp, near))) / other.high)
+
+    def root(self) -> Number:
+        """The square root of such a number, which is positive."""
+        near = Number(self.xp, self.xp.sqrt(self.high))
+        return self._sum(near.high, self._less(near._exact_product(near)) / (2.0 * near.high))
+
+    def _less(self, other: Number) -> Array:
+        """The difference from a number that is the same but for a few digits, in the base format."""
+        return ((self.high - other.high) - other.low) + self.low
 
     __rmul__ = __mul__
 
@@ -178,112 +202,14 @@ def _is_small(xp: Any, x: Any) -> Any:
     return (abs(x) if isinstance(x, (int, float)) else xp.abs(x)) < base(xp).small
 
 
+def ordered_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The sum rounded, and what rounding took, where the second is no larger than the first."""
+    total = a + b
+    return total, b - (total - a)
+
+
 def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     """The sum rounded, and what rounding took."""
     total = a + b
     b_part = total - a
     return total, (a - (total - b_part)) + (b - b_part)
-
-
-class Exact:
-    """A namespace's functions on pairs."""
-
-    def __init__(self, xp: Any) -> None:
-        self.xp = xp
-
-    def number(self, operand: Any) -> Any:
-        """A vector, a number or a pair as a pair with operators."""
-        if isinstance(operand, Number):
-            return operand
-        return Number(self.xp, *operand[:2]) if isinstance(operand, Pair) else plain(self.xp, operand)
-
-    def blend(self, first: Any, x: Any, second: Any, y: Any) -> Any:
-        """First * x + second * y."""
-        return (x if isinstance(first, float) and first == 1.0 else first * x) + second * y
-
-    def where(self, condition: Array, yes: Any, no: Any) -> Any:
-        """Elementwise choice."""
-        return self.number(yes).parts(functools.partial(self.xp.where, condition), self.number(no))
-
-    def isfinite(self, x: Any) -> Array:
-        """Whether neither NaN nor infinite."""
-        return self.xp.isfinite(x.high)
-
-    def sqrt(self, x: Any) -> Any:
-        """The square root of what is positive."""
-        near = self.xp.sqrt(x.high)
-        root = Number(self.xp, near)
-        rest = x - root * root
-        return x._sum(near, rest.high / (2.0 * near))
-
-    def root(self, x: Any) -> Any:
-        """The square root, zero and its derivative where x is zero; infinity's is infinite."""
-        positive = (x.high > 0.0) & self.xp.isfinite(x.high)
-        near = self.sqrt(self.where(positive, x, 1.0))
-        return self.where(positive, near, x.high * 1.0)
-
-    def abs(self, x: Any) -> Any:
-        """The absolute value."""
-        return self.where(x.high < 0, -x, x)
-
-    def sum(self, x: Any, axis: int = 0) -> Any:
-        """The sum of a vector, in pairs of elements; or over the last axis of a matrix."""
-        before = (...,) if axis else ()
-        odd: Any = None
-        while x.shape[axis] > 1:
-            half, count = x.shape[axis] // 2, x.shape[axis]
-            if count % 2:
-                last = x[(*before, count - 1)]
-                odd = last if odd is None else odd + last
-            x = x[(*before, slice(half))] + x[(*before, slice(half, 2 * half))]
-        total = x[(*before, 0)]
-        return total if odd is None else total + odd
-
-    def max(self, x: Any) -> Any:
-        """The largest, in the base format."""
-        return self.number(self.xp.max(x.high))
-
-    def any(self, condition: Array) -> Array:
-        """Whether any is true."""
-        return self.xp.any(condition)
-
-    def floor(self, x: Any) -> Any:
-        """The largest whole number that is no larger."""
-        floor, near = self.xp.floor, self.xp.floor(x.high)
-        return x._sum(near, self.xp.where(near >= x.high, floor(x.rest), 0.0))
-
-    def int32(self, x: Any) -> Array:
-        """Whole numbers with the lower 32 bits alone, which high and low parts of float32 may have beyond its ends."""
-        if base(self.xp).row is None:
-            return self.xp.int32(x.high)
-        upper = self.xp.floor(x.high / 2.0**16)
-        return self.xp.shift_left(self.xp.int32(upper), 16) + self.xp.int32(x.high - upper * 2.0**16 + x.low)
-
-    def stop_gradient(self, x: Any) -> Any:
-        """The same value, of which no gradient is asked."""
-        return x.parts(self.xp.stop_gradient)
-
-    def rounded(self, x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype."""
-        return self.number(self.xp.rounded(self.number(x).high, dtype))
-
-    def take(self, x: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
-        return x.parts(lambda part: self.xp.take(part, index))
-
-    def stack(self, numbers: Sequence[Any]) -> Any:
-        """Numbers as a vector."""
-        first, *others = map(self.number, numbers)
-        return first.parts(lambda *parts: self.xp.stack(parts), *others)
-
-    def mask(self, active: tuple[bool, ...]) -> Array:
-        """Bools as a vector."""
-        return self.xp.mask(active)
-
-    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """The same numbers in another shape."""
-
-        def change(part: Any) -> Any:
-            return self.xp.reshape(part, shape)
-
-        return x.parts(change) if hasattr(x, "parts") else change(x)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.numerics import Array
-from gradxform.numerics.double_double import Exact, Number
+from gradxform.numerics.double_double import Number
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import base
 from gradxform.numerics.widening import wide
 

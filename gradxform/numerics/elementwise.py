@@ -8,7 +8,8 @@ from typing import Any
 
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics.blending import Blending
-from gradxform.numerics.double_double import Exact, Number, Pair, two_sum
+from gradxform.numerics.double_double import Number, Pair, two_sum
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.ranged import Ranged, Space, powers, settled
 from gradxform.numerics.rescale import by_parts

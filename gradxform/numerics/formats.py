@@ -32,7 +32,7 @@ class Format(NamedTuple):
     """The least unit of a norm, whose inverse is a normal number; see `most`."""
     most: float
     row: int | None
-    """How many numbers are added at a time, so that their sum is right to some 44 bits; None for any number of them."""
+    """How many numbers are added at a time, see `rows.py`; None for any number of them."""
 
     @property
     def base(self) -> float:
@@ -70,7 +70,7 @@ _SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 _DOUBLE = frozenset({"float64", "complex128"})
 
 FLOAT64 = Format("float64", _DOUBLE, 53, 26, 2.0**-900, 600, 2.0**-1022, 2.0**1000, None)
-FLOAT32 = Format("float32", _SINGLE, 24, 12, 2.0**-78, 72, 2.0**-126, 2.0**120, 64)
+FLOAT32 = Format("float32", _SINGLE, 24, 12, 2.0**-78, 72, 2.0**-126, 2.0**120, 2**12)
 
 
 def base(xp: Any) -> Format:

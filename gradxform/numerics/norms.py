@@ -2,22 +2,30 @@
 
 A float32 number squared fits float64 without loss of range, so the 2-norm of narrow leaves is one sum. Other orders,
 64-bit leaves, and all leaves where there is no float64, are measured in units near the largest element. No dimension
-is merged (but where rows of float32 numbers are added, on one device), nothing is concatenated but
-the numbers found, and no value is looked at: a mesh adds up what lies on each device, and a compiler makes one pass.
+is merged and nothing is concatenated but the numbers found (but where there is no float64, on one device), and no value
+is looked at: a mesh adds up what lies on each device, and a compiler makes one pass.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.numerics import Array, dtype_name, is_complex
-from gradxform.numerics.double_double import Exact, Number, Pair
+from gradxform.numerics.double_double import Number, Pair
 from gradxform.numerics.elementary import power
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.formulas import equal
+from gradxform.numerics.packing import alike, matrix, pieces, vector
+from gradxform.numerics.rows import sum_along
 from gradxform.numerics.sums import Axes, adder, in_units, length, root, total, total_squares
+
+_SHORT = {"float16", "bfloat16"}
+"""Dtypes whose elements have squares in float32."""
 
 
 class _Sum(NamedTuple):
@@ -34,14 +42,43 @@ def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: fl
 
     `namespace_of` has the namespace where a leaf lies: there it is summed, and the sums go to where the first one is.
     """
-    xp = namespace_of(leaves[0])
-    sums = [_sum(namespace_of(leaf), leaf, None, ord) for leaf in leaves]
-    high = xp.stack([found.high for found in sums])
+    xp, spaces = namespace_of(leaves[0]), [namespace_of(leaf) for leaf in leaves]
     double = any(_is_paired(xp, leaf) for leaf in leaves)
+    if all(base(space) is not FLOAT64 for space in spaces):
+        return _rooted(xp, _together(xp, spaces, leaves, ord), ord, double)
+    sums = [_sum(space, leaf, None, ord) for space, leaf in zip(spaces, leaves, strict=True)]
+    high = xp.stack([found.high for found in sums])
     low = xp.stack([found.low for found in sums]) if double else 0.0
     units = [1.0 if found.unit is None else found.unit for found in sums]
     measured = any(found.unit is not None for found in sums)
     return _rooted(xp, _Sum(high, low, xp.stack(units) if measured else None), ord, double)
+
+
+def _together(xp: Any, spaces: Sequence[Any], leaves: Sequence[Array], ord: float) -> _Sum:
+    """The sums of leaves in pairs of float32: of small ones of one size together, as the rows of a matrix."""
+    groups = alike(leaves)
+    matrices = [matrix(spaces[places[0]], [leaves[i] for i in places]) for places in groups]
+    sums = [_of_rows(spaces[places[0]], rows, ord) for places, rows in zip(groups, matrices, strict=True)]
+
+    def column(parts: Sequence[Any]) -> Array:
+        return vector(xp, parts, groups)
+
+    high = column([found.high for found in sums])
+    if ord == math.inf:
+        return _Sum(high, 0.0, None)
+    return _Sum(high, column([found.low for found in sums]), column([found.unit for found in sums]))
+
+
+def _of_rows(xp: Any, rows: Array, ord: float) -> _Sum:
+    """The sums of rows; of a long one in pieces, each of which needs memory for copies while it is summed."""
+    cut = pieces(rows)
+    if len(cut) == 1 or ord == math.inf:
+        return _sum(xp, rows, (1,), ord)
+    sizes = _sizes(xp, rows, (1,), ord)
+    found = [_sum(xp, piece, (1,), ord, sizes) for piece in cut]
+    parts = [[xp.reshape(one, (-1,)) for one in some] for some in ([f.high for f in found], [f.low for f in found])]
+    whole = sum_along(Number(xp, *map(xp.concat, parts)), 0)
+    return _Sum(whole.high, whole.rest, found[0].unit)
 
 
 def norm_over(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array | Pair:
@@ -54,29 +91,51 @@ def _is_paired(xp: Any, leaf: Array) -> bool:
     return dtype_name(leaf) in base(xp).paired
 
 
-def _sum(xp: Any, leaf: Array, axes: Axes, ord: float) -> _Sum:
+def _sizes(xp: Any, leaf: Array, axes: Axes, ord: float) -> list[Array]:
+    """The largest sizes that the unit is made of: of both parts of complex numbers for the 2-norm."""
+    still = xp.stop_gradient(leaf)
+    if ord == 2:
+        return [xp.max_over(xp.abs(part), axes) for part in _parts(xp, still)]
+    return [_largest(xp, still, axes)]
+
+
+def _sum(xp: Any, leaf: Array, axes: Axes, ord: float, sizes: list[Array] | None = None) -> _Sum:
+    """The sum of powers; of a piece of what has larger sizes than its own, if they are given."""
     double, add = _is_paired(xp, leaf), adder(xp, axes)
     if ord == 2:
         parts = _parts(xp, leaf)
         if not double:
             squares = [add(part * part) for part in parts]
             return _Sum(squares[0] if len(squares) == 1 else squares[0] + squares[1], 0.0, None)
-        sizes = [xp.max_over(xp.abs(xp.stop_gradient(part)), axes) for part in parts]
+        sizes = _sizes(xp, leaf, axes, ord) if sizes is None else sizes
         unit = _unit(xp, sizes[0] if len(sizes) == 1 else _larger(xp, *sizes))
-        return _Sum(*total_squares(xp, [part * (1.0 / unit) for part in parts], add)[:2], unit)
+        inverse, short = 1.0 / unit, dtype_name(leaf) in _SHORT
+        high, low, _ = total_squares(xp, [part * inverse for part in parts], add, short)
+        return _Sum(_or_infinite(xp, high, [size * inverse for size in sizes]), low, unit)
     if ord == math.inf:
         return _Sum(_largest(xp, leaf, axes), 0.0, None)
     size = sizes_of(xp, leaf)
     if ord == 1 and not double:
         return _Sum(add(size), 0.0, None)
-    largest = _largest(xp, xp.stop_gradient(leaf), axes)
+    (largest,) = _sizes(xp, leaf, axes, ord) if sizes is None else sizes
     unit = _unit(xp, largest) if ord == 1 else _within(xp, xp.where(_is_size(xp, largest), largest, 1.0))
     if base(xp) is not FLOAT64:
         size = Exact(xp).number(size)
         powers = size.times(1.0 / unit) if ord == 1 else power(size / unit, ord)
     else:
         powers = size * (1.0 / unit) if ord == 1 else (size / unit) ** ord
-    return _Sum(*total(xp, powers, add)[:2], unit) if double else _Sum(add(powers), 0.0, unit)
+    if not double:
+        return _Sum(add(powers), 0.0, unit)
+    high, low, _ = total(xp, powers, add)
+    return _Sum(_or_infinite(xp, high, [largest]), low, unit)
+
+
+def _or_infinite(xp: Any, high: Array, sizes: Sequence[Array]) -> Array:
+    """A sum, infinite or NaN where a size is: of infinity, products of halves in pairs of float32 make NaN."""
+    if base(xp) is FLOAT64:
+        return high
+    known = functools.reduce(operator.add, sizes)
+    return xp.where(xp.isfinite(known), high, known)
 
 
 def _largest(xp: Any, leaf: Array, axes: Axes) -> Array:
@@ -100,7 +159,7 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
         if ord not in (1, math.inf):
             found = _root_of_pair(xp, found, ord)
     unit = 1.0 if sums.unit is None else sums.unit
-    return in_units(xp, found, unit + xp.zeros_like(xp.stop_gradient(high)))
+    return in_units(xp, found, unit + xp.zeros_like(xp.stop_gradient(high)), ord in (1, 2))
 
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:

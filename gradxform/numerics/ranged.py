@@ -16,6 +16,7 @@ from gradxform.numerics import Array
 from gradxform.numerics.double_double import Number, Pair
 from gradxform.numerics.elementary import Functions, expm1, log, power
 from gradxform.numerics.formats import FLOAT64, base
+from gradxform.numerics.rows import sum_along
 from gradxform.numerics.widening import wide
 
 BITS, BASE = FLOAT64.bits, FLOAT64.base
@@ -84,12 +85,12 @@ class Ranged:
     def __mul__(self, other: Any) -> Ranged:
         """The product."""
         other = self._of(other)
-        return Ranged(self.xp, self.pair * other.pair, self.exponent + other.exponent)
+        return Ranged(self.xp, self.pair.product(other.pair), self.exponent + other.exponent)
 
     def __truediv__(self, other: Any) -> Ranged:
         """The quotient."""
         other = self._of(other)
-        return Ranged(self.xp, self.pair / other.pair, self.exponent - other.exponent)
+        return Ranged(self.xp, self.pair.quotient(other.pair), self.exponent - other.exponent)
 
     def __pow__(self, exponent: float) -> Ranged:
         """A power, in float64, or in pairs of float32: of a number that is not far from one."""
@@ -215,16 +216,23 @@ class Space(Functions):
         """The numbers from zero."""
         return self.number(self.xp.arange(count))
 
+    def sum(self, x: Any, axis: int = 0) -> Any:
+        """The sum of a vector, or over an axis; of pairs of float32, in the unit of the largest."""
+        if base(self.xp) is FLOAT64:
+            return super().sum(x, axis)
+        unit = self.xp.max_over(x.exponent, (axis,))
+        return Ranged(self.xp, sum_along(x.at(unit), axis), unit)[((...,) if axis else ()) + (0,)]
+
     def max(self, x: Any) -> Any:
         """The largest, in the base format."""
         unit = self.xp.max(x.exponent)
         return Ranged(self.xp, Number(self.xp, self.xp.max(x.at(unit).high)), unit)
 
     def rounded(self, x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype; to float64 at any size, and in pairs of float32 as it is."""
+        """To the nearest number of a dtype; of the base format at any size, and of float64 in pairs as it is."""
         x = self.number(wide(self.xp, x) if isinstance(x, (int, float)) else x)
-        if dtype == "float64":
-            return near_one(self.xp, Number(self.xp, x.high), x.exponent) if base(self.xp) is FLOAT64 else x
+        if dtype in (base(self.xp).name, "float64"):
+            return near_one(self.xp, Number(self.xp, x.high), x.exponent) if dtype == base(self.xp).name else x
         return self.number(self.xp.rounded(settled(x), dtype))
 
 
@@ -236,11 +244,13 @@ def powers(value: Ranged) -> tuple[Number, Array, Array]:
     near = Ranged(value.xp, value.pair, value.exponent)  # whose pair is between the format's `near` and its inverse
     where, size, sixth = value.xp.where, value.xp.abs(near.exponent), base(value.xp).bits // 6
 
+    beyond = [size > least for least in (0.5, 1.5, 2.5, 3.5)]
+
     def power(*by_size: int) -> Array:
         """A power of two for exponents of zero, one, two, three and more, in sixths of the unit's bits."""
-        zero, one, two, three, more = (2.0 ** (sixth * n) for n in by_size)
-        large = where(size < 2.5, two, where(size < 3.5, three, more))
-        found = where(size < 0.5, zero, where(size < 1.5, one, large))
+        found = 1.0
+        for there, before, n in zip(beyond, by_size, by_size[1:], strict=False):
+            found = found if n == before else where(there, 2.0 ** (sixth * n), found)
         return where(near.exponent < 0.0, 1.0 / found, found)
 
     return near.pair.times(power(0, 4, 4, 4, 4)), power(0, 2, 8, 7, 10), power(0, 0, 0, 7, 10)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name, is_complex
@@ -17,12 +19,33 @@ def times(xp: Any, leaf: Array, factor: Array) -> Array:
     return xp.where(equal(factor, 1.0), leaf, product)
 
 
+def parts_of(spaces: Sequence[Any], factors: Sequence[Any]) -> list[tuple[Array, ...]]:
+    """For each leaf whether its factor is one, and the parts of it; from vectors, or from 0-d numbers for all."""
+    vectors = [spaces[0].float64(factor) for factor in factors]
+    vectors = [functools.reduce(operator.and_, [equal(vector, 1.0) for vector in vectors]), *vectors]
+    return [
+        tuple(xp.take(vector, i) if len(vector.shape) else vector for vector in vectors) for i, xp in enumerate(spaces)
+    ]
+
+
+def times_parts(xp: Any, leaf: Array, one: Array, *parts: Array) -> Array:
+    """A leaf times the parts of its factor, rounded once; where the factor is one, the leaf's own bits."""
+
+    def product(x: Array) -> Array:
+        return xp.cast(functools.reduce(operator.mul, parts, xp.float64(x)), dtype_name(x))
+
+    return xp.where(one, leaf, by_parts(xp, product, leaf))
+
+
 def by_number(xp: Any, leaf: Array, factor: float) -> Array:
     """A leaf times a Python number, in as many steps as the base format needs to hold its size."""
     step = math.ldexp(1.0, 100 if abs(factor) > 1.0 else -100)
     while base(xp) is not FLOAT64 and is_extreme(factor) and math.isfinite(factor):
         leaf, factor = times(xp, leaf, xp.float64(step)), factor / step
-    return times(xp, leaf, xp.float64(factor))
+    if base(xp) is FLOAT64 or factor == 1.0:
+        return times(xp, leaf, xp.float64(factor))
+    by = xp.float64(factor)
+    return by_parts(xp, lambda part: xp.cast(xp.float64(part) * by, dtype_name(part)), leaf)
 
 
 def is_extreme(factor: float) -> bool:

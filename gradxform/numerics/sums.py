@@ -1,9 +1,7 @@
 """Sums, roots and absolute values in twice the precision of the base format.
 
 Numbers are cut at one place, near the last digit of their sum: the upper parts add up without rounding, and the lower
-parts are too small for theirs to matter. That holds for 2^26 numbers of float64 and more; of float32, rows of
-`Format.row` numbers are added at a time, axis by axis: eight operations on arrays of the leaf's size, sixteen for
-squares, four of which are alive at a time; and a sixty-fourth of that for the sums of the rows.
+parts are too small for theirs to matter. That holds for 2^26 numbers of float64 and more; for float32 see `rows.py`.
 
 Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
 short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.
@@ -17,10 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name
-from gradxform.numerics.double_double import Exact, Number, Pair, is_nothing, two_sum
+from gradxform.numerics.double_double import Number, Pair, is_nothing
 from gradxform.numerics.elementwise import in_range
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.ranged import Ranged, Space, evaluate, in_base
+from gradxform.numerics.rows import finite, square, sum_along
 from gradxform.numerics.widening import wide
 
 Axes = tuple[int, ...] | None
@@ -58,29 +58,10 @@ def adder(xp: Any, axes: Axes) -> Adder:
         if not isinstance(values, Number):
             return xp.sum_over(values, axes)
         if axes is None:
-            return _along(values.parts(lambda part: xp.reshape(part, (-1,))), 0)[0]
-        return functools.reduce(_along, axes, values)
+            return sum_along(values.parts(lambda part: xp.reshape(part, (-1,))), 0)[0]
+        return functools.reduce(sum_along, axes, values)
 
     return add
-
-
-def _along(values: Number, axis: int) -> Number:
-    """The sum over an axis, kept as one: of rows, and of their sums."""
-    xp, shape = values.xp, tuple(values.shape)
-    axis, row = axis % len(shape), base(values.xp).row
-    if row is None or shape[axis] <= row:
-        return Number(xp, *_cut(values, lambda part: xp.sum_over(part, (axis,)), signed=True)[:2])
-    before, count = (slice(None),) * axis, shape[axis] // row
-    rows = values[(*before, slice(count * row))]
-    rows = _along(rows.parts(lambda part: xp.reshape(part, (*shape[:axis], count, row, *shape[axis + 1 :]))), axis + 1)
-    found = _along(rows.parts(lambda part: xp.reshape(part, (*shape[:axis], count, *shape[axis + 1 :]))), axis)
-    return _plus(found, _along(values[(*before, slice(count * row, None))], axis)) if shape[axis] % row else found
-
-
-def _plus(one: Number, other: Number) -> Number:
-    """The sum; infinite where one is."""
-    found = one + other
-    return Number(one.xp, *_finite(one.xp, one.high + other.high, found.high, found.low)[:2])
 
 
 def total(xp: Any, values: Array | Number, add: Adder) -> Pair:
@@ -106,31 +87,29 @@ def total_products(xp: Any, first: Array, second: Array | Pair, add: Adder) -> P
     if isinstance(second, Pair):
         second = in_range(xp, second)
         found = total_products(xp, first, second.high, add)
-        return _finite(xp, found.high, found.high, found.low + add(first * second.low))
+        return finite(xp, found.high, found.high, found.low + add(first * second.low))
     a, b = xp.high_half(first), xp.high_half(second)
     upper = total_signed(xp, a * b, add)
-    return _finite(xp, add(first * second), upper.high, upper.low + add((first - a) * b + first * (second - b)))
+    return finite(xp, add(first * second), upper.high, upper.low + add((first - a) * b + first * (second - b)))
 
 
-def total_squares(xp: Any, parts: Sequence[Array], add: Adder) -> Pair:
-    """The sum of the squares of numbers, and what is lost when it is rounded.
+def total_squares(xp: Any, parts: Sequence[Array], add: Adder, short: bool = False) -> Pair:
+    """The sum of the squares of numbers, and what is lost when it is rounded; short numbers have half of the digits.
 
     The squares that are cut are those of halves of the numbers' digits, which are exact: a compiler that fuses
     multiplication and addition in one place and not in another changes nothing.
     """
-    heads = [xp.high_half(part) for part in parts]
-    rests = [part - head for part, head in zip(parts, heads, strict=True)]
     if base(xp).row is None:
-        both = zip(parts, heads, rests, strict=True)
-        squares = [Number(xp, head * head, rest * (part + head)) for part, head, rest in both]
-    else:  # three products, each of them exact
-        squares = [Number(xp, head * head, rest * rest) for head, rest in zip(heads, rests, strict=True)]
-        squares += [Number(xp, 2.0 * head * rest) for head, rest in zip(heads, rests, strict=True)]
-    totals = [Number(xp, *total(xp, square, add)[:2]) for square in squares]
+        heads = [xp.high_half(part) for part in parts]
+        both = zip(parts, heads, strict=True)
+        squares = [Number(xp, head * head, (part - head) * (part + head)) for part, head in both]
+    else:
+        squares = [square(xp, part, short) for part in parts]
+    totals = [Number(xp, *total(xp, each, add)[:2]) for each in squares]
     if len(totals) == 1:
         return Pair(totals[0].high, totals[0].low)
-    upper, found = [number.high for number in totals[: len(parts)]], functools.reduce(operator.add, totals)
-    return _finite(xp, functools.reduce(operator.add, upper), found.high, found.low)
+    upper, found = [number.high for number in totals], functools.reduce(operator.add, totals)
+    return finite(xp, functools.reduce(operator.add, upper), found.high, found.low)
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:
@@ -140,11 +119,11 @@ def root(xp: Any, squares: Array | Pair) -> Pair:
     return Pair(found.high, found.rest)
 
 
-def in_units(xp: Any, found: Pair, unit: Array) -> Pair:
-    """A pair times positive numbers: exactly for powers of two, else rounded as a product is."""
+def in_units(xp: Any, found: Pair, unit: Array, exact: bool = True) -> Pair:
+    """A pair times positive numbers: exactly for powers of two, and in float64 rounded as a product is."""
     space = Space(xp)
     by = space.number(unit)
-    if base(xp) is FLOAT64:
+    if exact or base(xp) is FLOAT64:
         value = Ranged(xp, Number(xp, found.high, found.low).times(by.high), by.exponent)
     else:
         value = space.number(found) * by
@@ -171,13 +150,6 @@ def _cut(values: Number, add: Adder, signed: bool) -> Pair:
     plain = add(high)
     grid = xp.stop_gradient(4.0 * (add(xp.abs(high)) if signed else plain))
     whole = xp.stop_gradient(high)
-    upper = xp.stop_gradient(((xp.high_half(whole) if base(xp).row is None else whole) + grid) - grid)
+    upper = xp.stop_gradient((xp.high_half(whole) + grid) - grid)
     lower = high - upper
-    return _finite(xp, plain, add(upper), add(lower if is_nothing(values.low) else lower + values.low))
-
-
-def _finite(xp: Any, plain: Array, upper: Array, lower: Array) -> Pair:
-    """The sum of two parts as a pair; the plain sum where a part has left the range of the base format."""
-    high, low = two_sum(upper, lower)
-    sound = xp.isfinite(high)
-    return Pair(xp.where(sound, high, plain), xp.where(sound, low, 0.0))
+    return finite(xp, plain, add(upper), add(lower if is_nothing(values.low) else lower + values.low))

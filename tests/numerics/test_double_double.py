@@ -17,7 +17,8 @@ from gradxform.backend.lookup import backend
 from gradxform.core import extended
 from gradxform.numerics import random as threefry
 from gradxform.numerics import sums
-from gradxform.numerics.double_double import Exact, Number, Pair
+from gradxform.numerics.double_double import Number, Pair
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.ranged import Ranged, Space, evaluate, in_base, powers, settled
 from gradxform.proof import extended as oracle
 

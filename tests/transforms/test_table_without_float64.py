@@ -10,7 +10,7 @@ from typing import Any
 import optree
 import pytest
 from support import ROOT, assert_right, each_transform_once
-from without_float64 import indexing, of_the_standard, of_torch, refusing
+from without_float64 import indexing, of_mps, of_the_standard, of_torch, refusing
 
 from gradxform.proof import parity, rows
 from gradxform.proof.cases import ordinary_and_hard
@@ -46,8 +46,13 @@ def test_right_numbers_in_pytorch_quickly(expression: str, monkeypatch: pytest.M
     _in_pytorch(row, "bfloat16", monkeypatch)
 
 
-def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, mode = ordinary_and_hard(row, dtype), of_torch(monkeypatch)
+@pytest.mark.parametrize("row", each_transform_once(rows.ROWS, REASON))
+def test_right_numbers_of_small_leaves_together_in_pytorch(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_pytorch(row, "float32", monkeypatch, of_mps)
+
+
+def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch, device: Any = of_torch) -> None:
+    group, mode = ordinary_and_hard(row, dtype), device(monkeypatch)
     inner = parity.runner(row.tx, "torch", "eager")
 
     def run(steps: Any, params: Any) -> Any:

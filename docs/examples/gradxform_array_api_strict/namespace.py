@@ -58,6 +58,11 @@ def stack(numbers: Any) -> Any:
     return strict.stack([float64(number) for number in numbers])
 
 
+def concat(vectors: Any) -> Any:
+    """Vectors as one."""
+    return strict.concat(vectors)
+
+
 def take(vector: Any, index: Any) -> Any:
     """Some numbers of a vector."""
     return strict.take(vector, strict.asarray(index), axis=0) if isinstance(index, tuple) else vector[index, ...]
