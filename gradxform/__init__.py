@@ -17,6 +17,7 @@ from gradxform.core.parse import parse
 from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.functions.convert import from_numpy, to_numpy
+from gradxform.functions.from_torch import rename_from_torch
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
@@ -89,6 +90,7 @@ __all__ = [
     "pcgrad",
     "per_example_clip_global_norm",
     "per_example_clip_norm",
+    "rename_from_torch",
     "reverse_gradient",
     "scale",
     "scale_by_schedule",

@@ -97,12 +97,14 @@ SLOW = {
     r"test_primitives\.py::test_many_leaves(_of_few_sizes.*)?\[.*(jax|tensorflow-compiled)": XLA,
     r"test_primitives\.py::test_(unknown_ranks|a_nan_under_tensorflows_xla|large_leaves_under_tensorflows_xla)": TRACES,
     # --- pages
-    r"test_docs\.py::test_a_.*\[docs/(extending|guides/[jk]|how-to/(exploding|change|same|train|your-own))": PAGES,
+    r"test_docs\.py::test_a_.*\[docs/(extending|guides/[jk]|how-to/(exploding|change|move|same|train|your-own))": PAGES,
     r"test_examples(_training)?\.py::(?!test_(a_page|a_lambda|case_10s|keras_ref|the_libraries_c|torch_ref))": TRAINS,
     r"test_tests_page\.py": "collects the whole suite in a process of its own",
     r"test_migrating\.py::test_what_theirs_does_otherwise": "calls every function of other libraries on the hard cases",
     r"test_migration\.py::.*\[(Where do the numbers differ|I use model\.compile)": LARGE,
     r"test_migration\.py::test_(the_sum_over_the_replicas|the_loss_falls)": TRAINS,
+    # --- programs
+    r"test_move_from_torch\.py::test_a_run": TRAINS,
     # --- transforms
     r"test_table_plain\.py::test_right_numbers_without_fast_paths_compiled": PLAIN,
     r"test_table_plain\.py::test_right_numbers_without_fast_paths\[.*-jax\]": EAGER,

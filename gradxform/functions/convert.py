@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
+from gradxform.functions.renaming import Rename, axes_that_fit, renamed
 from gradxform.numerics import Array
 
 
@@ -74,7 +76,7 @@ def _values(what: str, path: str, leaf: Any) -> Any:
     return found
 
 
-def from_numpy(state: Any, like: Any) -> Any:
+def from_numpy(state: Any, like: Any, rename: Rename | None = None) -> Any:
     """A state that was saved, or made in another framework, as one to go on with here.
 
     The leaves find their places by their paths: a nested dict and one whose keys are joined by "/" are alike, and so
@@ -85,14 +87,19 @@ def from_numpy(state: Any, like: Any) -> Any:
         like: the state to take the place of, such as the ``tx.init(params)`` of the same transformation here: it gives
             the structure, the framework, the dtypes and the devices. Or one array, for a state of the same structure in
             its framework and on its device.
+        rename: a function of a parameter's path, without what precedes it in a state, and its NumPy array. It returns
+            a dict from new paths to new arrays: one, several if the array is split, or none to leave it out. Counts and
+            other fields of a state stay as they are. For PyTorch's names there is `rename_from_torch`.
 
     Returns:
         A tree of arrays of the framework of `like`.
 
     Raises:
-        TypeError: a `like` without arrays while the state has some; a leaf that is no array.
+        TypeError: a `like` without arrays while the state has some; a leaf that is no array; a `rename` that returns no
+            dict.
         ValueError: leaves that only one of the two has, that differ in shape, or whose values the dtype of `like`
-            cannot hold; names the paths.
+            cannot hold; names the paths, and what they were before `rename`. Two leaves that `rename` leads to one
+            path, or a table with a row for each parameter to be renamed (`per_leaf`).
 
     Example:
         >>> import numpy as np, torch
@@ -101,29 +108,38 @@ def from_numpy(state: Any, like: Any) -> Any:
         >>> _, state = tx.update({"w": np.array([2.0, 4.0])}, tx.init({"w": np.zeros(2)}))
         >>> gx.from_numpy(state, like=tx.init({"w": torch.zeros(2)}))
         TraceState(trace={'w': tensor([2., 4.])})
+        >>> like = tx.init({"kernel": torch.zeros(2)})
+        >>> gx.from_numpy(state, like, rename=lambda path, array: {path.replace("w", "kernel"): array})
+        TraceState(trace={'kernel': tensor([2., 4.])})
 
     Source:
         ``flax.serialization.from_state_dict``.
     """
-    return matched("from_numpy", state, like)
+    return matched("from_numpy", state, like, rename)
 
 
-def matched(what: str, state: Any, like: Any) -> Any:
+def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> Any:
     """A state in the place of another, for an adapter whose name errors begin with."""
     given = _opened(what, state)
+    old: dict[str, str] = {}
     backend, (likes, structure) = lookup.opened(like)
     if backend is None:
         if given:
             raise TypeError(f"{what}: like has no arrays ({like!r:.80}), and the state has {_some(list(given))}")
         return like
+    if rename is not None:
+        if likes[0] is like:
+            raise TypeError(f"{what}: rename needs a like with paths, such as tx.init(params), not one array")
+        arrays = {path: _values(what, path, leaf) for path, leaf in given.items()}
+        given, old = renamed(what, arrays, like, rename)
     if len(likes) == 1 and likes[0] is like:
         own, (leaves, structure) = lookup.opened(state)
         new = [None if leaf is None else backend.placed(_values(what, "", leaf), like) for leaf in leaves]
         return state if own is None else own.unflatten(structure, new)
     paths = backend.paths(like)
     places = list(zip(paths, likes, strict=True))
-    _check_paths(what, list(given), [path for path, leaf in places if leaf is not None])
-    new = [None if leaf is None else _like(what, backend, path, given[path], leaf) for path, leaf in places]
+    _check_paths(what, list(given), [path for path, leaf in places if leaf is not None], old)
+    new = [None if leaf is None else _like(what, backend, path, given[path], leaf, old) for path, leaf in places]
     return backend.unflatten(structure, new)
 
 
@@ -138,36 +154,44 @@ def _opened(what: str, state: Any) -> dict[str, Any]:
     return {} if backend is None else _by_path(what, backend.paths(state), leaves)
 
 
-def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str]) -> None:
+def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Mapping[str, str]) -> None:
     missing, strange = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     if missing or strange:
         parts = [
-            f"{what} {_some(paths)}"
+            f"{what} {_some(paths, old)}"
             for what, paths in (("the state lacks", missing), ("like has no", strange))
             if paths
         ]
         raise ValueError(
             f"{what}: {'; '.join(parts)}. like must be the state of the same transformation, for parameters of the "
-            "same paths: tx.init(params)"
+            "same paths: tx.init(params). A function rename leads other paths to them"
         )
 
 
-def _some(paths: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, paths[:5]))
+def _some(paths: Sequence[str], old: Mapping[str, str] = MappingProxyType({})) -> str:
+    shown = ", ".join(_named(path, old) for path in paths[:5])
     return shown + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
-def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array) -> Any:
+def _named(path: str, old: Mapping[str, str]) -> str:
+    """A path, and what it was before it was renamed."""
+    return repr(path) if old.get(path, path) == path else f"{path!r} (from {old[path]!r})"
+
+
+def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: Mapping[str, str]) -> Any:
     """A leaf with the dtype of another, where that is."""
     array, number = _values(what, path, leaf), lookup.owner(like) is None
     shape = () if number else backend.shape(like)
     dtype = np.asarray(like).dtype if number else _dtype((lookup.owner(like) or backend).dtype(like))
     if array.shape != shape:
-        raise ValueError(f"{what}: the leaf at {path!r} has shape {array.shape}, and like has {shape} there")
+        raise ValueError(
+            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, and like has {shape} there"
+            f"{axes_that_fit(array.shape, shape)}"
+        )
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
         array = array.view(dtype)  # as NumPy loads them
     with np.errstate(all="ignore"):
-        cast = array.astype(dtype) if _kind(array.dtype) == _kind(dtype) else None
+        cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
         raise ValueError(
             f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there, which cannot hold its values"

@@ -1,0 +1,153 @@
+"""PyTorch's names and layouts of parameters as those of Flax and Keras."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gradxform.backend import lookup
+from gradxform.functions.renaming import Rename
+
+Shape = tuple[int, ...]
+Move = Callable[[Any], Any]
+
+_NAMES = {
+    "kernel": "weight",
+    "embedding": "weight",
+    "embeddings": "weight",
+    "scale": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "mean": "running_mean",
+    "var": "running_var",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+"""The last key of a path in Flax or Keras, and in PyTorch."""
+_THIRDS = {"query": 0, "key": 1, "value": 2}
+_OUT = ("out", "attention_output")
+_COLLECTIONS = {"params", "batch_stats"}
+"""Of linen's variables."""
+
+
+def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> Rename:
+    """Make a `rename` for `from_numpy` that leads PyTorch's parameters to those of Flax (nnx, linen) or Keras.
+
+    The names in `params` say what to do, never the shapes alone: the weight that becomes a ``kernel`` is transposed,
+    from (out, in, ...) to (..., in, out); one that becomes an ``embedding``, ``embeddings``, ``scale`` or ``gamma`` is
+    not. That covers Linear, convolutions, Embedding, LayerNorm, BatchNorm with its statistics, GroupNorm and
+    MultiheadAttention, whose joint projection is split into query, key and value, by heads. A path that `params` has
+    too stays as it is. Recurrent layers are not covered, nor are Flax's transposed convolutions unless they have
+    ``transpose_kernel=True``: lead these to their places in a function of your own, which calls this one for others.
+
+    Args:
+        params: the parameters of the new model, of which paths and shapes are read: ``nnx.state(model, nnx.Param)``,
+            linen's variables or those of one collection, a dict ``{v.path: v for v in model.weights}`` of Keras.
+        modules: from the name of a module in PyTorch, ``"encoder.0"``, to the path of its layer, ``"net/encoder_0"``,
+            where they differ; it holds for all inside of the module too, and ``""`` for the whole model.
+
+    Returns:
+        A function of path and array that returns a dict from new paths to arrays.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> params = {"fc": {"kernel": np.zeros((2, 1)), "bias": np.zeros(1)}}
+        >>> rename = gx.rename_from_torch(params, modules={"0": "fc"})
+        >>> rename("0.weight", np.array([[3.0, 4.0]]))
+        {'fc/kernel': array([[3.],
+               [4.]])}
+
+    Source:
+        The layouts of `torch.nn.Linear`, ``flax.nnx.Linear`` and ``keras.layers.Dense``, and of their kind.
+    """
+    places = _places(params)
+    shapes = {path: shape for path, (_, shape) in places.items()}
+    table: dict[str, dict[str, Move]] = {}
+    for path, (place, _) in places.items():
+        for source, move in _sources(path, shapes):
+            table.setdefault(source, {})[place] = move
+    names = sorted((name.replace(".", "/"), new) for name, new in (modules or {}).items())
+
+    def rename(path: str, array: Any) -> dict[str, Any]:
+        path = _in_its_place(path.replace(".", "/"), names)
+        if path.rpartition("/")[2] == "num_batches_tracked":
+            return {}
+        moves = table.get(path, {path: _same})
+        return {new: move(array) for new, move in moves.items()}
+
+    return rename
+
+
+def _places(params: Any) -> dict[str, tuple[str, Shape]]:
+    """The path and the shape of each parameter, by its path without a collection of linen's in front."""
+    backend, (leaves, _) = lookup.opened(params)
+    if backend is None:
+        return {}
+    pairs = zip(backend.paths(params), leaves, strict=True)
+    shapes = {path: tuple(leaf.shape) for path, leaf in pairs if leaf is not None}
+    linen = {path.partition("/")[0] for path in shapes} <= _COLLECTIONS
+    return {path.partition("/")[2] if linen else path: (path, shape) for path, shape in shapes.items()}
+
+
+def _in_its_place(path: str, names: Sequence[tuple[str, str]]) -> str:
+    """A path in the module of the longest name that it begins with."""
+    for old, new in reversed(names):
+        if not old or path == old or path.startswith(f"{old}/"):
+            return f"{new}/{path[len(old) :].strip('/')}".strip("/")
+    return path
+
+
+def _sources(path: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Move]]:
+    """The paths that a parameter may have in PyTorch, each with what is done to the array there."""
+    module, name = _parted(path)
+    attention, part = _parted(module.removesuffix("/"))
+    if name in ("kernel", "bias") and part in (*_THIRDS, *_OUT) and _has_heads(attention, shapes):
+        yield from _of_attention(attention, part, name, shapes[path])
+        return
+    yield path, _same
+    if name in _NAMES and module + _NAMES[name] not in shapes:
+        yield module + _NAMES[name], _transposed if name == "kernel" else _same
+
+
+def _parted(path: str) -> tuple[str, str]:
+    """All up to the last slash, and the key after it."""
+    start, slash, key = path.rpartition("/")
+    return start + slash, key
+
+
+def _has_heads(attention: str, shapes: Mapping[str, Shape]) -> bool:
+    """Whether a module has projections of three axes under the names of an attention."""
+    ranks = {part: len(shapes.get(f"{attention}{part}/kernel", ())) for part in (*_THIRDS, *_OUT)}
+    return all(ranks[part] == 3 for part in _THIRDS) and any(ranks[part] == 3 for part in _OUT)
+
+
+def _of_attention(attention: str, part: str, name: str, shape: Shape) -> Iterator[tuple[str, Move]]:
+    own = {"kernel": "weight"}.get(name, name)
+    move = functools.partial(_in_heads, shape=shape)
+    yield f"{attention}{part}/{own}", move
+    if part in _OUT:
+        yield f"{attention}out_proj/{own}", move
+        return
+    yield f"{attention}in_proj_{own}", functools.partial(_in_heads, shape=shape, third=_THIRDS[part])
+    if own == "weight":  # where keys or values have a width of their own
+        yield f"{attention}{part[0]}_proj_weight", move
+
+
+def _in_heads(array: Any, shape: Shape, third: int | None = None) -> Any:
+    """A projection, or a third of the joint one, from (out, in) to the shape of heads."""
+    if third is not None:
+        rows = len(array) // 3
+        array = array[third * rows : (third + 1) * rows]
+    return array.T.reshape(shape) if array.size == math.prod(shape) else array.T
+
+
+def _transposed(array: Any) -> Any:
+    """From (out, in, ...) to (..., in, out)."""
+    return array.transpose((*range(2, array.ndim), 1, 0)) if array.ndim > 1 else array
+
+
+def _same(array: Any) -> Any:
+    return array
