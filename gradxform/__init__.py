@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gradxform.backend.lookup import adapter, extends, preload
+from gradxform.core import hints
 from gradxform.core.parse import parse
 from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
@@ -115,14 +116,19 @@ preload()
 
 
 def __getattr__(name: str) -> Any:
-    """`gradxform.jax` and its like, imported when they are first used; a backend of one's own as well."""
+    """`gradxform.jax` and its like, imported when they are first used; a backend of one's own as well.
+
+    Of a name that other libraries have, or of a typo, the error says the name here.
+    """
     if name in ("jax", "keras", "mlx", "numpy", "tensorflow", "torch"):
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")
-    if not name.startswith("_") and extends(name):
+    if name.startswith("_"):
+        raise AttributeError(f"module 'gradxform' has no attribute {name!r}")
+    if extends(name):
         return adapter(name)
-    raise AttributeError(f"module 'gradxform' has no attribute {name!r}")
+    raise hints.no_attribute(name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -208,3 +208,11 @@ def parameter(gradient: Any, dtype: Any = None) -> Any:
     made = torch.nn.Parameter(torch.zeros(2) if gradient is None else torch.zeros(gradient.shape, dtype=gradient.dtype))
     made.grad = gradient
     return made
+
+
+def one_sentence(message: str, *words: str) -> None:
+    """An error's message is one line and one sentence of at most 250 characters, and has all these words."""
+    for word in words:
+        assert word in message, message
+    assert len(message) <= 250, message
+    assert "\n" not in message and not re.search(r"[.!?] +[A-Z]", message), message

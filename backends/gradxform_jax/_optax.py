@@ -77,8 +77,8 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     """
     import optax
 
+    as_transformation("jax.freeze", optimizer, where, "gx.jax.freeze(optimizer, where)")
     check("freeze", where)
-    as_transformation("jax.freeze", optimizer)
 
     def labels(tree: Any) -> Any:
         view = flat_view(tree)

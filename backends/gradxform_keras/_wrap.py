@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
+from gradxform.backend.misplaced import instead, short
 from gradxform.core.foreign import as_transformation
 from gradxform_keras._optimizer import Transforming, remade
 
@@ -54,7 +55,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
     Source:
         The ``clipnorm``, ``global_clipnorm`` and ``clipvalue`` of Keras's optimizers.
     """
-    tx = as_transformation("keras.wrap", tx)
+    tx = as_transformation("keras.wrap", tx, optimizer, "gx.keras.wrap(optimizer, tx)")
     if keras.backend.backend() not in _BACKENDS:
         raise RuntimeError(
             f"keras.wrap: Keras's backend is {keras.backend.backend()!r}, which does not train; set KERAS_BACKEND to "
@@ -83,8 +84,8 @@ def _checked(optimizer: Any) -> Any:
         optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"keras.wrap: an optimizer of Keras 3 is wanted, got {optimizer!r:.80} of type "
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+            f"keras.wrap: an optimizer of Keras 3 is wanted, got {short(optimizer)} of type "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}{instead(optimizer)}"
         )
     if isinstance(optimizer, Transforming):
         raise TypeError(

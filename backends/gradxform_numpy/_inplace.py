@@ -42,7 +42,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     Source:
         The in-place clipping of PyTorch, `torch.nn.utils.clip_grad_norm_`, for NumPy.
     """
-    tx = as_transformation("numpy.apply_", tx)
+    tx = as_transformation("numpy.apply_", tx, tree, "gx.numpy.apply_(tx, gradients)")
     if tx.stateful and state is None:
         raise TypeError(f"{tx!r} keeps a state: call state = tx.init(params) first, then apply_(tx, tree, state)")
     leaves, structure = backend.flatten(tree)

@@ -53,7 +53,7 @@ def apply(
     Source:
         The processing step between ``compute_gradients`` and ``apply_gradients`` in TensorFlow's own documentation.
     """
-    tx = as_transformation("tensorflow.apply", tx)
+    tx = as_transformation("tensorflow.apply", tx, grads_and_vars, "gx.tensorflow.apply(tx, grads_and_vars)")
     if tx.stateful:
         raise TypeError(
             f"tensorflow.apply takes a stateless transformation, and {tx!r} keeps a state: use "

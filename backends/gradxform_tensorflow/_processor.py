@@ -63,7 +63,8 @@ class GradientProcessor(tf.Module):
     def __init__(self, tx: GradientTransformation, variables: Iterable[Any], name: str | None = None) -> None:
         """Makes the variables of the first state."""
         super().__init__(name=name)
-        self.tx = as_transformation("tensorflow.GradientProcessor", tx)
+        call = "gx.tensorflow.GradientProcessor(tx, variables)"
+        self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         self._step: _Step | None = None
         self._slots = _Slots(variables)
         first = stateful.first(self.tx, self._slots.likes, self._slots.keys, self._slots.paths)

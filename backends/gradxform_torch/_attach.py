@@ -62,7 +62,8 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
     Source:
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
-    return Attached(bare(optimizer), as_transformation("torch.attach", tx))
+    tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
+    return Attached(bare(optimizer), tx)
 
 
 class Attached:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gradxform.backend.misplaced import instead, short
 from gradxform_torch._parameters import Named
 
 _OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
@@ -50,8 +51,8 @@ def bare(optimizer: Any) -> torch.optim.Optimizer:
         found = found.optimizer
     if not isinstance(found, torch.optim.Optimizer):
         raise TypeError(
-            f"torch.attach: an optimizer of torch.optim is wanted, got {optimizer!r:.80} of type "
-            f"{type(optimizer).__name__}"
+            f"torch.attach: an optimizer of torch.optim is wanted, got {short(optimizer)} of type "
+            f"{type(optimizer).__name__}{instead(optimizer)}"
         )
     return found
 

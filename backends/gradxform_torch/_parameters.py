@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation
+from gradxform.backend.misplaced import instead, short
 from gradxform.core import fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
@@ -46,7 +47,8 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
     Source:
         ``optax.GradientTransformation.init``.
     """
-    return started(as_transformation("torch.init", tx), list(_named("torch.init", named_parameters)))
+    tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
+    return started(tx, list(_named("torch.init", named_parameters)))
 
 
 def started(tx: GradientTransformation, named: Named) -> Any:
@@ -85,7 +87,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
     Source:
         `torch.nn.utils.clip_grad_norm_`.
     """
-    tx = as_transformation("torch.apply_", tx)
+    tx = as_transformation("torch.apply_", tx, named_parameters, "gx.torch.apply_(tx, model)")
     if tx.stateful and state is None:
         raise TypeError(
             f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
@@ -191,7 +193,7 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(given, torch.Tensor):
         given = [given]
     if not isinstance(given, Iterable):
-        raise TypeError(f"{what} takes named parameters, a module or parameters, got {given!r}")
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{instead(given)}")
     for i, item in enumerate(given):
         name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
         yield name, parameter
@@ -200,4 +202,4 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {item!r:.100}")
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}")

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gradxform.backend.misplaced import as_leaf, is_iterator, short
 from gradxform.backend.protocol import Backend
 
 FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
@@ -121,6 +122,13 @@ def is_number(leaf: Any) -> bool:
     return isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
 
 
+def holds_arrays(value: Any) -> bool:
+    """Whether a value is an array with axes, or one of Python's containers whose first leaf is an array."""
+    leaf = first_leaf(value)
+    found = None if leaf is None else owner(unwrapped(leaf))
+    return found is not None and (leaf is not value or bool(found.shape(unwrapped(leaf))))
+
+
 def lookup(tree: Any) -> Backend | None:
     """The backend that owns a tree; None if the tree has no leaves.
 
@@ -185,22 +193,33 @@ def _by_engine(tree: Any) -> Backend | None:
             if not leaves:
                 return None
             strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
+            iterator = next(filter(is_iterator, strange), None)
+            if iterator is not None:  # of which JAX warns
+                opaque, container = _located(candidate, tree, iterator), None
+                break
             owners = {found.name for found in map(owner, leaves) if found is not None}
             if not strange and (candidate.name in owners or (candidate.name == "numpy" and not owners)):
                 return candidate
             if owners == {"numpy"} and not strange and container is None:
                 container = candidate
             if strange and (opaque is None or owners):  # one that finds arrays has looked deeper
-                path = candidate.paths(tree)[[leaf is strange[0] for leaf in candidate.flatten(tree)[0]].index(True)]
-                opaque = (path, strange[0])
+                opaque = _located(candidate, tree, strange[0])
     if opaque is None or container is not None:
         return container
     path, leaf = opaque
+    known_as = as_leaf(path, leaf)
+    if known_as is not None:
+        raise TypeError(known_as)
     kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
     raise TypeError(
-        f"the leaf at {path!r} is a {kind} ({leaf!r:.60}), which is no array of an imported framework "
+        f"the leaf at {path!r} is a {kind} ({short(leaf)}), which is no array of an imported framework "
         f"({', '.join(known())}); {_advice(leaf)}"
     )
+
+
+def _located(backend: Backend, tree: Any, leaf: Any) -> tuple[str, Any]:
+    """The path of a leaf, and the leaf."""
+    return backend.paths(tree)[[other is leaf for other in backend.flatten(tree)[0]].index(True)], leaf
 
 
 def _advice(leaf: Any) -> str:

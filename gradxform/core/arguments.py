@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from gradxform.backend.lookup import holds_arrays
+from gradxform.backend.misplaced import instead, short
+
 Scalar = Annotated[Any, "may be a schedule"]
 """A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in.
 
@@ -24,15 +27,28 @@ def number(transform: str, name: str, value: Any) -> Scalar:
     kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
     if isinstance(value, bool) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
         what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
-        raise TypeError(f"{transform}: {name} must be a real number or a 0-d array of them, got {value!r} of {what}")
+        raise TypeError(
+            f"{transform}: {name} must be a real number or a 0-d array of them, got {short(value)} of {what}"
+            + _hint(transform, name, value)
+        )
     if not static(value):
         shape = getattr(value, "shape", ())
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
-            raise ValueError(f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}")
+            raise ValueError(
+                f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}"
+                + _hint(transform, name, value)
+            )
         return value
     if value != value:  # NaN
         raise ValueError(f"{transform}: {name} must not be NaN")
     return _float(transform, name, value)
+
+
+def _hint(transform: str, name: str, value: Any) -> str:
+    """What to write instead, where it can be known."""
+    if holds_arrays(value):
+        return f"; gradients come later: tx = gx.{transform}({name}), then tx(gradients)"
+    return instead(value)
 
 
 def _float(transform: str, name: str, value: Any) -> float:
@@ -114,7 +130,7 @@ def bound(name: str, value: Any) -> Any:
     if value is None or not static(value):
         if value is not None and not hasattr(value, "shape"):
             raise TypeError(
-                f"clip_value: {name} must be a number or an array, got {value!r} of type {type(value).__name__}"
+                f"clip_value: {name} must be a number or an array, got {short(value)} of type {type(value).__name__}"
             )
         return value
     return number("clip_value", name, value)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gradxform.core.source import Source
+from gradxform.core.source import INEXACT, Source
 from gradxform.numerics import Array
+
+FLOATING = "a gradient has a floating-point or complex dtype; cast it, or leave it out with masked(...) or None"
+"""What is said of integers and bools."""
 
 
 def dtypes(source: Source, places: Sequence[int], wanted: frozenset[str], why: str, transform: str = "") -> None:
@@ -16,6 +19,7 @@ def dtypes(source: Source, places: Sequence[int], wanted: frozenset[str], why: s
     for i in places:
         if source.dtypes[i] not in wanted:
             name = f"{transform}: " if transform else ""
+            why = why if source.dtypes[i] in INEXACT else FLOATING
             raise TypeError(f"{name}the gradient at {source.path(i)!r} has dtype {source.dtypes[i]}; {why}")
 
 

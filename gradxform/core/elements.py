@@ -20,7 +20,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
     Raises:
         TypeError: names the transform, the path, the dtype and the reason.
     """
-    checks.dtypes(view.source, view.chosen, REAL, f"{why}. Use masked(...) to leave it out", transform)
+    checks.dtypes(view.source, view.chosen, REAL, f"{why}; use masked(...) to leave it out", transform)
 
 
 def mapped(

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, get_args
 
 import numpy as np
 
+from gradxform.core import calls
 from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
 from gradxform.core.schedule import scheduled
@@ -28,11 +29,21 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            make(*args, **kwargs)  # whose own error names it
-            raise
+            refusal = calls.refusal(make, args, kwargs)
+            if refusal is None:
+                make(*args, **kwargs)  # whose own error names it
+            raise TypeError(refusal) from None
         given = bound.arguments
+        calls.check_order(make, given)
         schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
-        made = scheduled(make, bound.arguments, schedules) if schedules else make(*args, **kwargs)
+        try:
+            for name, schedule in schedules.items():
+                calls.check_schedule(make.__name__, name, schedule)
+            made = scheduled(make, given, schedules) if schedules else make(*args, **kwargs)
+        except TypeError:
+            if not any(calls.holds_gradients(given[name]) for name in scalars.intersection(given)):
+                raise
+            raise TypeError(calls.gradients_first(make, args, kwargs)) from None
         return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound))
 
     factories[make.__name__] = named

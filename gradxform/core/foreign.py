@@ -5,25 +5,29 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from gradxform.backend.lookup import unwrapped
+from gradxform.backend.lookup import holds_arrays, unwrapped
+from gradxform.backend.misplaced import kind_of, misplaced, short
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context, GradientTransformation
 
 
-def as_transformation(where: str, tx: Any) -> GradientTransformation:
+def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") -> GradientTransformation:
     """A transformation as it is, or a foreign object with `init` and `update` as one.
 
+    Args:
+        where: the function that it was handed to, as errors name it.
+        tx: the transformation.
+        other: another argument of the function, which may have been swapped with it.
+        call: how the function is called.
+
     Raises:
-        TypeError: an object that has not both.
+        TypeError: an object that has not both, or an optimizer.
     """
     if isinstance(tx, GradientTransformation):
         return tx
-    if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
-        raise TypeError(
-            f"{where}: a transformation or an object with init and update is wanted, got {tx!r} of type "
-            f"{type(tx).__name__}" + ("; call it first" if callable(tx) else "")
-        )
+    if not is_transformation(tx):
+        raise TypeError(f"{where}: {_refusal(tx, other, call)}")
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         params = context.params
@@ -44,6 +48,35 @@ def as_transformation(where: str, tx: Any) -> GradientTransformation:
         return tx.init(params)
 
     return GradientTransformation(rule, start)
+
+
+def is_transformation(tx: Any) -> bool:
+    """Whether it is a transformation, or a foreign object with `init` and `update` that is no optimizer."""
+    if isinstance(tx, GradientTransformation):
+        return True
+    if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
+        return False
+    found = misplaced(tx)
+    return found is None or found.kind != "optimizer"
+
+
+def _refusal(tx: Any, other: Any, call: str) -> str:
+    """What is said of an object that is no transformation: what to write instead, where it can be known."""
+    found = misplaced(tx)
+    if is_transformation(other):
+        return f"the arguments are the other way round; write {call}"
+    if found is not None and found.kind == "optimizer":
+        return f"{kind_of(tx)} is {found.what}, and no transformation; {found.instead}"
+    if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
+        hint = "; write gx.chain(*txs)"
+    elif found is not None:
+        hint = f", {found.what}"
+    elif holds_arrays(tx):
+        hint = "; gradients come later: tx(gradients)"
+    else:
+        hint = "; call it first" if callable(tx) else ""
+    wanted = "a transformation or an object with init and update is wanted"
+    return f"{wanted}, got {short(tx)} of type {type(tx).__name__}{hint}"
 
 
 def name_of(tx: Any) -> str:

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from gradxform.core import hints
 from gradxform.core.transformation import GradientTransformation, factories
 
 
@@ -97,7 +98,8 @@ def _call(name: str, args: list[ast.expr], keywords: list[ast.keyword], expressi
     if name == "DeviceMesh":
         raise ValueError(f"parse: {_NO_GROUPS}")
     if make is None:
-        raise ValueError(f"parse: no transform is named {name!r}; the known ones are {', '.join(sorted(factories))}")
+        hint, known = hints.transform_named(name, factories), ", ".join(sorted(factories))
+        raise ValueError(f"parse: no transform is named {name!r}{hint}; the known ones are {known}")
     named = {keyword.arg: _value(keyword.value, expression) for keyword in keywords if keyword.arg is not None}
     if any(keyword.arg is None for keyword in keywords):
         raise ValueError(f"parse: ** is not understood in {expression!r}")

@@ -241,8 +241,7 @@ class Pending(NamedTuple):
 
     def check_inexact(self) -> None:
         """Refuse an active leaf whose dtype is neither floating-point nor complex."""
-        why = "a gradient has a floating-point or complex dtype. Cast it, or leave it out with masked(...) or None"
-        checks.dtypes(self.source, self.chosen, INEXACT, why)
+        checks.dtypes(self.source, self.chosen, INEXACT, checks.FLOATING)
 
     # --- inside --------------------------------------------------------------------------------------------------
 

@@ -47,4 +47,12 @@ def scheduled(
 
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
-    return schedule(in_base(xp, step))
+    try:
+        return schedule(in_base(xp, step))
+    except TypeError as error:
+        if type(schedule).__module__.partition(".")[0] != "keras":
+            raise
+        raise TypeError(
+            f"{type(schedule).__name__} of Keras computes with Keras's backend alone; write the schedule as a function "
+            "of the step, such as lambda step: 0.1 * 0.99**step"
+        ) from error

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.backend.lookup import belong, is_number, owner, unwrapped
+from gradxform.backend.misplaced import as_leaf, short
 from gradxform.backend.protocol import Backend
 from gradxform.numerics import Array
 
@@ -130,7 +131,9 @@ def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], l
         return _adopted(backend, leaf, paths, i)
     path = paths()[i]
     if found is None:
-        raise TypeError(f"the leaf at {path!r} is a {type(leaf).__name__}, not an array: {leaf!r:.80}")
+        raise TypeError(
+            as_leaf(path, leaf) or f"the leaf at {path!r} is a {type(leaf).__name__}, not an array: {short(leaf)}"
+        )
     other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
     if other is None:
         kind = type(leaf).__name__

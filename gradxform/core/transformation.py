@@ -155,13 +155,15 @@ class GradientTransformation:
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 
-    def __call__(self, updates: Any, params: Any = None) -> Any:
+    def __call__(self, updates: Any = ..., params: Any = None) -> Any:
         """The transformed tree, for a stateless transformation; a stateful one is a TypeError."""
         if self.start is not None:
             raise TypeError(
                 f"{self!r} keeps a state and cannot be called like a function: "
                 "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
             )
+        if updates is ...:
+            raise TypeError(f"{self!r} is called with gradients, and none were given: tx(gradients)")
         return self.update(updates, None, params)[0]
 
     def __tf_tracing_type__(self, context: Any) -> Any:

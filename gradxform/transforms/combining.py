@@ -155,7 +155,9 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         `optax.partition`.
     """
     if not isinstance(rules, Mapping):
-        raise TypeError(f"partition: rules must map a where to a transformation, got {rules!r}")
+        raise TypeError(
+            f"partition: rules must map a where to a transformation, such as {{'**/bias': tx}}, got {rules!r:.72}"
+        )
     wheres = [matching.check("partition", where) for where in rules]
     parts = tuple(
         as_transformation("partition", tx) for tx in (*rules.values(), identity() if default is None else default)

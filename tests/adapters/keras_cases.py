@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from support import assert_ulp, bits
+from support import assert_ulp, bits, one_sentence
 
 import gradxform as gx
 
@@ -957,3 +957,25 @@ def test_write_what_other_backends_are_compared_with(request: pytest.FixtureRequ
             for path, array in zip(PATHS, steps(gx.keras.wrap(opt.SGD(1.0), tx), many(1)), strict=True)
         }
     np.savez(Path(folder) / f"{BACKEND}.npz", **found)
+
+
+TYPED = [
+    ("gx.keras.wrap(tx, optimizer)", "write gx.keras.wrap(optimizer, tx)"),
+    ("gx.keras.wrap(model, tx)", "an optimizer of Keras 3 is wanted", "train with gx.keras.wrap(optimizer, tx)"),
+    ("gx.chain(tx, optimizer)", "chain: SGD is a Keras optimizer", "write gx.keras.wrap(optimizer, tx)"),
+    ("gx.chain(tx, opt.Adam)", "chain: Adam is a Keras optimizer", "write gx.keras.wrap(optimizer, tx)"),
+    ("tx(model)", "this is a Keras model or layer (Sequential)", "tape.gradient(loss, model.trainable_variables)"),
+    ("gx.nonfinite_paths(model.layers[0])", "this is a Keras model or layer (Dense)"),
+    ("gx.clip_norm(model)", "clip_norm is made of its hyperparameters alone", "gx.clip_norm(max_norm)(gradients)"),
+    ("gx.clip_global_norm(model.trainable_variables, 1.0)", "gx.clip_global_norm(1.0)(gradients)"),
+    ("gx.scale(opt.schedules.ExponentialDecay)", "it is a class: make an instance of it first"),
+    ("gx.scale(optimizer)", "write gx.keras.wrap(optimizer, tx)"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in TYPED], ids=[row[0] for row in TYPED])
+def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(TypeError) as caught:
+        eval(typed, {"gx": gx, "opt": opt, "tx": gx.clip_norm(1.0), "model": model, "optimizer": opt.SGD(0.1)})
+    one_sentence(str(caught.value), *words)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import array, assert_ulp, bits
+from support import array, assert_ulp, bits, one_sentence
 from support import tensors as of_framework
 
 import gradxform as gx
@@ -974,3 +974,24 @@ def test_params_are_given_in_the_order_of_the_variables() -> None:
 def test_what_is_no_list_of_variables(given: Any) -> None:
     with pytest.raises(TypeError, match="variables must be a list of them"):
         gx.tensorflow.GradientProcessor(gx.trace(0.5), given)
+
+
+# --- what people really type -----------------------------------------------------------------------------------------
+
+TYPED = [
+    ("gx.tensorflow.apply(pairs, tx)", "write gx.tensorflow.apply(tx, grads_and_vars)"),
+    ("gx.tensorflow.GradientProcessor([v], tx)", "write gx.tensorflow.GradientProcessor(tx, variables)"),
+    ("gx.chain(tx, old)", "GradientDescentOptimizer is a TensorFlow optimizer", "before optimizer.apply_gradients"),
+    ("tx(module)", "this is a TensorFlow module (Module)", "tape.gradient(loss, module.trainable_variables)"),
+    ("gx.clip_norm(pairs, 1.0)", "gx.clip_norm(1.0)(gradients)"),
+    ("gx.clip_norm([v], 1.0)", "gx.clip_norm(1.0)(gradients)"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in TYPED], ids=[row[0] for row in TYPED])
+def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
+    v = tf.Variable(W)
+    names = {"gx": gx, "tx": gx.clip_norm(1.0), "v": v, "pairs": [(tf.constant(W), v)]}
+    with pytest.raises(TypeError) as caught:
+        eval(typed, {**names, "old": v1.train.GradientDescentOptimizer(0.1), "module": tf.Module()})
+    one_sentence(str(caught.value), *words)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import assert_ulp, bits, parameter
+from support import assert_ulp, bits, one_sentence, parameter
 
 import gradxform as gx
 
@@ -632,3 +632,54 @@ def test_pure_use_on_the_gradients_of_torch_func() -> None:
         optimizer.step()
     for name, p in model.named_parameters():
         torch.testing.assert_close(params[name], p.detach(), rtol=1e-6, atol=1e-7)
+
+
+# --- what people really type -----------------------------------------------------------------------------------------
+
+GRADIENTS = "{name: p.grad for name, p in model.named_parameters()}"
+TYPED = [
+    ("gx.torch.apply_(model, tx)", "write gx.torch.apply_(tx, model)"),
+    ("gx.torch.apply_(model.named_parameters(), tx)", "write gx.torch.apply_(tx, model)"),
+    ("gx.torch.init(model, tx)", "write gx.torch.init(tx, model)"),
+    ("gx.torch.attach(tx, optimizer)", "write gx.torch.attach(optimizer, tx)"),
+    ("gx.torch.apply_(tx, optimizer)", "write gx.torch.attach(optimizer, tx)"),
+    ("gx.torch.attach(model, tx)", "got Linear(", "gx.torch.apply_(tx, model)"),
+    ("gx.torch.attach(torch.optim.SGD, tx)", "it is a class: make an instance of it first"),
+    ("gx.chain(tx, optimizer)", "chain: SGD is a PyTorch optimizer", "write gx.torch.attach(optimizer, tx)"),
+    ("gx.chain(tx, torch.optim.AdamW)", "chain: AdamW is a PyTorch optimizer", "write gx.torch.attach(optimizer, tx)"),
+    ("gx.masked(model, '**')", "got Linear(", "a PyTorch model"),
+    ("tx(model)", "this is a PyTorch model (Linear)", "gx.torch.apply_(tx, model)", GRADIENTS),
+    ("tx({'body': model})", "the leaf at 'body' is a PyTorch model (Linear)", GRADIENTS),
+    ("tx([torch.ones(2), model])", "the leaf at '1' is a PyTorch model (Linear)", GRADIENTS),
+    ("gx.nonfinite_paths(model)", "this is a PyTorch model (Linear)", GRADIENTS),
+    ("gx.global_norm(model.parameters())", "this is a PyTorch model's parameters", GRADIENTS),
+    ("gx.norms(model.named_parameters())", "this is a PyTorch model's parameters", GRADIENTS),
+    ("gx.clip_global_norm(model.parameters(), 1.0)", "gx.torch.apply_(gx.clip_global_norm(1.0), model)"),
+    ("gx.clip_global_norm(model.parameters(), max_norm=1.0, norm_type=2.0)", "(max_norm=1.0, ord=2.0), model)"),
+    ("gx.clip_value(model, 0.5)", "gx.torch.apply_(gx.clip_value(0.5), model)"),
+    ("gx.clip_norm(model)", "gx.torch.apply_(gx.clip_norm(max_norm), model)"),
+    ("gx.clip_norm([p.grad for p in model.parameters()], 1.0)", "gx.clip_norm(1.0)(gradients)"),
+    ("gx.scale(scheduler)", "got <torch.optim.lr_scheduler.StepLR", "a schedule is a function of the step"),
+    ("gx.scale(torch.optim.lr_scheduler.StepLR)", "it is a class: make an instance of it first"),
+    ("gx.scale(optimizer)", "got SGD (", "write gx.torch.attach(optimizer, tx)"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in TYPED], ids=[row[0] for row in TYPED])
+def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(2)).sum().backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    names = {"gx": gx, "torch": torch, "tx": gx.clip_norm(1.0), "model": model}
+    with pytest.raises(TypeError) as caught:
+        eval(typed, {**names, "optimizer": optimizer, "scheduler": scheduler})
+    one_sentence(str(caught.value), *words)
+
+
+def test_a_state_of_torch_with_gradients_of_numpy() -> None:
+    tx = gx.trace(0.9)
+    with pytest.raises(
+        ValueError, match=r"the state is PyTorch's, the gradients NumPy's; move the state: gx\.from_numpy"
+    ):
+        tx.update([np.ones(2)], tx.init([torch.ones(2)]))

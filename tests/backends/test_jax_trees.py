@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from support import one_sentence
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -357,3 +358,36 @@ def test_an_nnx_variable_of_a_tree_and_one_of_none() -> None:
     result = gx.masked(gx.clip_norm(1.0), "cache/k")(state)
     np.testing.assert_allclose(result["cache"]["k"], [0.6, 0.8], rtol=1e-6)
     np.testing.assert_array_equal(result["cache"]["v"], state["cache"]["v"])
+
+
+# --- what people really type -----------------------------------------------------------------------------------------
+
+TYPED = [
+    ("tx(FlaxNet())", "this is a Flax module (FlaxNet)", "jax.grad(loss)(params)"),
+    ("gx.global_norm(FlaxNet())", "this is a Flax module (FlaxNet)", "jax.grad(loss)(params)"),
+    ("gx.clip_norm(FlaxNet())", "gx.clip_norm(max_norm)(gradients)"),
+    ("gx.chain(tx, nnx.Optimizer(net, optax.sgd(0.1), wrt=nnx.Param))", "optax.chain(tx, optax.adam(...))"),
+    (
+        "gx.chain(tx, TrainState.create(apply_fn=None, params={}, tx=optax.sgd(0.1)))",
+        "optax.chain(tx, optax.adam(...))",
+    ),
+    ("gx.chain(tx, optax.adam)", "call it first"),
+    ("gx.chain(tx, net)", "got NnxNet(", "a Flax NNX module"),
+    ("gx.jax.freeze('linear/**', optax.sgd(0.1))", "write gx.jax.freeze(optimizer, where)"),
+    ("gx.jax.freeze('linear/**', tx)", "write gx.jax.freeze(optimizer, where)"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in TYPED], ids=[row[0] for row in TYPED])
+def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
+    from flax.training.train_state import TrainState
+
+    names = {"gx": gx, "optax": optax, "nnx": nnx, "FlaxNet": FlaxNet, "TrainState": TrainState}
+    with pytest.raises(TypeError) as caught:
+        eval(typed, {**names, "tx": gx.clip_norm(1.0), "net": NnxNet(nnx.Rngs(0))})
+    one_sentence(str(caught.value), *words)
+
+
+def test_a_haiku_module_is_no_tree_of_gradients() -> None:
+    with pytest.raises(TypeError, match=r"this is a Haiku module \(Linear\); hand in jax\.grad\(loss\)\(params\)"):
+        hk.without_apply_rng(hk.transform(lambda: gx.clip_norm(1.0)(hk.Linear(1)))).init(None)
