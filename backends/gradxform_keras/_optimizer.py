@@ -56,6 +56,10 @@ class Transforming(Optimizer):
             raise ValueError("keras.wrap: the optimizer has no state yet; call optimizer.build(variables) first")
         self._gradxform.restore(state)
 
+    def __repr__(self) -> str:
+        """What is wrapped around what."""
+        return f"<keras.wrap: {self._gradxform.tx!r} in {self._base.__name__}>"
+
     def build(self, variables: Sequence[Any]) -> None:
         """Makes the optimizer's variables, and after them those of the transformation's state."""
         if not self.built:

@@ -95,6 +95,11 @@ class GradientProcessor(tf.Module):
             )
         self._assign(matched("tensorflow.GradientProcessor", state, self.state))
 
+    def __repr__(self) -> str:
+        """What transforms, and for how many variables."""
+        count = len(self._slots.keys)
+        return f"<tensorflow.GradientProcessor: {self.tx!r}, {count} variable{'s' * (count != 1)}>"
+
     @tf.autograph.experimental.do_not_convert
     def __call__(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> list[tuple[Any, Any]]:
         """Transform the gradients of (gradient, variable) pairs, and keep the new state.

@@ -14,7 +14,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
 from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of
-from gradxform_torch._parameters import paths_of, started, transformed
+from gradxform_torch._parameters import NormBefore, paths_of, started, transformed
 from gradxform_torch.sharded import backend
 
 _KEY = "gradient_transformation"
@@ -41,7 +41,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
     Returns:
         A handle. Its ``remove()`` takes the transformation off; as a context manager it does so on leaving. Its
         ``state`` can be read, and set to a state of the same transformation from anywhere, such as what
-        `gradxform.to_numpy` gave.
+        `gradxform.to_numpy` gave. Its ``norm`` is that of the last step's gradients before the transformation.
 
     Raises:
         TypeError: what is no optimizer, or no transformation.
@@ -53,11 +53,13 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
         >>> import gradxform as gx
         >>> w = torch.nn.Parameter(torch.zeros(2))
         >>> optimizer = torch.optim.SGD([w], lr=1.0)
-        >>> handle = gx.torch.attach(optimizer, gx.clip_norm(1.0))
+        >>> handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
         >>> w.grad = torch.tensor([3.0, 4.0])
         >>> optimizer.step()
-        >>> w.data
-        tensor([-0.6000, -0.8000])
+        >>> w.data, handle.norm
+        (tensor([-0.6000, -0.8000]), tensor(5.))
+        >>> handle
+        <torch.attach: clip_global_norm(1.0) on SGD, 1 parameter>
 
     Source:
         `torch.optim.Optimizer.register_step_pre_hook`.
@@ -86,6 +88,7 @@ class Attached:
         self.tx = tx
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
         self._loaded: _Held | None = None
+        self._norm: NormBefore | None = None
         self._held = self._found(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),  # type: ignore[no-untyped-call]
@@ -127,6 +130,16 @@ class Attached:
         fresh = self._held if optimizer is None else _held(self.tx, optimizer)
         self._held = fresh._replace(state=matched("torch.attach", state, fresh.state))
 
+    @property
+    def norm(self) -> torch.Tensor | None:
+        """The norm of the gradients before the transformation, at the last step; a new 0-d tensor.
+
+        It costs no pass over them and no synchronization. So it is None where the transformation does not measure each
+        gradient (`clip_value`, `scale`, a mask around a clip), and before the first step. Gradients that are stopped do
+        not count. Its order is 2, or the `ord` of the first `clip_global_norm`.
+        """
+        return None if self._norm is None else self._norm()
+
     def remove(self) -> None:
         """Take the transformation off the optimizer."""
         for hook in self._hooks:
@@ -134,6 +147,14 @@ class Attached:
         optimizer = self._optimizer()
         if optimizer is not None and self in _attached.get(optimizer, ()):
             _attached[optimizer].remove(self)
+
+    def __repr__(self) -> str:
+        """What is attached, and to what."""
+        optimizer = self._optimizer()
+        if optimizer is None or self not in _attached.get(optimizer, ()):
+            return f"<torch.attach: {self.tx!r}, attached to nothing>"
+        count = len(named_of(optimizer))
+        return f"<torch.attach: {self.tx!r} on {type(optimizer).__name__}, {count} parameter{'s' * (count != 1)}>"
 
     def __enter__(self) -> Attached:
         """The handle itself."""
@@ -150,7 +171,7 @@ class Attached:
     def __setstate__(self, kept: Any) -> None:
         """As it was kept."""
         self.tx, state = kept
-        self._optimizer, self._hooks, self._loaded = lambda: None, [], None
+        self._optimizer, self._hooks, self._loaded, self._norm = lambda: None, [], None, None
         self._held = _Held([], None, state)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -177,7 +198,7 @@ class Attached:
             self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
-        state = transformed(self.tx, named, self._held.state, scale, found_inf, owned=True)
+        state, self._norm = transformed(self.tx, named, self._held.state, scale, found_inf, owned=True)
         self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
-from gradxform.core import fitting
+from gradxform.core import extended, fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
@@ -21,6 +21,7 @@ from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend, is_writable
 
 Named = Sequence[tuple[str, torch.Tensor]]
+NormBefore = Callable[[], torch.Tensor]
 
 
 def init(tx: GradientTransformation, named_parameters: Any) -> Any:
@@ -57,7 +58,7 @@ def started(tx: GradientTransformation, named: Named) -> Any:
     return tx.init({} if view is None else view)
 
 
-def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None) -> Any:
+def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None, *, return_norm: bool = False) -> Any:
     """Transform the gradients of parameters in place.
 
     Args:
@@ -68,9 +69,17 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
             transformed once.
         state: the state of a stateful transformation: what `gradxform.torch.init` or the last call returned.
 
+        return_norm: also return the norm of the gradients before the transformation, as `clip_grad_norm_` does: a 0-d
+            tensor, of order 2 or the `ord` of the first `clip_global_norm`. Gradients that are stopped do not count.
+            Nothing is synchronized. A clip by norm uses the same pass over the gradients; others take one more.
+
     Returns:
-        The new state; `state` as it is for a stateless transformation. The gradient of a stopped parameter becomes
-        None, so that optimizers skip it; an expanded gradient, which cannot be written to, is replaced.
+        The new state; `state` as it is for a stateless transformation. With `return_norm`, the norm if the
+        transformation is stateless, else a tuple of the new state and the norm. The norm is None if there is no
+        gradient, and along axes of `across` where no norm of all devices' gradients is computed.
+
+        The gradient of a stopped parameter becomes None, so that optimizers skip it; an expanded gradient, which cannot
+        be written to, is replaced.
 
     Raises:
         TypeError: an item that is no parameter, a stateful transformation without a state.
@@ -80,7 +89,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
         >>> import gradxform as gx
         >>> layer = torch.nn.Linear(2, 1, bias=False)
         >>> layer(torch.tensor([[3.0, 4.0]])).backward()
-        >>> gx.torch.apply_(gx.clip_norm(1.0), layer.named_parameters())
+        >>> gx.torch.apply_(gx.clip_global_norm(1.0), layer.named_parameters(), return_norm=True)
+        tensor(5.)
         >>> layer.weight.grad
         tensor([[0.6000, 0.8000]])
 
@@ -93,16 +103,28 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None)
             f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
             "state = gx.torch.apply_(tx, parameters, state)"
         )
-    return transformed(tx, list(_named("torch.apply_", named_parameters)), state)
+    named = list(_named("torch.apply_", named_parameters))
+    new, norm_before = transformed(tx, named, state, measured=return_norm)
+    if not return_norm:
+        return new
+    norm = None if norm_before is None else norm_before()
+    return (new, norm) if tx.stateful else norm
 
 
 def transformed(
-    tx: GradientTransformation, named: Named, state: Any, scale: Any = None, found_inf: Any = None, owned: bool = False
-) -> Any:
-    """The new state, after the gradients of parameters with names were transformed; one that is owned is written into.
+    tx: GradientTransformation,
+    named: Named,
+    state: Any,
+    scale: Any = None,
+    found_inf: Any = None,
+    owned: bool = False,
+    measured: bool = False,
+) -> tuple[Any, NormBefore | None]:
+    """The new state, and the norm before, after the gradients of parameters with names were transformed.
 
-    With a scale, the gradients are a loss scaler's, and are divided by it before; where it found an infinity, the state
-    stays as it is, since there will be no step.
+    A state that is owned is written into. With a scale, the gradients are a loss scaler's, and are divided by it
+    before; where it found an infinity, the state stays as it is, since there will be no step. The norm is None where
+    the transformation does not measure each gradient, unless they are to be measured anyway.
     """
     gradients: list[torch.Tensor | None] = []
     owners: dict[int, list[torch.Tensor]] = {}
@@ -114,14 +136,18 @@ def transformed(
     keys = keys_of(paths_of(named))
     view = _view(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
-        return state
+        return state, None
     if tx.stateful:
         fitting.check_state(view, state)
     with torch.no_grad():
         if scale is not None:
             view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
         parameters = dict(zip(keys, [parameter for _, parameter in named], strict=True))
-        view, new = tx.rule(view, state, Context(parameters, {}, owned and found_inf is None))
+        given = view
+        if measured:
+            given.norms()  # which are kept for the transformation
+        view, new = tx.rule(given, state, Context(parameters, {}, owned and found_inf is None))
+        norm = _norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
         skipped = view.skipped()
@@ -141,7 +167,24 @@ def transformed(
                         parameter.grad = own
         if written:
             torch._foreach_copy_(written, results)
-        return _in_place(state, new) if owned and tx.stateful else new
+        return _in_place(state, new) if owned and tx.stateful else new, norm
+
+
+def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
+    """The norm of the gradients that were given, if the transformation has measured it; along axes, of all devices."""
+    known = given.known_norm(left.stopped, along=bool(tx.axes)) if given.leaves else None
+    if known is None:
+        return None
+    device = given.leaves[0].device
+
+    def stored() -> torch.Tensor:
+        norm = known()
+        value, dtype = extended.rounded(backend, norm.value), torch.float32 if norm.single is True else torch.float64
+        if isinstance(value, torch.Tensor):
+            return value.to(device, dtype, copy=True)
+        return torch.tensor(float(value), dtype=dtype, device=device)
+
+    return stored
 
 
 def _in_place(state: Any, new: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,9 @@ from gradxform.core.pending import Pending
 from gradxform.core.source import DOUBLE, SINGLE, Mask
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import devices as rows
+
+_TOGETHER = 0, -2
+"""Where the first norm of leaves together is kept, beside those of each, with which leaves they were."""
 
 
 class Slots(NamedTuple):
@@ -79,7 +83,35 @@ class Measured(Pending):
     def global_norm(self, ord: float = 2) -> Norm:
         """The norm over all active leaves together; a 0-d number."""
         own = self.own_norms(ord)
-        return self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord, self.active)
+        norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord, self.active)
+        if self.factor is None and self.scope is self.source.everything:
+            self.measured.setdefault(_TOGETHER, (norm, self.active))
+        return norm
+
+    def known_norm(self, stopped: Mask, along: bool = False) -> Callable[[], Norm] | None:
+        """The norm over the leaves that were not stopped, if transforms have measured each; None if they have not.
+
+        It is the first norm of them together that was asked for, else the 2-norm, from those of the leaves; not from
+        them along axes of devices, which would have to be asked. What is returned keeps no leaf alive.
+        """
+        source, backend = self.source, self.backend
+        left = source.everything if stopped is source.nothing else source.mask(map(operator.not_, stopped))
+        found, active = self.measured.get(_TOGETHER, (None, None))
+        if found is not None and active == left and self.factor is None:
+            return lambda: found
+        raw, factor = self.measured.get((2, -1)), self.factor
+        every = raw is not None or all((2, i) in self.measured for i in self._places(left))
+        if along or not every or left is source.nothing:
+            return None
+        each = [] if raw is not None else [self.measured.get((2, i), 0.0) for i in range(len(self.leaves))]
+        single, active = self.focus(left)._is_single(), None if left is source.everything else left
+
+        def computed() -> Norm:
+            norms = backend.compute(formulas.stack, *each) if raw is None else raw
+            norms = norms if factor is None else backend.compute(formulas.scaled_norm, norms, factor)
+            return Norm(backend.compute(formulas.total_norm_scaled, norms, active=active, ord=2.0), single, backend)
+
+        return computed
 
     def is_finite(self) -> Array:
         """Whether no active leaf of any device has a NaN or an infinite element; a 0-d number."""

@@ -110,7 +110,9 @@ class Pending(NamedTuple):
         view = self.settled()
         if not self.source.kinds & NARROW:
             return view
-        return view.given(self._narrowed(self.chosen, [view.leaves[i] for i in self.chosen]), applied=False)
+        wide = [view.leaves[i] for i in self.chosen]
+        new = self._narrowed(self.chosen, wide)
+        return view if all(map(operator.is_, new, wide)) else view.given(new, applied=False)
 
     def shown(self) -> Self:
         """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.

@@ -5,12 +5,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
 from gradxform.core import fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
+
+if TYPE_CHECKING:
+    from gradxform_jax.typed import Base  # so that `optax.chain(tx, ...)` passes pyright
+else:
+    Base = object
+
+Tree = TypeVar("Tree")
+_NONE: Any = ...
+"""What `tx()` is called with."""
 
 
 class EmptyState(NamedTuple):
@@ -42,7 +51,7 @@ factories: dict[str, Callable[..., GradientTransformation]] = {}
 """Every transform by its name, for `parse`."""
 
 
-class GradientTransformation:
+class GradientTransformation(Base):
     """A gradient transform: an immutable value, equal and hash-equal to any other with the same hyperparameters.
 
     It is made by a factory (`clip_norm(1.0)`, `chain(...)`). It transforms trees of arrays of NumPy, JAX, TensorFlow
@@ -123,7 +132,7 @@ class GradientTransformation:
         return EmptyState() if self.start is None else self.start(params)
 
     @unconverted
-    def update(self, updates: Any, state: Any = None, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(self, updates: Tree, state: Any = None, params: Any = None, **extra: Any) -> tuple[Tree, Any]:
         """Transform one tree of gradients.
 
         Args:
@@ -155,14 +164,14 @@ class GradientTransformation:
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 
-    def __call__(self, updates: Any = ..., params: Any = None) -> Any:
+    def __call__(self, updates: Tree = _NONE, params: Any = None) -> Tree:
         """The transformed tree, for a stateless transformation; a stateful one is a TypeError."""
         if self.start is not None:
             raise TypeError(
                 f"{self!r} keeps a state and cannot be called like a function: "
                 "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
             )
-        if updates is ...:
+        if updates is _NONE:
             raise TypeError(f"{self!r} is called with gradients, and none were given: tx(gradients)")
         return self.update(updates, None, params)[0]
 

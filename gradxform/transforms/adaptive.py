@@ -19,6 +19,8 @@ from gradxform.transforms import units
 def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> GradientTransformation:
     r"""Limit the norm of each unit of each gradient to a multiple of the norm of the unit's parameters.
 
+    Each unit g, whose parameters are p, becomes ``g * min(1, clipping * max(norm(p), eps) / norm(g))``:
+
     .. math:: g_{iu} \leftarrow g_{iu} \min(1, \lambda \, s_{iu} / \lVert g_{iu} \rVert),
         \quad s_{iu} = \max(\lVert p_{iu} \rVert, \epsilon)
 

@@ -19,6 +19,8 @@ def clip_value(
 ) -> GradientTransformation:
     r"""Limit each element of each gradient to ``[-max_abs, max_abs]``, or to ``[low, high]``.
 
+    Each element g becomes ``min(max(g, low), high)``:
+
     .. math:: g_i \leftarrow \min(\max(g_i, \text{low}), \text{high})
 
     NaN stays NaN; an infinite element goes to its bound. Bounds are cast to the gradient's dtype. Bounds that do not
@@ -78,6 +80,8 @@ def clip_norm(
 ) -> GradientTransformation:
     r"""Limit the norm of each gradient, by itself, to ``max_norm``.
 
+    Each gradient g becomes ``g * min(1, c / norm(g))``:
+
     .. math:: g_i \leftarrow g_i \min(1, c / \lVert g_i \rVert)
 
     A gradient within the limit comes back bit by bit. One with a NaN or an infinite element becomes NaN. With `like`, a
@@ -128,6 +132,8 @@ def clip_norm(
 @factory
 def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
     r"""Limit the norm of all gradients together to ``max_norm``.
+
+    Each gradient g becomes ``g * min(1, c / n)``, where n is the norm of all of them:
 
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\sum_i \lVert g_i \rVert^2}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -97,7 +98,8 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     if name is not None and not (isinstance(name, str) and name):
         raise TypeError(f"measure: name must be a string that is not empty, got {name!r} of type {type(name).__name__}")
     if inner.name == "chain" and name is None:
-        return chain(*(measure(part) for _, part in inner.arguments))
+        parts = [part for _, part in inner.arguments]
+        return chain(*(measure(part, own) for part, own in zip(parts, _told_apart(parts), strict=True)))
     called = name or name_of(tx)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
@@ -140,6 +142,25 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         return MeasureState({called: none}, inner.init(params))
 
     return GradientTransformation(rule, start)
+
+
+def _told_apart(parts: Sequence[Any]) -> list[str | None]:
+    """Names for masks of one kind in a chain, from their patterns; None where the transform's own name will do."""
+    kinds = list(map(name_of, parts))
+    return [_chosen(part) if kinds.count(kind) > 1 else None for part, kind in zip(parts, kinds, strict=True)]
+
+
+def _chosen(part: Any) -> str | None:
+    """What a mask is and is for, such as "masked/encoder/clip_norm" for "encoder/**", in letters that all loggers take.
+
+    None for other transforms, and other forms of `where` than patterns.
+    """
+    if not isinstance(part, GradientTransformation) or part.name not in ("masked", "freeze"):
+        return None
+    *inside, where = (value for _, value in part.arguments)
+    pattern = where.pattern if isinstance(where, re.Pattern) else where
+    keys = re.findall(r"[\w. -]+", pattern) if isinstance(pattern, str) else []
+    return "/".join([part.name, *keys, *map(name_of, inside)]) if keys else None
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
@@ -199,7 +220,8 @@ def metrics(state: Any) -> dict[str, Array]:
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, traced in traced code, such as
         "clip_global_norm/norm_before", .../norm_after, .../factor, .../clipped, .../nonfinite_count; the second of two
-        transforms of one name is "clip_norm_1". An empty dict if nothing is measured.
+        transforms of one name is "clip_norm_1". Two masks in a chain are told apart by their patterns:
+        "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``. An empty dict if nothing is measured.
 
     Raises:
         TypeError: what holds no state.

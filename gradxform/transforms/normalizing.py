@@ -71,6 +71,8 @@ def normalize_global_norm() -> GradientTransformation:
 def centralize(*, axes: Any = None) -> GradientTransformation:
     r"""Take from each gradient its mean over the inputs of each unit.
 
+    Each gradient g becomes ``g - mean(g, axes)``:
+
     .. math:: g_i \leftarrow g_i - \operatorname{mean}_{\text{axes}}(g_i)
 
     Gradients of fewer than two axes stay as they are.

@@ -15,6 +15,8 @@ from gradxform.core.transformation import GradientTransformation, stateless
 def scale(factor: Scalar) -> GradientTransformation:
     r"""Multiply each gradient by ``factor``.
 
+    Each gradient g becomes ``a * g``:
+
     .. math:: g_i \leftarrow a \, g_i
 
     Args:

@@ -158,6 +158,10 @@ def test_options_and_class_are_the_optimizers_own() -> None:
     assert optimizer.gradient_transformation == gx.clip_value(1.0)
 
 
+def test_a_wrapped_optimizer_says_what_is_in_what() -> None:
+    assert repr(gx.keras.wrap(keras.optimizers.SGD(1.0), CLIP)) == f"<keras.wrap: {CLIP!r} in SGD>"
+
+
 def test_the_given_optimizer_is_left_as_it_is() -> None:
     plain = opt.SGD(1.0)
     wrapped = gx.keras.wrap(plain, gx.stop())

@@ -976,6 +976,13 @@ def test_what_is_no_list_of_variables(given: Any) -> None:
         gx.tensorflow.GradientProcessor(gx.trace(0.5), given)
 
 
+def test_a_processor_says_what_it_does_to_what() -> None:
+    trace = gx.trace(0.5)
+    one, two = [variable()], [variable(), variable(name="b")]
+    assert repr(gx.tensorflow.GradientProcessor(trace, one)) == "<tensorflow.GradientProcessor: trace(0.5), 1 variable>"
+    assert repr(gx.tensorflow.GradientProcessor(trace, two)).endswith("trace(0.5), 2 variables>")
+
+
 # --- what people really type -----------------------------------------------------------------------------------------
 
 TYPED = [

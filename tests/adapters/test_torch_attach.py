@@ -575,6 +575,19 @@ def test_with_a_scaler_the_chain_sees_unscaled_gradients(name: str, unscale: boo
 
 
 @pytest.mark.parametrize("name", SCALED)
+def test_with_a_scaler_the_norm_is_that_of_unscaled_gradients(name: str) -> None:
+    scaled, plain = Model(), Model()
+    plain.loss(0).backward()
+    wanted = gx.global_norm([p.grad for p in plain.parameters()])
+    optimizer = SCALED[name](scaled.parameters())
+    handle = gx.torch.attach(optimizer, gx.clip_global_norm(2.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    scaler.scale(scaled.loss(0)).backward()
+    scaler.step(optimizer)
+    assert_ulp(handle.norm, wanted, 1)
+
+
+@pytest.mark.parametrize("name", SCALED)
 def test_a_step_that_the_scaler_skips_leaves_the_state_alone(name: str) -> None:
     model = Model()
     optimizer = SCALED[name](model.parameters())
@@ -589,6 +602,76 @@ def test_a_step_that_the_scaler_skips_leaves_the_state_alone(name: str) -> None:
         after = weights(model), bits(handle.state)
         assert (after == before) is (factor != 1.0)
         assert all(torch.isfinite(leaf).all() for leaf in torch.utils._pytree.tree_leaves(handle.state))
+
+
+# --- what a handle tells --------------------------------------------------------------------------------------------
+
+
+def one_step(tx: gx.GradientTransformation, *gradients: Any) -> Any:
+    """A handle after one step."""
+    parameters = [parameter(gradient) for gradient in gradients]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    handle = gx.torch.attach(optimizer, tx)
+    assert handle.norm is None
+    optimizer.step()
+    handle.optimizer = optimizer  # which it does not keep alive
+    return handle
+
+
+def test_the_norm_of_the_gradients_that_came_in() -> None:
+    """Wherever each gradient is measured, in whatever order; nowhere else, since it would cost a pass."""
+    for expression, norm in {
+        "clip_global_norm(1.0)": 13.0,
+        "chain(clip_norm(2.0), clip_global_norm(1.0))": 13.0,
+        "chain(scale(0.5), clip_global_norm(1.0), clip_value(0.1))": 13.0,
+        "partition({'0': clip_norm(1.0)}, clip_global_norm(2.0))": 13.0,
+        "clip_global_norm(1.0, like='torch')": 13.0,
+        "clip_global_norm(1.0, ord=1)": 19.0,
+        "skip_large(clip_norm(0.5), 100.0)": 13.0,
+        "chain(clip_global_norm(1.0), trace(0.9))": 13.0,
+        "chain(freeze('1'), clip_global_norm(1.0))": 5.0,
+        "chain(freeze('1'), clip_norm(1.0))": 5.0,
+        "chain(clip_global_norm(1.0), freeze('1'))": 5.0,
+        "clip_value(0.5)": None,
+        "scale(0.5)": None,
+        "masked(clip_global_norm(1.0), '0')": None,
+        "chain(clip_value(2.5), clip_global_norm(1.0))": None,
+        "stop()": None,
+    }.items():
+        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+            given = [torch.tensor(leaf, dtype=dtype) for leaf in ([3.0, -4.0], [12.0])]
+            found = one_step(gx.parse(expression), *given).norm
+            assert (None if found is None else found.item()) == norm, (expression, dtype)
+            if found is not None:
+                assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32) and not found.shape
+
+
+def test_the_norm_keeps_no_gradient_alive_and_is_new_each_time() -> None:
+    handle = one_step(gx.chain(gx.clip_norm(1.0), gx.clip_global_norm(0.5)), [3.0, 4.0])
+    (p,) = handle.optimizer.param_groups[0]["params"]
+    gradient = weakref.ref(p.grad)
+    kept = handle.norm
+    p.grad = None
+    assert gradient() is None
+    p.grad = torch.tensor([0.3, 0.4])
+    handle.optimizer.step()
+    assert_ulp(kept, np.float32(5.0), 0)
+    assert_ulp(handle.norm, np.float32(0.5), 1)
+    p.grad = None
+    handle.optimizer.step()
+    assert handle.norm is None
+
+
+def test_a_handle_says_what_is_attached_to_what() -> None:
+    handle = one_step(gx.clip_global_norm(1.0), [3.0], [4.0])
+    assert repr(handle) == "<torch.attach: clip_global_norm(1.0) on SGD, 2 parameters>"
+    handle.optimizer.add_param_group({"params": [parameter([1.0])]})
+    assert repr(handle).endswith("on SGD, 3 parameters>")
+    nothing = "<torch.attach: clip_global_norm(1.0), attached to nothing>"
+    assert repr(pickle.loads(pickle.dumps(handle))) == nothing
+    handle.remove()
+    assert repr(handle) == nothing
+    assert repr(one_step(gx.scale(2.0), [3.0])) == "<torch.attach: scale(2.0) on SGD, 1 parameter>"
 
 
 # --- compiled, and beside torch.func ---------------------------------------------------------------------------------

@@ -455,6 +455,21 @@ def _() -> None:
     assert gx.torch.apply_(gx.across(gx.clip_norm(1.0), everyone()), []) is None
 
 
+@case("the norm before the transformation is that of all processes", CASES, ON_FOUR)
+def _() -> None:
+    layer = torch.nn.Linear(2, 1, bias=False)
+    tx, own = gx.across(gx.clip_global_norm(1.0), everyone()), np.float32([[3.0 + rank(), 0.0]])
+    wanted = np.float32(np.sqrt(sum((3.0 + place) ** 2 for place in range(world()))))
+    layer.weight.grad = torch.tensor(own)
+    assert_ulp(gx.torch.apply_(tx, layer, return_norm=True), wanted, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    handles = [gx.torch.attach(optimizer, each) for each in (tx, gx.across(gx.clip_norm(2.0), everyone()))]
+    layer.weight.grad = torch.tensor(own)
+    optimizer.step()
+    assert_ulp(handles[0].norm, wanted, 1)
+    assert handles[1].norm is None  # the others would have to be asked
+
+
 # --- beside DTensors -------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import pytest
 from support import array, assert_ulp, bits, parameter, python
 
 import gradxform as gx
+from gradxform.backend import lookup
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -64,6 +65,54 @@ def test_what_parameters_may_be(given: Callable[[Any], Any]) -> None:
     assert gx.torch.apply_(CLIP, given(parameters)) is None
     assert_ulp(parameters[0].grad, CLIPPED)
     assert_ulp(parameters[1].grad, [0.3, 0.4], ulp=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "tx",
+    [
+        "clip_global_norm(1.0)",
+        "chain(clip_norm(2.0), clip_global_norm(1.0))",
+        "clip_value(0.5)",
+        "scale(-0.1)",
+        "masked(clip_norm(1.0), '0')",
+        "identity()",
+    ],
+)
+def test_the_norm_before_is_the_one_that_clip_grad_norm_returns(tx: str, dtype: Any) -> None:
+    if tx.startswith("clip_value") and dtype.is_complex:
+        pytest.skip("complex numbers are in no order")
+    leaves = np.random.default_rng(0).standard_normal((2, 300))
+    parameters = [parameter(leaf, dtype) for leaf in leaves]
+    wide = torch.stack([p.grad.to(torch.complex128) for p in parameters])
+    wanted = torch.linalg.vector_norm(wide).numpy()
+    norm = gx.torch.apply_(gx.parse(tx), parameters, return_norm=True)
+    assert norm.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert not norm.shape and not norm.requires_grad
+    assert_ulp(norm, wanted.astype(array(norm).dtype), ulp=1)
+
+
+def test_the_norm_before_takes_no_pass_that_a_clip_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, backend = [], lookup.backend("torch")
+    norms = type(backend).norms
+    monkeypatch.setattr(type(backend), "norms", lambda self, leaves, ord: passes.append(1) or norms(self, leaves, ord))
+    for tx in (CLIP, gx.clip_global_norm(1.0), gx.chain(CLIP, gx.clip_global_norm(0.5)), gx.clip_value(1.0)):
+        passes.clear()
+        assert float(gx.torch.apply_(tx, [parameter(W)], return_norm=True)) == 5.0
+        assert len(passes) == 1, tx
+    gx.torch.apply_(gx.clip_value(1.0), [parameter(W)])
+    assert len(passes) == 1  # and none unless it is asked for
+
+
+def test_the_norm_before_stands_beside_a_state() -> None:
+    p = parameter(W)
+    tx = gx.chain(gx.freeze("1"), gx.clip_global_norm(1.0), gx.trace(0.5))
+    state = gx.torch.init(tx, [p, parameter(W)])
+    state, norm = gx.torch.apply_(tx, [p, parameter(W)], state, return_norm=True)  # the second is frozen
+    assert float(norm) == 5.0
+    assert_ulp(state[2].trace["0"], CLIPPED)
+    assert gx.torch.apply_(CLIP, [p], gx.EmptyState()) == gx.EmptyState()
+    assert gx.torch.apply_(CLIP, [], return_norm=True) is None
 
 
 def test_one_parameter_alone() -> None:

@@ -121,6 +121,25 @@ def test_a_captured_step_finds_its_memory_again(tx: str, dtype: str) -> None:
         assert [found for _, found in memory()] == [found for _, found in before]
 
 
+@pytest.mark.parametrize(("tx", "launches"), [("clip_global_norm(1.0)", 1), ("clip_norm(1.0)", 25)])
+def test_the_norm_of_a_handle_costs_nothing_until_it_is_read(tx: str, launches: int) -> None:
+    """And then no pass, and no wait; in a CUDA graph, it is computed from the memory that a replay writes."""
+    with FakeTensorMode():
+        parameters = [torch.nn.Parameter(torch.empty(SMALL, device="cuda")) for _ in range(LEAVES)]
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        handle = gx.torch.attach(optimizer, gx.parse(tx))
+        with Counted() as step:
+            handle._before_step(optimizer, (optimizer,), {})
+        with Counted() as read:
+            norm = handle.norm
+    assert (norm.device.type, norm.dtype, norm.shape) == ("cuda", torch.float32, ())
+    assert 0 < read.launches.total() <= launches, read.launches
+    assert read.between == read.waits == []
+    assert step.launches.total() == counted(gx.parse(tx), [SMALL] * LEAVES, "float32", "cuda").launches.total()
+
+
 def test_states_that_change_places(accelerated: None) -> None:
     """What is new may be an older part of the state, which is written over."""
     older = [torch.full((3,), value) for value in (1.0, 2.0)]

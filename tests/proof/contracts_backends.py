@@ -209,10 +209,11 @@ ATTACH, KERAS = "adapters/test_torch_attach", "adapters/keras_cases"
 ADAPTERS: Any = (
     ("numpy.apply_", "nothing is written", instead(lambda tx, tree, state=None, params=None: state),
      own("backends/test_numpy", "in_place_gives_what"), NUMPY),
-    ("torch.apply_", "nothing is written", instead(lambda tx, named, state, *_: state),
+    ("torch.apply_", "nothing is written", instead(lambda tx, named, state, *_, **__: (state, None)),
      own("backends/test_torch", "what_parameters_may_be"), TORCH),
     ("torch.apply_", "the factor of a loss scaler is ignored",
-     given(lambda apply_, tx, named, state, scale=None, found_inf=None: apply_(tx, named, state, None, found_inf)),
+     given(lambda apply_, tx, named, state, scale=None, found_inf=None, **rest: apply_(
+         tx, named, state, None, found_inf, **rest)),
      own(ATTACH, "the_chain_sees_unscaled"), TORCH),
     ("torch.attach, hook", "the gradients are not transformed", instead(lambda self, optimizer, args, kwargs: None),
      own(ATTACH, "any_optimizer_steps_as_after_apply"), TORCH),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -230,6 +231,31 @@ def test_names() -> None:
     assert names(gx.chain(clip, gx.trace(0.5))) == []
     three = [gx.measure(clip, name) for name in ("a", "a", "a_1")]
     assert names(gx.chain(*three)) == ["a", "a_1", "a_1_1"]
+
+
+def test_masks_of_one_chain_are_told_apart_by_their_patterns() -> None:
+    """In letters that MLflow takes, which refuses parentheses and asterisks."""
+    clip, tree = gx.clip_norm(1.0), {"a": {"w": np.ones(2)}, "b": {"w": np.ones(2)}}
+
+    def found(*txs: Any) -> list[str]:
+        metrics = measured(gx.measure(gx.chain(*txs)), tree)
+        return list(dict.fromkeys(name.rpartition("/")[0] for name in metrics))
+
+    one, other = gx.masked(clip, "a/**"), gx.masked(gx.clip_global_norm(2.0), "**/b/*")
+    assert found(one, other) == ["masked/a/clip_norm", "masked/b/clip_global_norm"]
+    assert found(one, one) == ["masked/a/clip_norm", "masked/a/clip_norm_1"]
+    assert found(one, gx.freeze("b/w")) == ["masked", "freeze"]  # as ever where nothing is to be told apart
+    assert found(gx.freeze("a/**"), gx.freeze("b/w")) == ["freeze/a", "freeze/b/w"]
+    assert found(gx.masked(clip, re.compile(r"^a/")), gx.masked(gx.chain(clip, clip), "b/**"), clip) == [
+        "masked/a/clip_norm",
+        "masked/b/chain",
+        "clip_norm",
+    ]
+    assert found(one, gx.masked(clip, lambda path, _: path == "b/w"), gx.masked(clip, "**")) == [
+        "masked/a/clip_norm",
+        "masked",
+        "masked_1",
+    ]
 
 
 def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() -> None:
