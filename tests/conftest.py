@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow-table", help="write a Markdown table of the slow tests to this file, and run nothing")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave programs to test_programs.py: to look for doctests in one is to import it, and all that it imports."""
+    return True if collection_path.parent.name == "programs" and not collection_path.name.startswith("test_") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by framework, and write the table of slow tests where it is asked for."""
     for item in items:

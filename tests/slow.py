@@ -105,6 +105,9 @@ SLOW = {
     r"test_migration\.py::test_(the_sum_over_the_replicas|the_loss_falls)": TRAINS,
     # --- programs
     r"test_move_from_torch\.py::test_a_run": TRAINS,
+    r"test_programs\.py::test_a_program_in_a_process": PROCESSES,
+    r"test_programs\.py::.*\[torch_compile": INDUCTOR,
+    r"test_programs\.py::test_a_program\[(keras_fit|port_torch|huggingface)": TRAINS,
     # --- transforms
     r"test_table_plain\.py::test_right_numbers_without_fast_paths_compiled": PLAIN,
     r"test_table_plain\.py::test_right_numbers_without_fast_paths\[.*-jax\]": EAGER,

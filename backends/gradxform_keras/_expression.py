@@ -1,23 +1,122 @@
-"""A transformation in a configuration: the expression that builds it."""
+"""A transformation in a configuration: the expression that builds it, and the objects of Keras that it holds."""
 
 from __future__ import annotations
 
-from gradxform import GradientTransformation, parse
+import re
+import warnings
+from typing import Any
+
+import keras
+
+from gradxform import GradientTransformation
+from gradxform.core import operands
+from gradxform.core.parse import read
+
+PACKAGE = "import gradxform_keras before loading"
+"""What Keras registers the classes under. It prints this name if it does not find them: in a process without them."""
+
+_Schedule = keras.optimizers.schedules.LearningRateSchedule
+_PLAIN = (type(None), bool, int, float, str, re.Pattern)
 
 
-def written(what: str, tx: GradientTransformation) -> str:
-    """The expression of a transformation.
+class _Name:
+    """What stands in an expression for an object; a schedule or a function, for those that look at it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def written(what: str, tx: GradientTransformation) -> Any:
+    """The expression of a transformation, in a dict with the objects that its names stand for if there are any.
 
     Raises:
-        ValueError: one that no expression builds, since it holds a function or an array.
+        ValueError: one that cannot be saved; the message names the argument.
     """
+    expression, objects = _named(what, tx)
+    if not objects:
+        return expression
+    return {"expression": expression, "objects": {name: _config(value) for name, value in objects.items()}}
+
+
+def restored(config: Any, custom_objects: Any = None) -> GradientTransformation:
+    """The transformation of what `written` returned."""
+    if isinstance(config, str):
+        return read(config, {})
+    objects = {name: _object(given, custom_objects) for name, given in config["objects"].items()}
+    return read(config["expression"], objects)
+
+
+def warn_if_unsaved(what: str, tx: GradientTransformation) -> None:
+    """Warn of a transformation that `model.save` will refuse, while it can still be changed."""
     try:
-        again = parse(repr(tx))
+        _named(what, tx)
+    except ValueError as error:
+        warnings.warn(str(error), stacklevel=3)
+
+
+def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
+    """The expression of a transformation, with names for the objects that Keras can save, and these objects."""
+    objects: dict[str, Any] = {}
+
+    def name(value: Any) -> Any:
+        if isinstance(value, _PLAIN) or not _is_keras_s(value):
+            return value
+        objects[f"object_{len(objects)}"] = value
+        return _Name(f"object_{len(objects) - 1}")
+
+    try:
+        expression = repr(operands.replaced(tx, name))
+        again = read(expression, objects)
     except (TypeError, ValueError):
         again = None
     if again != tx:
         raise ValueError(
-            f"{what}: {tx!r} cannot be saved, since it holds a function or an array; build it of numbers, strings and "
-            "patterns, or save the weights alone"
+            f"{what}: {tx!r} cannot be saved with the model, {_reason(tx)}; model.save_weights still works"
         )
-    return repr(tx)
+    return expression, objects
+
+
+def _reason(tx: GradientTransformation) -> str:
+    odd = [value for value in operands.values(tx) if not isinstance(value, _PLAIN) and not _is_keras_s(value)]
+    if not odd:
+        return "since no expression builds it"
+    if callable(odd[0]) and not hasattr(odd[0], "update"):
+        advice = (
+            "a function with a name, decorated with @keras.saving.register_keras_serializable(), or for a limit a "
+            "schedule of keras.optimizers.schedules"
+        )
+    elif hasattr(odd[0], "shape"):
+        advice = "a number or a keras.Variable"
+    else:
+        advice = "transforms of gradxform, with numbers, strings and patterns"
+    return f"since it holds {odd[0]!r:.120}. Write {advice}"
+
+
+def _is_keras_s(value: Any) -> bool:
+    """Whether Keras can save an object: a variable, a schedule, or what was registered with it."""
+    if isinstance(value, _Schedule):
+        return type(value).get_config is not _Schedule.get_config
+    if isinstance(value, keras.Variable):
+        return True
+    kept = value if hasattr(value, "__name__") else type(value)
+    known = keras.saving.get_registered_object(keras.saving.get_registered_name(kept))
+    return known is kept and kept.__name__ != "<lambda>"
+
+
+def _config(value: Any) -> Any:
+    if not isinstance(value, keras.Variable):
+        return keras.saving.serialize_keras_object(value)
+    number = keras.ops.convert_to_numpy(value).tolist()
+    return {"variable": number, "dtype": keras.backend.standardize_dtype(value.dtype), "name": value.name}
+
+
+def _object(config: Any, custom_objects: Any) -> Any:
+    if "variable" not in config:
+        return keras.saving.deserialize_keras_object(config, custom_objects=custom_objects)
+    return keras.Variable(config["variable"], dtype=config["dtype"], trainable=False, name=config["name"])

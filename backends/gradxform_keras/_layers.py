@@ -8,16 +8,16 @@ import keras
 
 from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
 from gradxform.core import arguments
-from gradxform_keras._expression import written
+from gradxform_keras._expression import PACKAGE, restored, warn_if_unsaved, written
 
 
-@keras.saving.register_keras_serializable("gradxform")
+@keras.saving.register_keras_serializable(PACKAGE)
 class GradientTransform(keras.layers.Layer):
     """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a layer.
 
     Args:
-        tx: a stateless transformation, or the expression that builds one. To be saved, it must be made of numbers,
-            strings and patterns.
+        tx: a stateless transformation, or the expression that builds one. Of functions, Keras saves those that
+            are registered with it; the layer warns of others.
         **kwargs: what every layer of Keras takes, such as ``name``.
 
     Raises:
@@ -41,6 +41,7 @@ class GradientTransform(keras.layers.Layer):
         self.tx = parse(tx) if isinstance(tx, str) else tx
         self.supports_masking = True
         self._identity = on_backward(self.tx)
+        warn_if_unsaved(f"the layer {self.name!r}", self.tx)
 
     def call(self, inputs: Any) -> Any:
         """The inputs, a tensor or a structure of them, as they are."""
@@ -58,8 +59,13 @@ class GradientTransform(keras.layers.Layer):
         """The configuration of every layer, and the expression that builds the transformation."""
         return {**super().get_config(), "tx": written(f"the layer {self.name!r}", self.tx)}
 
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> GradientTransform:
+        """The layer of a configuration."""
+        return super().from_config({**config, "tx": restored(config["tx"])})
 
-@keras.saving.register_keras_serializable("gradxform")
+
+@keras.saving.register_keras_serializable(PACKAGE)
 class GradientReversal(keras.layers.Layer):
     """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a layer.
 

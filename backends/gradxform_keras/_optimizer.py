@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from gradxform import GradientTransformation, parse
-from gradxform_keras._expression import written
+from gradxform import GradientTransformation
+from gradxform_keras._expression import PACKAGE, restored, written
 from gradxform_keras._held import Held
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Transforming(Optimizer):
         """The configuration of the optimizer, and the expression that builds the transformation.
 
         Raises:
-            ValueError: a transformation that no expression builds, since it holds a function or an array.
+            ValueError: a transformation that cannot be saved, since it holds a function or an array.
         """
         base, expression = self._base, written("keras.wrap", self._gradxform.tx)
         shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
@@ -127,10 +127,10 @@ class Transforming(Optimizer):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """The wrapped optimizer of a configuration, of whichever class it is."""
         optimizer = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        return remade(optimizer, parse(config["transformation"]))
+        return remade(optimizer, restored(config["transformation"], custom_objects))
 
 
-keras.saving.register_keras_serializable("gradxform", "Transforming")(Transforming)
+keras.saving.register_keras_serializable(PACKAGE, "Transforming")(Transforming)
 
 
 def _unpickled(base: Any, buffer: Any) -> Any:
@@ -147,7 +147,7 @@ def _derived(base: Any) -> Any:
         )
     own = {"__module__": __name__, "__doc__": base.__doc__, "_base": base}
     made = type(f"Transforming{base.__name__}", (Transforming, base), own)
-    return keras.saving.register_keras_serializable("gradxform", "Transforming")(made)
+    return keras.saving.register_keras_serializable(PACKAGE, "Transforming")(made)
 
 
 def remade(optimizer: Any, tx: GradientTransformation) -> Any:

@@ -9,6 +9,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
 from gradxform.core.foreign import as_transformation
+from gradxform_keras._expression import warn_if_unsaved
 from gradxform_keras._optimizer import Transforming, remade
 
 _BACKENDS = ("tensorflow", "jax", "torch")
@@ -30,8 +31,9 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             `keras.optimizers.LossScaleOptimizer` the optimizer inside is wrapped.
         tx: a transformation; a gradient's path is its variable's ``path``, which in a model begins with the model's
             name: write ``"**/encoder/**"``. A limit may be a `keras.Variable`, which is not trained, and changes
-            without compiling anew. `model.save` raises for one that is not made of numbers, strings and patterns;
-            `model.save_weights` does not look at it.
+            without compiling anew. `model.save` saves numbers, strings, patterns, schedules of Keras, its variables,
+            and functions that are registered with `keras.saving.register_keras_serializable`. Of anything else
+            you are warned here, and `model.save` raises; `model.save_weights` does not look at it.
 
     Returns:
         A new optimizer with the same options and the same variables' values, whose ``gradient_transformation`` and
@@ -62,6 +64,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             f"one of {', '.join(_BACKENDS)}"
         )
     optimizer = _checked(optimizer)
+    warn_if_unsaved("keras.wrap", tx)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         made = type(optimizer)(
             remade(_checked(optimizer.inner_optimizer), tx),

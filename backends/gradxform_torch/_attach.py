@@ -13,7 +13,7 @@ from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
-from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of
+from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, started, transformed
 from gradxform_torch.sharded import backend
 
@@ -264,7 +264,8 @@ def _left(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:
-    """The handles that are attached to an optimizer; None for what is no optimizer."""
+    """The handles that are attached to an optimizer, or to the one inside of it; None for what is no optimizer."""
+    optimizer = unwrapped(optimizer)
     return list(_attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
 
 

@@ -45,16 +45,29 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
 
 
 def bare(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer inside of what Lightning or Accelerate made of it."""
-    found = optimizer
-    while any(kind.__module__.partition(".")[0] in _WRAPPING for kind in type(found).__mro__):
-        found = found.optimizer
+    """The optimizer inside of what Lightning or Accelerate made of it.
+
+    Raises:
+        TypeError: what is no optimizer.
+    """
+    found = unwrapped(optimizer)
     if not isinstance(found, torch.optim.Optimizer):
         raise TypeError(
             f"torch.attach: an optimizer of torch.optim is wanted, got {short(optimizer)} of type "
             f"{type(optimizer).__name__}{instead(optimizer)}"
         )
     return found
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """What is inside of Lightning's and Accelerate's optimizers; anything else as it is."""
+    while hasattr(optimizer, "optimizer") and any(_is_wrapping(kind) for kind in type(optimizer).__mro__):
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _is_wrapping(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _WRAPPING
 
 
 def named_of(optimizer: torch.optim.Optimizer) -> Named:

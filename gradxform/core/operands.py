@@ -16,41 +16,43 @@ def split(tx: GradientTransformation, backend: Backend) -> tuple[list[Array], Re
     """The arrays of a framework in a transformation, and how it is built of others: of tracers, within a trace."""
     found: list[Array] = []
 
-    def note(array: Array) -> Array:
-        found.append(array)
-        return array
+    def is_array(value: Any) -> bool:
+        return isinstance(value, backend.types) and "bool" not in backend.dtype(value)  # a mask must stay readable
 
-    _replaced(tx, backend, note)
+    def note(value: Any) -> Any:
+        if is_array(value):
+            found.append(value)
+        return value
+
+    replaced(tx, note)
 
     def rebuild(arrays: Sequence[Array]) -> GradientTransformation:
         rest: Iterator[Array] = iter(arrays)
-        return _replaced(tx, backend, lambda _: next(rest)) if found else tx
+        return replaced(tx, lambda value: next(rest) if is_array(value) else value) if found else tx
 
     return found, rebuild
 
 
 def values(tx: Any) -> Iterator[Any]:
-    """The hyperparameters of a transformation and of those inside of it."""
+    """The hyperparameters of a transformation and of those inside of it; one of another library is one of them."""
     if isinstance(tx, GradientTransformation):
         tx = [value for _, value in tx.arguments]
-    if isinstance(tx, (list, tuple, dict)):
+    if isinstance(tx, (list, tuple, dict)) and not hasattr(tx, "init"):
         for item in tx.values() if isinstance(tx, dict) else tx:
             yield from values(item)
     else:
         yield tx
 
 
-def _replaced(value: Any, backend: Backend, swap: Callable[[Array], Array]) -> Any:
-    """A hyperparameter with its arrays swapped; what holds none is itself."""
+def replaced(value: Any, swap: Callable[[Any], Any]) -> Any:
+    """A hyperparameter with others in the place of its numbers, arrays and functions; one without change is itself."""
     if isinstance(value, GradientTransformation) and value.name in factories:
-        given = [(name, _replaced(item, backend, swap)) for name, item in value.arguments]
+        given = [(name, replaced(item, swap)) for name, item in value.arguments]
         if all(new is old for (_, new), (_, old) in zip(given, value.arguments, strict=True)):
             return value
         positional = [item for name, item in given if name is None]
         return factories[value.name](*positional, **{name: item for name, item in given if name is not None})
     if type(value) is dict:
-        swapped = {key: _replaced(item, backend, swap) for key, item in value.items()}
+        swapped = {key: replaced(item, swap) for key, item in value.items()}
         return swapped if any(swapped[key] is not value[key] for key in value) else value
-    if isinstance(value, backend.types) and "bool" not in backend.dtype(value):  # a mask must stay readable
-        return swap(value)
-    return value
+    return swap(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from gradxform.core import hints
@@ -34,11 +35,16 @@ def parse(expression: str) -> GradientTransformation:
     Source:
         Python's grammar, read by `ast`.
     """
+    return read(expression, {})
+
+
+def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
+    """The transformation that an expression builds, in which some names stand for objects."""
     if not isinstance(expression, str):
         raise TypeError(f"parse: expression must be a string, got {expression!r}")
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
-        value = _value(tree, expression)
+        value = _value(tree, expression, names)
     except (SyntaxError, MemoryError, RecursionError) as error:
         hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
         raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}{hint}") from error
@@ -47,32 +53,36 @@ def parse(expression: str) -> GradientTransformation:
     return value
 
 
-def _value(node: ast.AST, expression: str) -> Any:
+def _value(node: ast.AST, expression: str, names: Mapping[str, Any]) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
+        case ast.Name(id=name) if name in names:
+            return names[name]
         case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as value)):
             return -value if isinstance(sign, ast.USub) else value
         case ast.Tuple(elts=items):
-            return tuple(_value(item, expression) for item in items)
+            return tuple(_value(item, expression, names) for item in items)
         case ast.List(elts=items):
-            return [_value(item, expression) for item in items]
+            return [_value(item, expression, names) for item in items]
         case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
             return {
-                _value(k, expression): _value(v, expression) for k, v in zip(keys, values, strict=True) if k is not None
+                _value(k, expression, names): _value(v, expression, names)
+                for k, v in zip(keys, values, strict=True)
+                if k is not None
             }
         case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str() as word)], keywords=[]) if (
             word in _WORDS
         ):
             return float(word)
         case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="compile"), args=args, keywords=[]):
-            return _pattern(*(_value(arg, expression) for arg in args))
+            return _pattern(*(_value(arg, expression, names) for arg in args))
         case ast.Call(
             func=ast.Name(id=name) | ast.Attribute(value=ast.Name(id="gx" | "gradxform"), attr=name),
             args=args,
             keywords=keywords,
         ):
-            return _call(name, args, keywords, expression)
+            return _call(name, args, keywords, expression, names)
     raise ValueError(
         f"parse: {ast.unparse(node)!r} in {expression!r} is not a transform, number, string, tuple, list or dict"
     )
@@ -93,14 +103,16 @@ _NO_GROUPS = (
 _WORDS = ("inf", "-inf", "nan")
 
 
-def _call(name: str, args: list[ast.expr], keywords: list[ast.keyword], expression: str) -> GradientTransformation:
+def _call(
+    name: str, args: list[ast.expr], keywords: list[ast.keyword], expression: str, names: Mapping[str, Any]
+) -> GradientTransformation:
     make = factories.get(name)
     if name == "DeviceMesh":
         raise ValueError(f"parse: {_NO_GROUPS}")
     if make is None:
         hint, known = hints.transform_named(name, factories), ", ".join(sorted(factories))
         raise ValueError(f"parse: no transform is named {name!r}{hint}; the known ones are {known}")
-    named = {keyword.arg: _value(keyword.value, expression) for keyword in keywords if keyword.arg is not None}
+    named = {keyword.arg: _value(keyword.value, expression, names) for keyword in keywords if keyword.arg is not None}
     if any(keyword.arg is None for keyword in keywords):
         raise ValueError(f"parse: ** is not understood in {expression!r}")
-    return make(*(_value(arg, expression) for arg in args), **named)
+    return make(*(_value(arg, expression, names) for arg in args), **named)

@@ -48,8 +48,8 @@ def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> t
     if given is None:
         raise ValueError(
             f"{transform}: which axes of {path!r} are its inputs? Libraries disagree: give axes='keras' (the last axis "
-            "is the outputs), axes='torch' (the first one is), a tuple, a mapping from a glob on the path, or a "
-            "function of path and leaf"
+            "is the outputs; Flax, Haiku), axes='torch' (the first one is; Equinox), a tuple, a mapping from a glob on "
+            "the path, or a function of path and leaf"
         )
     if rank is None:
         raise ValueError(f"{transform}: the number of axes of {path!r} is not known before it runs; set its shape")

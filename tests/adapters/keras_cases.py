@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import warnings
@@ -17,7 +18,10 @@ from support import assert_ulp, bits, one_sentence
 import gradxform as gx
 
 # NumPy says so of Keras's variables, which Keras itself reads in this way.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:keras.wrap.* cannot be saved with the model:UserWarning"),
+]
 
 BACKEND = keras.backend.backend()
 opt = keras.optimizers
@@ -613,6 +617,65 @@ def test_a_model_that_is_saved_goes_on_bit_by_bit(name: str, outside: bool, tmp_
     assert model.get_weights()[0].tobytes() == frozen
 
 
+def decay() -> Any:
+    return opt.schedules.ExponentialDecay(1.0, 2, 0.5)
+
+
+@keras.saving.register_keras_serializable("tests")
+def halving(step: Any) -> Any:
+    return 2.0**-step
+
+
+@keras.saving.register_keras_serializable("tests")
+def halved(gradient: Any) -> Any:
+    return gradient * 0.5
+
+
+@keras.saving.register_keras_serializable("tests")
+def is_bias(path: str, _: Any) -> bool:
+    return path.endswith("bias")
+
+
+OBJECTS: dict[str, Callable[[], Any]] = {
+    "a schedule": lambda: gx.clip_global_norm(decay()),
+    "two schedules": lambda: gx.chain(gx.masked(gx.clip_norm(decay()), "**/kernel"), gx.scale(decay())),
+    "in a partition": lambda: gx.partition({"**/kernel": gx.clip_norm(decay())}, default=gx.clip_norm(1.0)),
+    "a registered function": lambda: gx.clip_global_norm(halving),
+    "of gradients": lambda: gx.chain(gx.elementwise(halved), gx.clip_norm(1.0)),
+    "where": lambda: gx.freeze(is_bias),
+    "a variable": lambda: gx.clip_norm(keras.Variable(0.75, name="limit")),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_that_keras_knows_are_in_the_config(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        optimizer = gx.keras.wrap(opt.SGD(0.5), OBJECTS[name]())
+    written = json.loads(json.dumps(keras.saving.serialize_keras_object(optimizer)))
+    again = keras.saving.deserialize_keras_object(written)
+    assert again.get_config() == optimizer.get_config()
+    given = [variables(starts()) for _ in range(2)]
+    results = [bits(steps(made, many(3), own)) for made, own in zip((optimizer, again), given, strict=True)]
+    assert results[0] == results[1]
+
+
+def test_a_model_with_limits_that_are_objects_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    limit = keras.Variable(1.0, name="limit")
+    model = network()
+    tx = gx.chain(gx.clip_norm(limit), gx.clip_global_norm(decay()), gx.trace(0.5))
+    model.compile(gx.keras.wrap(opt.SGD(0.05), tx), loss="mse")
+    limit.assign(0.5)
+    fit(model)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    restored, clip = (tx.arguments[0][1] for _, tx in again.optimizer.gradient_transformation.arguments[:2])
+    assert (float(restored), clip.get_config()) == (0.5, decay().get_config())
+    restored.assign(0.125)
+    limit.assign(0.125)
+    assert bits(fit(again).get_weights()) == bits(fit(model).get_weights())
+
+
 @pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": True}], ids=["eager", "compiled"])
 def test_eager_and_compiled(how: dict[str, bool]) -> None:
     if BACKEND == "torch" and "jit_compile" in how:
@@ -755,10 +818,39 @@ def test_a_pattern_that_matches_no_variable() -> None:
         steps(gx.keras.wrap(opt.SGD(1.0), gx.freeze("head/**")), [G])
 
 
-@pytest.mark.parametrize("tx", [gx.elementwise(abs), gx.scale(lambda step: 1.0), gx.freeze(lambda path, leaf: False)])
-def test_a_function_cannot_be_saved(tx: Any) -> None:
-    optimizer = gx.keras.wrap(opt.SGD(), tx)
-    with pytest.raises(ValueError, match="cannot be saved, since it holds a function or an array"):
+A_FUNCTION = "<function <lambda> .*Write a function with a name, decorated with @keras.saving"
+
+
+class Constant(opt.schedules.LearningRateSchedule):
+    """A schedule of a user's, who forgot get_config."""
+
+    def __call__(self, step: Any) -> Any:
+        return 1.0
+
+
+Foreign = collections.namedtuple("Foreign", ["init", "update"])
+NOT_SAVED = {
+    "a function": (gx.elementwise(abs), "<built-in function abs>. Write a function with a name, decorated"),
+    "a schedule": (gx.scale(lambda step: 1.0), A_FUNCTION),
+    "a schedule without get_config": (gx.clip_norm(Constant()), ".*Constant object.*Write a function with a name"),
+    "where": (gx.chain(gx.freeze(lambda path, leaf: False), gx.clip_norm(decay())), A_FUNCTION),
+    "of optax": (
+        gx.chain(gx.clip_norm(1.0), Foreign(dict, gx.trace(0.5).update)),
+        "Foreign.*Write transforms of gradx",
+    ),
+    "an array": (gx.clip_norm(np.ones(())), r"array\(1\.\).*Write a number or a keras.Variable"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SAVED)
+def test_what_cannot_be_saved_says_so_when_it_is_wrapped(name: str) -> None:
+    tx, reason = NOT_SAVED[name]
+    with pytest.warns(
+        UserWarning, match=f"^keras.wrap: .* cannot be saved with the model, since it holds {reason}"
+    ) as w:
+        optimizer = gx.keras.wrap(opt.SGD(), tx)
+    assert w[0].filename == __file__
+    with pytest.raises(ValueError, match=f"cannot be saved with the model, since it holds {reason}"):
         optimizer.get_config()
 
 
@@ -860,8 +952,17 @@ def test_what_a_layer_does_not_take() -> None:
     with pytest.raises(ValueError, match="GradientReversal: scale must not be NaN"):
         gx.keras.GradientReversal(float("nan"))
     assert float(gx.keras.GradientReversal(np.float32(0.5)).scale) == 0.5
+    with pytest.warns(UserWarning, match=r"the layer 'mine'.*cannot be saved"):
+        layer = gx.keras.GradientTransform(gx.elementwise(abs), name="mine")
     with pytest.raises(ValueError, match=r"the layer 'mine'.*cannot be saved"):
-        gx.keras.GradientTransform(gx.elementwise(abs), name="mine").get_config()
+        layer.get_config()
+
+
+def test_a_layer_whose_function_is_registered() -> None:
+    layer = gx.keras.GradientTransform(gx.elementwise(halved))
+    again = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
+    assert again.tx == layer.tx
+    assert_ulp(one_step(again, W), W / 2, ulp=0)
 
 
 # --- TensorFlow ------------------------------------------------------------------------------------------------------

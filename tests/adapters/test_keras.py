@@ -117,19 +117,23 @@ def test_a_state_in_model_parallel_is_sharded_as_keras_shards_momentum() -> None
 
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_path: Path) -> None:
+    saved = str(tmp_path / "m.keras")
     make = (
         "import keras, gradxform as gx; m = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]); "
-        f"m.compile(gx.keras.wrap('sgd', gx.clip_norm(1.0)), loss='mse'); m.save({str(tmp_path / 'm.keras')!r})"
+        "limit = keras.optimizers.schedules.ExponentialDecay(1.0, 2, 0.5); "
+        f"m.compile(gx.keras.wrap('sgd', gx.clip_norm(limit)), loss='mse'); m.save({saved!r})"
     )
     run("jax", "-c", make)
     load = (
-        f"import keras; m = keras.saving.load_model({str(tmp_path / 'm.keras')!r}); print(type(m.optimizer).__name__)"
+        f"import keras; tx = keras.saving.load_model({saved!r}).optimizer.gradient_transformation; "
+        "print(tx.arguments[0][1].decay_rate)"
     )
     done = run("jax", "-c", ("import gradxform_keras; " if imported else "") + load, check=imported)
     if imported:
-        assert done.stdout.strip() == "TransformingSGD", done.stderr[-2000:]
+        assert done.stdout.strip() == "0.5", done.stderr[-2000:]
     else:
-        assert "Could not locate class" in done.stderr
+        assert "Could not locate class 'TransformingSGD'" in done.stderr
+        assert done.stderr.strip().endswith("'registered_name': 'import gradxform_keras before loading>Transforming'}")
 
 
 def test_a_backend_that_does_not_train() -> None:

@@ -150,6 +150,8 @@ def test_attach_takes_lightnings_own_optimizer(lightning: Any) -> None:
     assert len(wrapped.optimizer._optimizer_step_pre_hooks) == 2
     kept = [key for key in wrapped.optimizer.state_dict() if key.startswith("gradient")]
     assert kept == ["gradient_transformation", "gradient_transformation_1"]
+    with gx.torch.attach(wrapped, gx.measure(gx.clip_norm(1.0), name="own")):
+        assert "own/norm_before" in gx.metrics(wrapped)
     first.remove()
     second.remove()
 
@@ -184,6 +186,7 @@ def test_accelerate(accumulate: int, when: str, accelerate: Any) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
     assert weights(net) == by_hand(2, accumulate)
+    assert gx.has_updated(optimizer)
 
 
 def test_accelerate_goes_on_from_a_checkpoint(accelerate: Any, tmp_path: Path) -> None:

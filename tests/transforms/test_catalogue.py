@@ -710,7 +710,7 @@ def test_parameters_that_are_missing_or_strange() -> None:
 
 def test_which_axes_must_be_said() -> None:
     kernel = {"dense": {"kernel": np.ones((2, 3)), "bias": np.ones(3)}}
-    with pytest.raises(ValueError, match=r"which axes of 'dense/kernel' are its inputs\?.*'keras'.*'torch'"):
+    with pytest.raises(ValueError, match=r"which axes of 'dense/kernel' are its inputs\?.*'keras'.*Haiku.*'torch'"):
         gx.clip_adaptive(0.1)(kernel, params=kernel)
     with pytest.raises(ValueError, match=r"axes \(2,\) are not 1 axes of 'dense/kernel', which has 2"):
         gx.clip_adaptive(0.1, axes=2)(kernel, params=kernel)

@@ -98,6 +98,7 @@ def test_attached_to_an_optimizer_of_torch() -> None:
         optimizer.load_state_dict(optimizer.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:keras.wrap.* cannot be saved with the model:UserWarning")
 def test_wrapped_around_an_optimizer_of_keras() -> None:
     keras = pytest.importorskip("keras")
     for choice, name in CASES:

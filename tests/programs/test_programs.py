@@ -1,0 +1,79 @@
+"""Short programs, each as its community writes it: what their authors would care about holds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import python
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:lightning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+FOLDER = Path(__file__).parent
+
+PROGRAMS = {
+    "accelerate_loop": ("torch", "accelerate"),
+    "huggingface_trainer": ("torch", "transformers"),
+    "jax_equinox": ("jax", "optax", "equinox"),
+    "jax_haiku": ("jax", "optax", "haiku"),
+    "jax_linen": ("jax", "optax", "flax"),
+    "jax_masks": ("jax", "optax"),
+    "jax_nnx": ("jax", "optax", "flax"),
+    "jax_schedules": ("jax", "optax"),
+    "keras_fit": ("keras", "tensorflow"),
+    "keras_train_step": ("keras", "tensorflow"),
+    "lightning_module": ("torch", "lightning"),
+    "mlx_train": ("mlx",),
+    "port_torch_to_flax": ("torch", "jax", "flax"),
+    "tensorflow1_saver": ("tensorflow",),
+    "tensorflow_two_optimizers": ("keras", "tensorflow"),
+    "torch_amp": ("torch",),
+    "torch_closure": ("torch",),
+    "torch_compile": ("torch",),
+    "torch_ddp": ("torch",),
+    "torch_groups": ("torch",),
+    "torch_schedulers": ("torch",),
+}
+"""Each program, and what it imports."""
+PROCESSES = [("tensorflow1_saver", {}), ("torch_ddp", {})]
+"""Those that change what a process is: TensorFlow's behaviour, process groups."""
+PROCESSES += [("keras_fit", {"KERAS_BACKEND": backend}) for backend in ("jax", "torch")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Files go to a folder of the test's; Keras and Accelerate get their global settings back."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    if keras := sys.modules.get("keras"):
+        keras.config.set_dtype_policy("float32")
+    if accelerate := sys.modules.get("accelerate"):
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerate.state.GradientState._reset_state()
+
+
+def test_the_programs_are_those_of_the_folder_and_short() -> None:
+    files = {path.stem: path for path in FOLDER.glob("*.py") if not path.stem.startswith("test_")}
+    assert files.keys() == PROGRAMS.keys()
+    assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(PROCESSES[:2])])
+def test_a_program(name: str) -> None:
+    for package in PROGRAMS[name]:
+        pytest.importorskip(package)
+    importlib.import_module(name).main()
+
+
+@pytest.mark.parametrize(("name", "variables"), PROCESSES, ids=["-".join((n, *v.values())) for n, v in PROCESSES])
+def test_a_program_in_a_process_of_its_own(name: str, variables: dict[str, str], tmp_path: Path) -> None:
+    for package in (*PROGRAMS[name], *(each.lower() for each in variables.values())):
+        pytest.importorskip(package)
+    python(FOLDER / f"{name}.py", cwd=tmp_path, **variables)
