@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -15,8 +16,20 @@ from gradxform.core.parse import read
 PACKAGE = "import gradxform_keras before loading"
 """What Keras registers the classes under. It prints this name if it does not find them: in a process without them."""
 
+_EARLIER = "gradxform"
+"""What it registered them under before; files of that time are read."""
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 _PLAIN = (type(None), bool, int, float, str, re.Pattern)
+
+
+def registered(name: str) -> Callable[[Any], Any]:
+    """A decorator that makes a class one that Keras saves, under a name that may be another than its own."""
+
+    def register(kind: Any) -> Any:
+        keras.saving.get_custom_objects().setdefault(f"{_EARLIER}>{name}", kind)
+        return keras.saving.register_keras_serializable(PACKAGE, name)(kind)
+
+    return register
 
 
 class _Name:

@@ -8,10 +8,10 @@ import keras
 
 from gradxform import GradientTransformation, on_backward, parse, reverse_gradient
 from gradxform.core import arguments
-from gradxform_keras._expression import PACKAGE, restored, warn_if_unsaved, written
+from gradxform_keras._expression import registered, restored, warn_if_unsaved, written
 
 
-@keras.saving.register_keras_serializable(PACKAGE)
+@registered("GradientTransform")
 class GradientTransform(keras.layers.Layer):
     """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a layer.
 
@@ -65,7 +65,7 @@ class GradientTransform(keras.layers.Layer):
         return super().from_config({**config, "tx": restored(config["tx"])})
 
 
-@keras.saving.register_keras_serializable(PACKAGE)
+@registered("GradientReversal")
 class GradientReversal(keras.layers.Layer):
     """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a layer.
 

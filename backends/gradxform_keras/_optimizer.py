@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform_keras._expression import PACKAGE, restored, written
+from gradxform_keras._expression import registered, restored, written
 from gradxform_keras._held import Held
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Transforming(Optimizer):
         return remade(optimizer, restored(config["transformation"], custom_objects))
 
 
-keras.saving.register_keras_serializable(PACKAGE, "Transforming")(Transforming)
+registered("Transforming")(Transforming)
 
 
 def _unpickled(base: Any, buffer: Any) -> Any:
@@ -147,7 +147,7 @@ def _derived(base: Any) -> Any:
         )
     own = {"__module__": __name__, "__doc__": base.__doc__, "_base": base}
     made = type(f"Transforming{base.__name__}", (Transforming, base), own)
-    return keras.saving.register_keras_serializable(PACKAGE, "Transforming")(made)
+    return registered("Transforming")(made)
 
 
 def remade(optimizer: Any, tx: GradientTransformation) -> Any:

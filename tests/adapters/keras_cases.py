@@ -894,6 +894,26 @@ def test_the_factor_of_a_layer_changes_between_steps() -> None:
     assert bits(steps) == bits([W, W / 2])
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: gx.keras.GradientTransform(gx.clip_norm(1.0)),
+        lambda: gx.keras.GradientReversal(2.0),
+        lambda: gx.keras.wrap(keras.optimizers.SGD(0.1), gx.clip_norm(1.0)),
+    ],
+    ids=["GradientTransform", "GradientReversal", "wrap"],
+)
+def test_what_was_saved_under_the_first_names_is_read(make: Any) -> None:
+    config = keras.saving.serialize_keras_object(make())
+    package, _, name = config["registered_name"].partition(">")
+    assert package != "gradxform"
+    found = keras.saving.deserialize_keras_object({**config, "registered_name": f"gradxform>{name}"})
+    assert found.get_config() == config["config"]
+    assert repr(found.tx if name == "GradientTransform" else found).count("clip_norm(1.0)") == (
+        name != "GradientReversal"
+    )
+
+
 @pytest.mark.parametrize("layer", [gx.keras.GradientTransform(gx.clip_norm(1.0)), gx.keras.GradientReversal(2.0)])
 def test_layers_are_the_identity_forward(layer: Any) -> None:
     values = {"a": np.float32([[np.nan, -0.0, 3.0]]), "b": [np.float32([[1.0]]), np.int32([[7]])]}
