@@ -19,7 +19,7 @@ from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.functions.convert import from_numpy, to_numpy
 from gradxform.functions.from_torch import rename_from_torch
-from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms
+from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
 from gradxform.transforms.accumulating import accumulate
@@ -88,6 +88,7 @@ __all__ = [
     "on_backward",
     "parse",
     "partition",
+    "paths",
     "pcgrad",
     "per_example_clip_global_norm",
     "per_example_clip_norm",

@@ -78,7 +78,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     import optax
 
     as_transformation("jax.freeze", optimizer, where, "gx.jax.freeze(optimizer, where)")
-    check("freeze", where)
+    where = check("freeze", where)
 
     def labels(tree: Any) -> Any:
         view = flat_view(tree)

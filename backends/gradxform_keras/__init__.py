@@ -1,6 +1,7 @@
 """gradxform in Keras 3: optimizers and layers with a transformation inside, on three backends."""
 
 from gradxform_keras._layers import GradientReversal, GradientTransform
+from gradxform_keras._paths import paths_in as paths_in
 from gradxform_keras._scaled import add_properties
 from gradxform_keras._wrap import wrap
 

@@ -49,7 +49,7 @@ class Held:
         self._keys, self._variables = [keys[i] for i in self._order], [given[i] for i in self._order]
         self._paths = list(map(path_of, self._variables))
         likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self._variables]
-        first = stateful.first(self.tx, likes, self._keys, self._paths)
+        first = stateful.first(self.tx, likes, self._keys, self._paths, self._variables)
         numpy = lookup.backend("numpy")
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
         self._leaves = [
@@ -90,7 +90,7 @@ class Held:
         with _unrecorded(self.backend):
             slots, self._replicas = _summed(self.backend, slots)
             structure = self.backend.flatten(self._by_key(slots))[1]
-            view = Flat.of(self.backend, slots, structure, lambda: self._paths)
+            view = Flat.of(self.backend, slots, structure, lambda: self._paths, owners=self._variables)
             if view is None:
                 return list(grads)
             params = self._by_key([_value(v) for v in self._variables])

@@ -30,7 +30,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
         optimizer: any Keras 3 optimizer, or the name of one; it is left as it is. Of a
             `keras.optimizers.LossScaleOptimizer` the optimizer inside is wrapped.
         tx: a transformation; a gradient's path is its variable's ``path``, which in a model begins with the model's
-            name: write ``"**/encoder/**"``. A limit may be a `keras.Variable`, which is not trained, and changes
+            name. A pattern may leave that out. A limit may be a `keras.Variable`, which is not trained, and changes
             without compiling anew. `model.save` saves numbers, strings, patterns, schedules of Keras, its variables,
             and functions that are registered with `keras.saving.register_keras_serializable`. Of anything else
             you are warned here, and `model.save` raises; `model.save_weights` does not look at it.
@@ -44,6 +44,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
         TypeError: what is no optimizer of Keras 3 or no transformation; one that is wrapped already; a
             `MultiOptimizer`, which has no gradients of its own; a class that its ``get_config`` cannot make anew.
         RuntimeError: a backend of Keras that does not train.
+        ValueError: a pattern that matches no path, if the optimizer is built; else when it is.
 
     Example:
         >>> import keras, numpy as np

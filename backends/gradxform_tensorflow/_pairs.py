@@ -58,7 +58,7 @@ def transformed(
     if keys is not None:
         tree, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
     structure = backend.flatten(tree)[1]
-    view = Flat.of(backend, gradients, structure, lambda: slots.paths)
+    view = Flat.of(backend, gradients, structure, lambda: slots.paths, owners=slots.variables)
     if view is None:
         return list(gradients), set(), state
     view, state = tx.rule(view, state, Context(params, {}))

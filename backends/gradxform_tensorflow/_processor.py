@@ -67,7 +67,8 @@ class GradientProcessor(tf.Module):
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         self._step: _Step | None = None
         self._slots = _Slots(variables)
-        first = stateful.first(self.tx, self._slots.likes, self._slots.keys, self._slots.paths)
+        slots = self._slots
+        first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
         leaves, self._slots.structure = backend.flatten(first)
         self._slots.places_of_state = [
             None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
@@ -172,6 +173,13 @@ class GradientProcessor(tf.Module):
     def _assign(self, new: Any) -> list[Any]:
         moved = zip(self._slots.places_of_state, backend.flatten(new)[0], strict=True)
         return [self._state[path].assign(leaf) for path, leaf in moved if path is not None]
+
+
+def paths_in(given: Any) -> list[str] | None:
+    """The paths of the variables of a processor, or of those of a module that are trained; None for anything else."""
+    if isinstance(given, GradientProcessor):
+        return list(given._slots.paths)
+    return [path_of(variable) for variable in given.trainable_variables] if isinstance(given, tf.Module) else None
 
 
 class _Step:

@@ -45,7 +45,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
     Raises:
         TypeError: what is no optimizer, or no transformation.
-        ValueError: a pattern that matches no path; a ``state_dict`` with the state of another transformation, which
+        ValueError: a pattern that matches no path now; a ``state_dict`` with the state of another transformation, which
             was loaded before, or is loaded later.
 
     Example:
@@ -139,6 +139,12 @@ class Attached:
         not count. Its order is 2, or the `ord` of the first `clip_global_norm`.
         """
         return None if self._norm is None else self._norm()
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the optimizer's parameters now; those of the state where the optimizer is gone."""
+        optimizer = self._optimizer()
+        return self._held.paths if optimizer is None else paths_of(named_of(optimizer))
 
     def remove(self) -> None:
         """Take the transformation off the optimizer."""

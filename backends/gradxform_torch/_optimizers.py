@@ -44,6 +44,11 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
     return shown and all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
 
 
+def is_optimizer(given: Any) -> bool:
+    """Whether something is an optimizer, or one that Lightning or Accelerate has wrapped."""
+    return isinstance(unwrapped(given), torch.optim.Optimizer)
+
+
 def bare(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer inside of what Lightning or Accelerate made of it.
 
@@ -61,13 +66,13 @@ def bare(optimizer: Any) -> torch.optim.Optimizer:
 
 def unwrapped(optimizer: Any) -> Any:
     """What is inside of Lightning's and Accelerate's optimizers; anything else as it is."""
-    while hasattr(optimizer, "optimizer") and any(_is_wrapping(kind) for kind in type(optimizer).__mro__):
+    while hasattr(optimizer, "optimizer") and _is_wrapper(type(optimizer)):
         optimizer = optimizer.optimizer
     return optimizer
 
 
-def _is_wrapping(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _WRAPPING
+def _is_wrapper(kind: type) -> bool:
+    return any(base.__module__.partition(".")[0] in _WRAPPING for base in kind.__mro__)
 
 
 def named_of(optimizer: torch.optim.Optimizer) -> Named:

@@ -226,8 +226,11 @@ def _view(
     None if there is no tensor, but for a transformation along axes, for which other processes wait.
     """
     structure = backend.flatten(dict.fromkeys(keys))[1]
-    found = Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace)
-    return Flat.holes(backend, tensors, structure, lambda: paths_of(named)) if found is None and axes else found
+    owners = [parameter for _, parameter in named]
+    found = Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace, owners=owners)
+    if found is None and axes:
+        return Flat.holes(backend, tensors, structure, lambda: paths_of(named), owners)
+    return found
 
 
 def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:

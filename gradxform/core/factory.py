@@ -14,6 +14,7 @@ from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
 from gradxform.core.schedule import scheduled
 from gradxform.core.transformation import GradientTransformation, factories
+from gradxform.core.variables import recorded
 
 P = ParamSpec("P")
 
@@ -72,9 +73,16 @@ def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> l
         elif _is_default(name, value, parameter.default):
             positional = False
         else:
-            value = _plain(value)
+            value = _chosen(name, _plain(value))
             found.append((None if positional and parameter.kind is not parameter.KEYWORD_ONLY else name, value))
     return found
+
+
+def _chosen(name: str, value: Any) -> Any:
+    """An argument that may have variables, which are chosen by identity; another as it is."""
+    if name == "rules":
+        return {recorded(where): tx for where, tx in value.items()} if type(value) is dict else value
+    return recorded(value) if name in ("where", "replicated") else value
 
 
 def _plain(value: Any) -> Any:

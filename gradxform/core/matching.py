@@ -1,68 +1,192 @@
-"""Which leaves of a tree a rule is for: by pattern, by function, by a tree of bools."""
+"""Which leaves of a tree a rule is for: by pattern, by function, by identity, by a tree of bools."""
 
 from __future__ import annotations
 
-import functools
+import inspect
 import re
-import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.core import suggesting
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.readings import by_expression, by_glob
+from gradxform.core.variables import FUNCTIONS, Variables, are_among, has_keras_path, is_variable
 
 Where = Any
-"""A glob on the path, an `re.Pattern`, a function of path and leaf, or a tree of bools."""
+"""A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
 
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_FORMS = (
+    "a glob ('encoder/**'), an re.Pattern, a function of the path, or of (path, leaf), a variable or parameter, a list "
+    "of these, or a tree of bools"
+)
+_MODULES = {"named_parameters": "list(module.parameters())", "trainable_variables": "module.trainable_variables"}
+_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+class _AnyOf(NamedTuple):
+    """What chooses a leaf if any of its parts does."""
+
+    choices: tuple[Any, ...]
+    """Patterns and functions."""
+    variables: tuple[Any, ...]
+
+
+class _Function(NamedTuple):
+    """A function of the path, or of path and leaf."""
+
+    call: Any
+    takes_leaf: bool
 
 
 def check(transform: str, where: Where) -> Where:
-    """Refuse what can be no `where`, when the transform is built."""
+    """A `where` as `chosen` takes it, when the transform is built.
+
+    Raises:
+        TypeError: what can be no `where`.
+        ValueError: an empty list.
+    """
+    if isinstance(where, (list, tuple)) and not hasattr(where, "_fields"):
+        items = [part for item in where for part in (item if isinstance(item, Variables) else [item])]
+        if not items:
+            raise ValueError(f"{transform}: where is an empty list, which chooses nothing")
+        if any(isinstance(item, (str, re.Pattern, *FUNCTIONS)) or is_variable(item) for item in items):
+            variables = tuple(item for item in items if is_variable(item))
+            return _AnyOf(tuple(_listed(transform, item) for item in items if not is_variable(item)), variables)
+        return where
+    return _AnyOf((), (where,)) if is_variable(where) else _single(transform, where)
+
+
+def _listed(transform: str, item: Any) -> Any:
+    """One item of a list that is no variable."""
+    if isinstance(item, (str, re.Pattern, *FUNCTIONS)):
+        return _single(transform, item)
+    raise TypeError(
+        f"{transform}: a list as where holds patterns, functions and variables; {item!r:.100} of type "
+        f"{type(item).__name__} is none"
+    )
+
+
+def _single(transform: str, where: Any) -> Any:
+    """A `where` that is no list and no variable."""
     if isinstance(where, re.Pattern) and not isinstance(where.pattern, str):
         raise TypeError(f"{transform}: where must be a pattern of str, got {where!r}")
-    if (
-        where is None
-        or isinstance(where, GradientTransformation)
-        or (isinstance(where, (int, float, bytes)) and not isinstance(where, bool))
-    ):
-        raise TypeError(
-            f"{transform}: where must be a glob ('encoder/**'), an re.Pattern, a function of (path, leaf) or a tree of "
-            f"bools, got {where!r}"
-        )
+    if isinstance(where, (str, re.Pattern)):
+        return where
+    if isinstance(where, FUNCTIONS):
+        return _Function(where, _takes_leaf(transform, where))
+    if where is None or _is_transformation(where) or (isinstance(where, (int, float, bytes)) and not _is_bool(where)):
+        raise TypeError(f"{transform}: where must be {_FORMS}, got {where!r}")
+    if isinstance(where, Iterator):
+        raise TypeError(f"{transform}: where is {where!r:.100}, which can be read once; write list(...) of it")
+    for name, variables in _MODULES.items():
+        if hasattr(where, name):
+            raise TypeError(
+                f"{transform}: where is a {type(where).__name__}; write its variables, {variables}, or a pattern"
+            )
+    if callable(where):
+        return _Function(where, _takes_leaf(transform, where))
     return where
+
+
+def _is_transformation(where: Any) -> bool:
+    return callable(getattr(where, "init", None)) and callable(getattr(where, "update", None))
+
+
+def _takes_leaf(transform: str, function: Any) -> bool:
+    """Whether a function takes path and leaf, not the path alone."""
+    code = getattr(function, "__code__", None) if isinstance(function, FUNCTIONS[0]) else None
+    if code is not None and code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
+        return bool(code.co_argcount == 2)  # torch.compile follows this, and no signature
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without one
+        return True
+    for takes_leaf in (True, False):
+        try:
+            signature.bind(*("path", "leaf")[: 1 + takes_leaf])
+            return takes_leaf
+        except TypeError:
+            continue
+    if isinstance(function, FUNCTIONS):
+        raise TypeError(
+            f"{transform}: where must be a function of the path, or of path and leaf; {function!r} takes {signature}"
+        )
+    return True  # a tree of bools that can be called
 
 
 def chosen(transform: str, where: Where, view: Flat) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
-    if isinstance(where, str):
-        return _by_pattern(transform, repr(where), glob(where).fullmatch, view)
-    if isinstance(where, re.Pattern):
-        return _by_pattern(transform, repr(where), where.search, view)
-    if isinstance(where, _FUNCTIONS) or (callable(where) and not _is_tree_of_bools(where, view)):
-        return tuple(bool(where(path, leaf)) for path, leaf in zip(view.source.paths, view.leaves, strict=True))
+    if isinstance(where, (str, re.Pattern)):
+        return _by_pattern(transform, where, view)
+    if isinstance(where, _AnyOf):
+        masks = [chosen(transform, choice, view) for choice in where.choices]
+        if where.variables:
+            masks.append(_by_identity(transform, where.variables, view))
+        return tuple(map(any, zip(*masks, strict=True)))
+    if isinstance(where, _Function):
+        if isinstance(where.call, FUNCTIONS) or not _is_tree_of_bools(where.call, view):
+            return _by_function(where, view)
+        where = where.call
     return _by_tree(transform, where, view)
 
 
-def glob(pattern: str) -> re.Pattern[str]:
-    """A glob as a regular expression: ``*`` within a key, ``**`` over any number of keys, ``?`` for one character."""
-    if pattern == "**":
-        return re.compile(".*", re.DOTALL)
-    parts = re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", pattern)
-    forms = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return re.compile("".join(forms.get(part, re.escape(part)) for part in parts), re.DOTALL)
+def verify(transform: str, where: Where, view: Flat) -> None:
+    """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
+    where = check(transform, where)
+    parts = _AnyOf((where,), ()) if isinstance(where, (str, re.Pattern)) else where
+    if isinstance(parts, _AnyOf):
+        patterns = tuple(choice for choice in parts.choices if not isinstance(choice, _Function))
+        chosen(transform, _AnyOf(patterns, parts.variables), view)
 
 
-def _by_pattern(transform: str, shown: str, matches: Callable[[str], Any], view: Flat) -> tuple[bool, ...]:
+def _by_pattern(transform: str, pattern: str | re.Pattern[str], view: Flat) -> tuple[bool, ...]:
+    paths, alone = view.source.find_paths(), not _alike(view)  # all, since one that is None now has its path as well
+    owners = view.source.owners
+    rooted = owners is not None and all(map(has_keras_path, owners))
+    if isinstance(pattern, str):
+        found = by_glob(pattern, paths, rooted, alone)
+    else:
+        found = by_expression(pattern, paths, rooted, alone)
+    if not any(found) and not alone:
+        advice = suggesting.advice(pattern, paths, lambda other: by_glob(other, paths, rooted))
+        raise ValueError(f"{transform}: the pattern {pattern!r} matches no path; the paths are {_some(view)}{advice}")
+    return tuple(found[slot] for slot in view.source.kept)
+
+
+def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> tuple[bool, ...]:
+    owners = view.source.owners
+    if owners is None:
+        raise TypeError(
+            f"{transform}: where has variables ({Variables(variables)!r}), and gradients in a tree do not tell whose "
+            "they are; choose by path ('encoder/**'). Variables are known to gx.torch.apply_ and attach, to "
+            "gx.tensorflow.apply and GradientProcessor, and to gx.keras.wrap"
+        )
+    found = are_among(owners, variables)
+    if not any(found) and _alike(view):
+        raise ValueError(
+            f"{transform}: the gradients belong to none of the variables {Variables(variables)!r} of where; the paths "
+            f"are {_some(view)}"
+        )
+    return tuple(found[slot] for slot in view.source.kept)
+
+
+def _by_function(function: _Function, view: Flat) -> tuple[bool, ...]:
+    if not function.takes_leaf:
+        return tuple(bool(function.call(path)) for path in view.source.paths)
+    return tuple(bool(function.call(*each)) for each in zip(view.source.paths, view.leaves, strict=True))
+
+
+def _alike(view: Flat) -> bool:
+    """Whether all devices have the same paths; else another one may have what a pattern is for."""
+    return all(group.alike for group in view.groups)
+
+
+def _some(view: Flat) -> str:
+    """Some paths of the leaves that there are."""
     paths = view.source.paths
-    found = tuple(matches(path) is not None for path in paths)
-    alike = all(group.alike for group in view.groups)  # else another device may have what it is for
-    if alike and not any(found) and not any(matches(path) for path in view.source.find_paths()):  # one may be None
-        some = ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-        raise ValueError(f"{transform}: the pattern {shown} matches no path; the paths are {some}")
-    return found
+    return ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
 def _is_tree_of_bools(where: Any, view: Flat) -> bool:

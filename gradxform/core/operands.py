@@ -7,6 +7,7 @@ from typing import Any
 
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import GradientTransformation, factories
+from gradxform.core.variables import Variables
 from gradxform.numerics import Array
 
 Rebuild = Callable[[Sequence[Array]], GradientTransformation]
@@ -37,6 +38,8 @@ def values(tx: Any) -> Iterator[Any]:
     """The hyperparameters of a transformation and of those inside of it; one of another library is one of them."""
     if isinstance(tx, GradientTransformation):
         tx = [value for _, value in tx.arguments]
+    if isinstance(tx, Variables):  # which are chosen, not computed with
+        return
     if isinstance(tx, (list, tuple, dict)) and not hasattr(tx, "init"):
         for item in tx.values() if isinstance(tx, dict) else tx:
             yield from values(item)

@@ -44,9 +44,10 @@ class Pending(NamedTuple):
         paths: Callable[[], list[str]],
         *,
         inplace: bool = False,
+        owners: Sequence[Any] | None = None,
     ) -> Self | None:
         """The view of leaves that a tree engine or an adapter has found; None if all of them are holes."""
-        found = read(backend, slots, structure, paths)
+        found = read(backend, slots, structure, paths, owners)
         if found is None:
             return None
         source, leaves = found
@@ -58,9 +59,16 @@ class Pending(NamedTuple):
         return cls(source, leaves, None, nothing, every, every, nothing, owned, {})
 
     @classmethod
-    def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Callable[[], list[str]]) -> Self:
+    def holes(
+        cls,
+        backend: Backend,
+        slots: Sequence[Any],
+        structure: Any,
+        paths: Callable[[], list[str]],
+        owners: Sequence[Any] | None = None,
+    ) -> Self:
         """The view of a tree without leaves. Its slots tell where the first numbers of a state lie."""
-        source = Source(backend, structure, slots, (), (), frozenset(), None, paths, (), ())
+        source = Source(backend, structure, slots, (), (), frozenset(), None, paths, (), (), owners)
         return cls(source, (), None, (), (), (), (), (), {})
 
     # --- scope ---------------------------------------------------------------------------------------------------
@@ -225,9 +233,10 @@ class Pending(NamedTuple):
     def scoped_view(self) -> Self:
         """The view of that tree, whose leaves keep their paths. Of no leaves, its slots are all that there were."""
         source = self.source
-        found = self.of(source.backend, self._scoped_slots(), source.structure, source.find_paths)
+        given = source.structure, source.find_paths
+        found = self.of(source.backend, self._scoped_slots(), *given, owners=source.owners)
         if found is None:
-            found = self.holes(source.backend, source.slots, source.structure, source.find_paths)
+            found = self.holes(source.backend, source.slots, *given, source.owners)
         return found._replace(groups=self.groups)
 
     def _scoped_slots(self) -> list[Any]:

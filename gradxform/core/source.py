@@ -43,6 +43,8 @@ class Source(NamedTuple):
     find_paths: Callable[[], list[str]]
     everything: Mask
     nothing: Mask
+    owners: Sequence[Any] | None = None
+    """The variables, or parameters, of the slots, where an adapter knows them."""
 
     @property
     def paths(self) -> list[str]:
@@ -65,7 +67,11 @@ class Source(NamedTuple):
 
 
 def read(
-    backend: Backend, slots: Sequence[Any], structure: Any, paths: Callable[[], list[str]]
+    backend: Backend,
+    slots: Sequence[Any],
+    structure: Any,
+    paths: Callable[[], list[str]],
+    owners: Sequence[Any] | None = None,
 ) -> tuple[Source, tuple[Array, ...]] | None:
     """The source of leaves that a framework's tree engine or an adapter has found, and their values.
 
@@ -100,6 +106,7 @@ def read(
         paths,
         (True,) * count,
         (False,) * count,
+        owners,
     )
     return source, tuple(dense)
 

@@ -80,16 +80,20 @@ class Fresh:
 
 
 def first(
-    tx: GradientTransformation, likes: Sequence[tuple[Sequence[int], str]], keys: Sequence[str], paths: Sequence[str]
+    tx: GradientTransformation,
+    likes: Sequence[tuple[Sequence[int], str]],
+    keys: Sequence[str],
+    paths: Sequence[str],
+    variables: Sequence[Any],
 ) -> Any:
-    """The first state, in NumPy arrays, for parameters of which an adapter knows shapes, dtypes and paths alone.
+    """The first state, in NumPy arrays, for variables of which an adapter knows shapes, dtypes and paths.
 
     Its trees are dicts with these keys, which are in order.
     """
     numpy = lookup.backend("numpy")
     zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
     leaves, structure = numpy.flatten(zeros)
-    return tx.init(Flat.of(numpy, leaves, structure, lambda: list(paths)))
+    return tx.init(Flat.of(numpy, leaves, structure, lambda: list(paths), owners=variables))
 
 
 def stored(view: Flat, value: Any, old: Array) -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
-from gradxform.core import fitting
+from gradxform.core import fitting, matching
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
 
@@ -114,6 +114,16 @@ class GradientTransformation(Base):
         return (*own, *(axis for tx in self._inside for axis in tx.axes))
 
     @property
+    def wheres(self) -> list[tuple[str, Any]]:
+        """Which gradients it is for, and those inside of it, each with a transform's name; not those along an axis."""
+        if self.name == "across":
+            return []
+        first, last = self.arguments[:1], self.arguments[-1:]
+        own = [key for _, rules in first for key in rules] if self.name == "partition" else []
+        own += [where for _, where in last] if self.name in ("freeze", "masked") else []
+        return [*((self.name, where) for where in own), *(pair for tx in self._inside for pair in tx.wheres)]
+
+    @property
     def _inside(self) -> list[GradientTransformation]:
         """The transformations among its arguments, those of a partition's rules too."""
         parts = [value for _, value in self.arguments]
@@ -128,8 +138,23 @@ class GradientTransformation(Base):
 
         Returns:
             `EmptyState()` for a stateless transformation.
+
+        Raises:
+            ValueError: a pattern that matches no path.
         """
+        self._verify(params)
         return EmptyState() if self.start is None else self.start(params)
+
+    def _verify(self, params: Any) -> None:
+        """Refuse patterns that match no path; of parameters that are no arrays, the first update tells."""
+        wheres = self.wheres
+        try:
+            view = flat_view(params) if wheres else None
+        except TypeError:
+            return
+        if view is not None:
+            for name, where in wheres:
+                matching.verify(name, where, view)
 
     @unconverted
     def update(self, updates: Tree, state: Any = None, params: Any = None, **extra: Any) -> tuple[Tree, Any]:
@@ -261,6 +286,9 @@ def _show(value: Any) -> str:
             if value.flags != re.UNICODE
             else f"re.compile({value.pattern!r})"
         )
+    if type(value) in (list, tuple):
+        shown = ", ".join(map(_show, value)) + "," * (type(value) is tuple and len(value) == 1)
+        return f"[{shown}]" if type(value) is list else f"({shown})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_show(k)}: {_show(v)}" for k, v in value.items()) + "}"
     return f"float({str(value)!r})" if isinstance(value, float) and not math.isfinite(value) else repr(value)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from gradxform.backend import lookup
 from gradxform.core import arguments, extended
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT
+from gradxform.core.variables import listed_paths
 from gradxform.numerics import Array
 
 
@@ -90,6 +94,43 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
         twice = next(path for path in paths if paths.count(path) > 1)
         raise ValueError(f"norms: two leaves have the path {twice!r}; a key of a dict holds a '/'")
     return {path: found[i] for i, path in enumerate(paths)}
+
+
+def paths(tree: Any) -> list[str]:
+    """The paths by which `masked`, `partition` and `freeze` choose gradients.
+
+    Args:
+        tree: a pytree of arrays; PyTorch's module, named parameters, optimizer or handle of `attach`; Keras's model,
+            layer or optimizer; a `GradientProcessor` or a `tf.Module`; a list of variables, or of (gradient, variable)
+            pairs.
+
+    Returns:
+        The paths, in the order of the leaves; None has none.
+
+    Raises:
+        TypeError: what has no leaves that are arrays; arrays of two frameworks.
+        ValueError: a Keras model or optimizer that is not built.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.paths({"encoder": [{"kernel": np.ones(2)}, {"kernel": np.ones(2)}], "head": np.ones(1), "unused": None})
+        ['encoder/0/kernel', 'encoder/1/kernel', 'head']
+
+    Source:
+        The names of ``model.named_parameters()`` in PyTorch, `jax.tree_util.keystr`, ``Variable.path`` of Keras.
+    """
+    if isinstance(tree, Iterator):
+        tree = list(tree)
+    found = listed_paths(tree)
+    if found is None and not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
+        # Keras's layers come first: on PyTorch they are its modules too.
+        adapters = (lookup.adapter(name) for name in ("keras", "torch", "tensorflow") if name in sys.modules)
+        found = next((there for there in (module.paths_in(tree) for module in adapters) if there is not None), None)
+    if found is not None:
+        return found
+    view = flat_view(tree)
+    return [] if view is None else view.source.paths
 
 
 def nonfinite_paths(tree: Any) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.core.factory import schedulable
-from gradxform.core.matching import glob
+from gradxform.core.readings import by_glob
 from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_peers, reference_state
 from gradxform.proof.extended import narrowed, number, plus, size, zeros
@@ -188,7 +188,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
 
 def _matches(where: Any, leaf: Leaf) -> bool:
     if isinstance(where, str):
-        return glob(where).fullmatch(leaf.path) is not None
+        return by_glob(where, [leaf.path], rooted=False, alone=True)[0]
     if isinstance(where, re.Pattern):
         return where.search(leaf.path) is not None
     if callable(where):

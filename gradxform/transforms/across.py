@@ -71,7 +71,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     if split not in _SPLITS:
         raise ValueError(f"across: split must be 'tree' (each device has leaves of its own) or 'leaves', got {split!r}")
     if replicated is not None:
-        matching.check("across", replicated)
+        replicated = matching.check("across", replicated)
     by_leaf = split == "leaves"
 
     def entered(view: Flat) -> Flat:

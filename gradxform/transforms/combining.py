@@ -89,15 +89,17 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
     Args:
         tx: a transformation, or any object with `init` and `update`.
         where: which gradients: a glob on the path (``"encoder/**"``, ``"**/bias"``; ``*`` stands for one key,
-            ``**`` for any number of them), an `re.Pattern` to be found in the path, a function of path and leaf, or a
-            tree of bools, each for its leaf or for all below it.
+            ``**`` for any number of them), an `re.Pattern` to be found in the path, a function of the path, or of path
+            and leaf, a variable or parameter, a list of these, or a tree of bools, each for its leaf or for all below
+            it. `gradxform.paths` lists the paths. Variables are known to the adapters of PyTorch, TensorFlow and Keras.
 
     Returns:
         A transformation; stateless if `tx` is.
 
     Raises:
-        TypeError: a `where` of no known form.
-        ValueError: on use, a pattern that matches no path, or a gradient without a bool; lists some paths.
+        TypeError: a `where` of no known form; on use, variables and a tree of gradients, which does not know them.
+        ValueError: an empty list; on `init` or use, a pattern that matches no path, variables that no gradient belongs
+            to, or a gradient without a bool. The message lists some paths, and patterns that would match.
 
     Example:
         >>> import numpy as np
@@ -134,7 +136,8 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
     Norms are taken over the gradients of one rule.
 
     Args:
-        rules: from a glob, an `re.Pattern` or a function of path and leaf, as in `masked`, to its transformation.
+        rules: from a glob, an `re.Pattern`, a function, a parameter or a tuple of these, as in `masked`, to its
+            transformation.
         default: the transformation for gradients that no rule matches; `identity()` if left out.
 
     Returns:
@@ -142,7 +145,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 
     Raises:
         TypeError: rules that are no mapping, an object that is no transformation.
-        ValueError: on use, a pattern that matches no path; lists some paths.
+        ValueError: on `init` or use, a pattern that matches no path; lists some paths.
 
     Example:
         >>> import numpy as np

@@ -46,7 +46,7 @@ def freeze(where: Where) -> GradientTransformation:
 
     Raises:
         TypeError: a `where` that is none of the forms `masked` takes.
-        ValueError: on use, a pattern that matches no path; the message lists some paths.
+        ValueError: on `init` or use, a pattern that matches no path; the message lists some paths.
 
     Example:
         >>> import numpy as np

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.flat import Flat
-from gradxform.core.matching import glob
+from gradxform.core.readings import by_glob
 
 LAYOUTS = ("keras", "torch")
 
@@ -65,7 +65,7 @@ def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> t
 
 def _matching(transform: str, given: Mapping[str, Any], path: str) -> Any:
     for pattern, found in given.items():
-        if glob(pattern).fullmatch(path):
+        if by_glob(pattern, [path], rooted=False, alone=True)[0]:
             return found
     patterns: Sequence[str] = list(given)
     raise ValueError(f"{transform}: axes has no pattern for {path!r}; its patterns are {patterns}")

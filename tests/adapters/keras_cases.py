@@ -818,6 +818,47 @@ def test_a_pattern_that_matches_no_variable() -> None:
         steps(gx.keras.wrap(opt.SGD(1.0), gx.freeze("head/**")), [G])
 
 
+def test_a_pattern_is_checked_when_the_optimizer_is_built() -> None:
+    optimizer = gx.keras.wrap(opt.SGD(1.0), gx.freeze("head/**"))
+    with pytest.raises(ValueError, match=r"'head/\*\*' matches no path"):
+        optimizer.build(variables())
+    built = opt.SGD(1.0)
+    built.build(variables())
+    with pytest.raises(ValueError, match=r"'heads' matches no path"):
+        gx.keras.wrap(built, gx.freeze("heads"))
+
+
+def test_variables_are_chosen_by_identity() -> None:
+    """As the variables of a model are; they are not the optimizer's own, as limits are."""
+    kernel, bias = variables()
+    optimizer = gx.keras.wrap(opt.SGD(1.0, momentum=0.9, weight_decay=0.1), gx.freeze([kernel]))
+    before = keras.ops.convert_to_numpy(kernel)
+    after = steps(optimizer, many(2), [kernel, bias])
+    assert bits(after[0]) == bits(before)
+    assert np.all(after[1] != 0)
+    assert all(variable is not kernel for variable in optimizer.variables)
+    assert repr(optimizer.gradient_transformation) == "freeze(<dense/kernel>)"
+    with pytest.raises(ValueError, match="cannot be saved"):
+        optimizer.get_config()
+    with pytest.raises(ValueError, match="belong to none of the variables <dense/kernel>"):
+        gx.keras.wrap(opt.SGD(1.0), gx.freeze(kernel)).build(variables())
+
+
+@pytest.mark.parametrize("pattern", ["net/encoder/bias", "encoder/bias", "encoder.bias", "**/encoder/bias"])
+def test_the_name_of_a_model_may_be_left_out(pattern: str) -> None:
+    layers = [keras.layers.Dense(2, name="encoder"), keras.layers.Dense(1, name="head")]
+    model = keras.Sequential([keras.Input((2,)), *layers], name="net")
+    wanted = ["net/encoder/kernel", "net/encoder/bias", "net/head/kernel", "net/head/bias"]
+    assert gx.paths(model) == gx.paths(model.trainable_variables) == wanted
+    model.compile(gx.keras.wrap(opt.SGD(1.0), gx.freeze(pattern)), loss="mse")
+    with pytest.raises(ValueError, match="has no variables before it is built"):
+        gx.paths(model.optimizer)
+    model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
+    assert [not np.any(keras.ops.convert_to_numpy(v)) for v in (layers[0].bias, layers[1].bias)] == [True, False]
+    assert gx.paths(model.optimizer) == wanted
+    assert gx.paths(layers[1]) == wanted[2:]
+
+
 A_FUNCTION = "<function <lambda> .*Write a function with a name, decorated with @keras.saving"
 
 

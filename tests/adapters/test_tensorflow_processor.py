@@ -927,6 +927,55 @@ def test_a_pattern_that_matches_no_variable() -> None:
         gx.tensorflow.GradientProcessor(gx.masked(gx.trace(0.5), "decoder/**"), [variable(name="head")])
 
 
+def test_a_pattern_is_checked_when_the_processor_is_made() -> None:
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'head'"):
+        gx.tensorflow.GradientProcessor(gx.chain(gx.scale(1.0), gx.freeze("decoder/**")), [variable(name="head")])
+
+
+def test_variables_are_chosen_by_identity() -> None:
+    """Two variables of one name are told apart, and Keras's is the one of TensorFlow inside of it."""
+    first, second, third = variable(name="w"), variable(name="w"), keras.Variable(W, name="k")
+    pairs = [(tf.constant(W), v) for v in (first, second, third)]
+    for where in ([second, third], [second, third.value], [second, "k"]):
+        tx = gx.freeze(where)
+        assert [v is first for _, v in gx.tensorflow.apply(tx, pairs)] == [True]
+        assert [v is first for _, v in gx.tensorflow.GradientProcessor(tx, [first, second, third])(pairs)] == [True]
+        compiled = tf.function(lambda tx=tx: [g for g, _ in gx.tensorflow.apply(tx, pairs)])
+        assert len(compiled()) == 1
+    inside = [(tf.constant(W), v) for v in (first, second, third.value)]
+    assert len(gx.tensorflow.apply(gx.freeze(third), inside)) == 2
+    assert repr(gx.freeze([second, third])) == "freeze(<w, k>)"
+    masked = gx.tensorflow.GradientProcessor(gx.masked(gx.trace(0.5), second), [first, second])
+    for _ in range(2):
+        (one, _), (two, _) = masked(pairs[:2])
+    assert (one.numpy().tolist(), two.numpy().tolist()) == ([3.0, 4.0], [4.5, 6.0])
+
+
+def test_a_variable_that_the_processor_does_not_have() -> None:
+    with pytest.raises(ValueError, match=r"belong to none of the variables <b> of where; the paths are 'a'"):
+        gx.tensorflow.GradientProcessor(gx.freeze(variable(name="b")), [variable(name="a")])
+    with pytest.raises(TypeError, match="choose by path"):
+        gx.freeze(variable(name="b"))([tf.constant(W)])
+    with pytest.raises(TypeError, match=r"where is a Dense; write its variables, module\.trainable_variables"):
+        gx.freeze(keras.layers.Dense(1))
+
+
+def test_paths_of_variables() -> None:
+    first, second = variable(name="a/w"), variable(name="a/b")
+    for given in (
+        [first, second],
+        ((tf.constant(W), first), (None, second)),
+        zip([W, W], [first, second], strict=True),
+    ):
+        assert gx.paths(given) == ["a/w", "a/b"]
+    assert gx.paths(gx.tensorflow.GradientProcessor(gx.trace(0.5), [first, second])) == ["a/b", "a/w"]
+    assert gx.paths({"x": first, "y": [second]}) == ["x", "y/0"]
+    assert gx.paths([tf.constant(W), tf.constant(W)]) == ["0", "1"]
+    module = tf.Module()
+    module.w = first
+    assert gx.paths(module) == ["a/w"]
+
+
 def test_a_refused_list_leaves_the_state_as_it_is() -> None:
     a, b = variable(name="a"), variable(name="b")
     processor = made_for(a, b)

@@ -168,6 +168,93 @@ def test_a_pattern_that_matches_nothing() -> None:
         gx.torch.attach(optimizer, gx.masked(gx.trace(0.5), "decoder/**"))
 
 
+@pytest.mark.parametrize("tx", [gx.freeze("decoder/**"), gx.chain(gx.clip_norm(1.0), gx.freeze(["**", "decoder/**"]))])
+def test_a_pattern_is_checked_when_it_is_attached(tx: Any) -> None:
+    """Not at the first step, when hours of work may hang on it."""
+    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path"):
+        gx.torch.attach(torch.optim.SGD(Model().named_parameters()), tx)
+    optimizer = torch.optim.SGD(Model().parameters())
+    with pytest.raises(ValueError, match=r"'body' matches no path; .*build the optimizer from model.named_parameters"):
+        gx.torch.attach(optimizer, gx.freeze("body"))
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_parameters_are_chosen_by_identity() -> None:
+    """Named or not, and where a compiled module, or DistributedDataParallel, adds to the names."""
+    for wrapped in (lambda model: model, torch.compile, lambda model: torch.nn.ModuleDict({"module": model})):
+        for named in (True, False):
+            model = Model()
+            head = list(model.body[2].parameters())
+            whole = wrapped(model)
+            before = [p.detach().clone() for p in model.parameters()]
+            optimizer = torch.optim.SGD(whole.named_parameters() if named else whole.parameters(), 0.1, momentum=0.9)
+            gx.torch.attach(optimizer, gx.freeze([*head, model.scale]))
+            model.loss(0).backward()
+            optimizer.step()
+            moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
+            assert moved == [False, True, True, False, False]  # scale, body.0 and body.2
+
+
+def test_a_parameter_that_the_optimizer_does_not_have() -> None:
+    model = Model()
+    with pytest.raises(
+        ValueError, match=r"belong to none of the variables <1 variable> of where; the paths are 'scale'"
+    ):
+        gx.torch.attach(torch.optim.SGD([("scale", model.scale)]), gx.freeze(model.body[0].weight))
+    with pytest.raises(TypeError, match=r"where is a Linear; write its variables, list\(module\.parameters\(\)\)"):
+        gx.freeze(model.body[0])
+    with pytest.raises(TypeError, match=r"read once; write list\(\.\.\.\)"):
+        gx.freeze(model.body.parameters())
+
+
+def test_parameters_in_init_and_apply() -> None:
+    model = Model()
+    tx = gx.masked(gx.trace(0.5), [model.scale, "body/0/*"])
+    state = gx.torch.init(tx, model)
+    assert [path for path, leaf in state.trace.items() if leaf is not None] == ["scale", "body/0/weight", "body/0/bias"]
+    for _ in range(2):
+        model.scale.grad, model.body[2].bias.grad = torch.ones(1, 3), torch.ones(3)
+        state = gx.torch.apply_(tx, model, state)
+    assert (model.scale.grad.tolist(), model.body[2].bias.grad.tolist()) == ([[1.5] * 3], [1.0] * 3)
+
+
+def test_a_copy_of_a_model_and_its_transform_goes_together() -> None:
+    model = Model()
+    other, tx = copy.deepcopy((model, gx.freeze([model.scale])))
+    assert tx != gx.freeze([model.scale])
+    assert tx == gx.freeze([other.scale])
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod.", "_fsdp_wrapped_module."])
+def test_names_that_wrappers_add_are_passed_over(prefix: str) -> None:
+    model = Model()
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    gx.torch.apply_(gx.freeze(["body.0.*", "scale"]), [(prefix + name, p) for name, p in model.named_parameters()])
+    assert [name for name, p in model.named_parameters() if p.grad is None] == ["scale", "body.0.weight", "body.0.bias"]
+
+
+PATHS = ["scale", "body/0/weight", "body/0/bias", "body/2/weight", "body/2/bias"]
+
+
+def test_paths_of_what_has_parameters() -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.named_parameters())
+    handle = gx.torch.attach(optimizer, gx.freeze("scale"))
+    for given in (model, optimizer, handle, model.named_parameters(), list(model.named_parameters())):
+        assert gx.paths(given) == PATHS
+    assert gx.paths(model.body[0]) == ["weight", "bias"]
+    assert gx.paths(torch.compile(model))[0] == "_orig_mod/scale"
+    assert gx.paths(torch.optim.SGD(model.parameters())) == gx.paths(model.parameters()) == list("01234")
+    assert gx.paths({name: p.grad for name, p in model.named_parameters()}) == []
+    assert gx.paths(dict(model.named_parameters()))[1] == "body.0.weight"
+    optimizer.add_param_group({"params": [("new", torch.nn.Parameter(torch.ones(1)))]})
+    assert gx.paths(handle) == [*PATHS, "new"]
+    del optimizer
+    gc.collect()
+    assert gx.paths(handle) == PATHS
+
+
 @pytest.mark.parametrize("given", [None, 3, "adam", torch.nn.Linear(1, 1), torch.optim.SGD], ids=repr)
 def test_what_is_no_optimizer(given: Any) -> None:
     with pytest.raises(TypeError, match=r"torch\.attach: an optimizer of torch\.optim is wanted"):

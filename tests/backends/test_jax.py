@@ -109,6 +109,18 @@ def test_freeze_names_the_paths_when_the_pattern_matches_nothing() -> None:
         gx.jax.freeze(optax.sgd(0.1), "decoder/**").init({"embedding": {"table": jnp.ones(1)}, "head": jnp.ones(1)})
 
 
+def test_a_pattern_is_checked_when_optax_starts() -> None:
+    params = {"embedding": {"table": jnp.ones(1)}, "head": jnp.ones(1)}
+    tx = gx.freeze(["head", "table"])
+    for optimizer in (gx.jax.as_optax(tx), optax.chain(tx, optax.sgd(0.1)), gx.jax.freeze(optax.sgd(0.1), ["table"])):
+        for init in (optimizer.init, jax.jit(optimizer.init)):
+            with pytest.raises(ValueError, match=r"'table' matches no path; .*; did you mean '\*\*/table'\?"):
+                init(params)
+    frozen = gx.jax.freeze(optax.sgd(0.1), lambda path: path == "head")
+    updates, _ = frozen.update(params, frozen.init(params), params)
+    assert (updates["embedding"]["table"].item(), updates["head"].item()) == (pytest.approx(-0.1), 0.0)
+
+
 STRICT = {
     "jax_debug_nans": True,
     "jax_enable_x64": True,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
+import random
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -12,8 +16,9 @@ from support import FRAMEWORKS
 
 import gradxform as gx
 from gradxform.backend import lookup
+from gradxform.core import globs
 from gradxform.core.flat import flat_view
-from gradxform.core.matching import chosen
+from gradxform.core.matching import check, chosen
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
 PATHS = ["bias", "encoder/bias", "encoder/dense/bias", "encoder/dense/kernel", "layers/0/bias", "layers/1/kernel"]
@@ -28,7 +33,11 @@ def grads(tree: Any) -> Any:
 def selected(where: Any) -> list[str]:
     view = flat_view(grads(TREE))
     assert view is not None
-    return sorted(path for path, mask in zip(view.source.paths, chosen("masked", where, view), strict=True) if mask)
+    return sorted(
+        path
+        for path, mask in zip(view.source.paths, chosen("masked", check("masked", where), view), strict=True)
+        if mask
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,3 +95,249 @@ def test_a_callable_tree_of_bools_is_a_tree() -> None:
 
     out = gx.freeze(Module(True, False))(Module(jnp.ones(1), jnp.ones(1)))
     assert (float(out.bias[0]), float(out.kernel[0])) == (0.0, 1.0)
+
+
+def by_path_and_leaf(path: str, leaf: Any) -> bool:
+    return path == "bias" and leaf.shape == (2,)
+
+
+def by_path(path: str) -> bool:
+    return path == "bias"
+
+
+class ByPath:
+    def __call__(self, path: str) -> bool:
+        return path == "bias"
+
+    def of(self, path: str) -> bool:
+        return path == "bias"
+
+
+@pytest.mark.parametrize(
+    ("where", "paths"),
+    [
+        (["bias", "layers/**"], ["bias", "layers/0/bias", "layers/1/kernel"]),
+        (("bias", re.compile("^layers/1")), ["bias", "layers/1/kernel"]),
+        ([lambda path: path.endswith("kernel"), "bias"], ["bias", "encoder/dense/kernel", "layers/1/kernel"]),
+        (lambda path: path.startswith("layers"), ["layers/0/bias", "layers/1/kernel"]),
+        (lambda path, leaf=None: leaf is not None and leaf[0] == 6, ["bias"]),
+        (lambda path, *rest: len(rest) == 1 and path == "bias", ["bias"]),
+        (lambda *given: len(given) == 2, PATHS),
+        (functools.partial(by_path_and_leaf), ["bias"]),
+        (by_path, ["bias"]),
+        (ByPath(), ["bias"]),
+        (ByPath().of, ["bias"]),
+        ([ByPath().of, "*/bias"], ["bias", "encoder/bias"]),
+        (str.isidentifier, ["bias"]),
+    ],
+)
+def test_lists_and_functions_of_the_path(where: Any, paths: list[str]) -> None:
+    assert selected(where) == paths
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "message"),
+    [
+        ([], ValueError, "empty list"),
+        (["bias", True], TypeError, "True of type bool is none"),
+        (["bias", None], TypeError, "None of type NoneType is none"),
+        (["bias", ["encoder/**"]], TypeError, "of type list is none"),
+        (lambda: True, TypeError, r"function of the path, or of path and leaf; .* takes \(\)"),
+        (lambda path, leaf, more: True, TypeError, r"takes \(path, leaf, more\)"),
+        (lambda path, *, strict: True, TypeError, "takes"),
+        ((name for name in ("bias",)), TypeError, r"read once; write list\(\.\.\.\)"),
+        (gx.stop(), TypeError, "where must be a glob"),
+    ],
+)
+def test_what_is_no_choice_is_refused_when_the_transform_is_built(where: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        gx.freeze(where)
+
+
+@pytest.mark.parametrize(
+    ("where", "paths", "chosen_paths"),
+    [
+        # A dict of PyTorch's gradients keeps the dots of the names.
+        ("layer/0/weight", ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
+        ("layer.0.weight", ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
+        ("layer.0.weight", ["layer/0/weight", "layer/1/weight"], ["layer/0/weight"]),
+        ("layer.0.*", ["layer/0/weight", "layer/1/weight"], ["layer/0/weight"]),
+        ("**/weight", ["layer.0.weight", "weight", "layer.0.bias"], ["layer.0.weight", "weight"]),
+        ("layer/*/weight", ["layer.0.weight", "layer.0.bias"], ["layer.0.weight"]),
+        ("*", ["layer.0.weight", "bias"], ["layer.0.weight", "bias"]),
+        (re.compile(r"layer\.0\."), ["layer/0/weight", "layer/1/weight"], ["layer/0/weight"]),
+        (re.compile("layer/0/"), ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
+        (re.compile(r"^(?!layer/0)"), ["layer/0/weight", "layer/1/weight"], ["layer/1/weight"]),
+        (re.compile(r"^(?!layer\.0)"), ["layer.0.weight", "layer.1.weight"], ["layer.1.weight"]),
+        # A path as written comes first.
+        ("a.b", ["a.b", "a/b"], ["a.b"]),
+        ("a/b", ["a.b", "a/b"], ["a/b"]),
+        # torch.compile and FSDP, at the root and below.
+        ("encoder/**", ["_orig_mod/encoder/w", "_orig_mod/head/w"], ["_orig_mod/encoder/w"]),
+        ("encoder/*", ["encoder/_orig_mod/w", "head/w"], ["encoder/_orig_mod/w"]),
+        ("*/w", ["encoder/_orig_mod/w", "head/w"], ["encoder/_orig_mod/w", "head/w"]),
+        ("encoder.w", ["_orig_mod.encoder.w", "_orig_mod.head.w"], ["_orig_mod.encoder.w"]),
+        ("encoder/w", ["_fsdp_wrapped_module/encoder/_fsdp_wrapped_module/w", "b"],
+         ["_fsdp_wrapped_module/encoder/_fsdp_wrapped_module/w"]),
+        ("_orig_mod/encoder/w", ["_orig_mod/encoder/w", "_orig_mod/head/w"], ["_orig_mod/encoder/w"]),
+        ("_orig_mod/**", ["_orig_mod/w", "head/w"], ["_orig_mod/w"]),
+        (re.compile("^encoder"), ["_orig_mod/encoder/w", "_orig_mod/head/w"], ["_orig_mod/encoder/w"]),
+        (re.compile("^(?!encoder)"), ["_orig_mod/encoder/w", "_orig_mod/head/w"], ["_orig_mod/head/w"]),
+        (re.compile("^_orig_mod/encoder"), ["_orig_mod/encoder/w", "_orig_mod/head/w"], ["_orig_mod/encoder/w"]),
+        # DistributedDataParallel.
+        ("encoder/**", ["module/encoder/w", "module/head/w"], ["module/encoder/w"]),
+        ("head/w", ["module._orig_mod.encoder.w", "module._orig_mod.head.w"], ["module._orig_mod.head.w"]),
+        ("module/head/w", ["module/encoder/w", "module/head/w"], ["module/head/w"]),
+        (re.compile("^head"), ["module/encoder/w", "module/head/w"], ["module/head/w"]),
+        ("*/w", ["module/w", "module/head/w"], ["module/w"]),
+    ],
+)  # fmt: skip
+def test_paths_that_read_alike(where: Any, paths: list[str], chosen_paths: list[str]) -> None:
+    tree = {path: np.ones(1) for path in paths}
+    stopped = gx.freeze(where)(tree)
+    assert [path for path in paths if stopped[path][0] == 0] == chosen_paths
+
+
+@pytest.mark.parametrize(
+    ("where", "paths"),
+    [
+        ("w", ["encoder/w", "encoder/b"]),  # the first key is no wrapper's, and the tree is of no Keras model
+        ("module/w", ["w", "b"]),
+        ("w", ["module/w", "encoder/w"]),
+        ("encoder/w", ["encoder_w", "encoder-w"]),
+        ("encoder/w", ["my_orig_mod/encoder/w"]),
+        (re.compile("^w"), ["encoder/w"]),
+    ],
+)
+def test_paths_that_do_not_read_alike(where: Any, paths: list[str]) -> None:
+    with pytest.raises(ValueError, match="matches no path"):
+        gx.freeze(where)({path: np.ones(1) for path in paths})
+
+
+def test_a_gradient_that_is_none_counts_among_the_paths() -> None:
+    """Else the choice would change with the gradients of a step."""
+    tree = {"w": None, "module": {"w": np.ones(1)}}
+    assert gx.freeze("w")(tree)["module"]["w"].tolist() == [1.0]
+
+
+ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("where", "paths", "advice"),
+    [
+        ("encoder", ENCODER, "; did you mean 'encoder/**'?"),
+        ("bias", ENCODER, "; did you mean '**/bias'?"),
+        ("0", ENCODER, "; did you mean '**/0/**'?"),
+        ("*/bias", ENCODER, "; did you mean '**/bias'?"),
+        ("encoder/*", ENCODER, "; did you mean 'encoder/**'?"),
+        ("/encoder/**", ENCODER, "; did you mean 'encoder/**'?"),
+        ("encodr/**", ENCODER, "; did you mean 'encoder/**'?"),
+        ("encoder/0/kernal", ENCODER, "; did you mean 'encoder/0/kernel'?"),
+        ("heads.kernel", ENCODER, "; did you mean 'head/kernel'?"),
+        ("zzz", ENCODER, "'head/kernel'"),
+        (re.compile("zzz"), ENCODER, "'head/kernel'"),
+        ("bias", ["0", "1"], "; in PyTorch, build the optimizer from model.named_parameters()"),
+        (re.compile("bias"), ["0", "1"], "; in PyTorch, build the optimizer from model.named_parameters()"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_gets_advice(where: Any, paths: list[str], advice: str) -> None:
+    tree = {path: np.ones(1) for path in paths}
+    for call in (gx.freeze(where), gx.masked(gx.scale(2.0), ["**", where]), gx.partition({where: gx.stop()})):
+        for act in (call, call.init):
+            with pytest.raises(ValueError, match=r"matches no path; the paths are") as raised:
+                act(tree)
+            assert str(raised.value).endswith(advice)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        gx.chain(gx.scale(1.0), gx.freeze("a")),
+        gx.chain(gx.trace(0.5), gx.freeze("a")),
+        gx.accumulate(gx.freeze("a"), 2),
+        gx.masked(gx.trace(0.5), "a"),
+        gx.masked(gx.freeze("a"), "**"),
+        gx.partition({"**": gx.identity(), "a": gx.stop()}),
+    ],
+    ids=repr,
+)
+def test_init_checks_patterns_wherever_they_stand(tx: gx.GradientTransformation) -> None:
+    with pytest.raises(ValueError, match="'a' matches no path"):
+        tx.init({"b": np.ones(1)})
+    tx.init({"a": np.ones(1)})
+
+
+@pytest.mark.parametrize("params", [{}, None, [None], {"a": object()}], ids=str)
+def test_init_takes_what_has_no_arrays(params: Any) -> None:
+    assert gx.freeze("b").init(params) == gx.EmptyState()
+
+
+WILDCARDS = ["*", "**", "?", "/", "a", "b", "**/", "/**", "*a", "***"]
+
+
+def test_many_wildcards_fit_what_few_do() -> None:
+    """Both ways to match, beside regular expressions, on random patterns and paths."""
+    forms = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    draw, count = random.Random(7), 0
+    for _ in range(3000):
+        pattern = "".join(draw.choice(WILDCARDS) for _ in range(draw.randint(1, 6)))
+        path = "".join(draw.choice("aab/") for _ in range(draw.randint(0, 9)))
+        parts = [part for part in re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", pattern) if part]
+        wanted = re.fullmatch("".join(forms.get(part, part) for part in parts), path, re.DOTALL) is not None
+        assert bool(globs.matcher(pattern)(path)) is globs._fits(parts, path) is wanted, (pattern, path)
+        count += wanted
+    assert 500 < count < 2500
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "fits"),
+    [
+        ("*a" * 10 + "b", "a" * 200, False),
+        ("*a" * 10 + "b", "a" * 200 + "b", True),
+        ("**/" * 7 + "b", "a/" * 200 + "a", False),
+        ("**/a/" * 12 + "b", "a/" * 200 + "c", False),
+        ("**a" * 12 + "b", "a" * 200, False),
+        ("*a*a*ab", "a" * 200, False),
+    ],
+)
+def test_a_glob_takes_polynomial_time(pattern: str, path: str, fits: bool) -> None:
+    start = time.process_time()
+    assert bool(globs.matcher(pattern)(path)) is fits
+    assert time.process_time() - start < 1.0
+
+
+def test_transforms_with_lists_are_values() -> None:
+    tx = gx.chain(gx.freeze(["a/**", re.compile("b", re.IGNORECASE)]), gx.masked(gx.scale(2.0), ("c",)))
+    assert gx.parse(repr(tx)) == tx == pickle.loads(pickle.dumps(tx))
+    assert hash(tx) == hash(gx.parse(repr(tx)))
+    assert gx.freeze(["a", "b"]) != gx.freeze(["b", "a"])
+    given = ["a"]
+    tx = gx.freeze(given)
+    given.append("b")
+    assert tx == gx.freeze(["a"])
+
+
+def test_a_tree_does_not_know_variables() -> None:
+    """Arrays of a bare tree are nobody's; the error says what to write instead."""
+    array = np.ones(2)
+    tx = gx.freeze([array])
+    assert tx == gx.freeze([array]) != gx.freeze([np.ones(2)])
+    assert (repr(tx), repr(gx.freeze(array)), repr(gx.freeze(["a", array]))) == (
+        "freeze(<1 variable>)",
+        "freeze(<1 variable>)",
+        "freeze(['a', <1 variable>])",
+    )
+    for act in (tx, tx.init):
+        with pytest.raises(TypeError, match=r"do not tell whose they are; choose by path \('encoder/\*\*'\)"):
+            act({"a": array})
+
+
+def test_paths_of_a_tree() -> None:
+    assert sorted(gx.paths(grads(TREE))) == PATHS
+    assert gx.paths({"b": np.ones(1), "a": None}) == ["b"]
+    assert gx.paths([]) == gx.paths({}) == gx.paths(None) == []
+    assert gx.paths(np.ones(1)) == [""]
+    assert gx.paths(iter([np.ones(1), np.ones(1)])) == ["0", "1"]
+    with pytest.raises(TypeError, match="no array"):
+        gx.paths({"a": object()})

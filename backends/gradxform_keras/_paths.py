@@ -1,0 +1,25 @@
+"""The paths of what holds variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from gradxform.core.variables import path_of
+
+
+def paths_in(given: Any) -> list[str] | None:
+    """The paths of the trained variables of a layer, a model or an optimizer; None for anything else.
+
+    Raises:
+        ValueError: one that is not built.
+    """
+    if isinstance(given, keras.optimizers.LossScaleOptimizer):
+        given = given.inner_optimizer
+    if not isinstance(given, (keras.Layer, keras.optimizers.Optimizer)):
+        return None
+    if not given.built:
+        raise ValueError(f"paths: {given.name} has no variables before it is built; call build, or make a step")
+    variables = given.trainable_variables if isinstance(given, keras.Layer) else given._trainable_variables
+    return [path_of(variable) for variable in variables]
