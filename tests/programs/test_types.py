@@ -16,7 +16,7 @@ from support import ROOT, environment
 import gradxform as gx
 
 PROGRAM = Path(__file__).with_name("typed.py")
-PYRIGHT = shutil.which("pyright") or shutil.which("basedpyright")
+PYRIGHT = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or shutil.which("pyright")
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_program_runs() -> None:
         run()
 
 
-@pytest.mark.slow("mypy reads what it can of all frameworks")
+@pytest.mark.slow(reason="mypy reads what it can of all frameworks")
 def test_mypy_strict_finds_nothing(folder: Path) -> None:
     """optax ships no types for mypy, of which its users tell it."""
     for name in ("mypy", "jax", "optax", "torch"):
@@ -51,7 +51,12 @@ def test_mypy_strict_finds_nothing(folder: Path) -> None:
 
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
 def test_pyright_strict_finds_nothing(folder: Path) -> None:
-    settings = {"extraPaths": [str(ROOT), str(ROOT / "backends")], "include": ["typed.py"]}
+    settings = {
+        "extraPaths": [str(ROOT), str(ROOT / "backends")],
+        "include": ["typed.py"],
+        "typeCheckingMode": "strict",
+        "enableTypeIgnoreComments": True,
+    }
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     done = subprocess.run(
         [str(PYRIGHT), "--pythonpath", sys.executable, "-p", str(folder)],
