@@ -268,7 +268,7 @@ def test_init_checks_patterns_wherever_they_stand(tx: gx.GradientTransformation)
     tx.init({"a": np.ones(1)})
 
 
-@pytest.mark.parametrize("params", [{}, None, [None], {"a": object()}], ids=str)
+@pytest.mark.parametrize("params", [{}, None, [None], {"a": object()}], ids=["empty", "none", "a hole", "an object"])
 def test_init_takes_what_has_no_arrays(params: Any) -> None:
     assert gx.freeze("b").init(params) == gx.EmptyState()
 
