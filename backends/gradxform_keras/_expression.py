@@ -12,6 +12,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.core import operands
 from gradxform.core.parse import read
+from gradxform.core.variables import Variables
 
 PACKAGE = "import gradxform_keras before loading"
 """What Keras registers the classes under. It prints this name if it does not find them: in a process without them."""
@@ -97,6 +98,8 @@ def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
 
 def _reason(tx: GradientTransformation) -> str:
     odd = [value for value in operands.values(tx) if not isinstance(value, _PLAIN) and not _is_keras_s(value)]
+    if not odd and _chooses_variables(tx):
+        return "since it chooses variables. Write their paths, such as 'encoder/kernel'"
     if not odd:
         return "since no expression builds it"
     if callable(odd[0]) and not hasattr(odd[0], "update"):
@@ -109,6 +112,15 @@ def _reason(tx: GradientTransformation) -> str:
     else:
         advice = "transforms of gradxform, with numbers, strings and patterns"
     return f"since it holds {odd[0]!r:.120}. Write {advice}"
+
+
+def _chooses_variables(value: Any) -> bool:
+    """Whether a transformation, or one inside of it, chooses gradients by their variables."""
+    if isinstance(value, GradientTransformation):
+        value = [item for _, item in value.arguments]
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return isinstance(value, Variables) or (isinstance(value, (list, tuple)) and any(map(_chooses_variables, value)))
 
 
 def _is_keras_s(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from gradxform import GradientTransformation
+from gradxform.backend.misplaced import short
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
@@ -85,14 +86,17 @@ def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
         inside = pair if isinstance(pair, (tuple, list)) else [pair]
         names = [path_of(item) for item in inside if _is_variable(item)]
         whose = f", of the variable {names[0]!r}," if names else ""
-        raise TypeError(f"{what}: item {i} of grads_and_vars{whose} is not a (gradient, variable) pair: {pair!r:.100}")
+        raise TypeError(
+            f"{what}: item {i} of grads_and_vars{whose} is not a (gradient, variable) pair: {short(pair)}; "
+            "write list(zip(gradients, variables))"
+        )
     gradient, variable = pair
     if _is_variable(gradient) and not _is_variable(variable):
         raise TypeError(
             f"{what}: pair {i} has the variable {path_of(gradient)!r} first; (gradient, variable) is wanted"
         )
     if not (_is_variable(variable) or hasattr(variable, "name")):
-        raise TypeError(f"{what}: the second of pair {i} is no variable: {variable!r:.100}")
+        raise TypeError(f"{what}: the second of pair {i} is no variable: {short(variable)}")
     return gradient, variable
 
 

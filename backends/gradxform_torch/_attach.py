@@ -110,8 +110,9 @@ class Attached:
         try:
             return fresh._replace(state=matched("torch.attach", left, fresh.state))
         except (TypeError, ValueError) as error:
+            why = str(error).removeprefix("torch.attach: ")
             raise ValueError(
-                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {error} "
+                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {why}. "
                 "Attach the transformation of that run, or drop its state: "
                 f"optimizer.param_groups[0].pop({_key(rank)!r})"
             ) from error

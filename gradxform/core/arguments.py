@@ -25,7 +25,7 @@ def static(value: Any) -> bool:
 def number(transform: str, name: str, value: Any) -> Scalar:
     """A hyperparameter that may be any number but NaN."""
     kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
-    if isinstance(value, bool) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
+    if isinstance(value, (bool, type)) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
         what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
         raise TypeError(
             f"{transform}: {name} must be a real number or a 0-d array of them, got {short(value)} of {what}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradxform.backend import lookup
+from gradxform.backend.misplaced import short
 from gradxform.core.transformation import GradientTransformation
 
 _HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
@@ -50,7 +51,7 @@ def check(what: str, given: Any) -> None:
     elif given is None:
         why = "None"
     else:
-        why = f"{given!r:.80} of type {type(given).__module__}.{type(given).__qualname__}, which holds none"
+        why = f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds none"
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
         why += " before it is built: call build(variables), or make a step"
     raise TypeError(

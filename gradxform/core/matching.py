@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.backend.misplaced import short
 from gradxform.core import suggesting
 from gradxform.core.flat import Flat
 from gradxform.core.readings import by_expression, by_glob
@@ -45,12 +48,9 @@ def check(transform: str, where: Where) -> Where:
 
     Raises:
         TypeError: what can be no `where`.
-        ValueError: an empty list.
     """
     if isinstance(where, (list, tuple)) and not hasattr(where, "_fields"):
         items = [part for item in where for part in (item if isinstance(item, Variables) else [item])]
-        if not items:
-            raise ValueError(f"{transform}: where is an empty list, which chooses nothing")
         if any(isinstance(item, (str, re.Pattern, *FUNCTIONS)) or is_variable(item) for item in items):
             variables = tuple(item for item in items if is_variable(item))
             return _AnyOf(tuple(_listed(transform, item) for item in items if not is_variable(item)), variables)
@@ -95,10 +95,17 @@ def _is_transformation(where: Any) -> bool:
 
 
 def _takes_leaf(transform: str, function: Any) -> bool:
-    """Whether a function takes path and leaf, not the path alone."""
+    """Whether a function takes path and leaf, not the path alone: a default other than None means no leaf."""
+    if isinstance(function, types.BuiltinFunctionType):  # `names.__contains__`, `re.compile("bias").search`
+        return False
     code = getattr(function, "__code__", None) if isinstance(function, FUNCTIONS[0]) else None
     if code is not None and code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
-        return bool(code.co_argcount == 2)  # torch.compile follows this, and no signature
+        if code.co_argcount == 1:  # torch.compile follows this, and no signature
+            return False
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():  # which cannot tell defaults of functions made within
+            return True
+        return not function.__defaults__ or function.__defaults__[-1] is None
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without one
@@ -106,9 +113,10 @@ def _takes_leaf(transform: str, function: Any) -> bool:
     for takes_leaf in (True, False):
         try:
             signature.bind(*("path", "leaf")[: 1 + takes_leaf])
-            return takes_leaf
         except TypeError:
             continue
+        second = list(signature.parameters.values())[1:2]
+        return takes_leaf and all(each.default in (each.empty, None) for each in second)
     if isinstance(function, FUNCTIONS):
         raise TypeError(
             f"{transform}: where must be a function of the path, or of path and leaf; {function!r} takes {signature}"
@@ -127,7 +135,7 @@ def chosen(transform: str, where: Where, view: Flat) -> tuple[bool, ...]:
         return tuple(map(any, zip(*masks, strict=True)))
     if isinstance(where, _Function):
         if isinstance(where.call, FUNCTIONS) or not _is_tree_of_bools(where.call, view):
-            return _by_function(where, view)
+            return _by_function(transform, where, view)
         where = where.call
     return _by_tree(transform, where, view)
 
@@ -136,6 +144,8 @@ def verify(transform: str, where: Where, view: Flat) -> None:
     """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
     where = check(transform, where)
     parts = _AnyOf((where,), ()) if isinstance(where, (str, re.Pattern)) else where
+    if isinstance(parts, (list, tuple)) and not parts:
+        chosen(transform, parts, view)
     if isinstance(parts, _AnyOf):
         patterns = tuple(choice for choice in parts.choices if not isinstance(choice, _Function))
         chosen(transform, _AnyOf(patterns, parts.variables), view)
@@ -172,10 +182,21 @@ def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> tuple[
     return tuple(found[slot] for slot in view.source.kept)
 
 
-def _by_function(function: _Function, view: Flat) -> tuple[bool, ...]:
+def _by_function(transform: str, function: _Function, view: Flat) -> tuple[bool, ...]:
     if not function.takes_leaf:
-        return tuple(bool(function.call(path)) for path in view.source.paths)
-    return tuple(bool(function.call(*each)) for each in zip(view.source.paths, view.leaves, strict=True))
+        return tuple(_decision(transform, function.call(path)) for path in view.source.paths)
+    pairs = zip(view.source.paths, view.leaves, strict=True)
+    return tuple(_decision(transform, function.call(*each)) for each in pairs)
+
+
+def _decision(transform: str, result: Any) -> bool:
+    """What a function said of one leaf."""
+    if not isinstance(result, bool) and isinstance(result, (Mapping, list, tuple)):  # optax calls with the parameters
+        raise TypeError(
+            f"{transform}: where is called with one path at a time and must return a bool, got {short(result)}; write "
+            "a tree of bools without a function"
+        )
+    return bool(result)
 
 
 def _alike(view: Flat) -> bool:
@@ -202,9 +223,13 @@ def _by_tree(transform: str, where: Any, view: Flat) -> tuple[bool, ...]:
     """A tree of bools, each for its leaf or for all that stands below it."""
     leaves = zip(view.backend.paths(where), view.backend.flatten(where)[0], strict=True)
     mask = {path: leaf for path, leaf in leaves if leaf is not None}
+    if not mask:  # which is the mask of an empty tree, and of that alone
+        raise ValueError(f"{transform}: where is an empty list or tree, which chooses nothing")
+    given = list(mask)
     for path, leaf in mask.items():
         if not _is_bool(leaf):
-            raise TypeError(f"{transform}: where must be a tree of bools; at {path!r} it has {leaf!r}")
+            raise TypeError(f"{transform}: where must be a tree of bools; at {path!r} it has {short(leaf)}")
+    mask = {path.replace(".", "/"): leaf for path, leaf in mask.items()} | mask  # PyTorch's names
     found = []
     for path in view.source.paths:
         keys = path.split("/") if path else []
@@ -212,7 +237,7 @@ def _by_tree(transform: str, where: Any, view: Flat) -> tuple[bool, ...]:
         bool_ = next((mask[prefix] for prefix in prefixes if prefix in mask), None)
         if bool_ is None:
             raise ValueError(
-                f"{transform}: the tree of bools has none for {path!r}; it has {', '.join(map(repr, mask))}"
+                f"{transform}: the tree of bools has none for {path!r}; it has {', '.join(map(repr, given))}"
             )
         found.append(bool(bool_))
     return tuple(found)

@@ -9,8 +9,11 @@ from typing import Any
 from gradxform.core.globs import is_glob
 
 _SHOWN = 2
+_SYNTAX = re.compile(r"[\\^$|+()]|\.\*")
+"""What stands in regular expressions, and hardly in paths."""
 _NUMBERS = (
-    ". The leaves of a list have numbers for paths; in PyTorch, build the optimizer from model.named_parameters()"
+    ". The leaves of a list have numbers for paths; in PyTorch, build the optimizer from model.named_parameters(); in "
+    "TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"
 )
 
 
@@ -26,6 +29,8 @@ def advice(pattern: Any, paths: Sequence[str], fitting: Callable[[str], Sequence
         return _NUMBERS
     if not isinstance(pattern, str):
         return ""
+    if _is_found_in(pattern, paths):
+        return f"; it is a regular expression: write re.compile({pattern!r})"
     found: dict[tuple[bool, ...], str] = {}
     for candidate in _candidates(pattern, paths):
         fits = tuple(fitting(candidate))
@@ -33,6 +38,14 @@ def advice(pattern: Any, paths: Sequence[str], fitting: Callable[[str], Sequence
             found.setdefault(fits, candidate)
     shown = list(found.values())[:_SHOWN] or ([] if is_glob(pattern) else _closest(pattern, paths))
     return f"; did you mean {' or '.join(map(repr, shown))}?" if shown else ""
+
+
+def _is_found_in(pattern: str, paths: Sequence[str]) -> bool:
+    """Whether a pattern that matches no path as a glob is found as a regular expression."""
+    try:
+        return bool(_SYNTAX.search(pattern)) and any(re.search(pattern, path) for path in paths)
+    except re.error:
+        return False
 
 
 def _candidates(pattern: str, paths: Sequence[str]) -> Iterator[str]:

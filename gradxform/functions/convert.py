@@ -128,6 +128,8 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
             raise TypeError(f"{what}: like has no arrays ({like!r:.80}), and the state has {_some(list(given))}")
         return like
     if rename is not None:
+        if not callable(rename):
+            raise TypeError(f"{what}: rename must be a function of path and array, got {rename!r:.80}")
         if likes[0] is like:
             raise TypeError(f"{what}: rename needs a like with paths, such as tx.init(params), not one array")
         arrays = {path: _values(what, path, leaf) for path, leaf in given.items()}
@@ -164,7 +166,9 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
         ]
         raise ValueError(
             f"{what}: {'; '.join(parts)}. like must be the state of the same transformation, for parameters of the "
-            "same paths: tx.init(params). A function rename leads other paths to them"
+            "same paths: tx.init(params)"
+            + (". A function rename" if what == "from_numpy" else "; gx.from_numpy(state, like, rename)")
+            + " leads other paths to them"
         )
 
 

@@ -568,7 +568,11 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     train(optimizer, model, range(1))
     restored = torch.optim.SGD(Model().named_parameters(), lr=0.1)
     restored.load_state_dict(optimizer.state_dict())
-    with pytest.raises(ValueError, match=r"(?s)has loaded a state_dict .* not of trace\(0.5\).*param_groups\[0\]\.pop"):
+    message = (
+        r"torch\.attach: the optimizer has loaded a state_dict .* not of trace\(0.5\): the state lacks .*; "
+        r"gx\.from_numpy\(state, like, rename\) leads other paths to them\. Attach .*param_groups\[0\]\.pop"
+    )
+    with pytest.raises(ValueError, match=message):
         gx.torch.attach(restored, gx.trace(0.5))
     gx.torch.attach(restored, gx.clip_norm(1.0))  # which keeps none
     restored.param_groups[0].pop("gradient_transformation")

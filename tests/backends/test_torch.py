@@ -612,6 +612,24 @@ def test_compile_cold(imports: str) -> None:
     python("-c", COLD.format(imports=imports))
 
 
+def named_b(path: str, name: str = "b") -> bool:
+    return path == name
+
+
+def test_functions_as_where_in_a_compiled_function() -> None:
+    """Those with a leaf, with a default for it, and without; made within, and outside."""
+    tree = {"a": torch.ones(2), "b": torch.ones(3)}
+
+    def made_within(tree: Any) -> Any:
+        wheres = (lambda path: path == "b", lambda path, leaf: len(leaf) == 3, lambda path, leaf=None: len(leaf) == 3)
+        return [gx.freeze(where)(tree) for where in wheres]
+
+    outside = gx.freeze(named_b)
+    for found in [*torch.compile(made_within, fullgraph=True, backend="eager")(tree),
+                  torch.compile(outside, fullgraph=True, backend="eager")(tree)]:  # fmt: skip
+        assert (found["a"].tolist(), found["b"].tolist()) == ([1.0] * 2, [0.0] * 3)
+
+
 COMPILED = [
     gx.clip_norm(1.0),
     gx.clip_norm(1.0, ord=3),

@@ -66,6 +66,7 @@ TYPED = [
     # gradients among the arguments
     ("gx.clip_global_norm(GRADS, 1.0)", TypeError, "called with gradients: gx.clip_global_norm(1.0)(gradients)"),
     ("gx.clip_global_norm(GRADS, max_norm=1.0)", TypeError, "gx.clip_global_norm(max_norm=1.0)(gradients)"),
+    ("gx.clip_norm(np.float32)", TypeError, "must be a real number", "it is a class: make an instance of it first"),
     ("gx.clip_norm(GRADS)", TypeError, "gx.clip_norm(max_norm)(gradients)"),
     ("gx.clip_norm(GRADS['w'])", ValueError, "tx = gx.clip_norm(max_norm), then tx(gradients)"),
     ("gx.clip_norm(list(GRADS.values()), 1.0)", TypeError, "gx.clip_norm(1.0)(gradients)"),

@@ -129,16 +129,42 @@ class ByPath:
         (ByPath().of, ["bias"]),
         ([ByPath().of, "*/bias"], ["bias", "encoder/bias"]),
         (str.isidentifier, ["bias"]),
+        (
+            {"encoder.dense": False, "encoder.bias": False, "layers.0.bias": True, "layers/1": False, "bias": False},
+            ["layers/0/bias"],
+        ),
+        # A second argument that has a default is no place for the leaf.
+        (lambda path, name="layers": path.startswith(name), ["layers/0/bias", "layers/1/kernel"]),
+        (functools.partial(re.search, "^bias"), ["bias"]),
+        (re.compile("^bias").search, ["bias"]),
+        ({"bias", "kernel"}.__contains__, ["bias"]),
+        ({"bias": True, "encoder/bias": False}.get, ["bias"]),
     ],
 )
 def test_lists_and_functions_of_the_path(where: Any, paths: list[str]) -> None:
     assert selected(where) == paths
 
 
+@pytest.mark.parametrize("where", [[], (), {}])
+def test_an_empty_list_is_the_mask_of_an_empty_tree_alone(where: Any) -> None:
+    """As optax has it."""
+    tx = gx.masked(gx.scale(2.0), where)
+    assert tx.update(where, tx.init(where))[0] == where
+    for act in (tx, tx.init) if not isinstance(where, dict) else (tx,):
+        with pytest.raises(ValueError, match="where is an empty list or tree, which chooses nothing"):
+            act({"w": np.ones(1)})
+
+
+@pytest.mark.parametrize("where", [lambda params: {"encoder": True}, lambda path, leaf: [False], lambda path: (path,)])
+def test_a_function_that_returns_a_tree_is_refused(where: Any) -> None:
+    """As optax's masks are, which are called with the parameters; a tree that is not empty is true."""
+    with pytest.raises(TypeError, match=r"one path at a time and must return a bool, got .*; write a tree of bools"):
+        selected(where)
+
+
 @pytest.mark.parametrize(
     ("where", "error", "message"),
     [
-        ([], ValueError, "empty list"),
         (["bias", True], TypeError, "True of type bool is none"),
         (["bias", None], TypeError, "None of type NoneType is none"),
         (["bias", ["encoder/**"]], TypeError, "of type list is none"),
@@ -236,9 +262,13 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
         ("encoder/0/kernal", ENCODER, "; did you mean 'encoder/0/kernel'?"),
         ("heads.kernel", ENCODER, "; did you mean 'head/kernel'?"),
         ("zzz", ENCODER, "'head/kernel'"),
+        (".*kernel$", ENCODER, "; it is a regular expression: write re.compile('.*kernel$')"),
+        (r"encoder|head", ENCODER, "; it is a regular expression: write re.compile('encoder|head')"),
+        ("(", ENCODER, "'head/kernel'"),
+        ("", ENCODER, "'head/kernel'"),
         (re.compile("zzz"), ENCODER, "'head/kernel'"),
-        ("bias", ["0", "1"], "; in PyTorch, build the optimizer from model.named_parameters()"),
-        (re.compile("bias"), ["0", "1"], "; in PyTorch, build the optimizer from model.named_parameters()"),
+        ("bias", ["0", "1"], "; in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"),
+        (re.compile("bias"), ["0", "1"], "; in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"),
     ],
 )
 def test_a_pattern_that_matches_nothing_gets_advice(where: Any, paths: list[str], advice: str) -> None:

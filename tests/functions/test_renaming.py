@@ -125,6 +125,8 @@ def test_what_is_no_renaming() -> None:
         gx.from_numpy({"weight": ZERO}, like={"kernel": ZERO}, rename=lambda path, array: ("kernel", array))
     with pytest.raises(TypeError, match=r"rename needs a like with paths"):
         gx.from_numpy({"weight": ZERO}, like=ZERO, rename=as_kernel)
+    with pytest.raises(TypeError, match=r"rename must be a function of path and array, got \{'weight': 'kernel'\}"):
+        gx.from_numpy({"weight": ZERO}, like={"kernel": ZERO}, rename={"weight": "kernel"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("tx", [gx.clip_percentile(50.0, 3, per_leaf=True), gx.clip_zscore(per_leaf=True)])
