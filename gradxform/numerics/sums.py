@@ -1,7 +1,8 @@
 """Sums, roots and absolute values in twice the precision of the base format.
 
 Numbers are cut at one place, near the last digit of their sum: the upper parts add up without rounding, and the lower
-parts are too small for theirs to matter. That holds for 2^26 numbers of float64 and more; for float32 see `rows.py`.
+parts are so small that their rounding does not matter. That holds for 2^26 numbers of
+float64 and more; for float32 see `rows.py`.
 
 Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
 short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.

@@ -50,7 +50,7 @@ class Numbers:
     """All that was measured."""
 
     ours: dict[Key, Tally] = field(default_factory=dict)
-    theirs: dict[NativeKey, Tally] = field(default_factory=dict)
+    natives: dict[NativeKey, Tally] = field(default_factory=dict)
 
     @property
     def over(self) -> list[str]:
@@ -116,7 +116,7 @@ class _Trees:
             yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.ours, where))
         for native in natives:
             if self.group.column in native.columns:
-                yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.theirs, native))
+                yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.native, native))
         yield Step(words, self.wanted.clear)
 
     def _first(self) -> Any:
@@ -155,9 +155,9 @@ class _Trees:
                     verdict = verdict._replace(wrong="changed within its limit")
         tally.add(case, elements(self.group.runs[case]), verdict)
 
-    def theirs(self, native: Native) -> None:
+    def native(self, native: Native) -> None:
         call = native.make(self.row.tx.arguments[0][1])
-        tally = self.numbers.theirs.setdefault(NativeKey(native, self.row, self.group.column), Tally())
+        tally = self.numbers.natives.setdefault(NativeKey(native, self.row, self.group.column), Tally())
         for case, run in self.group.runs.items():
             given = leaves_of(run.steps[0])
             try:

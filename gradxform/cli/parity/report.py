@@ -38,7 +38,7 @@ def page(numbers: Numbers, sizes: Sizes, command: str, devices: str = "") -> str
         _by_transform(numbers),
         "## By framework\n\nThe largest distance over all transforms.",
         _by_framework(numbers),
-        *_theirs(numbers),
+        *_natives(numbers),
         _subnormal(numbers),
         *trees_measured(sizes),
         *_everything(numbers),
@@ -118,8 +118,8 @@ def _subnormal(numbers: Numbers) -> str:
 # --- the frameworks' own ---------------------------------------------------------------------------------------------
 
 
-def _theirs(numbers: Numbers) -> Iterator[str]:
-    if not numbers.theirs:
+def _natives(numbers: Numbers) -> Iterator[str]:
+    if not numbers.natives:
         return
     yield (
         "## The frameworks' own functions\n\nThe same trees, through the functions that come with the frameworks, held "
@@ -129,16 +129,16 @@ def _theirs(numbers: Numbers) -> Iterator[str]:
         "norm, which is counted as the error it is. In a mixed tree the float64 leaf counts in its own units, though "
         "some functions compute the norm in float32."
     )
-    for row in (row for row in ROWS if any(key.row == row for key in numbers.theirs)):
+    for row in (row for row in ROWS if any(key.row == row for key in numbers.natives)):
         yield from _like(numbers, row)
 
 
 def _like(numbers: Numbers, row: Row) -> Iterator[str]:
     """All functions that do what one of our transforms does."""
     columns = [
-        column for column in (*DTYPES, MIXED) if any((key.row, key.column) == (row, column) for key in numbers.theirs)
+        column for column in (*DTYPES, MIXED) if any((key.row, key.column) == (row, column) for key in numbers.natives)
     ]
-    tallies = {(key.native, key.column): tally for key, tally in numbers.theirs.items() if key.row == row}
+    tallies = {(key.native, key.column): tally for key, tally in numbers.natives.items() if key.row == row}
     natives = list(dict.fromkeys(native for native, _ in tallies))
     ours = [cell(_of(numbers, lambda key, c=column: (key.row, key.column) == (row, c))) for column in columns]
     rows = [["**gradxform**, all frameworks and modes", *ours]]
