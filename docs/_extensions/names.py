@@ -1,4 +1,4 @@
-"""Public names: each must be in the reference, each `gx.name` in the text leads there, and `{names}` lists them all.
+"""Public names: each must be in the reference, each `gx.name` in the text links to it, and `{names} PAGE` lists those of a page.
 
 A public name without an entry is a warning, which `make docs` takes for an error.
 """
@@ -6,6 +6,7 @@ A public name without an entry is a warning, which `make docs` takes for an erro
 import functools
 import inspect
 import re
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.util import logging
@@ -16,6 +17,7 @@ import gradxform as gx
 
 log = logging.getLogger(__name__)
 PLACES = ("numpy", "jax", "tensorflow", "keras", "torch", "testing")
+ENTRY = re.compile(r"^\.\. auto(?:function|class):: (?:gradxform\.)?(\S+)", re.MULTILINE)
 CALL = re.compile(r"(?:gx\.|gradxform\.)?([A-Za-z_.]+)(\(.*\))?", re.DOTALL)
 
 
@@ -26,11 +28,17 @@ def public():
 
 
 class Names(SphinxDirective):
-    """A table of all public names and the first sentences of their docstrings."""
+    """A table of the public names on a page of the reference, with the first sentences of their docstrings."""
+
+    required_arguments = 1
 
     def run(self):
+        page = Path(self.env.doc2path(f"reference/{self.arguments[0]}"))
+        self.env.note_dependency(page)
         lines = ["| name | |", "|---|---|"]
-        for name in public():
+        for name in ENTRY.findall(page.read_text()):
+            if name not in public():
+                continue
             value = functools.reduce(getattr, name.split("."), gx)
             sentence = inspect.getdoc(value).partition("\n")[0].replace("|", "\\|")
             lines.append(f"| {{py:obj}}`gx.{name} <gradxform.{name}>` | {sentence} |")
