@@ -105,8 +105,8 @@ SLOW = {
     r"test_docs\.py::test_a_.*\[docs/(extending|guides/[jk]|how-to/(exploding|change|move|same|train|your-own))": PAGES,
     r"test_examples(_training)?\.py::(?!test_(a_page|a_lambda|case_10s|keras_ref|the_libraries_c|torch_ref))": TRAINS,
     r"test_tests_page\.py": "collects the whole suite in a process of its own",
-    r"test_migrating\.py::test_what_theirs_does_otherwise": "calls every function of other libraries on the hard cases",
-    r"test_migration\.py::.*\[(Where do the numbers differ|I use model\.compile)": LARGE,
+    r"test_migrating\.py::test_the_differences": "calls every function of other libraries on the hard cases",
+    r"test_migration\.py::.*\[(Where do the numbers differ|Compile and fit)": LARGE,
     r"test_migration\.py::test_(the_sum_over_the_replicas|the_loss_falls)": TRAINS,
     # --- programs
     r"test_move_from_torch\.py::test_a_run": TRAINS,

@@ -1,4 +1,4 @@
-"""The pages for those who come from another library: both columns run, and agree, or differ as the page says."""
+"""The migration pages: both columns run, and agree or differ as the page says."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ TABLE = re.compile(
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ONE, TWO, KERAS, TORCH, OPTAX = "TensorFlow 1", "TensorFlow 2", "Keras 3", "PyTorch", "optax"
 
-EXPLODE = "My recurrent network's gradients explode: where does the clipping go?"
-VALUE = "Clip each gradient to a range of values"
-GLOBAL_NORM = "Clip the whole gradient by its global norm, and log the norm"
-NORM = "Clip each gradient by its own norm; some are None"
-HARD = "The gradient is within the limit, NaN, or infinite"
-SPARSE = "My embedding's gradient is an IndexedSlices"
-OWN = "I have a function of my own that limits a gradient"
-MINIMIZE = "I call minimize, with global_step and var_list"
-GRADIENTS = "I take tf.gradients of the loss by the batch size, clip, and zip"
-OP = "Change the gradient of one op, and leave its result alone"
-OVERRIDE = "The same with RegisterGradient and gradient_override_map"
+EXPLODE = "Exploding gradients in an RNN: where does clipping go?"
+VALUE = "Clip by value"
+GLOBAL_NORM = "Clip by global norm and log the norm"
+NORM = "Clip each gradient by its norm; some are None"
+HARD = "Small, NaN and infinite gradients in clip_by_norm"
+SPARSE = "IndexedSlices: gradients of embeddings"
+OWN = "Use your own function"
+MINIMIZE = "Split minimize: global_step and var_list"
+GRADIENTS = "tf.gradients, clip and zip"
+OP = "Change the gradient of one op"
+OVERRIDE = "RegisterGradient and gradient_override_map"
 IGNORED = "gradient_override_map does nothing in TensorFlow 2"
-LAYERS = "Clip between the layers"
-STOP = "Only w1 must learn, not w2 and w3: tf.stop_gradient"
-ADVERSARIAL = "I want the gradient with respect to the embeddings, and no update"
-SOME = "Train some variables only: var_list"
-AVERAGE = "I keep a moving average of the gradients by hand"
-SCHEDULE = "My clipping limit changes during training, and every step is slow"
-COMPILE = "I use model.compile and fit: clipnorm, global_clipnorm, clipvalue"
-DEVICES = "I train on several devices with tf.distribute"
-KERAS_STEP = "I have a train_step of my own"
-KERAS_SCALE = "I scale the loss"
-KERAS_ACCUMULATE = "I accumulate gradients"
-TORCH_CLIP = "I clip by the global norm, between backward and step"
-TORCH_LOG = "I log the norm that clip_grad_norm_ returns"
-TORCH_EACH = "Clip each element, or each gradient by itself"
-TORCH_HOOK = "I clip in a hook"
-TORCH_SCALER = "I use a GradScaler"
-TORCH_FREEZE = "I freeze layers, and they move"
-OPTAX_CLIP = "Clip by the global norm in front of an optimizer"
-OPTAX_LOG = "I want to log the norm"
+LAYERS = "Clip between layers"
+STOP = "Train w1 but not w2 and w3: tf.stop_gradient"
+ADVERSARIAL = "Gradient without an update: adversarial examples"
+SOME = "Train only some variables: var_list"
+AVERAGE = "Moving average of gradients"
+SCHEDULE = "Change the limit without retracing"
+COMPILE = "Compile and fit: clipnorm, global_clipnorm, clipvalue"
+DEVICES = "Several devices with tf.distribute"
+KERAS_STEP = "Custom train_step"
+KERAS_SCALE = "Loss scaling"
+KERAS_ACCUMULATE = "Gradient accumulation"
+TORCH_CLIP = "Clip by global norm: clip_grad_norm_"
+TORCH_LOG = "Log the norm that clip_grad_norm_ returns"
+TORCH_EACH = "Clip by value or per gradient"
+TORCH_HOOK = "Clip in a hook"
+TORCH_SCALER = "GradScaler"
+TORCH_FREEZE = "Freeze layers"
+OPTAX_CLIP = "Clip by global norm"
+OPTAX_LOG = "Log the norm"
 OPTAX_HARD = "Where do the numbers differ?"
 OPTAX_UNITS = "Adaptive gradient clipping"
-OPTAX_LIMIT = "My limit is a schedule"
-OPTAX_SKIP = "I skip steps that are not finite"
-OPTAX_MASK = "My masks are trees of bools"
+OPTAX_LIMIT = "Schedule the limit"
+OPTAX_SKIP = "Skip nonfinite steps"
+OPTAX_MASK = "Masks"
 OPTAX_FREEZE = "set_to_zero does not freeze"
 
-# The questions of each page in its order: the number of the case, None for what no case asks, and the tables.
+# The headings of each page in order, with the number of the case (None: no case) and the tables.
 TENSORFLOW = {
     EXPLODE: (1, [TWO, ONE]),
     VALUE: (2, [TWO, ONE]),
@@ -93,25 +93,25 @@ QUESTIONS: dict[str, dict[str, tuple[int | None, list[str]]]] = {
     "tensorflow": TENSORFLOW,
     "keras": {
         COMPILE: (None, [KERAS]),
-        "Which of clipnorm, global_clipnorm, clipvalue is which?": (None, []),
-        "gradient_transformers is gone": (None, []),
+        "clipnorm, global_clipnorm or clipvalue?": (None, []),
+        "gradient_transformers": (None, []),
         KERAS_STEP: (None, [KERAS]),
         KERAS_SCALE: (None, [KERAS]),
         KERAS_ACCUMULATE: (None, [KERAS]),
-        "My saved model does not load": (None, []),
-        "Which backends?": (None, []),
+        "Load a saved model": (None, []),
+        "Supported backends": (None, []),
     },
     "torch": {
         TORCH_CLIP: (None, [TORCH]),
         TORCH_LOG: (None, [TORCH]),
-        "error_if_nonfinite does not say which gradient it was": (None, []),
+        "Find the nonfinite gradient: error_if_nonfinite": (None, []),
         TORCH_EACH: (None, [TORCH]),
         TORCH_HOOK: (None, [TORCH]),
         TORCH_SCALER: (None, [TORCH]),
         TORCH_FREEZE: (None, [TORCH]),
-        "Is the norm of a large gradient right?": (None, []),
-        "I port a run to JAX: by how much do the numbers change?": (None, []),
-        "How to change no number": (None, []),
+        "Is the norm of a large gradient accurate?": (None, []),
+        "How much do the numbers change in JAX?": (None, []),
+        "Keep the numbers of a run": (None, []),
     },
     "optax": {
         OPTAX_CLIP: (None, [OPTAX]),
@@ -122,8 +122,8 @@ QUESTIONS: dict[str, dict[str, tuple[int | None, list[str]]]] = {
         OPTAX_SKIP: (None, [OPTAX]),
         OPTAX_MASK: (None, [OPTAX]),
         OPTAX_FREEZE: (None, [OPTAX]),
-        "What do I keep?": (None, []),
-        "How to change no number of a run": (None, []),
+        "What can I keep?": (None, []),
+        "Keep the numbers of a run": (None, []),
     },
 }
 
@@ -150,7 +150,7 @@ def sections(page: str) -> dict[str, str]:
 
 @functools.cache
 def tables() -> dict[tuple[str, int], Table]:
-    """The tables by question and number; the code before a table, if any, takes the place of that of the one before."""
+    """The tables by question and number. A table without setup code uses the setup of the table before it."""
     found = {}
     for page in QUESTIONS:
         for question, section in sections(page).items():
@@ -165,7 +165,7 @@ def tables() -> dict[tuple[str, int], Table]:
 
 
 def run(table: Table, side: str, change: tuple[str, str] | None = None) -> dict[str, Any]:
-    """The names that one side of a table has made, after the page's first lines and its setup."""
+    """Run one side of a table after the page's preamble and its setup; return the namespace."""
     preamble = text(table.page).partition("\n## ")[0]
     snippet = getattr(table, side)
     if change is not None:
@@ -190,31 +190,31 @@ def both(question: str, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def arrays(result: Any) -> list[Any]:
-    """The leaves of a result, None among them."""
+    """The leaves of a result, including None."""
     found = [None if leaf is None else np.asarray(leaf) for leaf in tf.nest.flatten(result)]
     assert found
     return found
 
 
-def assert_close(result: Any, wanted: Any, ulp: float) -> None:
-    """Arrays of one dtype and shape, within some units in the last place; bit by bit for none."""
-    assert_ulp(arrays(result), arrays(wanted), ulp)
+def assert_close(result: Any, expected: Any, ulp: float) -> None:
+    """Assert equal dtypes and shapes, and values within `ulp`; 0 means bit-identical."""
+    assert_ulp(arrays(result), arrays(expected), ulp)
 
 
 # --- the pages themselves --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", QUESTIONS)
-def test_every_question_is_there_and_every_table_has_two_sides(page: str) -> None:
+def test_every_heading_is_there_and_every_table_has_two_sides(page: str) -> None:
     assert list(sections(page)) == list(QUESTIONS[page])
     own = [table for table in tables().values() if table.page == page]
     found = {question: [table.version for table in own if table.question == question] for question in QUESTIONS[page]}
     assert found == {question: versions for question, (_, versions) in QUESTIONS[page].items()}
     assert text(page).count("{grid}") == len(own)
-    theirs = {"tensorflow": "tf.", "keras": "keras.", "optax": "optax.", "torch": "torch."}[page]
+    prefix = {"tensorflow": "tf.", "keras": "keras.", "optax": "optax.", "torch": "torch."}[page]
     for table in own:
         assert "gx." in table.right and "gx." not in table.left + table.setup, table
-        assert theirs in table.left + table.setup, table
+        assert prefix in table.left + table.setup, table
         assert re.search(r"^ *result\b", table.left, re.MULTILINE), table
         assert re.search(r"^ *result\b", table.right, re.MULTILINE), table
 
@@ -226,7 +226,7 @@ def test_a_line_of_code_fits_into_a_column() -> None:
 
 
 @pytest.mark.parametrize("page", QUESTIONS)
-def test_the_questions_are_listed_at_the_top(page: str) -> None:
+def test_the_headings_are_listed_at_the_top(page: str) -> None:
     top = text(page).partition("\n## ")[0]
     for question in sections(page):
         anchor = re.sub(r"[^\w\- ]", "", question.lower()).replace(" ", "-")
@@ -254,10 +254,9 @@ BETWEEN = [F([[3, 7]] * 2), F([[0.278543, 0.6499337]] * 2), F([[1.57841039, 3.43
 NORMS = [F([[-2], [-3]]), F([-1]), 1 - F([[30], [40]]) * 5 / F(np.sqrt(2501)), -F([5]) / F(np.sqrt(2501))]
 AVERAGES = [F([3, 4]), F(np.array([0.77, 0.56]) / 0.19), F(np.array([0.703, 0.524]) / 0.271)]
 
-# The largest distance of each side from the other and from what both must be; what that is, or None for what has a test
-# of its own. A value clip agrees bit by bit.
+# The largest distance in ULP between the sides and from the expected result (None: a separate test checks it).
 AGREE: dict[tuple[str, int], tuple[float, Any]] = {
-    (EXPLODE, 0): (1000, None),  # differences of a unit grow from step to step
+    (EXPLODE, 0): (1000, None),  # differences of 1 ULP grow from step to step
     (EXPLODE, 1): (1000, None),
     (VALUE, 0): (0, [F([-1, 0.3, 1])]),
     (VALUE, 1): (0, [F([-1, 0.3, 1])]),
@@ -276,7 +275,7 @@ AGREE: dict[tuple[str, int], tuple[float, Any]] = {
     (OVERRIDE, 1): (0, [F([3]), F([5])]),
     (LAYERS, 0): (2, [BETWEEN, BETWEEN]),
     (LAYERS, 1): (2, BETWEEN),
-    (STOP, 0): (100, None),  # w1; the others have not changed a bit
+    (STOP, 0): (100, None),  # w1; w2 and w3 are unchanged
     (STOP, 1): (100, None),
     (ADVERSARIAL, 0): (2, None),
     (ADVERSARIAL, 1): (2, None),
@@ -286,12 +285,12 @@ AGREE: dict[tuple[str, int], tuple[float, Any]] = {
     (KERAS_STEP, 0): (4, NORMS[2:]),
     (KERAS_SCALE, 0): (2, F([-1.2, -1.6])),
     (KERAS_ACCUMULATE, 0): (2, [F([-1.2, -1.6])] * 2),
-    (TORCH_CLIP, 0): (1000, None),  # differences of a unit, and of the 1e-6, grow from step to step
+    (TORCH_CLIP, 0): (1000, None),  # differences of 1 ULP and of the 1e-6 grow from step to step
     (TORCH_LOG, 0): (2, None),
     (TORCH_EACH, 0): (20, None),  # 1e-6 of norms of 0.6
     (TORCH_HOOK, 0): (0, None),
     (TORCH_SCALER, 0): (20, None),
-    (OPTAX_CLIP, 0): (20, None),  # in the parameters, which are sums
+    (OPTAX_CLIP, 0): (20, None),  # of the parameters, which are sums
     (OPTAX_LOG, 0): (2, None),
     (OPTAX_UNITS, 0): (20, None),
     (OPTAX_LIMIT, 0): (20, None),
@@ -302,16 +301,16 @@ AGREE: dict[tuple[str, int], tuple[float, Any]] = {
 
 @pytest.mark.parametrize(("question", "number"), AGREE)
 def test_both_sides_agree(question: str, number: int) -> None:
-    ulp, wanted = AGREE[question, number]
+    ulp, expected = AGREE[question, number]
     left, right = both(question, number)
     assert_close(left["result"], right["result"], ulp)
-    if wanted is not None:
+    if expected is not None:
         for names in (left, right):
-            assert_close(names["result"], wanted, ulp)
+            assert_close(names["result"], expected, ulp)
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_loss_falls_and_what_is_applied_is_within_the_limit(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_falls_and_gradients_stay_within_the_limit(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     applied = []
     kind = (keras.optimizers.Adam, tf.compat.v1.train.AdamOptimizer)[number]
     original = kind.apply_gradients
@@ -347,7 +346,7 @@ def test_the_lstm_has_128_units_and_a_forget_bias_of_one(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_only_w1_learns_and_becomes_the_product(number: int) -> None:
+def test_only_w1_learns_and_converges_to_the_product(number: int) -> None:
     for names in both(STOP, number):
         w1, w2, w3 = arrays(names["result"])
         assert_close([w2, w3], list(names["start"][1:]), 0)
@@ -372,7 +371,7 @@ def test_var_list_and_freeze_leave_the_others_alone() -> None:
         assert np.abs(w - F([3, 4])).min() > 0.1
 
 
-# --- tables whose left side is wrong ---------------------------------------------------------------------------------
+# --- tables whose sides differ ---------------------------------------------------------------------------------------
 
 NAN = np.nan
 BF16 = tf.bfloat16.as_numpy_dtype
@@ -380,7 +379,7 @@ WITHIN = F(0.01 * np.random.default_rng(0).standard_normal(1000))
 ROOT = np.sqrt(F(6**2 + 4**2))
 LIMITED = [F([3, 4]), F([1.5, 2]), F([3, 4]) / 3]
 
-# What is on the left and on the right; None for what has a test of its own.
+# The expected results of both sides (None: a separate test checks it).
 DIFFER: dict[tuple[str, int], tuple[Any, Any]] = {
     (HARD, 0): (None, [WITHIN, F([NAN, NAN]), F([NAN, NAN]), F([3, 3e-30])]),
     (SPARSE, 0): ([F([6, 4]) / np.sqrt(F(34)), F([6, 4])], [F([6, 4]) / ROOT, F([5, 4])]),
@@ -398,13 +397,13 @@ DIFFER: dict[tuple[str, int], tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize(("question", "number"), DIFFER)
-def test_the_right_side_is_right_and_the_left_as_wrong_as_the_page_says(question: str, number: int) -> None:
-    for names, wanted in zip(both(question, number), DIFFER[question, number], strict=True):
-        if wanted is not None:
-            assert_close(names["result"], wanted, 2)
+def test_both_sides_differ_as_expected(question: str, number: int) -> None:
+    for names, expected in zip(both(question, number), DIFFER[question, number], strict=True):
+        if expected is not None:
+            assert_close(names["result"], expected, 2)
 
 
-def test_tensorflow_changes_what_is_within_the_limit_and_zeroes_what_is_not_finite() -> None:
+def test_tensorflow_changes_small_gradients_and_zeroes_nonfinite_ones() -> None:
     left, right = both(HARD, 0)
     within, infinite, nan, large = arrays(left["result"])
     assert 1 / 7 < np.mean(within != WITHIN) < 1 / 6
@@ -433,7 +432,7 @@ def test_the_norm_of_a_sparse_gradient_is_taken_over_its_duplicates() -> None:
     ("question", "number", "count", "least"),
     [(SOME, 1, 3, 0.01), (TORCH_FREEZE, 0, 2, 0.01), (OPTAX_FREEZE, 0, 2, 1e-3)],
 )
-def test_zeros_are_not_nothing(question: str, number: int, count: int, least: float) -> None:
+def test_zero_gradients_do_not_freeze(question: str, number: int, count: int, least: float) -> None:
     moved = arrays(both(question, number)[0]["result"])
     assert len(moved) == count
     for change in moved:
@@ -441,7 +440,7 @@ def test_zeros_are_not_nothing(question: str, number: int, count: int, least: fl
     assert_close(both(SOME, 1)[1]["result"], [np.zeros(2, F)] * 3, 0)
 
 
-def test_a_run_goes_on_after_steps_that_are_not_finite() -> None:
+def test_training_continues_after_nonfinite_steps() -> None:
     for leaf in arrays(both(OPTAX_SKIP, 0)[1]["result"]):
         assert np.isfinite(leaf).all()
 
@@ -462,14 +461,14 @@ def test_keras_ignores_a_limit_of_zero_and_takes_one_of_three() -> None:
     assert not hasattr(keras.optimizers.Adam, "minimize")
 
 
-def test_the_step_of_a_zero_gradient_is_nan_by_hand_and_zero_here() -> None:
+def test_a_zero_gradient_gives_nan_in_tensorflow_and_zeros_in_gradxform() -> None:
     zero = tf.zeros([2])
     assert np.isnan(0.1 * zero / tf.norm(zero)).all()
     assert gx.chain(gx.normalize_norm(), gx.scale(0.1))(zero).numpy().tolist() == [0.0, 0.0]
 
 
 def test_the_sum_over_the_replicas_is_within_the_limit() -> None:
-    """In a process of its own: the devices are two only if TensorFlow has not started."""
+    """Run in a subprocess: logical devices must be set before TensorFlow starts."""
     code = """
 import test_migration as page
 for side in ("left", "right"):

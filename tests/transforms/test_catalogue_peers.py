@@ -214,7 +214,7 @@ def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> Non
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("most", [1, 100])
-@pytest.mark.parametrize("inner", ["adam", "ours"])
+@pytest.mark.parametrize("inner", ["adam", "gradxform"])
 def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any) -> None:
     """The inner state is left alone too: the updates after a skipped step tell."""
     kinds = [whole(0), CORNERS["NaN"], whole(1), CORNERS["inf"], CORNERS["NaN"], CORNERS["inf"], CORNERS["NaN"]]
@@ -246,7 +246,7 @@ def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("inner", ["adam", "ours"])
+@pytest.mark.parametrize("inner", ["adam", "gradxform"])
 @pytest.mark.parametrize("every", [2, 4])
 def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax: Any) -> None:
     """The means of whole numbers are exact, so that what the inner transform is given is the same.
