@@ -37,7 +37,7 @@ def _sides(steps: Sequence[Step], tree: Tree, place: Place, compiled: Jit) -> tu
 
 
 def _side(tx: Any, grads: Any, place: Place, compiled: Jit) -> Side:
-    """The update of a transformation, ours or optax's: both are called alike."""
+    """The update of a transformation of gradxform or optax."""
     state = tx.init(grads)
     update = compiled(lambda updates: tx.update(updates, state)[0])
     return Side(lambda: _wait(update(grads)), _values, cost=lambda: place.cost(update, grads))

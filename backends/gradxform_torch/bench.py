@@ -40,10 +40,10 @@ def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Si
         for name, value in steps:
             _IN_PLACE[name](parameters, value)
 
-    def ours(named: list[tuple[str, torch.nn.Parameter]]) -> None:
+    def clip(named: list[tuple[str, torch.nn.Parameter]]) -> None:
         gradxform_torch.apply_(tx, named)
 
-    return _writing(ours, tree, place), _writing(native, tree, place)
+    return _writing(clip, tree, place), _writing(native, tree, place)
 
 
 def _writing(work: Callable[[list[tuple[str, torch.nn.Parameter]]], None], tree: Tree, place: Place) -> Side:

@@ -1,4 +1,4 @@
-"""What the commands have in common when they write: lines, progress, names, Markdown."""
+"""Output that the commands share: lines, progress bars, checks of names, Markdown."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 
 
 def say(console: Console, text: str, style: str | None = None) -> None:
-    """A line as it stands: nothing in it is markup, and none is broken."""
+    """Print a line verbatim, without markup or wrapping."""
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def progress(console: Console, done: ProgressColumn | None = None, auto_refresh: bool = True) -> Progress:
-    """A bar that is gone when the work is done."""
+    """Return a progress bar that disappears when the work is done."""
     columns = (TextColumn("{task.description}"), BarColumn(), done or MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, auto_refresh=auto_refresh)
 
 
 def check_names(command: str, kind: str, given: Sequence[str] | None, known: Sequence[str]) -> None:
-    """Refuse names that nothing has, and a list of none.
+    """Reject unknown names and empty lists.
 
     Raises:
         ValueError: lists the known names.
@@ -32,6 +32,11 @@ def check_names(command: str, kind: str, given: Sequence[str] | None, known: Seq
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table: the first column to the left, the others to the right."""
+    """Return a Markdown table: first column left-aligned, the others right-aligned."""
     lines = [headers, ["---", *("---:" for _ in headers[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def folded(title: str, body: str) -> str:
+    """Return Markdown behind a summary that opens it."""
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"

@@ -1,4 +1,4 @@
-"""The numbers that gradients are made of: random ones of every magnitude, and those that libraries get wrong."""
+"""The values of test gradients: random numbers of every magnitude, and edge cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Range(NamedTuple):
-    """The exponents of a dtype's normal numbers; of float64, up to 1e300, so that norms have one too."""
+    """The exponents of a dtype's normal numbers. For float64 up to 1e300, so that norms do not overflow."""
 
     least: int
     greatest: int
@@ -66,7 +66,7 @@ Values = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 class Random(NamedTuple):
-    """A kind of random values, what it is in words, and how many trees of it are measured."""
+    """A kind of random values, its description and the number of trees."""
 
     kind: Kind
     words: str
@@ -74,19 +74,19 @@ class Random(NamedTuple):
 
 
 RANDOM = {
-    "normal": Random(_normal, "normal numbers", 6),
+    "normal": Random(_normal, "normally distributed", 6),
     "heavy tails": Random(_heavy, "Student's t with 1.2 degrees of freedom", 4),
-    "all exponents": Random(_spread, "from the smallest to the largest normal number, in even steps of exponent", 4),
-    "uneven leaves": Random(_uneven, "each leaf of a magnitude of its own, over half of the exponents", 4),
+    "all exponents": Random(_spread, "all normal numbers, uniform in the exponent", 4),
+    "uneven leaves": Random(_uneven, "each leaf with its own magnitude, over half of the exponents", 4),
     "tiny": Random(_tiny, "4 to 8 times the smallest normal number", 2),
-    "huge": Random(_huge, "up to half of the largest number, of float64 up to 1e300", 2),
-    "within the limit": Random(_within, "so small that no clip is due", 2),
+    "huge": Random(_huge, "up to half of the largest number (float64: up to 1e300)", 2),
+    "within the limit": Random(_within, "below every limit", 2),
 }
 HARD = ("zeros", "at the limit", "huge of both signs", "a tiny 3, 4", "1e30", "3e-30", "300", "NaN", "inf")
 
 
 def hard(name: str, dtype: str) -> Values:
-    """Numbers that libraries get wrong: the first of the first two leaves; all others are zero."""
+    """Edge cases: the first values of the first two leaves; the rest is zero."""
     limits = range_of(dtype)
     huge, tiny = 2.0 ** (limits.greatest - 1), 2.0 ** (limits.least + 6)
     values: dict[str, Values] = {
@@ -104,12 +104,12 @@ def hard(name: str, dtype: str) -> Values:
 
 
 def held(values: Values, dtype: str) -> bool:
-    """Whether a dtype has all of these numbers as normal ones."""
+    """Whether all these numbers are normal numbers of a dtype."""
     least, greatest = range_of(dtype)
     sizes = [abs(value) for leaf in values for value in leaf]
     return all(2.0**least <= size < 2.0 ** (greatest + 1) for size in sizes if 0 < size < math.inf)
 
 
 def range_of(dtype: str) -> Range:
-    """The exponents of a dtype, or of its parts."""
+    """The exponents of a dtype, or of its real and imaginary parts."""
     return RANGES[COMPLEX.get(dtype, dtype)]

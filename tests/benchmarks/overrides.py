@@ -1,10 +1,9 @@
-"""What each override of a kernel brings: the same call with it and without, in turn, in one process.
+"""Measure the gain of each kernel override: the same call with and without it, alternately, in one process.
 
     python tests/benchmarks/overrides.py [--frameworks numpy,jax] [--only norms] [--out docs/numbers/overrides.md]
 
-An override is a method of a backend's `kernels.py` that stands before the kernel written once for all frameworks, or a
-fast path inside one. It stays while it is 1.1 times faster somewhere, or compiled so much sooner; the command fails
-where one is not.
+An override is a method in a backend's `kernels.py` that replaces the shared kernel, or a fast path inside one. It stays
+if it is at least 1.1 times faster somewhere, or compiles that much sooner. The command fails if one is not.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,19 +25,20 @@ import numpy as np
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.backend.host import longdouble, norms, threads
+from gradxform.cli import text
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
 
 SECONDS, LEAST, MOST = 0.5, 5, 2000
 WORTH = 1.1
-"""How many times faster an override is somewhere, or it goes."""
+"""The least gain that justifies an override."""
 NOT_FOR_TIME = {
-    ("torch", "multiply_over"),  # writes into the leaf, so that no second copy of all gradients is held
-    ("torch", "each"),  # for accelerators: fewer launches, docs/numbers/operations.md
-    ("jax", "divide"),  # for numbers: eager JAX divides by multiplying with an inverse
+    ("torch", "multiply_over"),  # writes in place, which saves a copy of all gradients
+    ("torch", "each"),  # fewer launches on accelerators, docs/numbers/operations.md
+    ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
 SHARED = ("norm_over", "sum_over", "elementwise", "compute")
-"""Overrides in the one class that NumPy, PyTorch and TensorFlow inherit from: one of them pays for all."""
+"""Overrides in a class that NumPy, PyTorch and TensorFlow inherit; a gain in one of them counts for all."""
 
 CHAINS = {
     "norms": "clip_global_norm(1.0)",
@@ -55,7 +56,7 @@ CHAINS = {
 
 
 class Override(NamedTuple):
-    """A fast path, and what to put in its place to be without it."""
+    """A fast path and its replacement."""
 
     framework: str
     name: str
@@ -67,12 +68,12 @@ class Override(NamedTuple):
 
     @property
     def is_inside_jax(self) -> bool:
-        """Whether it is within what JAX traces once, also in eager code."""
+        """Whether JAX traces it only once, even in eager mode."""
         return self.framework == "jax" and not isinstance(self.owner, type)
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """The library without it."""
+        """Switch the fast path off."""
         inherited = self.attribute not in vars(self.owner)
         own = None if inherited else vars(self.owner)[self.attribute]
         setattr(self.owner, self.attribute, self.plain)
@@ -83,7 +84,7 @@ class Override(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The medians of seconds with an override and without, and of first calls."""
+    """Median seconds and first calls, with an override and without."""
 
     override: Override
     mode: str
@@ -112,7 +113,7 @@ def kernels(framework: str) -> Iterator[Override]:
 
 
 def _of_vectors(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of norms that JAX keeps apart, which the plain kernel takes as a vector."""
+    """Pass norms that JAX keeps apart as a vector, as the plain kernel expects."""
 
     def plain(self: Any, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         return compute(self, formula, *(getattr(operand, "vector", operand) for operand in operands), **static)
@@ -150,7 +151,7 @@ def _norm_in_blocks(flat: Any) -> float:
 
 
 def measured(override: Override, mode: str, name: str) -> Result:
-    """One override on one tree."""
+    """Measure one override on one tree."""
     backend = lookup.backend(override.framework)
     tree = {path: leaf.astype(override.dtype) for path, leaf in gradients(TREES[name]()).items()}
     given = {path: backend.from_numpy(leaf) for path, leaf in tree.items()}
@@ -158,7 +159,7 @@ def measured(override: Override, mode: str, name: str) -> Result:
     firsts, times = [], []
     for state in (contextlib.nullcontext(), override.off()):
         with state:
-            if override.is_inside_jax:  # else what was traced for the other side is run
+            if override.is_inside_jax:  # or the other side's trace would run
                 importlib.import_module("jax").clear_caches()
             sides.append(_runner(override, mode, given))
             firsts.append(_timed(sides[-1]))
@@ -171,7 +172,7 @@ def measured(override: Override, mode: str, name: str) -> Result:
 
 
 def _repeated() -> Iterator[None]:
-    """Often enough, but not for too long."""
+    """Yield until the time or the repetitions suffice."""
     end, count = time.perf_counter() + SECONDS, 0
     while count < LEAST or (count < MOST and time.perf_counter() < end):
         yield
@@ -179,14 +180,14 @@ def _repeated() -> Iterator[None]:
 
 
 def _both(override: Override, sides: Sequence[Callable[[], Any]]) -> tuple[float, float]:
-    """The seconds with it, and then without."""
+    """Time one call with the override and one without."""
     with_it = _timed(sides[0])
     with override.off():
         return with_it, _timed(sides[1])
 
 
 def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
-    """A call of the chain that ends when its result is there; what is compiled is compiled for it alone."""
+    """Return a call of the chain that waits for its result."""
     tx = gx.parse(override.chain)
 
     def step(grads: Any, params: Any) -> Any:
@@ -208,7 +209,7 @@ def _timed(run: Callable[[], Any]) -> float:
 
 
 def results(frameworks: Sequence[str], only: str) -> Iterator[Result]:
-    """All overrides; compiled only where there is something to compile to, which PyTorch's overrides leave alone."""
+    """Measure all overrides; compiled mode only in JAX and TensorFlow, since PyTorch's overrides are eager only."""
     for framework in frameworks:
         with quiet():
             overrides = [override for override in kernels(framework) if only in override.name]
@@ -233,34 +234,40 @@ def _trees(override: Override, mode: str) -> Sequence[str]:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 HEADER = ("framework", "override", "chain", "mode", "tree", "dtype", "ms with", "ms without", "gain", "first call, s")
+GAIN = HEADER.index("gain")
 
 
-def rows(found: Sequence[Result]) -> Iterator[str]:
-    """The lines of the table."""
-    for line in (HEADER, ["---"] * 6 + ["---:"] * 4):
-        yield f"| {' | '.join(line)} |"
-    for one in found:
-        with_it, without = (f"{seconds * 1e3:.3g}" for seconds in one.seconds)
-        first = " / ".join(f"{seconds:.2g}" for seconds in one.first)
-        names = (
-            one.override.framework,
-            one.override.name,
-            f"`{one.override.chain}`",
-            one.mode,
-            one.tree,
-            one.override.dtype,
-        )
-        yield f"| {' | '.join((*names, with_it, without, f'{one.gain:.2f}', first))} |"
+def cells(one: Result) -> list[str]:
+    """The cells of one measurement."""
+    with_it, without = (f"{seconds * 1e3:.3g}" for seconds in one.seconds)
+    first = " / ".join(f"{seconds:.2g}" for seconds in one.first)
+    override = one.override
+    names = [override.framework, override.name, f"`{override.chain}`", one.mode, one.tree, override.dtype]
+    return [*names, with_it, without, f"{one.gain:.2f}", first]
+
+
+def tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The largest gain of each override, then all rows, one folded table per framework."""
+    best: dict[tuple[str, str], Sequence[str]] = {}
+    for row in rows:
+        known = best.setdefault((row[0], row[1]), row)
+        if float(row[GAIN]) > float(known[GAIN]):
+            best[row[0], row[1]] = row
+    summary = [[*key, f"{row[3]}, {row[4]}, {row[5]}", row[GAIN]] for key, row in best.items()]
+    yield text.table(["framework", "override", "largest gain in", "gain"], summary)
+    for framework in dict.fromkeys(row[0] for row in rows):
+        own = [row for row in rows if row[0] == framework]
+        yield text.folded(f"{framework}: all {len(own)} measurements", text.table(HEADER, own))
 
 
 def idle(found: Sequence[Result]) -> list[str]:
-    """The overrides that bring nothing anywhere."""
+    """The overrides without a gain anywhere."""
     best: dict[tuple[str, str], float] = {}
     for one in found:
         key = one.override.framework, one.override.name
         if key[1] in SHARED and key[0] != "jax":
             key = "NumPy's memory", key[1]
-        sooner = one.first[1] / one.first[0] if one.first[0] > 1.0 else 0.0  # of shorter ones it is chance
+        sooner = one.first[1] / one.first[0] if one.first[0] > 1.0 else 0.0  # shorter calls vary by chance
         best[key] = max(best.get(key, 0.0), one.gain, sooner)
     return [
         f"{framework}: {name} ({gain:.2f})"
@@ -279,17 +286,17 @@ def main(arguments: Sequence[str]) -> int:
     found = []
     for one in results(options.frameworks.split(","), options.only):
         found.append(one)
-        print(list(rows([one]))[-1], flush=True)
+        print(" | ".join(cells(one)), flush=True)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in lookup.FRAMEWORKS)
     if options.out:
-        with open(options.out, encoding="utf-8") as file:
-            text = file.read()
-        head, _, _ = text.partition("<!-- results -->")
-        about = f"{time.strftime('%Y-%m-%d')}, two cores, {platform.machine()}, {versions}."
-        with open(options.out, "w", encoding="utf-8") as file:
-            file.write("\n".join([f"{head}<!-- results -->", "", about, "", *rows(found), ""]))
+        page = Path(options.out)
+        head, _, _ = page.read_text().partition("<!-- results -->")
+        command = "`python tests/benchmarks/overrides.py`"
+        about = f"Written by {command} on {time.strftime('%Y-%m-%d')}: two cores, {platform.machine()}; {versions}."
+        parts = [f"{head}<!-- results -->", *tables([cells(one) for one in found]), about]
+        page.write_text("\n\n".join(parts) + "\n")
     nothing = idle(found)
-    print("\n".join(["overrides that bring nothing:", *nothing]) if nothing else "each override brings something")
+    print("\n".join(["overrides without a gain:", *nothing]) if nothing else "every override has a gain")
     return bool(nothing)
 
 

@@ -93,12 +93,12 @@ def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Pa
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["device"], found["devices"]) == ("cpu", {framework: "cpu"})
     for line in found["lines"]:
-        for side in ("ours", "native"):
+        for side in ("gradxform", "native"):
             assert (line[side].get("operations", 0) > 2) == (line["mode"] in ("jit", "graph"))
     page = (tmp_path / "bench.md").read_text()
     assert f"; {NAMES[framework]} on cpu; " in page
-    assert "operations ours/nat. |" in page
-    assert page.startswith(f"Written by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`")
+    assert "operations gx/native |" in page
+    assert f"\nWritten by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`" in page
 
 
 def test_every_transform_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from gradxform.backend import lookup
 from gradxform.cli import app
 from gradxform.cli.parity import full, measure
 from gradxform.cli.parity.native import Native, natives
-from gradxform.cli.parity.report import cell
+from gradxform.cli.parity.report import cell, page
 from gradxform.core.transformation import factories
 from gradxform.proof.cases import Sizes, groups
 from gradxform.proof.judge import Tally, judge
@@ -68,6 +68,15 @@ def test_the_page_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert text.count("<details>") == text.count("</details>") > 6
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count(" | ") for line in table.splitlines() if "---" not in line}) == 1, table
+
+
+def test_errors_above_the_usual_budget_are_explained() -> None:
+    row = next(row for row in ROWS if row.ulp == 4)
+    numbers, tally = measure.Numbers(), Tally()
+    numbers.results[measure.Key(row, "float32", measure.Where("numpy", "eager"))] = tally
+    assert "budget is 4" not in page(numbers, SMALL, "command")
+    tally.add("some", 1, judge({"w": np.float32([1 + 3 * 2**-23])}, {"w": np.float32([1])}, "numpy", row))
+    assert f"Errors above 2 ULP come from `{row.expression}`, whose budget is 4 ULP." in page(numbers, SMALL, "command")
 
 
 def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

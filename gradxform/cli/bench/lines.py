@@ -1,4 +1,4 @@
-"""What a run of the benchmark plans and finds: the values that its parts hand to each other."""
+"""Data classes of a benchmark run: the plan and the measurements."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gradxform.cli.demo.task import NAMES
 
 
 def number(value: float) -> str:
-    """Three digits, without an exponent."""
+    """Format with three digits and no exponent."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
 
 
 class Plan(NamedTuple):
-    """What is measured, and for how long."""
+    """What to measure, and for how long."""
 
     trees: Sequence[str]
     chains: Sequence[int]
     effort: Effort
     longest_compiled: int
-    """Of trees with more than 500 leaves, compiled modes are measured with chains up to this length."""
+    """Longest chain for compiled modes on trees with more than 500 leaves."""
 
     def has(self, mode: Mode, leaves: int, chain: int) -> bool:
-        """Whether a mode is measured on a tree; for norms of each of 2000 leaves, XLA takes minutes to compile."""
+        """Whether to measure a mode on a tree. XLA takes minutes to compile norms of 2000 leaves."""
         return not mode.compiled or leaves <= 500 or chain <= self.longest_compiled
 
 
@@ -36,12 +36,12 @@ FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=2.0, least=15, most=1000
 
 @dataclass(frozen=True)
 class Line:
-    """One pair, measured."""
+    """The measurement of one pair."""
 
     framework: str
     mode: str
     beside: str
-    """What gradxform was measured against, in words."""
+    """The native functions, in words."""
     tree: str
     chain: int
     """The number of transforms."""
@@ -49,23 +49,23 @@ class Line:
 
     @property
     def label(self) -> str:
-        """Framework and mode as people write them."""
+        """Framework and mode for display."""
         return f"{NAMES[self.framework]} {self.mode}"
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that a run measured on one tree."""
+    """All measurements of one tree."""
 
     tree: str
     leaves: int
     elements: int
     floor: Spread
-    """The seconds of one read, and one read and write, of as many numbers in one array."""
+    """Seconds of one read plus one read and write of the same numbers in one array."""
     lines: list[Line]
 
     @property
     def title(self) -> str:
-        """The tree, its size and its floor in one line."""
+        """Name, size and floor of the tree."""
         megabytes = 4 * self.elements / 1e6
         return f"{self.tree}: {self.leaves} leaves, {megabytes:.3g} MB, floor {number(self.floor.median * 1e3)} ms"

@@ -1,4 +1,4 @@
-"""The benchmark's picture: for each mode and tree, how long gradxform takes beside the framework's own way."""
+"""Draw the benchmark: time of gradxform / time of the native functions, by mode and tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADING = 1.7
 """From the last row of a group to the first of the next, with the heading between them."""
 _INCHES = 0.27
 _FOOT = 0.56
-"""Inches below the axes, for the legend and what is said in small print."""
+"""Inches below the axes for legend and footer."""
 _MOST = 4
 """Groups in one column."""
 
@@ -31,7 +31,7 @@ Rows = dict[tuple[str, str], float]
 
 
 def write(lines: Sequence[Line], about: str, out: Path) -> None:
-    """Draw the ratios into a file; its suffix says the format."""
+    """Draw the ratios into a file; the suffix sets the format."""
     columns = _columns(lines)
     depth = max(max(_rows(column).values()) for column in columns) + 2.3
     width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
@@ -51,7 +51,7 @@ def write(lines: Sequence[Line], about: str, out: Path) -> None:
 
 
 def _columns(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of one column or of two, mode by mode in the order in which modes were first measured."""
+    """Split the lines into one or two columns, by mode in order of measurement."""
     modes = list(dict.fromkeys(line.label for line in lines))
     half = len(modes) if len(modes) <= _MOST else math.ceil(len(modes) / 2)
     return [
@@ -69,7 +69,7 @@ def _rows(lines: Sequence[Line]) -> Rows:
 
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
-    """The ends of the axis, beyond all ratios and on both sides of one."""
+    """The ends of the axis, which contain 1 and all ratios."""
     low = min(0.5, *(line.measured.ratio.low for line in lines))
     high = max(2.0, *(line.measured.ratio.high for line in lines))
     return low / 1.25, high * 1.25
@@ -96,7 +96,7 @@ def _background(axis: Any, ends: tuple[float, float]) -> None:
 
 
 def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
-    """A dot for each ratio, on a line from quartile to quartile."""
+    """Draw a marker for each ratio and a line between its quartiles."""
     rows, chains = _rows(column), sorted({line.chain for line in lines})
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS.get(chain, ("^", "#59a14f"))
@@ -117,20 +117,20 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
 
 
 def _label_rows(axis: Any, column: Sequence[Line]) -> None:
-    """Trees beside the rows; over each group its mode, and what it was measured against."""
+    """Label rows with trees, and groups with mode and native functions."""
     rows = _rows(column)
     axis.set_yticks(list(rows.values()), [tree for _, tree in rows], fontsize=9)
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
     for mode, native in dict.fromkeys((line.label, line.beside) for line in column):
         height = min(row for (other, _), row in rows.items() if other == mode) - 0.95
         axis.annotate(mode, (0, height), xytext=(-4, 0), **place, ha="right", fontsize=10, fontweight="bold")
-        axis.annotate(f"beside {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)
+        axis.annotate(f"vs {native}", (0, height), xytext=(6, 0), **place, fontsize=8.5, color=_GREY)
     for height in rows.values():
         axis.axhline(height, color="white", linewidth=0.8, zorder=1)
 
 
 def _label(figure: Figure, about: str) -> None:
-    figure.suptitle("Time of gradxform / time of the framework's own way", fontsize=12, fontweight="bold")
+    figure.suptitle("Time of gradxform / time of the framework's own functions", fontsize=12, fontweight="bold")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     inch = 1 / figure.get_figheight()
     place = (0.5, 0.26 * inch)

@@ -1,4 +1,4 @@
-"""What a run of the benchmark shows: tables, the page in Markdown, the file in JSON, the points of the picture."""
+"""Report a benchmark run: terminal tables, the Markdown page and the JSON file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gradxform.cli.demo.task import NAMES
 from gradxform.cli.device import OPERATIONS, amount
 
 _HEADERS = (
-    "ours\nms",
+    "gx\nms",
     "native\nms",
     "\nratio",
     "\nquartiles",
     "times\nfloor",
-    "first s\nours/nat.",
-    "extra MB\nours/nat.",
+    "first s\ngx/native",
+    "extra MB\ngx/native",
 )
-_COUNTED = "operations\nours/nat."
+_COUNTED = "operations\ngx/native"
 _LEFT_TO_THE_PAGE = (3, 4)
-"""Quartiles and floor, for which a terminal of 80 characters has no room beside operations."""
+"""Quartiles and floor: with operations, they do not fit into 80 characters."""
 
 
 def _headers(counted: bool) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _headers(counted: bool) -> tuple[str, ...]:
 
 
 def table(result: Measurements, counted: bool = False) -> Table:
-    """The table of one tree on the terminal; operations take the place of quartiles and floor if they were counted."""
+    """Return the terminal table of one tree. Operations, if counted, replace quartiles and floor."""
     columns = [i for i in range(len(_headers(counted))) if not counted or i not in _LEFT_TO_THE_PAGE]
     shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
     shown.add_column("\nmode", no_wrap=True)
@@ -54,19 +54,19 @@ def _cells(line: Line, result: Measurements, counted: bool) -> list[str]:
     """The numbers of a line, in the order of the headers."""
     m = line.measured
     return [
-        number(m.ours.seconds.median * 1e3),
+        number(m.gradxform.seconds.median * 1e3),
         number(m.native.seconds.median * 1e3),
         _ratio(m.ratio.median),
         f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
-        number(m.ours.seconds.median / result.floor.median),
-        f"{m.ours.first:.1f}/{m.native.first:.1f}",
+        number(m.gradxform.seconds.median / result.floor.median),
+        f"{m.gradxform.first:.1f}/{m.native.first:.1f}",
         _megabytes(m),
-        *(["/".join(map(amount, (m.ours.operations, m.native.operations)))] if counted else []),
+        *(["/".join(map(amount, (m.gradxform.operations, m.native.operations)))] if counted else []),
     ]
 
 
 def _colour(ratio: Spread) -> str:
-    """Green for faster, red for slower, neither where the quartiles hold both."""
+    """Green for faster, red for slower, yellow if the quartiles contain 1."""
     return "green" if ratio.high < 1 else "bold red" if ratio.low > 1 else "yellow"
 
 
@@ -75,26 +75,27 @@ def _ratio(value: float) -> str:
 
 
 def _megabytes(measured: Measured) -> str:
-    sizes = (measured.ours.memory, measured.native.memory)
+    sizes = (measured.gradxform.memory, measured.native.memory)
     return "/".join("-" if size is None else f"{size / 1e6:.0f}" for size in sizes)
 
 
 def explanation(plan: Plan, programs: dict[str, Program], counted: bool = False) -> str:
-    """What the chains, the modes and the native sides are."""
+    """Explain the chains and the columns."""
     chains = (f"chain of {chain}: {transformation(CHAINS[chain])!r}" for chain in plan.chains)
     modes = [mode for program in programs.values() for mode in program.MODES]
     pairs = [(mode, chain) for mode in modes for chain in plan.chains]
     limited = any(not plan.has(mode, len(TREES[name]()), chain) for name in plan.trees for mode, chain in pairs)
-    longer = f"chains of more than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
-    without = f"left out: compiled modes on trees of more than 500 leaves, {longer}"
+    longer = f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
+    without = f"left out: compiled modes for trees with more than 500 leaves, {longer}"
     return "\n".join(
         (
             *chains,
-            "ratio: the time of gradxform divided by that of the native way, the median over pairs run in turn",
-            "floor: np.dot and np.multiply(out=), each once, on one array of the tree's size",
-            "first s: seconds of the first call, with tracing and compilation",
-            "extra MB: rise of resident memory in a call, result included; - where unknown"
-            + ("; on a device, of the memory that the framework counts" if counted else ""),
+            "gx: gradxform; native: the framework's own functions",
+            "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
+            "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
+            "first s: seconds of the first call, including tracing and compilation",
+            "extra MB: rise in resident memory during a call, including the result; - if unknown"
+            + ("; on a device, memory as counted by the framework" if counted else ""),
             *([OPERATIONS] if counted else []),
             *([without] if limited else []),
         )
@@ -102,21 +103,21 @@ def explanation(plan: Plan, programs: dict[str, Program], counted: bool = False)
 
 
 def verdict(results: Sequence[Measurements]) -> str:
-    """Counts of faster and slower pairs, and the worst one."""
+    """Count faster and slower pairs, and name the slowest."""
     lines = [line for result in results for line in result.lines]
     faster = sum(line.measured.ratio.high < 1 for line in lines)
     slower = sum(line.measured.ratio.low > 1 for line in lines)
     worst = max(lines, key=lambda line: line.measured.ratio.median)
     return (
-        f"of {len(lines)} pairs, gradxform is faster in {faster}, slower in {slower}; "
+        f"gradxform is faster in {faster} of {len(lines)} pairs and slower in {slower}; "
         f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, chain of {worst.chain})"
     )
 
 
 def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
-    """What `bench.json` holds."""
+    """The contents of `bench.json`."""
     return {
-        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "ours / native"},
+        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"},
         "chains": {str(chain): repr(transformation(CHAINS[chain])) for chain in plan.chains},
         "trees": {
             result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": result.floor._asdict()}
@@ -127,13 +128,13 @@ def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
 
 
 def _line_as_json(line: Line) -> dict[str, Any]:
-    """A line without nesting but for the two sides."""
+    """A line as a flat mapping; only the two sides are nested."""
     entries = asdict(line)
     return {key: value for key, value in entries.items() if key != "measured"} | _named(entries["measured"])
 
 
 def _named(value: Any) -> Any:
-    """Spreads as mappings, which `asdict` leaves as they are; operations only where they were counted."""
+    """Convert spreads to mappings, which `asdict` does not; drop operations that were not counted."""
     if isinstance(value, Spread):
         return value._asdict()
     if not isinstance(value, dict):
@@ -142,33 +143,33 @@ def _named(value: Any) -> Any:
 
 
 def page(about: dict[str, Any], plan: Plan, programs: dict[str, Program], results: Sequence[Measurements]) -> str:
-    """The tables in Markdown, with what one must know to read them."""
+    """The Markdown page: legend, one folded table per tree, provenance."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = f"{about['machine']['processor']}, {about['machine']['cores']} cores"
     counted = "device" in about
     names = ["mode", "chain", *(" ".join(header.split()) for header in _headers(counted))]
     parts = [
-        f"Written by `{about['command']}` on {about['date'][:10]}: {machine}{_ran_on(about)}; {versions}.",
-        "\n".join(f"- {line}" for line in explanation(plan, programs, counted).splitlines()),
         verdict(results) + ".",
+        "\n".join(f"- {line}" for line in explanation(plan, programs, counted).splitlines()),
     ]
     for result in results:
         rows = ([line.label, str(line.chain), *_cells(line, result, counted)] for line in result.lines)
-        parts += [f"**{result.title}**", text.table(names, rows)]
+        parts.append(text.folded(result.title, text.table(names, rows)))
+    parts.append(f"Written by `{about['command']}` on {about['date'][:10]}: {machine}{_ran_on(about)}; {versions}.")
     return "\n\n".join(parts) + "\n"
 
 
 def _ran_on(about: dict[str, Any]) -> str:
-    """The device of each framework, if one was asked for."""
+    """The device of each framework, if `--device` was given."""
     if "device" not in about:
         return ""
     return "; " + ", ".join(f"{NAMES[name]} on {words}" for name, words in about["devices"].items())
 
 
 def foot(about: dict[str, Any]) -> str:
-    """What the picture says in small print."""
+    """The picture's footer: method, machine, date and versions."""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     machine = (
         f"{about['machine']['processor']}, {about['machine']['cores']} cores, {about['date'][:10]}{_ran_on(about)}"
     )
-    return f"Marks are medians of pairs run in turn, lines reach from quartile to quartile. {machine}\n{versions}"
+    return f"Marks: medians of alternating runs; lines: quartiles. {machine}\n{versions}"

@@ -1,8 +1,7 @@
-"""The benchmark: gradxform beside each framework's own way of doing the same work.
+"""Benchmark gradxform against each framework's own functions.
 
-Both sides are measured in turn, in one process and in one run, so that whatever else the machine does slows both down;
-a line's ratio is the median, over the repetitions, of its time divided by the native one. First the results of both
-sides are compared: where they do not agree, nothing is timed and the run ends.
+Both sides run alternately in one process, so other load slows both down. A ratio is the median of time / native time
+over the repetitions. The results are compared first; the run ends if they disagree.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from gradxform.cli.text import check_names, progress, say
 from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
-"""Trees of fewer bytes are lost in what allocators keep; their memory is not reported."""
+"""Smallest tree, in bytes, whose memory is reported; below it, allocator caches hide the use."""
 
 
 def run(
@@ -46,21 +45,21 @@ def run(
     """Measure, show a table for each tree, and write `bench.json`, `bench.md` and `bench.png`.
 
     Args:
-        quick: three trees and chains of one and three transforms, a few repetitions; else all of it.
-        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all of them. One that is not installed is
-            named and left out.
-        trees: some of "mlp", "many", "resnet50", "gpt2"; None for those of the form asked for.
-        out: the folder for both files; it is made if it is not there.
-        console: where progress and tables go.
-        asked: the device, such as "cuda"; operations are counted then. None for each framework's own default.
+        quick: measure three trees and chains of one and three transforms, with few repetitions.
+        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all. Frameworks that are not
+            installed are named and skipped.
+        trees: some of "mlp", "many", "resnet50", "gpt2"; None for the default of the form.
+        out: the folder for the files; created if missing.
+        console: prints progress and tables.
+        asked: the device, such as "cuda"; also counts operations. None for each framework's default.
 
     Returns:
         The exit code, 0.
 
     Raises:
-        ValueError: an unknown framework or tree, a device that none has, no framework that is installed, or an `out`
-            that is no folder.
-        Disagreement: two sides that do not give the same result.
+        ValueError: an unknown framework or tree, a device that no framework has, no installed framework, or an `out`
+            that is not a folder.
+        Disagreement: the two sides give different results.
     """
     plan = QUICK if quick else FULL
     check_names("bench", "framework", frameworks, lookup.FRAMEWORKS)
@@ -71,7 +70,7 @@ def run(
     for name, reason in left_out.items():
         say(console, f"left out: {NAMES[name]}, {reason}")
     if not programs:
-        raise ValueError(f"bench: none of {', '.join(left_out)} is installed; there is nothing to measure")
+        raise ValueError(f"bench: none of {', '.join(left_out)} is installed")
     if asked is None:
         places = {name: device.find(name) for name in programs}
     else:
@@ -102,7 +101,7 @@ def _make(out: Path) -> None:
 
 
 def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:
-    """The frameworks' halves of the benchmark, and why some are not there."""
+    """Import the frameworks' programs; return them and the reasons for missing ones."""
     found: dict[str, Program] = {}
     left_out: dict[str, str] = {}
     for name in wanted:
@@ -120,10 +119,10 @@ def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]
 def _measure_all(
     plan: Plan, programs: dict[str, Program], places: dict[str, Place], cost: bool, console: Console
 ) -> list[Measurements]:
-    """Every tree in every mode with every chain; a table is shown as soon as its tree is done."""
+    """Measure every tree, mode and chain; print each tree's table when it is done."""
     pairs = {name: list(_pairs(plan, programs, len(TREES[name]()))) for name in plan.trees}
     results = []
-    # A bar that refreshes itself does so in a thread, which would be measured too.
+    # An auto-refreshing bar runs a thread, which would be measured too.
     with progress(console, auto_refresh=False) as shown:
         bar = shown.add_task("", total=sum(map(len, pairs.values())))
         for name, of_tree in pairs.items():
@@ -137,11 +136,11 @@ def _measure_all(
                 memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
                 try:
                     with place.on():
-                        ours, native = mode.sides(CHAINS[chain], tree, place)
-                        measured = measure(ours, native, tree, chain, plan.effort, memory, cost)
+                        side, native = mode.sides(CHAINS[chain], tree, place)
+                        measured = measure(side, native, tree, chain, plan.effort, memory, cost)
                 except Disagreement as error:
                     where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r}"
-                    text = f"bench: the two sides do not agree ({where} beside {mode.native}): {error}"
+                    text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
                     raise Disagreement(text) from error
                 result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
                 shown.advance(bar)
@@ -151,7 +150,7 @@ def _measure_all(
 
 
 def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tuple[str, Mode, int]]:
-    """Framework, mode and chain of all that is measured on a tree."""
+    """Yield framework, mode and chain of each measurement on a tree."""
     for framework, program in programs.items():
         for mode in program.MODES:
             yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
@@ -162,7 +161,7 @@ def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
     if load is not None and load > cores / 2:
         say(
             console,
-            f"this machine is busy (load {load:.1f} on {cores} cores): ratios will be noisy, times too long",
+            f"this machine is busy (load {load:.1f} on {cores} cores): expect noisy ratios and long times",
             "yellow",
         )
 
@@ -171,7 +170,7 @@ def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:
 
 
 def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, asked: str | None) -> str:
-    """What measures the same again; where the files go does not matter."""
+    """The command that repeats this measurement, without the output folder."""
     words = ["gradxform bench", "--quick" if quick else "--full"]
     words += [
         f"{option} {','.join(names)}" for option, names in (("--frameworks", frameworks), ("--trees", trees)) if names
@@ -182,7 +181,7 @@ def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str]
 def _about(
     command: str, quick: bool, programs: dict[str, Program], left_out: dict[str, str], places: dict[str, Place]
 ) -> dict[str, Any]:
-    """What a reader of the numbers must know: when, where, with which versions, and how to run it again."""
+    """The provenance of a run: date, command, versions, machine and devices."""
     versions = {"python": platform.python_version(), "gradxform": gradxform.__version__}
     for program in programs.values():
         versions |= program.versions()
@@ -204,7 +203,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name; on Linux, `platform` does not know it."""
+    """The processor's name, which `platform` does not know on Linux."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

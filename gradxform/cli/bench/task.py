@@ -1,4 +1,4 @@
-"""What the benchmark measures: trees of gradients, chains, and what a framework's half of it brings."""
+"""The benchmark's trees, chains and interface to each framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradxform.core.transformation import GradientTransformation
 from gradxform.proof.place import Cost, Place
 
 Array = Any
-"""A NumPy array, float32 unless said otherwise."""
+"""A NumPy array of float32."""
 Shapes = dict[str, tuple[int, ...]]
 Tree = dict[str, Array]
 """Gradients by path."""
@@ -27,7 +27,7 @@ _SEED = 0
 
 
 def mlp() -> Shapes:
-    """Kernels and biases of a perceptron for MNIST, 784-128-64-10."""
+    """Kernels and biases of an MLP for MNIST, 784-128-64-10."""
     widths = (784, 128, 64, 10)
     shapes: Shapes = {}
     for i, (fan_in, fan_out) in enumerate(itertools.pairwise(widths)):
@@ -36,7 +36,7 @@ def mlp() -> Shapes:
 
 
 def many() -> Shapes:
-    """2000 leaves of 256 numbers: nothing but overhead."""
+    """2000 leaves of 256 numbers, to measure overhead."""
     return {f"layer{i}/scale": (256,) for i in range(2000)}
 
 
@@ -57,12 +57,12 @@ def resnet50() -> Shapes:
 
 
 def _convolution(name: str, out: int, into: int, size: int, norm: str) -> Shapes:
-    """A convolution without a bias, and the batch normalisation behind it."""
+    """A convolution without bias, and its batch normalisation."""
     return {f"{name}/weight": (out, into, size, size), f"{norm}/weight": (out,), f"{norm}/bias": (out,)}
 
 
 def gpt2() -> Shapes:
-    """The parameters of GPT-2 with 124 million of them: Radford et al., 2019."""
+    """The 124 million parameters of GPT-2: Radford et al., 2019."""
     width = 768
     shapes: Shapes = {"wte": (50257, width), "wpe": (1024, width)}
     for block in range(12):
@@ -85,12 +85,12 @@ TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (ml
 
 
 def elements(shapes: Shapes) -> int:
-    """How many numbers a tree holds."""
+    """Count the elements of a tree."""
     return sum(map(math.prod, shapes.values()))
 
 
 def gradients(shapes: Shapes) -> Tree:
-    """Normal numbers, the same in every run."""
+    """Normally distributed gradients with a fixed seed."""
     rng = np.random.default_rng(_SEED)
     return {path: rng.standard_normal(shape, dtype=np.float32) for path, shape in shapes.items()}
 
@@ -99,7 +99,7 @@ def gradients(shapes: Shapes) -> Tree:
 
 
 class Step(NamedTuple):
-    """A transform by its name, and its one hyperparameter."""
+    """A transform's name and its hyperparameter."""
 
     name: str
     value: float
@@ -119,12 +119,11 @@ CHAINS: Mapping[int, Sequence[Step]] = {
         Step("scale", -0.1),
     ),
 }
-"""Chains by length. Limits are such that each clip is due in some tree, and none where a norm is so small (below 0.1)
-that the 1e-6 that PyTorch adds to norms would show."""
+"""Chains by length. Each clip is active in some tree. No clipped norm is below 0.1, where PyTorch's 1e-6 would show."""
 
 
 def transformation(steps: Sequence[Step]) -> GradientTransformation:
-    """The chain in gradxform; a single transform as it stands."""
+    """Build the chain in gradxform."""
     made = [getattr(gradxform, step.name)(step.value) for step in steps]
     return made[0] if len(made) == 1 else gradxform.chain(*made)
 
@@ -133,42 +132,42 @@ def transformation(steps: Sequence[Step]) -> GradientTransformation:
 
 
 def _nothing() -> None:
-    """For work that leaves its input as it was."""
+    """Restore nothing, for work that does not change its input."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One way of doing the work."""
+    """One implementation of the work."""
 
     run: Callable[[], Any]
-    """The work, until its result is there; this is what is timed."""
+    """Do the work and wait for the result; this is timed."""
     leaves: Callable[[Any], list[Array]]
     """The result as NumPy arrays in the order of the tree."""
     restore: Callable[[], None] = _nothing
-    """Puts the input back; called before every run, outside of the time."""
+    """Restore the input before each run; not timed."""
     cost: Callable[[], Cost] = Cost
-    """What one run asks of the device, as far as the framework tells."""
+    """Cost of one run on the device, if the framework reports it."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """A way of running a framework, in which both sides are measured."""
+    """A way of running a framework, such as eager or compiled."""
 
     name: str
     """"in place", "jit"."""
     native: str
-    """What stands on the other side, in words."""
+    """The native functions, in words."""
     sides: Callable[[Sequence[Step], Tree, Place], tuple[Side, Side]]
-    """Ours and the native one at a place, each with arrays of its own if it writes to them."""
+    """gradxform and the native side at a place, each with its own arrays if it writes to them."""
     compiled: bool = False
 
 
 class Program(Protocol):
-    """What `gradxform_<framework>.bench` brings."""
+    """The interface of `gradxform_<framework>.bench`."""
 
     MODES: Sequence[Mode]
     GIVES_MEMORY_BACK: bool
-    """Whether freed memory leaves the process, so that its resident memory shows what a call takes."""
+    """Whether freed memory is returned to the system, so that resident memory shows the use of a call."""
 
     def versions(self) -> dict[str, str]:
-        """The versions of the framework and of the libraries that stand on the native side."""
+        """Versions of the framework and of the native libraries."""

@@ -1,4 +1,4 @@
-"""Two ways of doing the same work: that they agree, how long they take, how much memory."""
+"""Compare two sides that do the same work: agreement, time and memory."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import numpy as np
 from gradxform.cli.bench.task import Array, Side, Tree
 
 TOLERANCE = 1e-5
-"""The largest relative difference of two results for each transform of a chain, where norms are sums of few numbers.
-Native functions round after each transform (1e-7), and PyTorch divides by the norm plus 1e-6."""
+"""Largest relative difference allowed per transform, for norms of few numbers.
+Native functions round after each transform (1e-7), and PyTorch adds 1e-6 to norms."""
 TOLERANCE_PER_ELEMENT = 2.0**-34
-"""Added for each element of the largest leaf: sums in float32 lose digits as they grow. PyTorch's norm of 2.4 million
-elements is off by 1.7e-5, that of 39 million by 9.5e-4 and more; np.linalg.norm's by 1.3e-4."""
+"""Added per element of the largest leaf: float32 sums lose digits as they grow. PyTorch's norm is off by 1.7e-5 for
+2.4 million elements and by 2.7e-3 for 39 million; np.linalg.norm by 1.3e-4."""
 
 _BLOCK = 1 << 20
 
 
 class Effort(NamedTuple):
-    """How long to go on with a pair."""
+    """How long to repeat a pair."""
 
     seconds: float
     least: int
-    """Repetitions of each side, whatever they take."""
+    """Least repetitions of each side."""
     most: int
 
 
 class Spread(NamedTuple):
-    """A median between its quartiles."""
+    """A median and its quartiles."""
 
     low: float
     median: float
@@ -43,45 +43,45 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one side."""
+    """The measurements of one side."""
 
     seconds: Spread
     first: float
-    """The seconds of the first call, in which a compiled side is traced and compiled."""
+    """Seconds of the first call, including tracing and compilation."""
     memory: float | None
-    """How far the memory in use rose above what it was before a call, in bytes; None where that is not known."""
+    """Rise in memory during a call, in bytes; None if unknown."""
     operations: int | None = None
-    """What one call asks of the device; None where that is not known or was not asked for."""
+    """Operations of one call on the device; None if unknown or not counted."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a pair."""
+    """The measurements of a pair."""
 
-    ours: Timing
+    gradxform: Timing
     native: Timing
     ratio: Spread
-    """Ours by native of each repetition: both are measured at nearly the same time."""
+    """gradxform / native per repetition; both run at nearly the same time."""
     repetitions: int
     difference: float
     """The largest relative difference of the two results."""
 
 
 class Disagreement(RuntimeError):
-    """Two sides that do not do the same work; there is nothing to time then."""
+    """The two sides give different results, so timing them is meaningless."""
 
 
 def measure(
-    ours: Side, native: Side, tree: Tree, transforms: int, effort: Effort, memory: bool, cost: bool = False
+    gradxform: Side, native: Side, tree: Tree, transforms: int, effort: Effort, memory: bool, cost: bool = False
 ) -> Measured:
-    """Check that two sides agree on what so many transforms make of a tree, then time them in turn.
+    """Check that two sides agree, then time them in turn.
 
     Raises:
-        Disagreement: results that differ by more than what float32 explains, or that are the gradients unchanged.
+        Disagreement: results differ by more than float32 rounding explains, or equal the input.
     """
-    sides = (ours, native)
-    firsts, (mine, other) = zip(*map(_first, sides), strict=True)
-    difference = compare(mine, other, tree, transforms)
+    sides = (gradxform, native)
+    firsts, (result, other) = zip(*map(_first, sides), strict=True)
+    difference = compare(result, other, tree, transforms)
     for side in sides:
         _once(side)
     pairs = np.array(_in_turn(sides, effort))
@@ -90,9 +90,9 @@ def measure(
 
 
 def floor(tree: Tree, effort: Effort) -> Spread:
-    """The seconds that clipping by global norm must take: one read of all numbers, and one read and write.
+    """Time one read plus one read and write of all numbers, the least that a global-norm clip needs.
 
-    It is np.dot and np.multiply(out=), each once, on one contiguous array of the tree's size.
+    This is one np.dot and one np.multiply(out=) on a contiguous array of the same size.
     """
     flat = np.concatenate([leaf.ravel() for leaf in tree.values()])
 
@@ -109,7 +109,7 @@ def floor(tree: Tree, effort: Effort) -> Spread:
 
 
 def _first(side: Side) -> tuple[float, list[Array]]:
-    """The seconds and the result of the first call."""
+    """Return the seconds and the result of the first call."""
     side.restore()
     start = time.perf_counter()
     result = side.run()
@@ -118,7 +118,7 @@ def _first(side: Side) -> tuple[float, list[Array]]:
 
 
 def _once(side: Side) -> float:
-    """The seconds of one call; the result is let go of afterwards."""
+    """Return the seconds of one call, without freeing the result."""
     side.restore()
     start = time.perf_counter()
     result = side.run()
@@ -128,7 +128,7 @@ def _once(side: Side) -> float:
 
 
 def _in_turn(sides: Sequence[Side], effort: Effort) -> list[list[float]]:
-    """The seconds of the sides, one after the other and again; as `timeit` does, without the garbage collector."""
+    """Time the sides alternately, with the garbage collector off, as `timeit` does."""
     gc.collect()
     gc.disable()
     try:
@@ -149,31 +149,31 @@ def _spread(values: Array) -> Spread:
 # --- agreement -------------------------------------------------------------------------------------------------------
 
 
-def compare(ours: Sequence[Array], native: Sequence[Array], tree: Tree, transforms: int) -> float:
-    """The largest relative difference of two results, leaf by leaf.
+def compare(result: Sequence[Array], native: Sequence[Array], tree: Tree, transforms: int) -> float:
+    """Return the largest relative difference of two results.
 
     Raises:
-        Disagreement: more than the tolerance, a missing leaf, or gradients that no one has touched.
+        Disagreement: a difference above the tolerance, a missing leaf, or gradients left unchanged.
     """
-    if not len(ours) == len(native) == len(tree):
-        raise Disagreement(f"{len(ours)} leaves and {len(native)} came out, of {len(tree)}")
-    if all(np.array_equal(mine, given) for mine, given in zip(ours, tree.values(), strict=True)):
-        raise Disagreement("the gradients are as they were: nothing was done")
+    if not len(result) == len(native) == len(tree):
+        raise Disagreement(f"{len(tree)} leaves became {len(result)} in gradxform and {len(native)} natively")
+    if all(np.array_equal(leaf, given) for leaf, given in zip(result, tree.values(), strict=True)):
+        raise Disagreement("the gradients did not change")
     largest = max(leaf.size for leaf in tree.values())
     tolerance = transforms * (TOLERANCE + TOLERANCE_PER_ELEMENT * largest)
     worst = 0.0
-    for path, mine, other in zip(tree, ours, native, strict=True):
-        if (mine.shape, mine.dtype) != (other.shape, other.dtype):
-            raise Disagreement(f"{path} is {mine.dtype} {mine.shape} on our side, {other.dtype} {other.shape} natively")
-        difference = _relative(mine.ravel(), other.ravel())
+    for path, own, other in zip(tree, result, native, strict=True):
+        if (own.shape, own.dtype) != (other.shape, other.dtype):
+            raise Disagreement(f"{path} is {own.dtype} {own.shape} in gradxform, {other.dtype} {other.shape} natively")
+        difference = _relative(own.ravel(), other.ravel())
         if not difference <= tolerance:
-            raise Disagreement(f"{path} differs by {difference:.2g} of its value, which is more than {tolerance:.2g}")
+            raise Disagreement(f"{path}: relative difference {difference:.2g} exceeds {tolerance:.2g}")
         worst = max(worst, difference)
     return worst
 
 
 def _relative(a: Array, b: Array) -> float:
-    """The largest relative difference of two arrays' elements; NaN if there is one."""
+    """Return the largest relative difference of two arrays; NaN if any element is NaN."""
     parts = [slice(start, start + _BLOCK) for start in range(0, a.size, _BLOCK)]
     tiny = np.finfo(np.float32).tiny
     return float(np.max([np.max(np.abs(a[p] - b[p]) / np.maximum(np.abs(b[p]), tiny)) for p in parts], initial=0.0))
@@ -183,7 +183,7 @@ def _relative(a: Array, b: Array) -> float:
 
 
 def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | None]:
-    """The memory and the operations of a call: resident memory where it is known, else what the framework tells."""
+    """Return memory and operations of a call: resident memory if known, else the framework's count."""
     resident = memory_of(side) if memory else None
     if not cost:
         return resident, None
@@ -197,14 +197,14 @@ def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | No
 _STATUS = Path("/proc/self/status")
 _RESET = Path("/proc/self/clear_refs")
 _SETTLED = 0.2
-"""Seconds after which JAX, which frees results in threads of its own, is done with it."""
+"""Seconds to wait until JAX has freed results, which it does in threads."""
 
 
 def memory_of(side: Side) -> float | None:
-    """How far the process's resident memory rises during a call, result included, in bytes.
+    """Return the rise in resident memory during a call, including the result, in bytes.
 
-    Linux keeps the highest value, and sets it back on request; memory that is free but not given back would hide a
-    rise, so it is given back first. None on other systems.
+    Linux records the peak and resets it on request. Memory that is free but not returned would hide a rise, so it is
+    returned first. None on other systems.
     """
     side.restore()
     gc.collect()
@@ -222,6 +222,6 @@ def memory_of(side: Side) -> float | None:
 
 
 def _status(key: str) -> float:
-    """An entry of the process's status, in bytes."""
+    """Read an entry of the process's status, in bytes."""
     entries = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return float(entries[key].split()[0]) * 1024

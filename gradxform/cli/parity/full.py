@@ -1,4 +1,4 @@
-"""`gradxform parity --full`: the published table of distances, ours and those of the frameworks' own functions."""
+"""`gradxform parity --full`: the errors of gradxform and of the frameworks' own functions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SIZES = Sizes()
 
 
 def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: str | None = None) -> int:
-    """Measure everything, on a device that was asked for, write the page, and return 1 if a result is over its budget.
+    """Measure everything, write the page, and return 1 if a result is over its budget.
 
     Raises:
-        ValueError: an unknown framework, a device that none has, or an `out` in a folder that is not there.
+        ValueError: an unknown framework, a device that no framework has, or a missing folder of `out`.
     """
     if not out.parent.is_dir():
         raise ValueError(f"parity: the folder {str(out.parent)!r} for {out.name} does not exist")
@@ -50,7 +50,7 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
 
 
 def _measure(names: Sequence[str], everything: bool, places: dict[str, Place], console: Console) -> Numbers:
-    """All the work, transform by transform."""
+    """Measure transform by transform."""
     numbers = Numbers()
     with quiet():
         peers = natives(names, everything)

@@ -1,4 +1,4 @@
-"""The measurements of `gradxform parity --full`: ours and the frameworks' own functions, against one reference."""
+"""Measure gradxform and the frameworks' own functions against one reference, for `gradxform parity --full`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Where(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What a tally is of."""
+    """The key of a tally."""
 
     row: Row
     column: str
@@ -38,7 +38,7 @@ class Key(NamedTuple):
 
 
 class NativeKey(NamedTuple):
-    """What a tally of a native function is of."""
+    """The key of a native function's tally."""
 
     native: Native
     row: Row
@@ -47,16 +47,16 @@ class NativeKey(NamedTuple):
 
 @dataclass
 class Numbers:
-    """All that was measured."""
+    """All measurements."""
 
-    ours: dict[Key, Tally] = field(default_factory=dict)
+    results: dict[Key, Tally] = field(default_factory=dict)
     natives: dict[NativeKey, Tally] = field(default_factory=dict)
 
     @property
     def over(self) -> list[str]:
-        """Our results that are over their budgets, or wrong, in words."""
+        """Descriptions of the results that are wrong or over budget."""
         found = []
-        for (row, column, where), tally in self.ours.items():
+        for (row, column, where), tally in self.results.items():
             name = f"{row.expression}, {column}, {where.framework} {where.mode}"
             for wrong, cases in tally.wrong.items():
                 trees = f"all {tally.cases} trees" if len(cases) == tally.cases else ", ".join(cases)
@@ -66,14 +66,14 @@ class Numbers:
 
 
 class Step(NamedTuple):
-    """One piece of the work, small enough to be shown as progress."""
+    """One unit of progress."""
 
     words: str
     run: Callable[[], None]
 
 
 def modes(frameworks: Sequence[str]) -> list[Where]:
-    """Every framework in all of its modes."""
+    """List each framework in all of its modes."""
     return [Where(name, mode) for name in frameworks for mode in parity.modes_of(name)]
 
 
@@ -84,7 +84,7 @@ def rounds(
     numbers: Numbers,
     places: Mapping[str, Place],
 ) -> Iterator[list[Step]]:
-    """The work, a transform at a time; ours at the places that were asked for."""
+    """Yield the steps of each transform; `places` holds the devices of `--device`."""
     for row in ROWS:
         peers = [native for native in natives if _same(native, row)]
         yield [
@@ -95,13 +95,13 @@ def rounds(
 
 
 def _same(native: Native, row: Row) -> bool:
-    """Whether a native function does what a transform of a single limit does."""
+    """Whether a native function corresponds to a transform with a single limit."""
     arguments = row.tx.arguments
     return native.transform == row.tx.name and len(arguments) == 1 and arguments[0][0] is None
 
 
 class _Trees:
-    """A transform on runs that are alike, whose reference is computed when it is first asked for."""
+    """A transform on runs of equal shapes and dtypes."""
 
     def __init__(self, row: Row, group: Group, numbers: Numbers, places: Mapping[str, Place]) -> None:
         self.row, self.group, self.numbers, self.places = row, group, numbers, places
@@ -113,7 +113,7 @@ class _Trees:
         for where in places:
             if where.framework in self.places and self.places[where.framework].lacks(self._first()):
                 continue
-            yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.ours, where))
+            yield Step(f"{words}, {where.framework} {where.mode}", functools.partial(self.measure, where))
         for native in natives:
             if self.group.column in native.columns:
                 yield Step(f"{words}, {native.name} {native.mode}", functools.partial(self.native, native))
@@ -126,10 +126,10 @@ class _Trees:
     def refer(self) -> None:
         self.wanted |= {case: parity.expected_steps(self.row.tx, *run) for case, run in self.group.runs.items()}
 
-    def ours(self, where: Where) -> None:
-        """Our results in one framework and mode; after an error no more of these runs is tried."""
+    def measure(self, where: Where) -> None:
+        """Measure one framework and mode; after an error, skip the other runs."""
         runner = parity.runner(self.row.tx, *where, self.places.get(where.framework))
-        tally = self.numbers.ours.setdefault(Key(self.row, self.group.column, where), Tally())
+        tally = self.numbers.results.setdefault(Key(self.row, self.group.column, where), Tally())
         problem = ""
         for case, run in self.group.runs.items():
             results: list[parity.Result] = []
@@ -169,7 +169,7 @@ class _Trees:
             tally.add(case, elements(run), judge(got, self.wanted[case][0], native.framework, self.row))
 
     def _is_untouched(self, case: str, wanted: parity.Leaves) -> bool:
-        """Whether this is a clip of gradients that are within its limit."""
+        """Whether the run clips gradients that are within the limit."""
         clip = case.startswith("within") and self.row.tx.name.startswith("clip")
         return clip and _equal(leaves_of(self.group.runs[case].steps[0]), wanted)
 
@@ -182,21 +182,21 @@ def _silence() -> Iterator[None]:
 
 
 def leaves_of(tree: Any) -> parity.Leaves:
-    """The leaves of a tree of NumPy arrays by path, None left out."""
+    """The leaves of a tree of NumPy arrays by path, without None."""
     return parity.named_leaves(tree, lookup.backend("numpy"))
 
 
 def _like(got: Any, given: Any) -> Any:
-    """A native result in the dtype of what was given."""
+    """Cast a native result to the dtype of its input."""
     return np.asarray(got).astype(given.dtype)
 
 
 def _short(error: Exception) -> str:
-    """The beginning of an error's text, without paths."""
+    """Shorten an error's text and drop paths."""
     words = str(error).replace("`", "'").split()
     return " ".join(word for word in words if "/" not in word)[:120]
 
 
 def _equal(got: parity.Leaves, wanted: parity.Leaves) -> bool:
-    """Whether two results have the same bits."""
+    """Whether two results are bit-identical."""
     return all(got[path].tobytes() == leaf.tobytes() for path, leaf in wanted.items())

@@ -18,28 +18,28 @@ Call = Callable[[Leaves], Leaves]
 
 @dataclass(frozen=True)
 class Native:
-    """A function that does what one of our transforms does."""
+    """A framework's function that corresponds to a transform."""
 
     name: str
-    """As people write it."""
+    """The function's name, for display."""
     framework: str
     mode: str
     transform: str
-    """The name of our transform."""
+    """The name of the transform."""
     make: Callable[[float], Call]
-    """The function with its limit; a compiled one is compiled once for leaves that are alike."""
+    """Bind the limit; a compiled function is compiled once per set of shapes."""
     columns: tuple[str, ...] = (*DTYPES, MIXED)
-    """The dtypes that its framework has."""
+    """The dtypes that its framework supports."""
 
 
 class Program(Protocol):
-    """What `gradxform_<framework>.native` brings."""
+    """The interface of `gradxform_<framework>.native`."""
 
     NATIVES: Sequence[Native]
 
 
 def natives(frameworks: Sequence[str], everything: bool) -> list[Native]:
-    """All functions of some frameworks; of MLX too if everything is asked for."""
+    """Return the native functions of some frameworks, and of MLX if `everything`."""
     found: list[Native] = []
     mlx = ["mlx"] if everything and importlib.util.find_spec("mlx") is not None else []
     for name in (*frameworks, *mlx):
