@@ -1,4 +1,4 @@
-"""Checks of hyperparameters when a transform is built."""
+"""Check hyperparameters when a transform is built."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gradxform.backend.misplaced import instead, short
 Scalar = Annotated[Any, "may be a schedule"]
 """A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in.
 
-An argument of a factory that is declared so may also be a function of the step.
+A factory argument with this annotation may also be a function of the step.
 """
 
 
 def static(value: Any) -> bool:
-    """Whether a hyperparameter is a number now, not an array whose value belongs to its framework."""
+    """Whether a hyperparameter is a plain number, not an array of a framework."""
     return isinstance(value, (bool, int, float, np.number))
 
 
 def number(transform: str, name: str, value: Any) -> Scalar:
-    """A hyperparameter that may be any number but NaN."""
+    """Check a hyperparameter that may be any number except NaN."""
     kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
     if isinstance(value, (bool, type)) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
         what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
@@ -45,7 +45,7 @@ def number(transform: str, name: str, value: Any) -> Scalar:
 
 
 def _hint(transform: str, name: str, value: Any) -> str:
-    """What to write instead, where it can be known."""
+    """Suggest what to write instead, if known."""
     if holds_arrays(value):
         return f"; gradients come later: tx = gx.{transform}({name}), then tx(gradients)"
     return instead(value)
@@ -59,7 +59,7 @@ def _float(transform: str, name: str, value: Any) -> float:
 
 
 def limit(transform: str, name: str, value: Any) -> Scalar:
-    """A hyperparameter that bounds a size: not negative, not NaN; zero and infinity are limits."""
+    """Check a limit: not negative and not NaN; zero and infinity are allowed."""
     checked = number(transform, name, value)
     if static(value) and checked < 0:
         raise ValueError(f"{transform}: {name} must be at least 0, got {value!r}")
@@ -67,7 +67,7 @@ def limit(transform: str, name: str, value: Any) -> Scalar:
 
 
 def unit_interval(transform: str, name: str, value: Any) -> Scalar:
-    """A hyperparameter between 0 and 1."""
+    """Check a hyperparameter between 0 and 1."""
     checked = number(transform, name, value)
     if static(value) and not 0 <= checked <= 1:
         raise ValueError(f"{transform}: {name} must be between 0 and 1, got {value!r}")
@@ -75,7 +75,7 @@ def unit_interval(transform: str, name: str, value: Any) -> Scalar:
 
 
 def integer(transform: str, name: str, value: Any, least: int | None = None) -> int:
-    """A hyperparameter that is an int, at least so large."""
+    """Check an int of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{transform}: {name} must be an int, got {value!r} of type {type(value).__name__}")
     if least is not None and value < least:
@@ -84,7 +84,7 @@ def integer(transform: str, name: str, value: Any, least: int | None = None) -> 
 
 
 def seed(transform: str, value: Any) -> tuple[int, int]:
-    """A seed as two words of 32 bits."""
+    """Split a seed into two 32-bit words."""
     checked = integer(transform, "seed", value)
     if not -(2**63) <= checked < 2**64:
         raise ValueError(f"{transform}: seed must have at most 64 bits, got {value!r}")
@@ -92,7 +92,7 @@ def seed(transform: str, value: Any) -> tuple[int, int]:
 
 
 def order(transform: str, value: Any) -> float:
-    """The order of a norm; None is 2."""
+    """Check the order of a norm; None means 2."""
     if value is None:
         return 2.0
     if not static(value) or isinstance(value, bool):
@@ -103,7 +103,7 @@ def order(transform: str, value: Any) -> float:
 
 
 def axes(transform: str, value: Any) -> tuple[int, ...] | None:
-    """The axes of a norm as a tuple; None is all of them."""
+    """Return the axes of a norm as a tuple; None means all."""
     if value is None:
         return None
     found = value if isinstance(value, (list, tuple)) else (value,)
@@ -115,7 +115,7 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
 
 
 def peer(transform: str, known: Mapping[str, Any], like: Any, ord: float, axes: tuple[int, ...] | None) -> Any:
-    """The library that a clip is like; one whose function has the order and the axes."""
+    """Return the library named by `like`; its function must support the order and the axes."""
     if not isinstance(like, str) or like not in known:
         raise ValueError(f"{transform}: like must be one of {', '.join(map(repr, known))}, got {like!r}")
     found = known[like]
@@ -126,7 +126,7 @@ def peer(transform: str, known: Mapping[str, Any], like: Any, ord: float, axes: 
 
 
 def bound(name: str, value: Any) -> Any:
-    """A bound of clip_value: None, a number that is not NaN, or an array."""
+    """Check a bound of clip_value: None, a number except NaN, or an array."""
     if value is None or not static(value):
         if value is not None and not hasattr(value, "shape"):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""A mark for TensorFlow's AutoGraph, which rewrites the Python that `tf.function` traces."""
+"""Keep TensorFlow's AutoGraph from rewriting functions that `tf.function` traces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unconverted(function: F) -> F:
-    """A function that AutoGraph leaves alone: there is no tensor's condition in it, and rewriting only takes time."""
+    """Mark a function as unconverted: it has no condition on a tensor, and conversion takes time."""
     vars(function)["autograph_info__"] = {}
     return function

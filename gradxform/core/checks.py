@@ -1,4 +1,4 @@
-"""What is refused of a flat view, with the path of the gradient that is at fault."""
+"""Reject unsuitable gradients of a flat view; errors name the path."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gradxform.core.source import INEXACT, Source
 from gradxform.numerics import Array
 
 FLOATING = "a gradient has a floating-point or complex dtype; cast it, or leave it out with masked(...) or None"
-"""What is said of integers and bools."""
+"""The advice for integers and bools."""
 
 
 def dtypes(source: Source, places: Sequence[int], wanted: frozenset[str], why: str, transform: str = "") -> None:
-    """Refuse a leaf, of some, of another dtype than those that are wanted."""
+    """Reject leaves whose dtype is not in `wanted`."""
     if source.kinds <= wanted:
         return
     for i in places:
@@ -24,7 +24,7 @@ def dtypes(source: Source, places: Sequence[int], wanted: frozenset[str], why: s
 
 
 def axes(source: Source, places: Sequence[int], leaves: Sequence[Array], axes: tuple[int, ...]) -> None:
-    """Refuse axes that a leaf does not have."""
+    """Reject axes that a leaf does not have."""
     for i in places:
         shape = source.backend.shape(leaves[i])
         if shape is None:
@@ -38,7 +38,7 @@ def axes(source: Source, places: Sequence[int], leaves: Sequence[Array], axes: t
 
 
 def broadcast(source: Source, places: Sequence[int], leaves: Sequence[Array], name: str, bound: Any) -> None:
-    """Refuse a bound that would make a leaf larger."""
+    """Reject a bound that would broadcast a leaf to a larger shape."""
     if bound is None or isinstance(bound, (int, float)):
         return
     given = getattr(bound, "shape", ())
@@ -55,6 +55,6 @@ def broadcast(source: Source, places: Sequence[int], leaves: Sequence[Array], na
 
 
 def _broadcasts(given: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
-    """Whether an array broadcasts to a shape, as far as both are known."""
+    """Whether a shape broadcasts to another; unknown sizes count as equal."""
     matched = zip(reversed(given), reversed(shape), strict=False)
     return len(given) <= len(shape) and all(b in (1, s) or s is None or b is None for b, s in matched)

@@ -1,4 +1,4 @@
-"""Formulas of elements over the flat view: of the active leaves, and of other trees' leaves beside them."""
+"""Elementwise formulas over the active leaves of a flat view and the matching leaves of other trees."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
 
 STATE_ADVICE = "Start anew with tx.init(params), or hand in the tree that the state was made for"
-"""What to do about a state of other keys."""
+"""The advice for a state with different keys."""
 
 
 def check_real(view: Flat, transform: str, why: str) -> None:
-    """Refuse active leaves that are not real floating-point numbers.
+    """Reject active leaves that are not real floating-point numbers.
 
     Raises:
         TypeError: names the transform, the path, the dtype and the reason.
@@ -31,9 +31,9 @@ def mapped(
     out: Sequence[Any] | None = None,
     **static: Any,
 ) -> list[Any]:
-    """A formula of the active leaves of a dense view, with their factors, and of others beside them; rounded once.
+    """Apply an elementwise formula to the active leaves, including pending factors, and to other columns; round once.
 
-    It may be written into the leaves, where they are the library's own, or into arrays that are given.
+    The result goes into `out` if given.
     """
     chosen, compute = dense.chosen, dense.backend.compute
     if not chosen:
@@ -50,13 +50,13 @@ def mapped(
 
 
 def written(dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
-    """The dense view with the results of a formula in place of its active leaves."""
+    """Replace the active leaves of a dense view with the results of a formula."""
     own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
     return dense.given(mapped(dense, formula, *columns, numbers=numbers, out=own))
 
 
 def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
-    """A formula that chooses and does not round, of the active leaves without their factors."""
+    """Apply a formula that selects without rounding to the active leaves, without pending factors."""
     own = [view.leaves[i] for i in view.chosen]
     if view.is_owned(view.chosen):
         return view.backend.each_into(own, formula, columns, numbers)
@@ -69,10 +69,10 @@ def _is_number(factor: Any) -> bool:
 
 
 def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
-    """The leaves of another tree, of the same structure, that stand beside the active leaves.
+    """Return the leaves of another tree that match the active leaves.
 
     Raises:
-        ValueError: a tree of other keys or containers, without a leaf where there is a gradient, or with one of another
+        ValueError: the tree has other keys or containers, lacks a leaf where there is a gradient, or has another
             shape; names the path.
     """
     leaves = fitting.aligned(view, tree, ("the gradients", what), advice).leaves
@@ -92,26 +92,26 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
 
 
 def may_agree(one: Any, other: Any) -> bool:
-    """Whether two shapes are the same as far as they are known; None is unknown."""
+    """Whether two shapes may be equal; None is unknown."""
     if one is None or other is None:
         return True
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
 def state(view: Flat, tree: Any, what: str) -> list[Array]:
-    """The leaves of a state beside the active leaves.
+    """Return the leaves of a state that match the active leaves.
 
     Raises:
-        ValueError: a state that was made for another tree.
+        ValueError: the state was made for another tree.
     """
     return _aligned(view, tree, what, STATE_ADVICE)
 
 
 def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
-    """The parameters beside the active leaves.
+    """Return the parameters that match the active leaves.
 
     Raises:
-        ValueError: none were given, or those of another structure.
+        ValueError: no parameters, or parameters of another structure.
     """
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
@@ -120,7 +120,7 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
 
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
-    """A tree like the gradients' with new leaves beside the active ones."""
+    """Return a tree like the gradients', with new leaves in the active places."""
     found = fitting.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
     leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
@@ -132,12 +132,12 @@ def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
 
 
 def sums_dtype(view: Flat) -> str:
-    """The dtype that the numbers of a tree are kept in: float64 if it has a float64 leaf, else float32."""
+    """The dtype for numbers of a tree: float64 if it has a float64 leaf, else float32."""
     return "float64" if view.source.kinds & DOUBLE else "float32"
 
 
 def _adopted(view: Flat, leaf: Any) -> Array:
-    """A parameter that may be a variable, or an array of NumPy, as a dense array of the view's framework."""
+    """Convert a parameter (a variable or a NumPy array) to a dense array of the view's framework."""
     backend = view.backend
     own = leaf if isinstance(leaf, backend.types) else backend.adopt(getattr(leaf, "value", leaf))
     values, backs = backend.dense([own])

@@ -1,4 +1,4 @@
-"""Factors and norms of more than float64's precision and range, and what a backend makes of them."""
+"""Convert factors and norms beyond float64's precision and range to numbers that a backend can use."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gradxform.numerics.ranged import evaluate, in_base, in_base_powers, in_int3
 
 
 def rounded(backend: Backend, value: Any, whole: bool = False) -> Any:
-    """A vector or a number in float64, or the widest format there is: of a pair, and of NumPy's longdouble.
+    """Round a pair or a NumPy longdouble to float64, or to the widest format of the backend.
 
-    Whole numbers are in int32 if they were in a pair.
+    Whole numbers in a pair become int32.
     """
     if isinstance(value, Pair):
         value = backend.compute(in_int32 if whole else in_base, value)
@@ -27,7 +27,7 @@ def rounded(backend: Backend, value: Any, whole: bool = False) -> Any:
 
 
 def factors(backend: Backend, value: Any) -> list[Any]:
-    """What to multiply by, one after the other: float64 numbers, for a factor that may be out of their range."""
+    """Split a factor that may exceed float64's range into float64 numbers to multiply by in turn."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = pair(value)
         if not isinstance(value, Pair) or value.exponent is None:

@@ -1,4 +1,4 @@
-"""Factories: what gives a transform its name, its arguments and its schedules, and makes it known to `parse`."""
+"""Turn functions that make transforms into factories: named, parsable, with arguments and schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = ParamSpec("P")
 
 
 def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTransformation]:
-    """Give what a function makes its name and arguments, and `parse` the function."""
+    """Decorate a function so that its transforms have its name and arguments; register it for `parse`."""
     signature = inspect.signature(make)
     scalars = schedulable(make)
 
@@ -32,7 +32,7 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
         except TypeError:
             refusal = calls.refusal(make, args, kwargs)
             if refusal is None:
-                make(*args, **kwargs)  # whose own error names it
+                make(*args, **kwargs)  # raises an error of its own
             raise TypeError(refusal) from None
         given = bound.arguments
         calls.check_order(make, given)
@@ -53,7 +53,7 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
 
 @functools.cache
 def schedulable(make: Callable[..., Any]) -> frozenset[str]:
-    """The names of the arguments that may be schedules: those that are declared as `Scalar`."""
+    """The names of the arguments annotated as `Scalar`, which may be schedules."""
     given = inspect.signature(make, eval_str=True).parameters.values()
     return frozenset(each.name for each in given if Scalar in (each.annotation, *get_args(each.annotation)))
 
@@ -63,7 +63,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:
-    """The arguments in one canonical form: positional where the signature allows, no defaults."""
+    """Return the arguments in canonical form: positional if possible, without defaults."""
     found: list[tuple[str | None, Any]] = []
     positional = True
     for name, parameter in signature.parameters.items():
@@ -79,14 +79,14 @@ def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> l
 
 
 def _chosen(name: str, value: Any) -> Any:
-    """An argument that may have variables, which are chosen by identity; another as it is."""
+    """Wrap variables among the arguments, which are compared by identity."""
     if name == "rules":
         return {recorded(where): tx for where, tx in value.items()} if type(value) is dict else value
     return recorded(value) if name in ("where", "replicated") else value
 
 
 def _plain(value: Any) -> Any:
-    """A hyperparameter as a value of its own: NumPy's scalars as Python's, containers copied."""
+    """Convert NumPy scalars to Python numbers, and copy containers."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:

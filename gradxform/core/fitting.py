@@ -1,4 +1,4 @@
-"""Whether two trees fit: gradients beside parameters, beside a state, beside the gradients of another task."""
+"""Match two trees: gradients with parameters, a state, or the gradients of another task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 5
 
 
 class Difference(NamedTuple):
-    """Where two trees differ first, and what each of them has there, in words."""
+    """The first difference of two trees, and what each has there, in words."""
 
     path: str
     one: str
@@ -21,15 +21,15 @@ class Difference(NamedTuple):
 
 
 class Aligned(NamedTuple):
-    """The leaves of another tree in the order of a view's slots, and how to make that tree again."""
+    """The leaves of another tree in the order of a view's slots, and the structure to rebuild that tree."""
 
     leaves: list[Any]
     structure: Any
     order: list[int] | None
-    """For each slot, the place of its leaf in the other tree; None if they are in one order."""
+    """For each slot, the position of its leaf in the other tree; None if the order is the same."""
 
     def tree(self, backend: Backend, leaves: Sequence[Any]) -> Any:
-        """The other tree with new leaves, which are in the order of the slots."""
+        """Rebuild the other tree with new leaves, given in the order of the slots."""
         own = list(leaves)
         for leaf, place in zip(leaves, self.order or (), strict=False):
             own[place] = leaf
@@ -37,10 +37,10 @@ class Aligned(NamedTuple):
 
 
 def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
-    """The leaves of another tree beside a view's slots.
+    """Match the leaves of another tree with a view's slots.
 
-    Structures are compared as wholes; paths are made only where these differ. Dicts may be in another order, and keys
-    of PyTorch have dots or slashes.
+    Paths are computed only if the structures differ. Dicts may have another order, and PyTorch keys may have dots or
+    slashes.
 
     Args:
         view: the gradients.
@@ -49,7 +49,7 @@ def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> 
         advice: what an error says to do.
 
     Raises:
-        ValueError: a tree of other keys or containers; names the first path that differs.
+        ValueError: the trees have different keys or containers; names the first path that differs.
     """
     backend, source = view.backend, view.source
     leaves, structure = backend.flatten(tree)
@@ -60,7 +60,7 @@ def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> 
     found = difference(own, tree)
     if found is None and wanted == given:
         return Aligned(list(leaves), structure, None)
-    if found is not None and sorted(wanted) != sorted(given):  # a name of PyTorch's has dots, and its path slashes
+    if found is not None and sorted(wanted) != sorted(given):  # PyTorch: names with dots, paths with slashes
         wanted, given = ([path.replace(".", "/") for path in paths] for paths in (wanted, given))
         found = found if sorted(wanted) != sorted(given) else None
     if found is None and len(set(wanted)) == len(wanted) and sorted(wanted) == sorted(given):
@@ -70,17 +70,17 @@ def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> 
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two structures are equal, as far as a framework can tell."""
+    """Whether two structures are equal; False if they cannot be compared."""
     if one is other:
         return True
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # a node with arrays among what is static
+    except Exception:  # a node with arrays in its static data
         return False
 
 
 def difference(one: Any, other: Any, path: str = "") -> Difference | None:
-    """Where two trees differ first, as far as Python's own containers tell."""
+    """Return the first difference of two trees in Python's own containers."""
     kinds = _kind(one), _kind(other)
     if "opaque" in kinds:
         return None if kinds[0] == kinds[1] or "dict" in kinds else Difference(path, _shown(one), _shown(other))
@@ -103,7 +103,7 @@ def difference(one: Any, other: Any, path: str = "") -> Difference | None:
 
 
 def _by_paths(wanted: Sequence[str], given: Sequence[str]) -> Difference:
-    """The first path that one of two trees has alone."""
+    """Return the first path that only one of two trees has."""
     for path in wanted:
         if path not in given:
             return Difference(path, "a leaf", "nothing")
@@ -114,8 +114,8 @@ def _by_paths(wanted: Sequence[str], given: Sequence[str]) -> Difference:
 
 
 def _kind(node: Any) -> str:
-    """What a node is to all frameworks: a leaf, a dict, a list, a tuple, a named tuple, or opaque."""
-    held = getattr(node, "value", None)  # as variables hold an array
+    """Classify a node: leaf, dict, list, tuple, the name of a named tuple, or opaque."""
+    held = getattr(node, "value", None)  # variables hold an array
     if node is None or lookup.is_number(node):
         return "leaf"
     if any(lookup.owner(leaf) is not None for leaf in (lookup.unwrapped(node), held)):
@@ -130,7 +130,7 @@ def _kind(node: Any) -> str:
 
 
 def _children(node: Any) -> dict[Any, Any]:
-    """The children of one of Python's own containers by their keys."""
+    """Return the children of a Python container by key."""
     if isinstance(node, Mapping):
         return dict(node)
     names = getattr(node, "_fields", range(len(node)))
@@ -138,7 +138,7 @@ def _children(node: Any) -> dict[Any, Any]:
 
 
 def _shown(node: Any) -> str:
-    """A node in words."""
+    """Describe a node."""
     kind = _kind(node)
     if kind == "leaf":
         return "None" if node is None else "an array"
@@ -162,16 +162,16 @@ def _message(names: tuple[str, str], found: Difference, advice: str) -> str:
 
 
 def check_state(view: Flat, state: Any) -> None:
-    """Refuse the state of one framework with gradients of another; NumPy's arrays are adopted, by JAX both ways.
+    """Reject a state and gradients of different frameworks; NumPy arrays are converted, by JAX both ways.
 
     Raises:
-        ValueError: says how the state is moved.
+        ValueError: says how to move the state.
     """
     leaf = lookup.first_leaf(state)
     found = None if leaf is None else lookup.owner(leaf)
     if found is None or found is view.backend or found.name == "numpy":
         return
-    if (found.name, view.backend.name) == ("jax", "numpy"):  # as in optax, whose own tests do so
+    if (found.name, view.backend.name) == ("jax", "numpy"):  # optax allows it, and its tests do so
         return
     raise ValueError(
         f"the state is {found.title}'s, the gradients {view.backend.title}'s; move the state: "
@@ -180,12 +180,12 @@ def check_state(view: Flat, state: Any) -> None:
 
 
 def check_gradients(view: Flat, tree: Any) -> None:
-    """Refuse variables among the gradients, such as a list of (gradient, variable) pairs.
+    """Reject variables among the gradients, such as a list of (gradient, variable) pairs.
 
-    A tree of nothing but variables is taken for what is to be transformed.
+    A tree of variables only is transformed.
 
     Raises:
-        ValueError: names the path of the first variable, and says what to write instead.
+        ValueError: names the path of the first variable and what to write instead.
     """
     kinds = view.backend.variables
     found = {type(slot) for slot in view.source.slots if slot is not None} if kinds else set()
@@ -202,7 +202,7 @@ def check_gradients(view: Flat, tree: Any) -> None:
 
 
 def _is_pairs(tree: Any, kinds: tuple[type, ...]) -> bool:
-    """Whether a tree is a list whose first item is a gradient, or None, beside a variable."""
+    """Whether a tree is a list whose first item is a (gradient or None, variable) pair."""
     if not (isinstance(tree, (list, tuple)) and tree):
         return False
     first = tree[0]

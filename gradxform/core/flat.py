@@ -1,4 +1,4 @@
-"""The flat view of a tree of gradients: norms, and what rescales, clips and stops."""
+"""The flat view of a tree of gradients: norms, scaling, clipping and stopping."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gradxform.numerics import Array, formulas
 
 
 class Flat(Measured):
-    """The leaves of one tree of gradients, each with a factor that is still to be applied.
+    """The leaves of one tree of gradients, each with a pending factor.
 
-    Rescaling multiplies the pending factors; a leaf is read once for its norm, and read and written once at the
-    end. Transforms act on the *active* leaves alone: None, stopped and masked-out leaves are holes.
+    Scaling multiplies the pending factors. A leaf is read once for its norm, and read and written once at the end.
+    Transforms act on the *active* leaves only: None, stopped and masked-out leaves are holes.
     """
 
     __slots__ = ()
 
     def scaled(self, factor: Array | float) -> Flat:
-        """Each active leaf times a factor: a number for all, or a vector with one a leaf."""
+        """Multiply the active leaves by a number, or by a vector with one factor per leaf."""
         self.check_inexact()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
@@ -36,15 +36,15 @@ class Flat(Measured):
         return self._replace(factor=factor, due=self.source.mask(map(operator.or_, self.due, self.active)))
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
-        """Each slice of the active leaves over some axes times a factor that is got from its norm."""
+        """Multiply each slice of the active leaves over some axes by a factor computed from its norm."""
         self.check_inexact()
         checks.axes(self.source, self.chosen, self.leaves, axes)
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
     def scaled_by(self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[int, Norm], Array]) -> Flat:
-        """The same with axes for each active leaf; the factor is got from its place among them and its norms.
+        """Multiply slices with separate axes per active leaf; `factor_of` takes the leaf's position and its norms.
 
-        A leaf all of whose factors are one keeps its pending factor, and is not rounded.
+        A leaf whose factors are all one keeps its pending factor and is not rounded.
         """
         self.check_inexact()
         view, new, left = self.densified(), [], {}
@@ -70,7 +70,7 @@ class Flat(Measured):
         return view._replace(factor=compute(formulas.stack, *every))
 
     def clipped(self, low: Any, high: Any) -> Flat:
-        """Each element of the active leaves between two bounds."""
+        """Clip each element of the active leaves to two bounds."""
         chosen = self.chosen
         if not chosen:
             return self
@@ -81,7 +81,7 @@ class Flat(Measured):
         view = self if _includes_zero(low, high) else self.densified()
         if not view.source.kinds & NARROW:
             return view._clipped(chosen, low, high)
-        if len(extended.factors(self.backend, self.factor)) > 1:  # a product of each with the leaf is rounded
+        if len(extended.factors(self.backend, self.factor)) > 1:  # each product with the leaf is rounded
             view = view.with_leaves(chosen, [view._widened(i) for i in chosen])
         changed = {i: view._changed(i) for i in chosen}
         for kind in dict.fromkeys(changed.values()):
@@ -90,51 +90,51 @@ class Flat(Measured):
         return view
 
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
-        """Some leaves between two bounds, their factors applied; in the dtypes that they have now."""
+        """Apply the factors of some leaves and clip them, in their current dtypes."""
         *first, last = self.factors(places)
         leaves = self.backend.multiply_in_turn([self.leaves[i] for i in places], first, False)
         new = self.backend.clip(leaves, low, high, last, self.is_owned(places))
         return self.with_leaves(places, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
-        """The same view with its active leaves dense, each of which has the axes."""
+        """Make the active leaves dense, and check that each has the axes."""
         self.check_inexact()
         checks.axes(self.source, self.chosen, self.leaves, axes)
         return self.densified()
 
     def divided(self, divisors: dict[int, Array], function: str) -> Flat:
-        """Some leaves divided by numbers, or arrays that broadcast, and rounded, as a library's function does."""
+        """Divide some leaves by numbers or broadcasting arrays, rounded as in a library's function."""
         view = self.materialized()
         by = [extended.rounded(self.backend, divisor) for divisor in divisors.values()]
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], by)
         return view.with_leaves(list(divisors), new)
 
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
-        """`formula(xp, *operands)` in float64: arithmetic on numbers and norms, with operators and what `xp` has."""
+        """Compute `formula(xp, *operands)` on numbers and norms in float64."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
 
     def stop(self) -> Flat:
-        """The active leaves stopped: zeros in the result, holes for what follows, skipped by an adapter that can."""
+        """Stop the active leaves: zeros in the result, holes for later transforms; adapters may skip them."""
         stopped = self.source.mask(map(operator.or_, self.stopped, self.active))
         return self._replace(stopped=stopped, active=self.source.nothing)
 
     def _changed(self, i: int) -> str:
-        """The dtype that a leaf came in, where its values are of a wider one now; else nothing."""
+        """The original dtype of a leaf whose values are wider now; else an empty string."""
         own = self.source.dtypes[i]
         return own if own in NARROW and self.leaves[i].dtype != self.source.given(i).dtype else ""
 
     def _widened(self, i: int) -> Array:
-        """A leaf in the dtype that its sums are kept in."""
+        """Convert a leaf to the dtype of its sums."""
         leaf = self.leaves[i]
         return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
 
     def _bound(self, bound: Any, dtype: str) -> Any:
-        """A bound as a dtype has it."""
+        """Round a bound to a dtype."""
         return extended.rounded(self.backend, self.backend.compute(formulas.rounded, bound, dtypes=(dtype,)))
 
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
-    """The factor min(1, max_norm / norm), right at zero, at the limit, at infinity and for what is not finite."""
+    """Return min(1, max_norm / norm), correct at zero, at the limit, at infinity and for nonfinite norms."""
     if isinstance(norm.single, tuple):
         return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, single=norm.single)
     if not isinstance(norm.single, bool):
@@ -144,17 +144,17 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
 
 
 def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
-    """The bounds [-c, c] of a limit c; a limit that is an array is clamped at zero."""
+    """Return the bounds [-c, c] of a limit c; an array limit is clamped at zero."""
     if not isinstance(max_abs, (int, float)):
         max_abs = extended.rounded(flat.backend, flat.backend.compute(formulas.at_least_zero, max_abs))
     return -max_abs, max_abs
 
 
 def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
-    """The flat view of a tree of one framework's arrays; None if it holds no array. A view is its own.
+    """Return the flat view of a tree of arrays, or None if it has no array. A view is returned unchanged.
 
     Raises:
-        TypeError: arrays of two frameworks, or a leaf that is no array; names the paths.
+        TypeError: arrays of two frameworks, or a leaf that is not an array; names the paths.
     """
     if isinstance(tree, Flat):
         return tree
@@ -165,6 +165,6 @@ def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
 
 
 def _includes_zero(low: Any, high: Any) -> bool:
-    """Whether clipping surely leaves zero where it is; a traced bound is not looked into."""
+    """Whether clipping surely keeps zeros; traced bounds are not read."""
     numbers = (low is None or isinstance(low, (int, float))) and (high is None or isinstance(high, (int, float)))
     return numbers and (low is None or low <= 0) and (high is None or high >= 0)

@@ -1,4 +1,4 @@
-"""Transformations of other libraries in a chain: anything with `init` and `update`."""
+"""Adapt transformations of other libraries: any object with `init` and `update`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gradxform.core.transformation import Context, GradientTransformation
 
 
 def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") -> GradientTransformation:
-    """A transformation as it is, or a foreign object with `init` and `update` as one.
+    """Return a transformation unchanged; wrap a foreign object with `init` and `update`.
 
     Args:
-        where: the function that it was handed to, as errors name it.
+        where: the function that received it, for error messages.
         tx: the transformation.
-        other: another argument of the function, which may have been swapped with it.
+        other: another argument of the function, possibly swapped with it.
         call: how the function is called.
 
     Raises:
-        TypeError: an object that has not both, or an optimizer.
+        TypeError: an object without both methods, or an optimizer.
     """
     if isinstance(tx, GradientTransformation):
         return tx
@@ -43,7 +43,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         return view.replaced(new), state
 
     def start(params: Any) -> Any:
-        if isinstance(params, Flat):  # of no leaves: None in the place of each
+        if isinstance(params, Flat):  # a view without leaves has None everywhere
             params = params.tree() if params.leaves else params.scoped_tree()
         return tx.init(params)
 
@@ -51,7 +51,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
 
 
 def is_transformation(tx: Any) -> bool:
-    """Whether it is a transformation, or a foreign object with `init` and `update` that is no optimizer."""
+    """Whether it is a transformation, or a foreign object with `init` and `update` that is not an optimizer."""
     if isinstance(tx, GradientTransformation):
         return True
     if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
@@ -61,7 +61,7 @@ def is_transformation(tx: Any) -> bool:
 
 
 def _refusal(tx: Any, other: Any, call: str) -> str:
-    """What is said of an object that is no transformation: what to write instead, where it can be known."""
+    """Explain why an object is not a transformation, and what to write instead if known."""
     found = misplaced(tx)
     if is_transformation(other):
         return f"the arguments are the other way round; write {call}"
@@ -80,19 +80,19 @@ def _refusal(tx: Any, other: Any, call: str) -> str:
 
 
 def name_of(tx: Any) -> str:
-    """The name of a transformation; of a foreign one, whose update may be a function of its own, the factory's."""
+    """Return the name of a transformation; for a foreign one, the name of its factory."""
     own = tx.name if isinstance(tx, GradientTransformation) else ""
     return own or getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
 
 
 def _takes_extra(tx: Any) -> bool:
-    """Whether it is one of optax's that take extra arguments."""
+    """Whether it is an optax transformation with extra arguments."""
     optax = sys.modules.get("optax")
     return optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
 
 
 def _like(where: str, view: Flat, params: Any) -> Any:
-    """The parameters of the gradients in scope, with None for the others."""
+    """Return the parameters of the gradients in scope, and None for the others."""
     found = fitting.aligned(view, params, ("the gradients", f"{where}: the parameters"))
     inside = {view.source.kept[i] for i, there in enumerate(view.scope) if there}
     kept = [unwrapped(leaf) if slot in inside else None for slot, leaf in enumerate(found.leaves)]

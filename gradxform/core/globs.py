@@ -9,7 +9,7 @@ from typing import Any
 
 _FORMS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _MOST = 4
-"""The wildcards of which a regular expression may try every combination; of more, bits keep the count."""
+"""Up to so many wildcards a regular expression is used; with more it could take exponential time."""
 
 
 def is_glob(pattern: str) -> bool:
@@ -18,7 +18,7 @@ def is_glob(pattern: str) -> bool:
 
 
 def matcher(pattern: str) -> Callable[[str], Any]:
-    """A function of a path that tells by its truth whether the glob fits the whole of it."""
+    """Return a function whose result is true if the glob matches a whole path."""
     parts = [part for part in re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", pattern) if part]
     if sum(part in _FORMS for part in parts) > _MOST:
         return functools.partial(_fits, parts)
@@ -26,16 +26,16 @@ def matcher(pattern: str) -> Callable[[str], Any]:
 
 
 def _fits(parts: Sequence[str], path: str) -> bool:
-    """The same for any number of wildcards, in time proportional to their number times the length of the path."""
+    """Match any number of wildcards, in time proportional to their number times the length of the path."""
     ends = 1
-    """Bit i: the parts so far fit the first i characters."""
+    """Bit i: the parts so far match the first i characters."""
     for part in parts:
         ends = _after(part, ends, path)
     return bool(ends >> len(path) & 1)
 
 
 def _after(part: str, ends: int, path: str) -> int:
-    """Where a part may end, if it begins where those before it may end."""
+    """Return where a part may end if it begins where the earlier parts may end."""
     if part == "**":
         return _onward(ends, (2 << len(path)) - 1)
     if part == "**/":
@@ -58,5 +58,5 @@ def _after(part: str, ends: int, path: str) -> int:
 
 
 def _onward(ends: int, inside: int) -> int:
-    """All bits of a range from the lowest that is set."""
+    """Set all bits from the lowest set one up."""
     return inside & -(ends & -ends)

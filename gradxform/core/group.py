@@ -1,7 +1,7 @@
-"""Devices that have parts of one tree: what their numbers come to, gathered by one collective.
+"""Combine the numbers of devices that hold parts of one tree, with one all-gather per group.
 
-Each device tells its own numbers, and all of them put these together in the same order: so they get the same bits, and
-decide alike. Nothing is added up on its way, since an order that is left open changes the last bit.
+Every device combines the gathered numbers in the same order, so all get the same bits and decide alike. Nothing is
+summed in transit (all-reduce), since an unspecified order changes the last bit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gradxform.numerics import Array, devices, formulas
 from gradxform.numerics.double_double import Pair
 
 Own = Callable[[Mask], Any]
-"""A number that this device makes of the leaves in a mask."""
+"""Computes this device's number from the leaves in a mask."""
 Kind = tuple[bool, ...]
-"""For each group that has replicated leaves, whether leaves are some of them."""
+"""For each group with replicated leaves, whether leaves are replicated in it."""
 Numbers = dict[tuple[int, Kind], Any]
-"""Numbers by what was asked for and by the kind of the leaves."""
+"""Numbers by index of the request and kind of the leaves."""
 
 
 class Group(NamedTuple):
@@ -31,21 +31,21 @@ class Group(NamedTuple):
 
     axis: Any
     by_leaf: bool
-    """Whether each device has a slice of every leaf, and not leaves of its own."""
+    """Whether each device has a slice of every leaf, instead of its own leaves."""
     replicated: tuple[bool, ...] | None
-    """For each slot of the tree, whether its leaf is the same on all devices; None if none is."""
+    """For each slot of the tree, whether its leaf is replicated; None if no leaf is."""
     alike: bool
     """Whether the trees of all devices have the same structure."""
     traced: bool
-    """Whether one program is traced for all devices: then a gradient has one dtype on all, or is None on all."""
+    """Whether one program is traced for all devices; then dtypes and None agree on all of them."""
 
     def replicated_of(self, slots: Sequence[int]) -> tuple[bool, ...]:
-        """For each of some slots, whether its leaf is the same on all devices."""
+        """For each of some slots, whether its leaf is replicated."""
         return tuple([self.replicated is not None and self.replicated[slot] for slot in slots])
 
 
 class Whole(NamedTuple):
-    """What is in common: numbers, and whether they count as float32 ones; the latter may be a traced number."""
+    """The combined numbers, and whether they count as float32 (may be a traced number)."""
 
     values: list[Any]
     single: Any
@@ -61,17 +61,17 @@ def whole(
     like: Array | None,
     held: Array | None = None,
 ) -> Whole:
-    """Numbers of all devices of some groups, together by one collective for each group.
+    """Combine numbers over all devices of some groups, with one collective per group.
 
     Args:
         backend: the framework.
         groups: the groups, the outermost first.
-        asked: for each number, what this device knows of it, and the order of the norm that it is a part of.
-        mask: the leaves that they are of.
+        asked: for each number, the function that computes this device's part, and the order of the norm.
+        mask: the leaves that take part.
         slots: the slots of the leaves.
         single: whether all of this device's leaves count in float32.
         like: a leaf; None if there is none.
-        held: for each slot, one where a device along the other axes has a leaf, else zero; None if this one has all.
+        held: for each slot, 1 if a device along the other axes has a leaf, else 0; None if this device has all.
     """
     marked = [group for group in groups if group.replicated is not None]
     masks = {kind: _of_kind(mask, slots, marked, kind) for kind in itertools.product((False, True), repeat=len(marked))}
@@ -99,7 +99,7 @@ def whole(
 
 
 def _there(backend: Backend, own: dict[Kind, Any], held: dict[Kind, Array], place: int | None) -> dict[Kind, Any]:
-    """Whether a device of the group has leaves of each kind; of both kinds in one where they were told apart."""
+    """Whether any device of the group has leaves of each kind; merges replicated and other leaves of the group."""
     known = {kind: backend.compute(devices.some, held[kind]) if kind in held else own[kind] for kind in own}
     if place is None:
         return known
@@ -116,9 +116,9 @@ def _chosen(
     single: bool,
     some_single: Any,
 ) -> Numbers:
-    """What devices of several programs have in common: in float64 if one of them knows no more, else in pairs.
+    """Combine numbers of devices that run separate programs: in float64 if one of them has no pairs, else in pairs.
 
-    A device without float64 leaves need not compute in pairs, and all must come to the same bits.
+    A device without float64 leaves may not compute in pairs, and all must get the same bits.
     """
     plain: Numbers = {}
     if single or some_single is not False:
@@ -135,7 +135,7 @@ def _chosen(
 def _joined(
     backend: Backend, found: Numbers, asked: Sequence[tuple[Own, float]], place: int | None, held: dict[Kind, Array]
 ) -> Numbers:
-    """The norms of all devices, from one number a device; of what is the same there, the first device's counts."""
+    """Combine one number per device into norms; for replicated leaves, use the first device's number."""
     out: Numbers = {}
     for i, kind in found:
         if place is not None and kind[place]:
@@ -150,7 +150,7 @@ def _joined(
 
 
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
-    """Norms, of orders, of what all devices have in each slot of the tree: vectors, together by one collective."""
+    """Combine vectors of per-slot norms over all devices of a group, with one collective."""
     given = [vector for vector, _ in vectors]
     rows, _ = gather(backend, group.axis, given, not group.traced or any(map(_is_wide, given)), (), like)
     return [
@@ -162,9 +162,9 @@ def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]
 def gather(
     backend: Backend, axis: Any, values: Sequence[Any], wide: bool, flags: Sequence[Any], like: Array | None
 ) -> tuple[list[Any], list[Any]]:
-    """The numbers, or vectors of one length, of all devices, and their flags; by one collective.
+    """All-gather numbers (or vectors of one length) and flags of all devices, with one collective.
 
-    Each with one number or row a device. If wide, they travel in pairs with exponents.
+    Returns one entry or row per device. If `wide`, numbers are sent as pairs with exponents.
     """
     parts = [part for value in values for part in _parts(backend, value, wide)]
     found = backend.all_gather(backend.compute(formulas.stack, *parts, *flags), axis, like)
@@ -178,13 +178,13 @@ def gather(
 
 
 def replicated_in(mask: Sequence[bool], slots: Sequence[int], count: int) -> tuple[bool, ...]:
-    """A mask of leaves as one of slots."""
+    """Convert a mask of leaves to a mask of slots."""
     chosen = {slot for slot, there in zip(slots, mask, strict=True) if there}
     return tuple(slot in chosen for slot in range(count))
 
 
 def _of_kind(mask: Mask, slots: Sequence[int], marked: Sequence[Group], kind: Kind) -> Mask:
-    """The leaves of a mask that are of one kind."""
+    """Restrict a mask to the leaves of one kind."""
     if not marked:
         return mask
     both = zip(mask, slots, strict=True)
@@ -199,7 +199,7 @@ def _is_wide(value: Any) -> bool:
 
 
 def _parts(backend: Backend, value: Any, wide: bool) -> Sequence[Any]:
-    """The float64 numbers that a number travels in."""
+    """Split a number into the float64 numbers to send."""
     if not wide:
         return (value,)
     value = longdouble.pair(value) if isinstance(value, (np.ndarray, np.generic)) else value
@@ -209,20 +209,20 @@ def _parts(backend: Backend, value: Any, wide: bool) -> Sequence[Any]:
 
 
 def _norm(backend: Backend, numbers: Sequence[Any], ord: float) -> Any:
-    """The norm of the numbers of all devices, or of two numbers."""
+    """Combine the norms of all devices, or two norms."""
     vector = numbers[0] if len(numbers) == 1 else backend.compute(formulas.stack, *numbers)
     return backend.compute(formulas.total_norm_scaled, vector, active=None, ord=float(ord))
 
 
 def _first(backend: Backend, numbers: Array, there: Array | None) -> Any:
-    """The number of the first device, or of the first that has leaves of its kind."""
+    """Return the number of the first device, or of the first device with leaves of the kind."""
     if there is None:
         return backend.compute(formulas.take, numbers, index=0)
     return backend.compute(devices.first, numbers, there)
 
 
 def _flag(backend: Backend, formula: Callable[..., Any], flags: Array) -> Any:
-    """A flag of all devices; a bool where it may be read."""
+    """Combine a flag of all devices; a bool if it can be read."""
     found = backend.compute(formula, flags)
     return bool(found) if isinstance(found, (bool, float)) else found
 

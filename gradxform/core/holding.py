@@ -1,4 +1,4 @@
-"""Where the state of a transformation is found: in tuples, dicts and dataclasses, and in what holds one."""
+"""Find the state of a transformation in tuples, dicts, dataclasses, optimizers and train states."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gradxform.backend.misplaced import short
 from gradxform.core.transformation import GradientTransformation
 
 _HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
-"""The attributes in which adapters, optimizers of Keras and of Flax NNX, and train states hold a state."""
+"""Attributes that hold a state in adapters, Keras and Flax NNX optimizers, and train states."""
 
 
 def parts(node: Any) -> Sequence[Any] | None:
-    """What a node of a state holds, or of what holds a state; None for a leaf."""
+    """Return the children of a node of a state or of an object that holds one; None for a leaf."""
     if isinstance(node, (tuple, list)):
         return node
     if node is None or isinstance(node, (bool, int, float, str, type)) or lookup.owner(node) is not None:
         return None
     if isinstance(node, Mapping):
         try:
-            keys = sorted(node)  # as JAX orders them, which sorts them on the way out of compiled code
+            keys = sorted(node)  # JAX's order: it sorts keys in compiled code
         except TypeError:
             keys = list(node)
         return [node[key] for key in keys]
@@ -39,10 +39,10 @@ def parts(node: Any) -> Sequence[Any] | None:
 
 
 def check(what: str, given: Any) -> None:
-    """Refuse what holds no state.
+    """Reject objects that hold no state.
 
     Raises:
-        TypeError: names what was given, and what is wanted.
+        TypeError: names the object and what is expected.
     """
     if _holds(given):
         return
@@ -61,7 +61,7 @@ def check(what: str, given: Any) -> None:
 
 
 def _holds(node: Any) -> bool:
-    """Whether a node is a state, which is a named tuple, or holds one."""
+    """Whether a node is a state (a named tuple) or holds one."""
     if isinstance(node, tuple) and hasattr(node, "_fields") and not callable(getattr(node, "update", None)):
-        return True  # and no transformation of optax, which is a named tuple of functions
+        return True  # optax transformations are named tuples with update
     return any(_holds(part) for part in parts(node) or ())

@@ -1,4 +1,4 @@
-"""Transforms that keep a state, and what is checked of it."""
+"""Build stateful transforms, and check their states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradxform.core.transformation import Context, GradientTransformation, Rule,
 
 
 def keeping(name: str, kind: type, rule: Rule, start: Start) -> GradientTransformation:
-    """A transformation with a state of one type.
+    """Build a transformation whose state has one type.
 
     Raises:
         ValueError: on use, the state of another transformation.
@@ -24,7 +24,7 @@ def keeping(name: str, kind: type, rule: Rule, start: Start) -> GradientTransfor
 
 
 def not_its_own(name: str, wanted: str, state: Any) -> str:
-    """What is said of the state of another transformation."""
+    """The error message for the state of another transformation."""
     return (
         f"{name}: the state must be {wanted}, which tx.init(params) of this transformation gives, and this is none: "
         f"{state!r:.80} of type {type(state).__name__}"

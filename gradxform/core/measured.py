@@ -1,4 +1,4 @@
-"""The norms of a flat view: of leaves and of all together, on this device and on those that share the tree."""
+"""Norms of a flat view, per leaf and global, on this device and on all devices that share the tree."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from gradxform.numerics import Array, formulas
 from gradxform.numerics import devices as rows
 
 _TOGETHER = 0, -2
-"""Where the first norm of leaves together is kept, beside those of each, with which leaves they were."""
+"""The key of the first global norm and its leaves, beside the norms of single leaves."""
 
 
 class Slots(NamedTuple):
-    """Norms of what all devices have in each slot of a tree: where one has None, another may have a slice."""
+    """Norms over all devices for each slot of a tree; a device may have None where another has a slice."""
 
     values: Array
-    """Zero where no device has an active leaf."""
+    """0 where no device has an active leaf."""
     there: Array
-    """One where a device has, else zero."""
+    """1 where a device has an active leaf, else 0."""
 
 
 class Norm(NamedTuple):
-    """A norm in float64, and whether it counts as a float32 one when it is compared with a limit.
+    """A norm in float64, and whether it is compared with a limit in float32.
 
-    `single` is one bool, or one a leaf: the accumulation dtype is float32 unless a float64 leaf is in the scope. Where
-    other devices may have such a leaf, it is a number that they have told.
+    `single` is one bool, or one per leaf: false if a float64 leaf is in scope. If other devices may have such a leaf,
+    it is a number gathered from them.
     """
 
     value: Array
     single: bool | tuple[bool, ...] | Array
     backend: Backend
     slots: Slots | None = None
-    """Of the norms of leaves that devices have slices of, where their trees may differ."""
+    """The norms by slot, if devices have slices of leaves and their trees may differ."""
 
     def everywhere(self) -> Norm:
-        """The norms in all slots, where they are known, else those of the leaves."""
+        """Return the norms of all slots if known, else the norms of the leaves."""
         return self if self.slots is None else self._replace(value=self.slots.values)
 
 
 class Measured(Pending):
-    """A view that is asked for norms; each leaf is read once for its own."""
+    """A view with norms; each leaf is read once for its norm."""
 
     __slots__ = ()
 
     def norms(self, ord: float = 2) -> Norm:
-        """The norm of each active leaf, its pending factor included; a vector."""
+        """Return the norm of each active leaf, including its pending factor, as a vector."""
         return self.common(self.own_norms(ord), ord)[0]
 
     def common(self, norms: Norm, ord: float, *beside: Array) -> tuple[Norm, *tuple[Array, ...]]:
-        """The norms of leaves of which each device knows a part, and the largest of other numbers of leaves.
+        """Combine the norms of leaves whose slices are on several devices, and the maxima of other numbers per leaf.
 
-        By slot, where slots are told. As they are, where devices have no slices of leaves.
+        Returns them unchanged if devices have no slices of leaves.
         """
         if not any(group.by_leaf for group in self.groups):
             return norms, *beside
@@ -73,7 +73,7 @@ class Measured(Pending):
         return norms._replace(value=self._of_leaves(value), slots=slots), *others
 
     def own_norms(self, ord: float) -> Norm:
-        """The same of what this device has of the leaves."""
+        """Return the norms of this device's parts of the leaves."""
         self.check_inexact()
         raw = self._raw_norms(ord)
         value = raw if self.factor is None else self.backend.compute(formulas.scaled_norm, raw, self.factor)
@@ -81,7 +81,7 @@ class Measured(Pending):
         return Norm(value, single if len(set(single)) == 2 else self._is_single(), self.backend)
 
     def global_norm(self, ord: float = 2) -> Norm:
-        """The norm over all active leaves together; a 0-d number."""
+        """Return the global norm of all active leaves, a 0-d number."""
         own = self.own_norms(ord)
         norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord, self.active)
         if self.factor is None and self.scope is self.source.everything:
@@ -89,10 +89,10 @@ class Measured(Pending):
         return norm
 
     def known_norm(self, stopped: Mask, along: bool = False) -> Callable[[], Norm] | None:
-        """The norm over the leaves that were not stopped, if transforms have measured each; None if they have not.
+        """Return a function for the global norm of the leaves that were not stopped, or None if some were not measured.
 
-        It is the first norm of them together that was asked for, else the 2-norm, from those of the leaves; not from
-        them along axes of devices, which would have to be asked. What is returned keeps no leaf alive.
+        It uses the first measured global norm, else the 2-norm from the norms of the leaves. It never communicates with
+        other devices, and keeps no leaf alive.
         """
         source, backend = self.source, self.backend
         left = source.everything if stopped is source.nothing else source.mask(map(operator.not_, stopped))
@@ -114,19 +114,19 @@ class Measured(Pending):
         return computed
 
     def is_finite(self) -> Array:
-        """Whether no active leaf of any device has a NaN or an infinite element; a 0-d number."""
-        ord = math.inf if self.source.kinds & DOUBLE else 2  # float64 may not hold the sum of its squares
+        """Whether all active leaves of all devices are finite, as a 0-d number."""
+        ord = math.inf if self.source.kinds & DOUBLE else 2  # the sum of float64 squares may overflow
         own = self.own_norms(ord)
-        # Other devices may have chosen the other order: the norms are put together by one that all of them share.
+        # Other devices may have chosen the other order, so all combine the norms with inf.
         found = self.shared([(lambda mask: self.own_norm_of(own, ord, mask).value, math.inf)], self.groups)
         return self.backend.compute(formulas.is_finite, found.values[0])
 
     def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
-        """The same, from the norms of the leaves."""
+        """Return the global norm from the norms of the leaves."""
         return self._norm_of(norms, ord, self._apart) if self.groups else self.own_norm_of(norms, ord, self.active)
 
     def own_norm_of(self, norms: Norm, ord: float, mask: Mask) -> Norm:
-        """The norm over some leaves of this device."""
+        """Return the global norm of some leaves of this device."""
         if not any(mask):
             return Norm(0.0, True, self.backend)
         single = self._is_single()
@@ -141,10 +141,10 @@ class Measured(Pending):
         groups: Sequence[Group] | None = None,
         slots: Slots | None = None,
     ) -> devices.Whole:
-        """Numbers that this device makes of masks of its active leaves, and the others of theirs: the norms of them.
+        """Combine numbers that every device computes from masks of its active leaves, as norms.
 
-        They are told together; by default, along axes on which each device has leaves of its own. Of slots, if there
-        are any, masks are of all of them.
+        One collective carries them all. By default along the axes on which devices have their own leaves. With `slots`,
+        masks cover all slots.
         """
         groups, single = self._apart if groups is None else groups, self._is_single()
         mask, kept = self.active, self.source.kept
@@ -159,23 +159,23 @@ class Measured(Pending):
 
     @property
     def _apart(self) -> Sequence[Group]:
-        """The groups whose devices have leaves of their own."""
+        """The groups whose devices have their own leaves."""
         return [group for group in self.groups if not group.by_leaf]
 
     def _norm_of(self, norms: Norm, ord: float, groups: Sequence[Group]) -> Norm:
-        """The norm over the active leaves of all devices."""
+        """Return the global norm of the active leaves of all devices."""
         whole = norms.everywhere()
         found = self.shared([(lambda mask: self.own_norm_of(whole, ord, mask).value, ord)], groups, norms.slots)
         return Norm(found.values[0], found.single, self.backend)
 
     def _common(self, vectors: Sequence[tuple[Any, float]]) -> list[Any]:
-        """Vectors with one number a leaf, of which each device knows a part, as the norms of these parts, by slot."""
+        """Combine vectors with one number per leaf over the devices that hold slices, as norms by slot."""
         count, compute = len(self.source.slots), self.backend.compute
         if not count:
             return [value for value, _ in vectors]
         place = {self.source.kept[i]: i for i in self.chosen}
         index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
-        if not all(there):  # as another device may have what is None here
+        if not all(there):  # another device may have what is None here
             none = compute(formulas.stack, *[0.0] * count)
             spread = [compute(rows.spread, v, index=index, there=there) if self.leaves else none for v, _ in vectors]
             vectors = [(value, ord) for value, (_, ord) in zip(spread, vectors, strict=True)]
@@ -185,26 +185,26 @@ class Measured(Pending):
         return [value for value, _ in vectors]
 
     def _beside(self, norms: Norm, numbers: Iterable[Any]) -> Array:
-        """Known numbers of leaves as a vector."""
+        """Turn known numbers of leaves into a vector."""
         return self.backend.compute(rows.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
 
     def _of_leaves(self, numbers: Any) -> Any:
-        """Numbers of slots as those of leaves."""
+        """Select the numbers of the leaves from numbers of slots."""
         kept = tuple(self.source.kept)
         return (
             numbers if len(kept) == len(self.source.slots) else self.backend.compute(formulas.take, numbers, index=kept)
         )
 
     def rms(self) -> Norm:
-        """The root mean square of each active leaf; a vector."""
+        """Return the root mean square of each active leaf, as a vector."""
         return self._per_element(formulas.per_root)
 
     def average_norms(self) -> Norm:
-        """The norm of each active leaf over its number of elements; a vector."""
+        """Return the norm of each active leaf divided by its number of elements, as a vector."""
         return self._per_element(formulas.per_count)
 
     def _per_element(self, formula: Callable[..., Array]) -> Norm:
-        """The norms in relation to the numbers of elements, which may not be known before it runs."""
+        """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
         found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
         norms, compute = self.own_norms(2), self.backend.compute
         if any(group.by_leaf for group in self.groups):
@@ -217,11 +217,11 @@ class Measured(Pending):
         return norms._replace(value=compute(formula, norms.value, counts=counts))
 
     def _is_single(self) -> bool:
-        """Whether all active leaves are of dtypes whose norms count in float32."""
+        """Whether the norms of all active leaves are compared in float32."""
         return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in self.chosen)
 
     def _raw_norms(self, ord: float) -> Array:
-        """The vector of the leaves' own norms, each measured once; zero for a leaf that no one has asked for."""
+        """Return the leaves' norms without factors, each measured once; 0 for unmeasured leaves."""
         whole = self.measured.get((ord, -1))
         if whole is not None:
             return whole

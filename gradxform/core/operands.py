@@ -1,4 +1,4 @@
-"""The arrays among a transformation's hyperparameters, and the transformation with others in their place."""
+"""Find and replace the arrays among a transformation's hyperparameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rebuild = Callable[[Sequence[Array]], GradientTransformation]
 
 
 def split(tx: GradientTransformation, backend: Backend) -> tuple[list[Array], Rebuild]:
-    """The arrays of a framework in a transformation, and how it is built of others: of tracers, within a trace."""
+    """Return the arrays in a transformation, and a function that rebuilds it with others, such as tracers."""
     found: list[Array] = []
 
     def is_array(value: Any) -> bool:
@@ -35,10 +35,10 @@ def split(tx: GradientTransformation, backend: Backend) -> tuple[list[Array], Re
 
 
 def values(tx: Any) -> Iterator[Any]:
-    """The hyperparameters of a transformation and of those inside of it; one of another library is one of them."""
+    """Yield the hyperparameters of a transformation and its inner ones, and transformations of other libraries."""
     if isinstance(tx, GradientTransformation):
         tx = [value for _, value in tx.arguments]
-    if isinstance(tx, Variables):  # which are chosen, not computed with
+    if isinstance(tx, Variables):  # they select gradients
         return
     if isinstance(tx, (list, tuple, dict)) and not hasattr(tx, "init"):
         for item in tx.values() if isinstance(tx, dict) else tx:
@@ -48,7 +48,7 @@ def values(tx: Any) -> Iterator[Any]:
 
 
 def replaced(value: Any, swap: Callable[[Any], Any]) -> Any:
-    """A hyperparameter with others in the place of its numbers, arrays and functions; one without change is itself."""
+    """Replace the numbers, arrays and functions in a hyperparameter; return it unchanged if nothing changes."""
     if isinstance(value, GradientTransformation) and value.name in factories:
         given = [(name, replaced(item, swap)) for name, item in value.arguments]
         if all(new is old for (_, new), (_, old) in zip(given, value.arguments, strict=True)):

@@ -1,4 +1,4 @@
-"""A transformation from the expression that builds it, without eval."""
+"""Build a transformation from an expression, without eval."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gradxform.core.transformation import GradientTransformation, factories
 
 
 def parse(expression: str) -> GradientTransformation:
-    """The transformation that an expression builds; the inverse of `repr`.
+    """Build the transformation that an expression describes; the inverse of `repr`.
 
-    Nothing is evaluated: an expression is made of the names of transforms, numbers, strings, tuples, lists, dicts,
+    Nothing is evaluated. An expression consists of names of transforms, numbers, strings, tuples, lists, dicts,
     ``float("inf")`` and ``re.compile("...")``.
 
     Args:
-        expression: for example ``"chain(clip_norm(5.0), scale(-0.1))"``; a leading ``gx.`` may stand before a name.
+        expression: for example ``"chain(clip_norm(5.0), scale(-0.1))"``. Names may start with ``gx.``.
 
     Returns:
-        The transformation, equal to the one whose repr this is.
+        The transformation; it equals the one with this repr.
 
     Raises:
-        TypeError: an expression that is no string, or arguments that a transform does not take.
-        ValueError: an expression of another form, or an unknown name; the message lists the known ones.
+        TypeError: the expression is not a string, or a transform does not accept its arguments.
+        ValueError: the expression has another form, or an unknown name; the message lists the known ones.
 
     Example:
         >>> import gradxform as gx
@@ -39,7 +39,7 @@ def parse(expression: str) -> GradientTransformation:
 
 
 def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
-    """The transformation that an expression builds, in which some names stand for objects."""
+    """Build the transformation that an expression describes; some names refer to given objects."""
     if not isinstance(expression, str):
         raise TypeError(f"parse: expression must be a string, got {expression!r}")
     try:

@@ -1,4 +1,4 @@
-"""How a flat view is kept: leaves, which of them are in scope, and what is pending for each."""
+"""The data of a flat view: the leaves, which are in scope, and the pending factors."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from gradxform.numerics import Array, formulas
 
 
 class Pending(NamedTuple):
-    """The leaves of one tree of gradients, and what is known of them and pending for them."""
+    """The leaves of one tree of gradients, with pending factors and measured norms."""
 
     source: Source
     leaves: tuple[Array, ...]
     factor: Array | float | None
     due: Mask
-    """Leaves that the factor may change; for others it is one."""
+    """Leaves that the factor may change; it is 1 for the others."""
     scope: Mask
-    """The leaves that the transform at work was chosen for, stopped ones among them."""
+    """The leaves that the current transform applies to, including stopped ones."""
     active: Mask
     stopped: Mask
     owned: Mask
-    """Leaves that may be written in place: all for an in-place run, else those a transform made."""
+    """Leaves that may be written in place: all in an in-place run, else the ones made by a transform."""
     measured: dict[tuple[float, int], Array]
-    """Norms of the leaves without their pending factors, as 0-d numbers by order and leaf or as a whole vector.
+    """Norms of the leaves without pending factors: 0-d numbers by order and leaf, or a vector.
 
-    They are this device's own, also among other devices.
+    They cover this device only.
     """
     groups: tuple[Group, ...] = ()
-    """The devices that have parts of the tree, the outermost group first."""
+    """The groups of devices that hold parts of the tree, outermost first."""
 
     @classmethod
     def of(
@@ -46,7 +46,7 @@ class Pending(NamedTuple):
         inplace: bool = False,
         owners: Sequence[Any] | None = None,
     ) -> Self | None:
-        """The view of leaves that a tree engine or an adapter has found; None if all of them are holes."""
+        """Build a view of leaves found by a tree engine or an adapter; None if all are holes."""
         found = read(backend, slots, structure, paths, owners)
         if found is None:
             return None
@@ -67,7 +67,7 @@ class Pending(NamedTuple):
         paths: Callable[[], list[str]],
         owners: Sequence[Any] | None = None,
     ) -> Self:
-        """The view of a tree without leaves. Its slots tell where the first numbers of a state lie."""
+        """Build a view of a tree without leaves; its slots determine the device of a new state."""
         source = Source(backend, structure, slots, (), (), frozenset(), None, paths, (), (), owners)
         return cls(source, (), None, (), (), (), (), (), {})
 
@@ -80,17 +80,17 @@ class Pending(NamedTuple):
 
     @property
     def chosen(self) -> Sequence[int]:
-        """The active leaves' positions."""
+        """The positions of the active leaves."""
         return self._places(self.active)
 
     def focus(self, mask: Sequence[bool]) -> Self:
-        """The same view with fewer leaves in scope."""
+        """Restrict the scope to the leaves in a mask."""
         if mask is self.scope:
             return self
         return self._scoped(self.source.mask(map(operator.and_, mask, self.scope)))
 
     def widen(self, outer: Pending) -> Self:
-        """The same view with the scope of the one it was focused from; stopped leaves stay holes."""
+        """Restore the scope of the view that this one was focused from; stopped leaves stay holes."""
         return self._scoped(outer.scope)
 
     def _scoped(self, scope: Mask) -> Self:
@@ -102,7 +102,7 @@ class Pending(NamedTuple):
         return self if scope == self.scope and active == self.active else self._replace(scope=scope, active=active)
 
     def _places(self, mask: Mask) -> Sequence[int]:
-        """The positions where a mask is true."""
+        """Return the positions where a mask is true."""
         if mask is self.source.everything:
             return range(len(self.leaves))
         return () if mask is self.source.nothing else [i for i, there in enumerate(mask) if there]
@@ -110,11 +110,11 @@ class Pending(NamedTuple):
     # --- what is pending, applied --------------------------------------------------------------------------------
 
     def settled(self) -> Self:
-        """The same view with the pending factors of its active leaves applied."""
+        """Apply the pending factors of the active leaves."""
         return self if self.factor is None else self.given(self._multiplied(self.chosen))
 
     def materialized(self) -> Self:
-        """The same view with its active leaves as they would come out now, rounded to their dtypes."""
+        """Apply the pending factors of the active leaves and round them to their dtypes."""
         view = self.settled()
         if not self.source.kinds & NARROW:
             return view
@@ -123,50 +123,50 @@ class Pending(NamedTuple):
         return view if all(map(operator.is_, new, wide)) else view.given(new, applied=False)
 
     def shown(self) -> Self:
-        """The active leaves as they would come out now, to be looked at alone: infinite where their dtypes end.
+        """Return the active leaves as they would be returned now, read-only; overflow is infinite.
 
-        Half precision is in float32, since a compiler may leave out what is rounded to a narrower dtype and back.
+        Half precision stays in float32, since a compiler may drop a cast to a narrower dtype and back.
         """
         narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
         ends = [self._ended(i, ENDS[self.source.dtypes[i]]) for i in narrow]
         return self._replace(owned=self.source.nothing).with_leaves(narrow, ends, applied=True).settled()
 
     def dense(self) -> Self:
-        """The same view with its active leaves dense."""
+        """Make the active leaves dense."""
         self.check_inexact()
         return self.densified()
 
     def given(self, new: Sequence[Array], applied: bool = True) -> Self:
-        """A dense view with new arrays, made for it and held by no state, for its active leaves.
+        """Replace the active leaves of a dense view with new arrays that no state holds.
 
-        `applied` says that their pending factors went into them.
+        `applied`: the arrays include the pending factors.
         """
         return self.with_leaves(self.chosen, new, applied=applied)
 
     def lent(self) -> Self:
-        """The same view with its active leaves not to be written into."""
+        """Mark the active leaves as not writable."""
         return self._replace(owned=self.source.mask(map(operator.gt, self.owned, self.active)))
 
     def replaced(self, new: dict[int, Array]) -> Self:
-        """The view with some leaves replaced by arrays of a transformation that is not ours."""
+        """Replace some leaves with arrays of a foreign transformation."""
         view = self.densified()
-        # The arrays may be the user's own, or share their memory.
+        # The arrays may belong to the user, or share memory.
         owned = self.source.mask(own and i not in new for i, own in enumerate(view.owned))
         return view.with_leaves(list(new), list(new.values()), applied=True)._replace(owned=owned)
 
     def is_owned(self, places: Sequence[int]) -> bool:
-        """Whether some leaves may be written in place."""
+        """Whether all of some leaves may be written in place."""
         return self.owned is self.source.everything or all(self.owned[i] for i in places)
 
     def factors(self, places: Sequence[int]) -> list[Any]:
-        """What some leaves are still to be multiplied by, one after the other; None if nothing is pending."""
+        """Return the pending factors of some leaves, to multiply by in turn; [None] if nothing is pending."""
         factor = self.factor
         if factor is not None and len(places) < len(self.leaves):
             factor = self.backend.compute(formulas.take, factor, index=tuple(places))
         return extended.factors(self.backend, factor)
 
     def with_leaves(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
-        """The view with some leaves replaced; `applied` says that their pending factors went into them."""
+        """Replace some leaves. `applied`: the new leaves include the pending factors."""
         if not places:
             return self
         if len(places) == len(self.leaves):
@@ -187,7 +187,7 @@ class Pending(NamedTuple):
         return view._replace(factor=factor, due=due)
 
     def densified(self) -> Self:
-        """The view with its active sparse leaves made dense."""
+        """Convert the active sparse leaves to dense ones."""
         if self.source.rebuild is None:
             return self
         rebuild, leaves = list(self.source.rebuild), list(self.leaves)
@@ -200,7 +200,7 @@ class Pending(NamedTuple):
     # --- the way out ---------------------------------------------------------------------------------------------
 
     def results(self) -> list[Any]:
-        """The leaves of the original tree after the transforms, None and float0 where they were."""
+        """Return the transformed leaves of the original tree, with None and float0 in place."""
         source, leaves = self.source, list(self.leaves)
         if self.factor is not None:
             live = self._live()
@@ -223,15 +223,15 @@ class Pending(NamedTuple):
         return out
 
     def tree(self) -> Any:
-        """The tree after the transforms."""
+        """Return the transformed tree."""
         return self.backend.unflatten(self.source.structure, self.results())
 
     def scoped_tree(self) -> Any:
-        """The tree of the leaves in scope, with zeros for stopped ones, and None for leaves out of scope."""
+        """Return the tree of the leaves in scope: zeros for stopped leaves, None for leaves out of scope."""
         return self.backend.unflatten(self.source.structure, self._scoped_slots())
 
     def scoped_view(self) -> Self:
-        """The view of that tree, whose leaves keep their paths. Of no leaves, its slots are all that there were."""
+        """Return the view of `scoped_tree`, with the same paths. Without leaves, it keeps all slots."""
         source = self.source
         given = source.structure, source.find_paths
         found = self.of(source.backend, self._scoped_slots(), *given, owners=source.owners)
@@ -247,22 +247,22 @@ class Pending(NamedTuple):
         return out
 
     def skipped(self) -> set[int]:
-        """The slots of the stopped leaves, for adapters that can skip a variable."""
+        """Return the slots of the stopped leaves, for adapters that can skip a variable."""
         return {self.source.kept[i] for i in self._places(self.stopped)}
 
     def check_inexact(self) -> None:
-        """Refuse an active leaf whose dtype is neither floating-point nor complex."""
+        """Reject an active leaf whose dtype is neither floating-point nor complex."""
         checks.dtypes(self.source, self.chosen, INEXACT, checks.FLOATING)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _live(self) -> Sequence[int]:
-        """The positions of the leaves that are not stopped."""
+        """Return the positions of the leaves that are not stopped."""
         every = range(len(self.leaves))
         return every if self.stopped is self.source.nothing else [i for i in every if not self.stopped[i]]
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
-        """Some leaves times their pending factors."""
+        """Multiply some leaves by their pending factors."""
         due = places if self.due is self.source.everything else [i for i in places if self.due[i]]
         if not due:
             return [self.leaves[i] for i in places]
@@ -274,16 +274,16 @@ class Pending(NamedTuple):
         return [new.get(i, self.leaves[i]) for i in places]
 
     def _is_given(self, i: int) -> bool:
-        """Whether a leaf would come out as it is."""
+        """Whether a leaf would be returned unchanged."""
         return self.factor is None and self.leaves[i].dtype == self.source.given(i).dtype
 
     def _ended(self, i: int, end: float) -> Array:
-        """A leaf times its factor in float32, infinite from a number on."""
+        """Multiply a leaf by its factor in float32; infinite from `end` on."""
         factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
         return self.backend.elementwise(formulas.ended, [[self.leaves[i]]], (), factors, end=end)[0]
 
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> list[Array]:
-        """Some leaves' new values in the dtypes that they came in."""
+        """Cast the new values of some leaves to their original dtypes."""
         given = [self.source.given(i) for i in places]
         wide, out = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype], list(leaves)
         if not wide:

@@ -1,4 +1,4 @@
-"""Schedules as hyperparameters: a function from the step to the value, of any transform that takes a number."""
+"""Schedules as hyperparameters: functions of the step in place of numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradxform.numerics.ranged import in_base
 
 
 class ScheduleState(NamedTuple):
-    """The state of a transform with a schedule for a hyperparameter: the step, and the state the transform has else."""
+    """The state of a transform with a schedule: the step count and the transform's own state."""
 
     count: Any
     inner: Any
@@ -25,13 +25,13 @@ class ScheduleState(NamedTuple):
 def scheduled(
     make: Callable[..., GradientTransformation], given: Mapping[str, Any], schedules: Mapping[str, Callable[[Any], Any]]
 ) -> GradientTransformation:
-    """What a factory makes anew at each step, of the values that schedules have there."""
+    """Build a transform that calls its factory at each step with the schedules' values."""
     formulas = {name: functools.partial(_value_at, schedule) for name, schedule in schedules.items()}
 
     def at(values: Mapping[str, Any]) -> GradientTransformation:
         return make(**{**given, **values})
 
-    # A value that is an array is not looked into: what a number must hold, a schedule's value is clamped to.
+    # Array values are not read: values outside the valid range are clamped instead of rejected.
     pattern = at(dict.fromkeys(schedules, np.ones(())))
 
     def start(params: Any) -> ScheduleState:

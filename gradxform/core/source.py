@@ -1,4 +1,4 @@
-"""Where a flat view comes from: the leaves of one tree, and how to make the tree again."""
+"""The source of a flat view: the leaves of one tree, and the structure to rebuild it."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 INEXACT = SINGLE | DOUBLE
 NARROW = frozenset({"float16", "bfloat16"})
 ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
-"""What is not below it rounds to infinity."""
+"""Values from here on round to infinity."""
 _VOID = "float0"
 
 Mask = tuple[bool, ...]
-"""One bool a leaf. Those of all and of no leaves are the source's own, so that `is` finds them."""
+"""One bool per leaf. All-true and all-false masks are singletons of the source; compare with `is`."""
 
 
 class Source(NamedTuple):
-    """The tree that a flat view was made from, and how to make it again."""
+    """The tree behind a flat view, and the structure to rebuild it."""
 
     backend: Backend
     structure: Any
     slots: Sequence[Any]
-    """The original leaves, None and float0 among them."""
+    """The original leaves, including None and float0."""
     kept: Sequence[int]
     """The slots of the view's leaves."""
     dtypes: tuple[str, ...]
-    """The names of the leaves' dtypes, as they came and as they must come out."""
+    """The names of the leaves' dtypes, in the input and in the result."""
     kinds: frozenset[str]
-    """The dtypes that there are."""
+    """The set of dtypes."""
     rebuild: tuple[Callable[[Array], Array] | None, ...] | None
-    """For each leaf: how its values become a sparse array again, None for a dense leaf; None if all are dense."""
+    """For each leaf, a function that makes its values sparse again, or None if dense; None if all are dense."""
     find_paths: Callable[[], list[str]]
     everything: Mask
     nothing: Mask
     owners: Sequence[Any] | None = None
-    """The variables, or parameters, of the slots, where an adapter knows them."""
+    """The variables or parameters of the slots, if an adapter knows them."""
 
     @property
     def paths(self) -> list[str]:
-        """One path a leaf of the view."""
+        """The path of each leaf of the view."""
         paths = self.find_paths()
         return [paths[slot] for slot in self.kept]
 
     def given(self, leaf: int) -> Array:
-        """One leaf as it came."""
+        """Return the original of a leaf."""
         return self.slots[self.kept[leaf]]
 
     def path(self, leaf: int) -> str:
-        """The path of one leaf, for an error message."""
+        """Return the path of a leaf, for an error message."""
         return self.paths[leaf] or "(the only leaf)"
 
     def mask(self, bools: Iterable[bool]) -> Mask:
-        """Bools as a mask."""
+        """Convert bools to a mask."""
         found = tuple(bools)
         return self.everything if all(found) else found if any(found) else self.nothing
 
@@ -73,12 +73,12 @@ def read(
     paths: Callable[[], list[str]],
     owners: Sequence[Any] | None = None,
 ) -> tuple[Source, tuple[Array, ...]] | None:
-    """The source of leaves that a framework's tree engine or an adapter has found, and their values.
+    """Read leaves found by a tree engine or an adapter; return the source and the values.
 
-    None if all of them are holes.
+    None if all are holes.
 
     Raises:
-        TypeError: arrays of two frameworks, or a leaf that is no array; names the paths.
+        TypeError: arrays of two frameworks, or a leaf that is not an array; names the paths.
     """
     if not belong(backend, slots):
         slots = [slot if slot is None else _adopt(backend, slots, i, paths) for i, slot in enumerate(slots)]
@@ -112,7 +112,7 @@ def read(
 
 
 def _names(backend: Backend, leaves: Sequence[Array]) -> Sequence[str]:
-    """The names of dtypes, of which a tree has few."""
+    """Return the names of the dtypes; each dtype is looked up once."""
     kinds = [leaf.dtype for leaf in leaves]
     names = {kind: backend.dtype(leaf) for kind, leaf in dict(zip(kinds, leaves, strict=True)).items()}
     return list(names.values()) * len(kinds) if len(names) == 1 else [names[kind] for kind in kinds]

@@ -1,4 +1,4 @@
-"""What transforms that keep a state are made of: fresh states, numbers in them, and the choice between two outcomes."""
+"""Building blocks of stateful transforms: new states, numbers in them, and a choice between two outcomes."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ _MOST = 2.0**31 - 1
 
 
 class Fresh:
-    """The parts of a first state, beside the parameters that it is for."""
+    """Creates the parts of a new state, on the device of the parameters."""
 
     def __init__(self, params: Any) -> None:
         self.params = params
         self.view = flat_view(params)
-        """None if there are no parameters; then numbers are NumPy's."""
+        """None without parameters; then numbers are NumPy arrays."""
 
     @property
     def dtype(self) -> str:
-        """The dtype that numbers of the parameters' norms are kept in."""
+        """The dtype of norms of the parameters."""
         return "float32" if self.view is None else elements.sums_dtype(self.view)
 
     def count(self) -> Array:
-        """A counter: an int32 number, zero."""
+        """Create a counter: an int32 zero."""
         return self.numbers((), "int32")
 
     def flag(self, value: bool) -> Array:
-        """A bool."""
+        """Create a bool."""
         return self._array(np.array(value), "bool")
 
     def number(self, value: float) -> Array:
-        """One number, in the dtype of the norms."""
+        """Create a number in the dtype of norms."""
         return self._array(np.array(value), self.dtype)
 
     def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
-        """Zeros of a shape."""
+        """Create zeros of a shape."""
         return self._array(np.zeros(shape), dtype or self.dtype)
 
     def rows(self, per_leaf: bool) -> int:
-        """How many rows a table has: one a leaf, None among them, or one for all."""
+        """Return the number of rows of a table: one per slot, including None, or one for all."""
         if not per_leaf:
             return 1
         slots = lookup.backend("numpy").flatten(self.params)[0] if self.view is None else self.view.source.slots
         return len(slots)
 
     def zeros(self) -> Any:
-        """Zeros like the parameters, in the dtypes that sums of gradients are kept in; None stays None."""
+        """Create zeros like the parameters, in the dtypes of sums of gradients; None stays None."""
         view = self.view
         if view is None:
             return self.params
@@ -73,7 +73,7 @@ class Fresh:
         view = self.view
         if view is None:
             return value.astype(dtype)
-        leaves = view.leaves or view.source.slots  # of a choice of no gradients: beside one that was not chosen
+        leaves = view.leaves or view.source.slots  # without a chosen gradient, use any device in the tree
         like = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
         value = value.astype(dtype)
         return view.backend.from_numpy(value) if like is None else view.backend.stored(value, dtype, like)
@@ -86,9 +86,9 @@ def first(
     paths: Sequence[str],
     variables: Sequence[Any],
 ) -> Any:
-    """The first state, in NumPy arrays, for variables of which an adapter knows shapes, dtypes and paths.
+    """Create the first state in NumPy arrays, for variables whose shapes, dtypes and paths an adapter knows.
 
-    Its trees are dicts with these keys, which are in order.
+    Its trees are dicts with `keys`, which must be sorted.
     """
     numpy = lookup.backend("numpy")
     zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
@@ -97,19 +97,19 @@ def first(
 
 
 def stored(view: Flat, value: Any, old: Array) -> Array:
-    """A number or a vector for a state, in the place of an old one."""
+    """Convert a number or a vector to the dtype and device of an old one in the state."""
     backend = _owner(view, old)
     dtype = backend.dtype(old)
     return backend.stored(extended.rounded(view.backend, value, "int" in dtype), dtype, old)
 
 
 def _owner(view: Flat, old: Any) -> Backend:
-    """The state's own framework: NumPy's where it was made without parameters."""
+    """Return the framework of a state: NumPy if it was made without parameters."""
     return view.backend if isinstance(old, view.backend.types) else lookup.owner(old) or view.backend
 
 
 def advanced(view: Flat, count: Array) -> Array:
-    """A counter, one higher; it stays at the largest int32."""
+    """Increment a counter; it saturates at the largest int32."""
     return stored(view, view.backend.compute(_next, count), count)
 
 
@@ -118,7 +118,7 @@ def _next(xp: Any, count: Array) -> Array:
 
 
 def between(view: Flat, number: Any, low: float, high: float) -> Any:
-    """A hyperparameter that is an array, between two bounds; NaN stays NaN."""
+    """Clamp an array hyperparameter to two bounds; NaN stays NaN."""
     if arguments.static(number):
         return number
     return view.backend.compute(_between, number, low=low, high=high)
@@ -129,12 +129,12 @@ def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
 
 
 def is_known(condition: Any) -> bool:
-    """Whether a condition is a number on the host, so that one of two outcomes need not be computed."""
+    """Whether a condition is a number on the host, so that only one outcome is computed."""
     return isinstance(condition, (bool, int, float, np.bool_))
 
 
 def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
-    """One of two states of the same structure, by a condition that is a number or a bool of the framework."""
+    """Select one of two states of the same structure; the condition may be an array of the framework."""
     if is_known(condition):
         return yes if condition else no
     backend = view.backend
@@ -151,7 +151,7 @@ def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _adopted(backend: Backend, leaf: Any) -> Any:
-    """A part of a state that is still NumPy's, as an array of the framework that chooses."""
+    """Convert a part of a state that is still a NumPy array to the framework."""
     given = isinstance(leaf, (np.ndarray, np.generic)) and not isinstance(leaf, backend.types)
     return backend.from_numpy(np.asarray(leaf)) if given else leaf
 
@@ -161,7 +161,7 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
 
 
 def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
-    """Zeros where a condition holds, else the arrays; others may be written into."""
+    """Return zeros if a condition holds, else the arrays; `out` may be overwritten."""
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
@@ -174,23 +174,23 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
 
 
 def shown(dense: Flat, new: Sequence[Array], context: Context) -> Flat:
-    """The dense view with arrays that are in the new state too, and are not to be written into for its sake."""
+    """Replace the active leaves with arrays that the new state shares, protected from in-place writes."""
     if not context.owned:
         return dense.given(dense.backend.copied(new))
     if dense.source.kinds & NARROW or not dense.is_owned(dense.chosen):
-        return dense.given(new).lent()  # what comes out is copied by the adapter
+        return dense.given(new).lent()  # the adapter copies the result
     return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
 
 
 def applied_if(
     view: Flat, condition: Any, inner: GradientTransformation, given: Callable[[], Flat], state: Any, context: Context
 ) -> tuple[Flat, Any]:
-    """The outcome of a transform, on the view that it is given, where a condition holds; else zeros, and the old state.
+    """Apply a transform if a condition holds; otherwise return zeros and the old state.
 
-    What it stops is stopped on every step, and what is pending for leaves out of scope stays. Where the condition
-    cannot be read both are computed, and one is chosen.
+    What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
+    read, both outcomes are computed and one is selected.
     """
-    if not is_known(condition) or view.groups:  # other devices may not know it, and wait for the numbers of this one
+    if not is_known(condition) or view.groups:  # others may wait for this device's numbers
         new, after = inner.rule(given(), state, context._replace(owned=False))
         number = float(condition) if is_known(condition) else condition
         return _chosen(new, number), either(view, condition, after, state)
@@ -205,7 +205,7 @@ def applied_if(
 
 
 def _chosen(view: Flat, condition: Any) -> Flat:
-    """The view where a condition holds, else with zeros for its active leaves; their factors stay pending."""
+    """Return the view if a condition holds, else zeros for its active leaves; factors stay pending."""
     if not view.chosen:
         return view
     kept = elements.chosen(view, _or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
@@ -226,12 +226,12 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
 
 
 def by_row(view: Flat, norm: Norm, rows: int) -> Any:
-    """The numbers of leaves as rows of a state: one a slot of the tree, NaN for holes; or the one number of all.
+    """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes, or a single row for all leaves.
 
-    Rows are in the order of the paths, which is the same in every framework.
+    Rows are sorted by path, so the order is the same in every framework.
     """
     norms = norm.value
-    if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # of a pair, its upper half
+    if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # a pair has its shape in `high`
         return view.backend.compute(_one_row, norms)
     if rows != len(view.source.slots):
         raise ValueError(
@@ -252,7 +252,7 @@ def by_row(view: Flat, norm: Norm, rows: int) -> Any:
 
 
 def rows_of(view: Flat) -> tuple[int, ...]:
-    """The row of each leaf in a table with one row a slot."""
+    """Return the row of each leaf in a table with one row per slot."""
     paths = view.source.find_paths()
     rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}
     return tuple(rank[slot] for slot in view.source.kept)

@@ -1,4 +1,4 @@
-"""The transformation: init, update, call, repr, equality."""
+"""The gradient transformation: init, update, call, repr, equality."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ else:
 
 Tree = TypeVar("Tree")
 _NONE: Any = ...
-"""What `tx()` is called with."""
+"""The default of `tx()`, to detect a missing argument."""
 
 
 class EmptyState(NamedTuple):
-    """The state of a transformation that keeps none: an empty tuple, a pytree without leaves in every framework.
+    """The state of a stateless transformation: an empty tuple, a pytree without leaves in every framework.
 
     Example:
         >>> import gradxform as gx
@@ -36,28 +36,28 @@ class EmptyState(NamedTuple):
 
 
 class Context(NamedTuple):
-    """What `update` was given besides the updates: the parameters as they came, and extra arguments."""
+    """The other arguments of `update`: the parameters and extra arguments."""
 
     params: Any
     extra: Mapping[str, Any]
     owned: bool = False
-    """Whether the state is an adapter's own, so that its arrays may be written into."""
+    """Whether an adapter owns the state, so that its arrays may be overwritten."""
 
 
 Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]
 Start = Callable[[Any], Any]
 
 factories: dict[str, Callable[..., GradientTransformation]] = {}
-"""Every transform by its name, for `parse`."""
+"""All transforms by name, for `parse`."""
 
 
 class GradientTransformation(Base):
-    """A gradient transform: an immutable value, equal and hash-equal to any other with the same hyperparameters.
+    """A gradient transformation: an immutable value that equals any other with the same hyperparameters.
 
-    It is made by a factory (`clip_norm(1.0)`, `chain(...)`). It transforms trees of arrays of NumPy, JAX, TensorFlow
-    or PyTorch: any pytree of the framework, of any shapes, of floating or complex dtype, with None where there is no
-    gradient. Structure, order, dtypes, devices and None of the result are those of the input. It has the two
-    functions of an optax transformation, `init` and `update`, and works in optax as it stands.
+    Factories such as `clip_norm(1.0)` and `chain(...)` create it. It transforms pytrees of NumPy, JAX, TensorFlow or
+    PyTorch arrays, of any shape and floating or complex dtype, with None where there is no gradient. The result has
+    the structure, order, dtypes, devices and None of the input. It has `init` and `update` like an optax
+    transformation, and works in optax unchanged.
 
     Example:
         >>> import numpy as np
@@ -77,18 +77,18 @@ class GradientTransformation(Base):
     __slots__ = ("__weakref__", "_key", "arguments", "name", "rule", "start")
 
     autograph_info__: ClassVar[dict[str, Any]] = {}
-    """What `unconverted` sets on functions."""
+    """Set by `unconverted` on functions."""
 
     name: str
-    """The name of the factory that made it."""
+    """The name of its factory."""
     arguments: tuple[tuple[str | None, Any], ...]
-    """The factory's arguments, without those that have their default value; a name, or None if positional."""
+    """The factory's arguments with their names (None: positional), without defaults."""
     rule: Rule
     start: Start | None
     _key: Any
 
     def __init__(self, rule: Rule, start: Start | None = None, name: str = "", arguments: Any = ()) -> None:
-        """Users call a factory; authors of transforms call `stateless`."""
+        """For factories; users call a factory, and authors of transforms `stateless`."""
         for slot, value in (("rule", rule), ("start", start), ("name", name), ("arguments", tuple(arguments))):
             object.__setattr__(self, slot, value)
         key = (name, *((k, _key(v)) for k, v in self.arguments)) if name else (id(rule),)
@@ -97,25 +97,25 @@ class GradientTransformation(Base):
 
     @property
     def stateful(self) -> bool:
-        """Whether the transformation keeps a state from one update to the next."""
+        """Whether the transformation keeps a state between updates."""
         return self.start is not None
 
     @property
     def may_stop(self) -> bool:
-        """Whether it may stop a gradient: `stop`, `freeze`, a user's function of the view, and what contains them."""
+        """Whether it may stop a gradient: `stop`, `freeze`, a custom `transform`, and whatever contains them."""
         if self.name in ("freeze", "stop", "transform"):
             return True
         return any(tx.may_stop for tx in self._inside)
 
     @property
     def axes(self) -> tuple[Any, ...]:
-        """The axes of devices that it computes along: those of `across`, wherever it stands inside."""
+        """The device axes of every `across` in it."""
         own = (self.arguments[1][1],) if self.name == "across" else ()
         return (*own, *(axis for tx in self._inside for axis in tx.axes))
 
     @property
     def wheres(self) -> list[tuple[str, Any]]:
-        """Which gradients it is for, and those inside of it, each with a transform's name; not those along an axis."""
+        """The `where` arguments in it, with the names of their transforms; without those inside `across`."""
         if self.name == "across":
             return []
         first, last = self.arguments[:1], self.arguments[-1:]
@@ -125,16 +125,16 @@ class GradientTransformation(Base):
 
     @property
     def _inside(self) -> list[GradientTransformation]:
-        """The transformations among its arguments, those of a partition's rules too."""
+        """The transformations among its arguments, including the rules of a partition."""
         parts = [value for _, value in self.arguments]
         parts += [tx for part in parts if isinstance(part, Mapping) for tx in part.values()]
         return [part for part in parts if isinstance(part, GradientTransformation)]
 
     def init(self, params: Any) -> Any:
-        """The state before the first update.
+        """Return the state before the first update.
 
         Args:
-            params: the tree of parameters; gives structure, shapes and dtypes.
+            params: the tree of parameters, for structure, shapes and dtypes.
 
         Returns:
             `EmptyState()` for a stateless transformation.
@@ -146,7 +146,7 @@ class GradientTransformation(Base):
         return EmptyState() if self.start is None else self.start(params)
 
     def _verify(self, params: Any) -> None:
-        """Refuse patterns that match no path; of parameters that are no arrays, the first update tells."""
+        """Reject patterns that match no path. Without arrays, the first update checks them."""
         wheres = self.wheres
         try:
             view = flat_view(params) if wheres else None
@@ -161,20 +161,20 @@ class GradientTransformation(Base):
         """Transform one tree of gradients.
 
         Args:
-            updates: a pytree of arrays of one framework; NumPy arrays among them are adopted.
-            state: what `init` or the last `update` returned; a stateless transformation takes any and returns it.
-            params: the parameters, a tree of the same structure; only some transforms need it.
-            **extra: handed on to the optax transformations in a chain that take extra arguments.
+            updates: a pytree of arrays of one framework; NumPy arrays among them are converted.
+            state: the state from `init` or the last `update`; a stateless transformation returns it unchanged.
+            params: the parameters, a tree of the same structure; only some transforms need them.
+            **extra: passed to the optax transformations in a chain that accept extra arguments.
 
         Returns:
             The transformed tree and the new state.
 
         Raises:
-            TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is no array, or a
+            TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is not an array, or a
                 missing state; the message names the path.
-            ValueError: a pattern that matches no path, a bound that would broadcast a gradient; parameters or a state
-                of other keys or containers than the gradients, the state of another transformation or framework,
-                variables among the gradients; the message names the path.
+            ValueError: a pattern that matches no path; a bound that would broadcast a gradient; parameters or a state
+                with other keys or containers than the gradients; a state of another transformation or framework;
+                variables among the gradients. The message names the path.
         """
         if self.start is not None and state is None:
             raise TypeError(
@@ -190,7 +190,7 @@ class GradientTransformation(Base):
         return view.tree(), state
 
     def __call__(self, updates: Tree = _NONE, params: Any = None) -> Tree:
-        """The transformed tree, for a stateless transformation; a stateful one is a TypeError."""
+        """Return the transformed tree; a stateful transformation raises a TypeError."""
         if self.start is not None:
             raise TypeError(
                 f"{self!r} keeps a state and cannot be called like a function: "
@@ -201,16 +201,16 @@ class GradientTransformation(Base):
         return self.update(updates, None, params)[0]
 
     def __tf_tracing_type__(self, context: Any) -> Any:
-        """What `tf.function` asks of its arguments: equal transformations share a trace."""
+        """For `tf.function`: equal transformations share a trace."""
         return adapter("tensorflow").TracingType(self)
 
     def __repr__(self) -> str:
-        """The expression that builds it, with names from `gradxform`."""
+        """Return the expression that builds it, with names from `gradxform`."""
         parts = (_show(value) if name is None else f"{name}={_show(value)}" for name, value in self.arguments)
         return f"{self.name}({', '.join(parts)})" if self.name else f"GradientTransformation({self.rule!r})"
 
     def __eq__(self, other: object) -> bool:
-        """Equal names and equal hyperparameters; arrays are equal to themselves only."""
+        """Compare names and hyperparameters; arrays are compared by identity."""
         return self._key == other._key if isinstance(other, GradientTransformation) else NotImplemented
 
     def __hash__(self) -> int:
@@ -218,15 +218,15 @@ class GradientTransformation(Base):
         return hash(self._key)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuses: a transformation is a value."""
+        """Raise an error: a transformation is immutable."""
         raise AttributeError(f"a GradientTransformation is immutable; build a new one instead of setting {name!r}")
 
     def __delattr__(self, name: str) -> None:
-        """Refuses as well."""
+        """Raise an error: a transformation is immutable."""
         raise AttributeError(f"a GradientTransformation is immutable; {name!r} cannot be deleted")
 
     def __reduce__(self) -> Any:
-        """Pickles as the call that builds it."""
+        """Pickle as the call that builds it."""
         if self.name not in factories:
             raise TypeError(f"{self!r} was not made by a factory of gradxform and cannot be pickled")
         args = tuple(value for name, value in self.arguments if name is None)
@@ -234,12 +234,12 @@ class GradientTransformation(Base):
 
 
 def stateless(function: Callable[[Flat], Flat]) -> GradientTransformation:
-    """A transformation from a function of the flat view."""
+    """Build a transformation from a function of the flat view."""
     return GradientTransformation(lambda view, state, _: (function(view), state))
 
 
 def _holes(tree: Any, axes: Sequence[Any]) -> Flat | None:
-    """The view of a tree without arrays, whose framework the axes of devices name; None if they do not."""
+    """Return the view of a tree without arrays; the device axes determine the framework. None if they do not."""
     roots = [type(axis).__module__.partition(".")[0] for axis in axes]
     root = next((root for root in roots if root in FRAMEWORKS), None)
     if root is None:
@@ -254,7 +254,7 @@ def _rebuild(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gradie
 
 
 def _key(value: Any) -> Any:
-    """A hashable stand-in for a hyperparameter: numbers by value, arrays by identity."""
+    """Return a hashable key of a hyperparameter: numbers by value, arrays by identity."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0:
         return ("zero", math.copysign(1.0, value))
     if value is None or isinstance(value, (bool, int, float, str, GradientTransformation, re.Pattern)):
@@ -267,7 +267,7 @@ def _key(value: Any) -> Any:
 
 
 class _Same:
-    """A value that is equal to itself only, kept alive so that its identity stays its own."""
+    """Compares a value by identity, and keeps it alive so that its id stays unique."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -1,4 +1,4 @@
-"""What variables and parameters have in common: paths, keys made of them, and identity."""
+"""Paths, keys and identity of variables and parameters."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gradxform.backend import lookup
 _SHOWN = 3
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 _NONE = (str, re.Pattern, bool, int, float, dict, list, tuple, np.generic, type(None), *FUNCTIONS)
-"""Types of which nothing is a variable."""
+"""Types that are never variables."""
 
 
 class Variables(tuple[Any, ...]):
-    """Variables that are chosen by identity: equal, and hash-equal, to the same ones alone."""
+    """A selection of variables, compared and hashed by identity."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """The same variables in the same order."""
+        """Whether both have the same variables in the same order."""
         return isinstance(other, Variables) and list(map(id, self)) == list(map(id, other))
 
     def __hash__(self) -> int:
@@ -32,7 +32,7 @@ class Variables(tuple[Any, ...]):
         return hash(tuple(map(id, self)))
 
     def __repr__(self) -> str:
-        """Their paths, if they have some and are few; else their number."""
+        """Show a few paths if all have one; else the number of variables."""
         names = [own_name(variable) for variable in self]
         if all(names) and len(names) <= _SHOWN:
             return f"<{', '.join(names)}>"
@@ -40,20 +40,20 @@ class Variables(tuple[Any, ...]):
 
 
 def own_name(variable: Any) -> str:
-    """The path of a variable, without the output number of its name; empty if it has neither."""
+    """Return the path of a variable, or its name without the output number; empty if it has neither."""
     path = getattr(variable, "path", None)
     name = path if isinstance(path, str) else getattr(variable, "name", None)
     return name.partition(":")[0] if isinstance(name, str) else ""
 
 
 def path_of(variable: Any) -> str:
-    """The path of a variable: a Keras variable's own, or the name without its output number."""
+    """Return the path of a Keras variable, or the name of another one without its output number."""
     path = getattr(variable, "path", None)
     return path if isinstance(path, str) else str(getattr(variable, "name", "variable")).partition(":")[0]
 
 
 def listed_paths(given: Any) -> list[str] | None:
-    """The paths of a list of variables, of (gradient, variable) or of (name, parameter) pairs; None for another."""
+    """Return the paths of a list of variables or of (gradient, variable) or (name, parameter) pairs, else None."""
     if not isinstance(given, (list, tuple)) or not given:
         return None
     pairs = all(isinstance(item, (list, tuple)) and len(item) == 2 for item in given)
@@ -64,19 +64,19 @@ def listed_paths(given: Any) -> list[str] | None:
 
 
 def has_keras_path(variable: Any) -> bool:
-    """Whether a variable has a path of its own, as Keras's have, which may begin with a model's name."""
+    """Whether a variable has a path like a Keras variable, which may begin with a model's name."""
     return isinstance(getattr(variable, "path", None), str)
 
 
 def is_variable(item: Any) -> bool:
-    """Whether something is a variable, a parameter or an array, which is itself alone; masks and numbers are none."""
+    """Whether an object is a variable, a parameter or an array, and not a mask or a number."""
     if isinstance(item, _NONE) or "bool" in str(getattr(item, "dtype", "")):
         return False
     return lookup.unwrapped(item) is not item or lookup.owner(item) is not None
 
 
 def recorded(where: Any) -> Any:
-    """A `where` as a hyperparameter is kept, with its variables as `Variables`."""
+    """Wrap the variables of a `where` in `Variables`, to store it as a hyperparameter."""
     if isinstance(where, Variables):
         return where
     if type(where) in (list, tuple):
@@ -87,7 +87,7 @@ def recorded(where: Any) -> Any:
 
 
 def are_among(owners: Iterable[Any], chosen: Iterable[Any]) -> list[bool]:
-    """For each owner of a gradient, whether it is one of the variables, or holds one of them, or is held by one."""
+    """For each owner of a gradient, whether it is one of the variables, wraps one, or is wrapped by one."""
     items = list(chosen)
     wanted = set(map(id, items))
     wider = wanted | {id(_held(item)) for item in items}
@@ -95,14 +95,14 @@ def are_among(owners: Iterable[Any], chosen: Iterable[Any]) -> list[bool]:
 
 
 def _held(variable: Any) -> Any:
-    """The framework's variable in one of Keras; others are themselves."""
+    """Return the framework's variable inside a Keras variable; return others unchanged."""
     keras = type(variable).__module__.partition(".")[0] == "keras"
     inner = getattr(variable, "_value", None) if keras else None
     return variable if inner is None else inner
 
 
 def keys_of(paths: Sequence[str]) -> list[str]:
-    """The paths as the keys of a dict: a path that has been there before gets a number."""
+    """Turn paths into unique dict keys by numbering repeated ones."""
     taken = set(paths)
     if len(taken) == len(paths):
         return list(paths)
