@@ -1,8 +1,6 @@
 """Kernels for tensors on an accelerator: few launches, no copy of a leaf in a wider dtype, nothing read or sent.
 
-Norms are taken by one multi-tensor call that accumulates in float64. A product is float64 arithmetic in registers where
-a leaf is large, one launch each; small leaves are multiplied together, by two float32 numbers where one has not the
-range of the factor.
+Norms are taken by one multi-tensor call that accumulates in float64. For products see `_products.py`.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ _PLAIN = {"cpu"}
 
 LARGE = 1 << 18
 """Elements from which a leaf has a launch of its own, which then takes no longer than to read and write it."""
-_REAL = {torch.float16, torch.bfloat16, torch.float32}
-_LEAST, _MOST = 2.0**-126, 2.0**126
-_Groups = dict[tuple[torch.device, torch.dtype], list[int]]
+REAL = {torch.float16, torch.bfloat16, torch.float32}
+"""Dtypes whose products with a float64 number fit float64."""
+Groups = dict[tuple[torch.device, torch.dtype], list[int]]
 
 
 def on_device(tensors: Iterable[torch.Tensor], narrow: bool = False) -> bool:
@@ -48,55 +46,16 @@ def on_device(tensors: Iterable[torch.Tensor], narrow: bool = False) -> bool:
 
 def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | None:
     """The vector of the leaves' norms in float64; None where one of them, or the order, needs the plain kernel."""
-    if ord not in (1, 2, math.inf) or not _REAL.issuperset({leaf.dtype for leaf in leaves}):
+    if ord not in (1, 2, math.inf) or not REAL.issuperset({leaf.dtype for leaf in leaves}):
         return None
     if ord == math.inf and not all([leaf.numel() for leaf in leaves]):
         return None
     found: list[Any] = [None] * len(leaves)
-    for places in _groups(leaves).values():
+    for places in by_dtype(leaves).values():
         for i, norm in zip(places, torch._foreach_norm([leaves[i] for i in places], ord, torch.float64), strict=True):
             found[i] = norm
     home = leaves[0].device
     return torch.stack([norm.to(home) for norm in found])
-
-
-def multiply(leaves: Sequence[torch.Tensor], factors: torch.Tensor, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Each leaf times a float64 factor on a device, written into those that are ours; None for complex leaves."""
-    if any([leaf.is_complex() for leaf in leaves]):
-        return None
-    out = [leaf if mine else torch.empty_like(leaf) for leaf, mine in zip(leaves, own, strict=True)]
-    together: list[int] = []
-    each = factors.unbind() if factors.ndim else None
-    for i, leaf in enumerate(leaves):
-        if each is None and leaf.dtype in _REAL and leaf.numel() < LARGE:
-            together.append(i)
-            continue
-        # A tensor that has axes, and is no number to PyTorch, has the arithmetic done in its dtype, in registers.
-        factor = (factors if each is None else each[i]).to(leaf.device).reshape((1,) * leaf.ndim)
-        torch.mul(leaf, factor, out=out[i])
-    if together:
-        _multiply_together(leaves, together, factors, out)
-    return out
-
-
-def _multiply_together(
-    leaves: Sequence[torch.Tensor], places: Sequence[int], factor: torch.Tensor, out: list[torch.Tensor]
-) -> None:
-    """Small leaves times one factor."""
-    made = [i for i in places if out[i] is not leaves[i]]
-    if made:
-        torch._foreach_copy_([out[i] for i in made], [leaves[i] for i in made])
-    size = factor.abs().clamp(_LEAST, _MOST)
-    rest = factor / size  # 1 or -1, but for extreme factors; not so small that infinity times it would be NaN
-    parts = size.float(), (rest.sign() * rest.abs().clamp(min=2.0**-149)).float()
-    for (device, dtype), group in _groups(out, places).items():
-        given = [out[i] for i in group]
-        for part in (part.to(device) for part in parts):
-            if dtype == torch.float32:
-                torch._foreach_mul_(given, part)
-            else:  # in float32 inside, and rounded once
-                found = torch.zeros((), dtype=torch.float32, device=device)
-                torch._amp_foreach_non_finite_check_and_unscale_(given, found, part)
 
 
 def are_numbers(*bounds: Any) -> bool:
@@ -107,7 +66,7 @@ def are_numbers(*bounds: Any) -> bool:
 def clip(leaves: Sequence[torch.Tensor], least: Any, most: Any, own: Sequence[bool]) -> list[torch.Tensor]:
     """Each leaf between two numbers, or one, as its dtype has them; NaN stays."""
     out = list(leaves)
-    for (_, dtype), places in _groups(leaves).items():
+    for (_, dtype), places in by_dtype(leaves).items():
         low, high = (None if bound is None else rounded_number(bound, dtype) for bound in (least, most))
         for mine in (True, False):
             group = [i for i in places if own[i] is mine]
@@ -130,7 +89,7 @@ def clip(leaves: Sequence[torch.Tensor], least: Any, most: Any, own: Sequence[bo
 
 def are_combined(columns: Sequence[Any]) -> bool:
     """Whether `combined` takes the elements of two columns."""
-    return all([column.dtype in _REAL and column.ndim for column in columns])
+    return all([column.dtype in REAL and column.ndim for column in columns])
 
 
 class Weights(NamedTuple):
@@ -195,9 +154,9 @@ def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return out
 
 
-def _groups(tensors: Sequence[torch.Tensor], places: Iterable[int] | None = None) -> _Groups:
+def by_dtype(tensors: Sequence[torch.Tensor], places: Iterable[int] | None = None) -> Groups:
     """The positions of tensors by device and dtype."""
-    found: _Groups = {}
+    found: Groups = {}
     for i in range(len(tensors)) if places is None else places:
         found.setdefault((tensors[i].device, tensors[i].dtype), []).append(i)
     return found

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.numerics.formats import FLOAT32
-from gradxform_torch._fused import LARGE, on_device
+from gradxform_torch._fused import LARGE as LARGE
+from gradxform_torch._fused import on_device
 from gradxform_torch._namespace import numbered
 
 PART = 1 << 20

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradxform_torch._stacked import is_dense
 
 NO_LAUNCH = set(
     "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "
@@ -18,6 +21,8 @@ NO_LAUNCH = set(
 """Operations that make a tensor without a kernel: they set memory aside, or look at it in another way."""
 FORBIDDEN = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique", "masked_select"}
 """Operations for which the host waits."""
+_REDUCTIONS = {"sum", "mean", "linalg_vector_norm"}
+"""Operations that, on CUDA, first copy what they are given into the dtype of the result, but half precision."""
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -40,8 +45,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         if name not in NO_LAUNCH:
-            alone = name.startswith("_foreach_") and any(x.device.type == "mps" for x in given)  # a kernel a tensor
-            self.launches[name] += len(args[0]) if alone else 1
+            self.launches[name] += _launches(name, args, given, made)
         if name in FORBIDDEN:
             self.waits.append(name)
         if len({x.device.type for x in given + made}) > 1:
@@ -62,3 +66,27 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is None or known[0].expired():
             self._live[storage._cdata] = StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
             self._held += size - (known[1] if known else 0)
+
+
+def _launches(name: str, args: Sequence[Any], given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> int:
+    """The launches of an operation; of a multi-tensor call one, where PyTorch does not take the tensors one by one."""
+    if name.startswith("_foreach_"):
+        lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
+        return 1 if _is_fused(name, lists, [x for x in args if isinstance(x, torch.Tensor)]) else len(lists[0])
+    return 2 if name in _REDUCTIONS and made[0].dtype.itemsize > max(given[0].dtype.itemsize, 4) else 1
+
+
+def _is_fused(name: str, lists: Sequence[Sequence[torch.Tensor]], scalars: Sequence[torch.Tensor]) -> bool:
+    """Whether CUDA's multi-tensor kernels take these lists, by the conditions in ATen's ForeachUtils.h.
+
+    On MPS there is a kernel a tensor.
+    """
+    first = lists[0][0]
+    for tensors in lists:
+        dtype = tensors[0].dtype if "copy" in name else first.dtype
+        if not all([x.dtype == dtype and x.device == first.device and is_dense(x) for x in tensors]):
+            return False
+    laid_out = [[[(n, s) for n, s in zip(x.shape, x.stride(), strict=True) if n != 1] for x in xs] for xs in lists]
+    shapes = [[x.shape for x in xs] for xs in lists]
+    alike = all([there == laid_out[0] for there in laid_out]) and all([there == shapes[0] for there in shapes])
+    return first.device.type != "mps" and alike and all([x.dtype == first.dtype for x in scalars])

@@ -13,7 +13,7 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _fused, _packed
+from gradxform_torch import _fused, _packed, _products
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import readable, traced, transformed
 from gradxform_torch.plain import Plain
@@ -60,7 +60,7 @@ class Kernels(Readable, Plain):
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
         if _fused.on_device([*leaves, factors] if isinstance(factors, torch.Tensor) else leaves):
             factors = self.namespace_of(leaves[0]).float64(factors)
-            found = _fused.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
+            found = _products.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
             return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)

@@ -1,0 +1,83 @@
+"""Products of leaves and factors on an accelerator: float64 arithmetic in registers, rounded once.
+
+A large leaf takes one launch. Small leaves times one factor are multiplied together, by two float32 numbers where one
+has not the range of the factor. Small leaves that lie alike, with a factor each, are copied into one array: PyTorch's
+multi-tensor functions take a list of factors from the host alone, and of tensors on a device launch a kernel each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gradxform_torch import _fused, _stacked
+from gradxform_torch._fused import REAL, by_dtype
+
+_LEAST, _MOST = 2.0**-126, 2.0**126
+
+
+def multiply(leaves: Sequence[torch.Tensor], factors: torch.Tensor, own: Sequence[bool]) -> list[torch.Tensor] | None:
+    """Each leaf times a float64 factor on a device, written into those that are ours; None for complex leaves."""
+    if any([leaf.is_complex() for leaf in leaves]):
+        return None
+    out = [leaf if mine else torch.empty_like(leaf) for leaf, mine in zip(leaves, own, strict=True)]
+    if factors.ndim:
+        each(torch.mul, leaves, factors.unbind(), out)
+        return out
+    small = [leaf.dtype in REAL and leaf.numel() < _fused.LARGE for leaf in leaves]
+    for i in [i for i, there in enumerate(small) if not there]:
+        torch.mul(leaves[i], _beside(leaves[i], factors), out=out[i])
+    together = [i for i, there in enumerate(small) if there]
+    if together:
+        _multiply_together(leaves, together, factors, out)
+    return out
+
+
+def each(
+    function: Callable[..., torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    others: Sequence[torch.Tensor],
+    out: Sequence[torch.Tensor],
+) -> None:
+    """What a function of two tensors makes of each leaf and a float64 one that broadcasts, rounded once."""
+    groups, shared = _stacked.alike(leaves, others, out), []
+    for places in groups:
+        if len(places) > 1:
+            shared.append(places)
+            continue
+        (i,) = places
+        function(leaves[i], _beside(leaves[i], others[i]), out=out[i])
+    for dtype in dict.fromkeys([out[places[0]].dtype for places in shared]):
+        some = [places for places in shared if out[places[0]].dtype == dtype]
+        for part in _stacked.stacks(leaves, some, dtype):
+            for own, array in part:
+                other = torch.stack([others[i] for i in own]).to(array.device)
+                function(array, other.reshape(-1, *(other.shape[1:] or (1,) * (array.ndim - 1))), out=array)
+            _stacked.put(out, part)
+
+
+def _beside(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """A factor with the leaf's axes: a tensor that is no number to PyTorch has the arithmetic done in its dtype."""
+    factor = factor.to(leaf.device)
+    return factor if factor.ndim else factor.reshape((1,) * leaf.ndim)
+
+
+def _multiply_together(
+    leaves: Sequence[torch.Tensor], places: Sequence[int], factor: torch.Tensor, out: list[torch.Tensor]
+) -> None:
+    """Small leaves times one factor."""
+    made = [i for i in places if out[i] is not leaves[i]]
+    if made:
+        torch._foreach_copy_([out[i] for i in made], [leaves[i] for i in made])
+    size = factor.abs().clamp(_LEAST, _MOST)
+    rest = factor / size  # 1 or -1, but for extreme factors; not so small that infinity times it would be NaN
+    parts = size.float(), (rest.sign() * rest.abs().clamp(min=2.0**-149)).float()
+    for (device, dtype), group in by_dtype(out, places).items():
+        given = [out[i] for i in group]
+        for part in (part.to(device) for part in parts):
+            if dtype == torch.float32:
+                torch._foreach_mul_(given, part)
+            else:  # in float32 inside, and rounded once
+                found = torch.zeros((), dtype=torch.float32, device=device)
+                torch._amp_foreach_non_finite_check_and_unscale_(given, found, part)

@@ -1,0 +1,90 @@
+"""Small leaves that lie alike as one array, so that a device has few launches however many leaves there are.
+
+The copies are made by one multi-tensor call, a part of the leaves at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from gradxform_torch import _packed
+
+
+class Stack(NamedTuple):
+    """Leaves of one shape and their values in one array, whose first axis counts them."""
+
+    places: Sequence[int]
+    array: torch.Tensor
+
+
+def alike(*columns: Sequence[torch.Tensor], keys: Sequence[Any] | None = None) -> list[list[int]]:
+    """The places of leaves that can be stacked, with the tensors beside them: of one shape, and of one key.
+
+    A leaf that is large, or whose memory has gaps, is by itself.
+    """
+    found: list[list[int]] = []
+    latest: dict[Any, list[int]] = {}
+    for i, (leaf, *others) in enumerate(zip(*columns, strict=True)):
+        count, key = leaf.numel(), None if keys is None else keys[i]
+        lies = leaf.device, leaf.dtype, leaf.shape, leaf.stride(), *[(x.dtype, x.shape) for x in others], key
+        places = latest.get(lies)
+        if places is None or count > _packed.LARGE or (len(places) + 1) * count > _packed.PART or not is_dense(leaf):
+            found.append(places := [])
+            latest[lies] = places
+        places.append(i)
+    return found
+
+
+def stacks(leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: Any = None) -> Iterator[list[Stack]]:
+    """Copies of groups of leaves in a dtype, their own if none is said; as many at a time as make a part."""
+    kinds: dict[Any, list[Sequence[int]]] = {}
+    for places in groups:
+        kinds.setdefault((leaves[places[0]].device, leaves[places[0]].dtype), []).append(places)
+    for (device, own), some in kinds.items():
+        pending: list[Sequence[int]] = []
+        free = _packed.PART
+        for places in some:
+            count = len(places) * leaves[places[0]].numel()
+            if pending and count > free:
+                yield _filled(leaves, pending, dtype or own, device)
+                pending, free = [], _packed.PART
+            pending.append(places)
+            free -= count
+        yield _filled(leaves, pending, dtype or own, device)
+
+
+def put(out: Sequence[torch.Tensor], part: Sequence[Stack]) -> None:
+    """The values of stacks, written into tensors in the leaves' places, by one call."""
+    rows = [row for stack in part for row in stack.array.unbind()]
+    torch._foreach_copy_([out[i] for stack in part for i in stack.places], rows)
+
+
+def _filled(
+    leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+) -> list[Stack]:
+    """Groups of leaves in one piece of memory, each laid out as its leaves are."""
+    memory = torch.empty(sum([len(p) * leaves[p[0]].numel() for p in groups]), dtype=dtype, device=device)
+    found, start = [], 0
+    for places in groups:
+        leaf = leaves[places[0]]
+        shape, stride = (len(places), *leaf.shape), (leaf.numel(), *leaf.stride())
+        found.append(Stack(places, memory.as_strided(shape, stride, start)))
+        start += len(places) * leaf.numel()
+    put_into = [row for stack in found for row in stack.array.unbind()]
+    torch._foreach_copy_(put_into, [leaves[i] for places in groups for i in places])
+    return found
+
+
+def is_dense(leaf: torch.Tensor) -> bool:
+    """Whether the elements fill a piece of memory, each once, in whatever order of axes."""
+    if leaf.is_contiguous():
+        return True
+    step = 1
+    for stride, size in sorted(zip(leaf.stride(), leaf.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
