@@ -14,6 +14,7 @@ from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
+from gradxform.functions.former import former
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
@@ -70,8 +71,10 @@ class GradientProcessor(tf.Module):
         slots = self._slots
         first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
         leaves, self._slots.structure = backend.flatten(first)
+        paths = backend.paths(first)
+        in_files = former(paths)  # so that checkpoints are read by what wrote them before, and what reads them now
         self._slots.places_of_state = [
-            None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
+            None if leaf is None else in_files.get(path, path) for leaf, path in zip(leaves, paths, strict=True)
         ]
         with self.name_scope:
             self._state = {

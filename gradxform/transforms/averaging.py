@@ -18,13 +18,13 @@ from gradxform.numerics.elementwise import Combination
 class EmaState(NamedTuple):
     """The state of `ema`.
 
-    The number of steps; the average of each gradient, in float32 or float64; and the sum of its weights in two parts,
-    which only a decay that is an array or a schedule needs.
+    The number of steps; the average of each gradient, in float32 or float64; and what `debias` divides it by, the sum
+    of its weights, in two parts. Only a decay that is an array or a schedule needs the last.
     """
 
     count: Any
     ema: Any
-    weight: Any
+    divisor: Any
 
 
 @factory
@@ -67,14 +67,14 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
-        g, weight = stateful.shown(dense, new, context), state.weight
+        g, divisor = stateful.shown(dense, new, context), state.divisor
         if not arguments.static(d):
-            total = g.backend.compute(_weight, state.weight, now)
-            weight = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(weight)), weight)
+            total = g.backend.compute(_weight, divisor, now)
+            divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, now),)
             g = g.scaled(g.backend.compute(_debiasing, *known))
-        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), weight)
+        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
 
     def start(params: Any) -> EmaState:
         fresh = stateful.Fresh(params)

@@ -346,7 +346,7 @@ def test_a_sparse_gradient_stays_sparse_where_its_transform_lets_it(compiled: bo
 
     assert bits((tf.function(step) if compiled else step)()) == bits(np.float32([[6.0], [4.0], [0.0]]))
     assert kinds == [tf.IndexedSlices]
-    assert_ulp(processor.state.mean, np.float32([52.0]) ** 0.5)
+    assert_ulp(processor.state.average, np.float32([52.0]) ** 0.5)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
