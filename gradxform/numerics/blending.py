@@ -1,6 +1,6 @@
-"""Sums of two products of numbers and float32 elements, rounded to float32 as elsewhere: by way of float64.
+"""Compute a * x + b * y in pairs of float32, rounded as if through float64.
 
-A decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, nearer than a pair of float32 can tell.
+With a decay of 0.9, every tenth sum is closer to the middle of two float32 numbers than a float32 pair can resolve.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from gradxform.numerics.ranged import Ranged, Space, near_one, nearer
 
 
 class Blending(Space):
-    """The space of pairs of float32 with exponents, in which a sum of two products keeps a third number."""
+    """Pairs of float32 with exponents; a sum of two products keeps a third number."""
 
     def blend(self, first: Any, x: Ranged, second: Any, y: Ranged) -> Ranged:
-        """First * x + second * y; Python's numbers in all their digits."""
+        """Return first * x + second * y, with all digits of Python numbers."""
         (a, e), (b, f) = self._product(first, x), self._product(second, y)
         unit = self.xp.where(e > f, e, f)
         (high, *some, small), (other, *more, smaller) = self._at(a, e, unit), self._at(b, f, unit)
@@ -32,13 +32,13 @@ class Blending(Space):
             low, rest = two_sum(low, rest)
         next_one = high + 2.0 * low
         middle = (next_one - high <= 2.0 * low) & (next_one - high >= 2.0 * low)
-        least = self.xp.abs(low) * 2.0**-29  # half the last digit of float64 in the middle of two float32 numbers
+        least = self.xp.abs(low) * 2.0**-29  # half a float64 ULP at the middle of two float32 numbers
         beyond = middle & (((low > 0.0) & (rest > least)) | ((low < 0.0) & (rest < -least)))
         where = self.xp.where
         return Ranged(self.xp, Number(self.xp, where(beyond, next_one, high), where(beyond, -low, low)), unit)
 
     def _product(self, factor: Any, x: Ranged) -> tuple[list[Array], Array]:
-        """Parts that sum up to the product: a large one, those some 24 bits below it, and what is below them."""
+        """Split a product into parts: a large one, parts about 24 bits below it, and the rest."""
         by, rest = self.number(factor), 0.0
         low = by.pair.low
         if isinstance(factor, float):

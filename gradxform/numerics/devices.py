@@ -1,4 +1,4 @@
-"""Numbers of several devices, one row a device, as the numbers of all of them."""
+"""Combine the numbers of several devices, given as one row per device."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gradxform.numerics.ranged import BASE, Space
 
 
 class Rows:
-    """A namespace whose sums and largest numbers are over the rows of an array, column by column."""
+    """A namespace whose reductions run over the rows of an array, column by column."""
 
     def __init__(self, xp: Any) -> None:
         self._xp = xp
 
     def __getattr__(self, name: str) -> Any:
-        """The namespace's own."""
+        """Return the wrapped namespace's attribute."""
         return getattr(self._xp, name)
 
     def sum(self, x: Array) -> Array:
@@ -23,7 +23,7 @@ class Rows:
         return self._xp.sum(x, axis=0)
 
     def max(self, x: Array) -> Array:
-        """Of each column; PyTorch tells the places of the largest as well."""
+        """Return the maximum of each column; PyTorch also returns the indices."""
         found = self._xp.max(x, axis=0)
         return getattr(found, "values", found)
 
@@ -33,14 +33,14 @@ class Rows:
 
 
 def norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
-    """The norm of each column; of what is the same on every device, the first one's number."""
+    """Combine each column into a norm; for replicated leaves, use the first device's number."""
     inside = Space(Rows(xp.xp)) if isinstance(xp, Space) else Rows(xp)
     found = formulas.total_norm_scaled(inside, rows, active=None, ord=ord)
     return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
 
 
 def first(xp: Any, numbers: Any, there: Any) -> Any:
-    """The number of the first device that has a flag."""
+    """Return the number of the first device whose flag is set."""
     plain = getattr(xp, "xp", xp)
     flags = getattr(there, "high", there)
     places = plain.arange(flags.shape[0])
@@ -50,59 +50,59 @@ def first(xp: Any, numbers: Any, there: Any) -> Any:
 
 
 def every(xp: Any, flags: Array) -> Array:
-    """One if all flags are set, else zero."""
+    """Return 1 if all flags are set, else 0."""
     return 1.0 - xp.max(1.0 - flags)
 
 
 def some(xp: Any, flags: Array, *, active: tuple[bool, ...] | None = None) -> Array:
-    """One if a flag is set, else zero; of some flags, if there is a mask."""
+    """Return 1 if any flag (in the mask, if given) is set, else 0."""
     return xp.max(flags if active is None else xp.where(xp.mask(active), flags, 0.0))
 
 
 def larger(xp: Any, one: Any, other: Any) -> Array:
-    """The larger of two flags."""
+    """Return the larger of two flags."""
     return xp.where(one > other, one, other)
 
 
 def either(xp: Any, flag: Any, yes: Any, no: Any) -> Any:
-    """One of two numbers."""
+    """Select one of two numbers."""
     return xp.where(flag > 0.5, yes, no)
 
 
 def in_float64(xp: Any, high: Array, exponent: Array) -> Array:
-    """Numbers in float64: infinite or zero where it has none of their size, as they are without an exponent."""
+    """Convert numbers with exponents to float64; overflow is infinite, underflow zero."""
     for least in (0.5, 1.5):
         high = high * xp.where(exponent > least, BASE, xp.where(exponent < -least, 1.0 / BASE, 1.0))
     return high
 
 
 def none(xp: Any) -> Array:
-    """A vector of no numbers."""
+    """Return an empty vector."""
     return xp.arange(0)
 
 
 def zeros(xp: Any, x: Array) -> Array:
-    """Zeros for the numbers of a vector."""
+    """Return zeros like a vector."""
     return xp.zeros_like(x)
 
 
 def beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
-    """Known numbers as a vector, where another vector lies."""
+    """Turn known numbers into a vector on the device of another one."""
     return xp.stack(numbers)
 
 
 def spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
-    """The numbers of leaves in the order of slots; zero for holes."""
+    """Arrange the numbers of leaves by slot, with zeros for holes."""
     return xp.where(xp.mask(there), xp.take(vector, index), 0.0)
 
 
 def per_root(xp: Any, norms: Array, counts: Array) -> Array:
-    """Norms as root mean squares, from numbers of elements that devices have told each other."""
+    """Convert norms to root mean squares, with gathered element counts."""
     return norms / xp.sqrt(_some(xp, counts))
 
 
 def per_count(xp: Any, norms: Array, counts: Array) -> Array:
-    """Norms as average norms, in the same way."""
+    """Convert norms to average norms, with gathered element counts."""
     return norms / _some(xp, counts)
 
 

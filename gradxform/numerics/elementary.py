@@ -1,4 +1,4 @@
-"""Functions of pairs of float32 numbers, right to some 44 bits: series whose last terms need float32 alone.
+"""Elementary functions of float32 pairs, accurate to about 44 bits, by series whose last terms use float32.
 
 Source: Muller, Elementary functions: algorithms and implementation, 2016.
 """
@@ -21,11 +21,11 @@ _EXP = [1.0 / math.factorial(k) for k in range(1, 11)]
 _SINE = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(10)]
 _COSINE = [(-1.0) ** k / math.factorial(2 * k) for k in range(10)]
 _MOST = 16
-"""Whole powers up to this one are products."""
+"""Integer powers up to this one are computed as products."""
 
 
 def _series(z: Number, coefficients: Sequence[float], plain_from: int = 5) -> Number:
-    """A polynomial; from a coefficient on in float32, which is enough for terms that are small."""
+    """Evaluate a polynomial; small terms in float32."""
     *rest, last = coefficients
     tail = last + 0.0 * z.high
     for coefficient in reversed(rest[plain_from:]):
@@ -37,7 +37,7 @@ def _series(z: Number, coefficients: Sequence[float], plain_from: int = 5) -> Nu
 
 
 def log(x: Number) -> Number:
-    """The logarithm of what is positive, and not subnormal."""
+    """Return the logarithm of positive normal numbers."""
     xp = x.xp
     power = xp.power_of_two(x.high)
     above = x.high > power * math.sqrt(2.0)
@@ -48,20 +48,20 @@ def log(x: Number) -> Number:
 
 
 def exp(x: Number) -> Number:
-    """The power of e; zero and infinity a little within the ends of float32's range."""
+    """Return the exponential; underflows and overflows slightly inside float32's range."""
     less, power = _expm1(x)
     return (less + 1.0).times(power)
 
 
 def expm1(x: Number) -> Number:
-    """The power of e less one, right for small numbers too."""
+    """Return the exponential minus one, accurate for small numbers."""
     less, power = _expm1(x)
     whole = (less + 1.0).times(power) - 1.0
     return less.parts(lambda one, other: x.xp.where((power < 0.75) | (power > 1.5), other, one), whole)
 
 
 def _expm1(x: Number) -> tuple[Number, Array]:
-    """E to the power of what is left of a number beside the nearest multiple of log 2, less one; and a power of two."""
+    """Return expm1 of the remainder modulo log 2, and the power of two."""
     xp = x.xp
     bounded = xp.where(x.high < -87.0, -87.0, xp.where(x.high > 88.0, 88.0, x.high))
     x = Number(xp, bounded, xp.where(bounded < x.high, 0.0, xp.where(bounded > x.high, 0.0, x.rest)))
@@ -74,7 +74,7 @@ def _expm1(x: Number) -> tuple[Number, Array]:
 
 
 def _two_to(xp: Any, count: Array) -> Array:
-    """Two to a whole power of at most seven bits."""
+    """Return two to an integer power of at most seven bits."""
     left, power, below = xp.abs(count), 1.0 + 0.0 * count, count < 0.0
     for bits in (64, 32, 16, 8, 4, 2, 1):
         there = left >= bits
@@ -84,7 +84,7 @@ def _two_to(xp: Any, count: Array) -> Array:
 
 
 def power(x: Number, exponent: float) -> Number:
-    """A positive power of what is not negative; zero for subnormal numbers."""
+    """Raise nonnegative numbers to a positive power; zero for subnormal numbers."""
     if float(exponent).is_integer() and exponent <= _MOST:
         return _whole_power(x, int(exponent))
     xp, finite = x.xp, x.xp.isfinite(x.high)
@@ -101,20 +101,20 @@ def _whole_power(x: Number, exponent: int) -> Number:
 
 
 def sine(x: Number) -> Number:
-    """The sine of an angle of at most an eighth of a turn."""
+    """Return the sine of an angle of at most 1/8 turn."""
     return x * _series(x * x, _SINE)
 
 
 def cosine(x: Number) -> Number:
-    """The cosine of such an angle."""
+    """Return the cosine of an angle of at most 1/8 turn."""
     return _series(x * x, _COSINE)
 
 
 class Functions(Exact):
-    """The namespace of pairs with these functions."""
+    """The namespace of float32 pairs with these functions."""
 
     log, expm1, sin, cos = staticmethod(log), staticmethod(expm1), staticmethod(sine), staticmethod(cosine)
 
     def float64(self, x: Any) -> Any:
-        """Numbers of any dtype."""
+        """Convert numbers of any dtype."""
         return x if hasattr(x, "parts") else self.number(wide(self.xp, x))

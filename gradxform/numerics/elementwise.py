@@ -1,4 +1,4 @@
-"""Formulas of elements, in float64 or in twice its precision, and sums of products that no compiler changes."""
+"""Elementwise formulas in float64 or float64 pairs, and sums of products that compilers cannot change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of_leaf(
     factor: Any,
     static: dict[str, Any],
 ) -> Array:
-    """A formula of a leaf's elements beside those of others, rounded once to the dtype that sums of it are kept in."""
+    """Apply an elementwise formula to a leaf and other arrays; round once to the dtype of sums."""
     double = dtype_name(column[0]) in base(xp).paired
     numbers, factor = [constant(xp, number) for number in numbers], None if factor is None else constant(xp, factor)
 
@@ -46,10 +46,10 @@ def of_elements(
     double: bool,
     static: dict[str, Any],
 ) -> Any:
-    """A formula of elements in the base format, the first of them times a factor.
+    """Apply an elementwise formula in the base format; the first operand is multiplied by a factor.
 
-    If double, in pairs, rounded once, with exponents if they are of float32; else, and where it leaves the range of
-    pairs, in the base format itself.
+    If `double`, computes in pairs (with exponents if the base is float32) and rounds once. Otherwise, and where pairs
+    overflow, computes in the base format.
     """
     space: Any = Blending(xp)
     by = [] if factor is None else [factor]
@@ -74,7 +74,7 @@ def of_elements(
 
 
 def _powers(space: Space, factor: Any) -> list[Any]:
-    """What to multiply by, one after the other."""
+    """The factors to multiply by, in turn."""
     if factor is None or getattr(factor, "exponent", None) is None:
         return [] if factor is None else [factor]
     pair, *coarse = powers(space.number(factor))
@@ -82,7 +82,7 @@ def _powers(space: Space, factor: Any) -> list[Any]:
 
 
 def in_range(xp: Any, number: Any) -> Any:
-    """A pair without an exponent; what is none, as it is."""
+    """Drop the exponent of a pair; return other values unchanged."""
     if getattr(number, "exponent", None) is None:
         return number
     pair, *coarse = powers(Space(xp).number(number))
@@ -93,17 +93,17 @@ def in_range(xp: Any, number: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """A formula of two elements: a * x + b * y, whose weights are numbers.
+    """The formula a * x + b * y of two elements, with numbers as weights.
 
-    Rounded as if it were computed in float64 without rounding before. A framework that is given two weights may add
-    up in a way of its own.
+    Rounded as if computed in float64 without intermediate rounding. With two weights, a framework may use its own
+    algorithm.
     """
 
     weights: Callable[..., tuple[Any, Any]]
-    """Of a namespace and the formula's numbers; the first weight may be the Python number one."""
+    """Computes the weights from a namespace and the formula's numbers; the first may be the Python number 1."""
 
     def __call__(self, xp: Any, x: Any, y: Any, *numbers: Any) -> Any:
-        """The sum, for elements of float32 and narrower in float64, or of float64 in pairs."""
+        """Compute the sum: in float64 for float32 and narrower elements, in pairs for float64."""
         first, second = self.weights(xp, *numbers)
         if isinstance(xp, Exact):
             return xp.blend(first, x, second, y)
@@ -118,11 +118,10 @@ def _is_one(weight: Any) -> bool:
 
 
 def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
-    """X + rest + second * y.
+    """Return x + rest + second * y.
 
-    Halves of a number's digits times elements are exact, so that a compiler that fuses multiplication and addition
-    changes no bit: a decay of 0.9 puts every tenth sum next to the middle of two float32 numbers, where the last bit
-    decides.
+    Products of half-length numbers with elements are exact, so a fused multiply-add changes nothing. With a decay of
+    0.9, every tenth sum is next to the middle of two float32 numbers, where the last bit decides.
     """
     head, tail = Number(xp, second).halves()
     high, low = two_sum(x, head * y)

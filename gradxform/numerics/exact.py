@@ -1,4 +1,4 @@
-"""A namespace's functions on numbers of twice the precision of the base format."""
+"""The functions of a namespace on double-double numbers."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from gradxform.numerics.formats import base
 
 
 class Exact:
-    """A namespace's functions on pairs."""
+    """The functions of a namespace on pairs."""
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
     def number(self, operand: Any) -> Any:
-        """A vector, a number or a pair as a pair with operators."""
+        """Convert a vector, a number or a pair to a pair with operators."""
         if isinstance(operand, Number):
             return operand
         return Number(self.xp, *operand[:2]) if isinstance(operand, Pair) else plain(self.xp, operand)
 
     def blend(self, first: Any, x: Any, second: Any, y: Any) -> Any:
-        """First * x + second * y."""
+        """Return first * x + second * y."""
         return (x if isinstance(first, float) and first == 1.0 else first * x) + second * y
 
     def where(self, condition: Array, yes: Any, no: Any) -> Any:
-        """Elementwise choice."""
+        """Select elementwise."""
         return self.number(yes).parts(functools.partial(self.xp.where, condition), self.number(no))
 
     def isfinite(self, x: Any) -> Array:
-        """Whether neither NaN nor infinite."""
+        """Whether finite."""
         return self.xp.isfinite(x.high)
 
     def sqrt(self, x: Any) -> Any:
-        """The square root of what is positive."""
+        """Return the square root of positive numbers."""
         return x.root()
 
     def root(self, x: Any) -> Any:
-        """The square root, zero and its derivative where x is zero; infinity's is infinite."""
+        """Return the square root; zero, with derivative zero, at zero; infinite at infinity."""
         positive = (x.high > 0.0) & self.xp.isfinite(x.high)
         near = self.sqrt(self.where(positive, x, 1.0))
         return self.where(positive, near, x.high * 1.0)
 
     def abs(self, x: Any) -> Any:
-        """The absolute value."""
+        """Return the absolute value."""
         return self.where(x.high < 0, -x, x)
 
     def sum(self, x: Any, axis: int = 0) -> Any:
-        """The sum of a vector, in pairs of elements; or over the last axis of a matrix."""
+        """Sum a vector pairwise, or the last axis of a matrix."""
         before = (...,) if axis else ()
         odd: Any = None
         while x.shape[axis] > 1:
@@ -63,48 +63,48 @@ class Exact:
         return total if odd is None else total + odd
 
     def max(self, x: Any) -> Any:
-        """The largest, in the base format."""
+        """Return the maximum, in the base format."""
         return self.number(self.xp.max(x.high))
 
     def any(self, condition: Array) -> Array:
-        """Whether any is true."""
+        """Whether any element is true."""
         return self.xp.any(condition)
 
     def floor(self, x: Any) -> Any:
-        """The largest whole number that is no larger."""
+        """Round down to an integer."""
         floor, near = self.xp.floor, self.xp.floor(x.high)
         return x._sum(near, self.xp.where(near >= x.high, floor(x.rest), 0.0))
 
     def int32(self, x: Any) -> Array:
-        """Whole numbers with the lower 32 bits alone, which high and low parts of float32 may have beyond its ends."""
+        """Reduce integers to their lower 32 bits; float32 parts may exceed int32."""
         if base(self.xp).row is None:
             return self.xp.int32(x.high)
         upper = self.xp.floor(x.high / 2.0**16)
         return self.xp.shift_left(self.xp.int32(upper), 16) + self.xp.int32(x.high - upper * 2.0**16 + x.low)
 
     def stop_gradient(self, x: Any) -> Any:
-        """The same value, of which no gradient is asked."""
+        """Return the value without a gradient."""
         return x.parts(self.xp.stop_gradient)
 
     def rounded(self, x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype."""
+        """Round to a dtype."""
         return self.number(self.xp.rounded(self.number(x).high, dtype))
 
     def take(self, x: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
+        """Select numbers of a vector."""
         return x.parts(lambda part: self.xp.take(part, index))
 
     def stack(self, numbers: Sequence[Any]) -> Any:
-        """Numbers as a vector."""
+        """Stack numbers into a vector."""
         first, *others = map(self.number, numbers)
         return first.parts(lambda *parts: self.xp.stack(parts), *others)
 
     def mask(self, active: tuple[bool, ...]) -> Array:
-        """Bools as a vector."""
+        """Turn bools into a vector."""
         return self.xp.mask(active)
 
     def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """The same numbers in another shape."""
+        """Reshape."""
 
         def change(part: Any) -> Any:
             return self.xp.reshape(part, shape)

@@ -1,11 +1,11 @@
-"""The base format of a namespace: the widest floating-point numbers that its devices compute with.
+"""The base format of a namespace: the widest floating-point format of its devices.
 
-Where it is float64, float32 leaves are computed in it, and 64-bit ones in pairs. Where there is no float64 (Apple's
-Metal) or none of its range (TPUs), it is float32: all leaves are computed in pairs of float32 numbers with exponents.
+With float64, float32 leaves are computed in float64, and 64-bit leaves in pairs. Without float64 (Apple's Metal) or
+its range (TPUs), the base is float32, and all leaves are computed in float32 pairs with exponents.
 
-Of a device without float64, this asks that sums, differences, products and quotients are rounded as IEEE 754 has it
-(quotients may be off by some units), that nothing is reassociated within an operation, and that comparisons tell NaN
-and infinities. Subnormal numbers may be zeros.
+A device without float64 must round sums, differences, products and quotients as in IEEE 754 (quotients may be off by
+a few ULP), must not reassociate within an operation, and must compare NaN and infinity correctly. It may flush
+subnormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from typing import Any, NamedTuple
 
 
 class Format(NamedTuple):
-    """What formulas need to know of a floating-point format."""
+    """The properties of a floating-point format that formulas need."""
 
     name: str
     paired: frozenset[str]
-    """Dtypes whose elements and norms are pairs in this base."""
+    """Dtypes whose elements and norms are pairs of this format."""
     digits: int
-    """The bits of a mantissa."""
+    """Bits of the mantissa."""
     half: int
-    """The bits of its upper half: products of halves are exact."""
+    """Bits of its upper half; products of halves are exact."""
     small: float
-    """Below it the lower half of a number may be subnormal, and lost."""
+    """Below this, the lower half of a number may be subnormal and flushed."""
     bits: int
-    """The unit of exponents, in bits: a pair may have so many bits above or below one, divided by two."""
+    """The unit of exponents in bits; a pair stays within half of it around one."""
     least: float
-    """The least unit of a norm, whose inverse is a normal number; see `most`."""
+    """The smallest unit of a norm; its inverse is a normal number. See `most`."""
     most: float
     row: int | None
-    """How many numbers are added at a time, see `rows.py`; None for any number of them."""
+    """How many numbers are summed at a time, see `rows.py`; None for no limit."""
 
     @property
     def base(self) -> float:
-        """The power of two that exponents count."""
+        """The power of two that is the base of exponents."""
         return 2.0**self.bits
 
     @property
     def near(self) -> float:
-        """A number between this and its inverse keeps its exponent: two of them can be multiplied."""
+        """Numbers between this and its inverse keep their exponent: two of them can be multiplied."""
         return 2.0 ** (self.bits // 2)
 
     def split(self, value: float) -> tuple[float, float]:
-        """A Python number as the sum of two of this format, of which float64 needs one."""
+        """Split a Python number into two of this format; float64 needs one."""
         if self is FLOAT64 or not math.isfinite(value):
             return value, 0.0
         high = self.nearest(value)
         return high, self.nearest(value - high)
 
     def near_one(self, value: float) -> tuple[float, float]:
-        """A Python number in units of a power of the base, so that it is near one; and the exponent."""
+        """Scale a Python number by a power of the base to be near one; return it and the exponent."""
         exponent = 0.0
         while self.near < abs(value) < math.inf:
             value, exponent = value / self.base, exponent + 1.0
@@ -61,7 +61,7 @@ class Format(NamedTuple):
         return value, exponent
 
     def nearest(self, value: float) -> float:
-        """A Python number rounded to the digits of this format, whatever its size."""
+        """Round a Python number to the digits of this format, at any magnitude."""
         mantissa, exponent = math.frexp(value)
         return math.ldexp(round(math.ldexp(mantissa, self.digits)), exponent - self.digits)
 
@@ -74,5 +74,5 @@ FLOAT32 = Format("float32", _SINGLE, 24, 12, 2.0**-78, 72, 2.0**-126, 2.0**120, 
 
 
 def base(xp: Any) -> Format:
-    """The base format of a namespace: float64 where it says nothing."""
+    """Return the base format of a namespace; float64 by default."""
     return getattr(xp, "base", FLOAT64)

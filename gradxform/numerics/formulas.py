@@ -1,7 +1,7 @@
-"""Arithmetic on vectors of norms and factors, written once for every framework's namespace `xp`, in float64.
+"""Formulas on vectors of norms and factors over a namespace `xp`, in float64.
 
-Operands are numbers and vectors, keywords are static. Each formula is safe to differentiate: a branch that is not
-taken never divides by zero.
+Operands are numbers and vectors; keywords are static. Each formula is safe to differentiate: a branch that is not
+selected never divides by zero.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ _INF = float("inf")
 
 
 def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
-    """min(1, c / n): 1 up to the limit and for an infinite limit, NaN for a norm that is not finite."""
+    """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm."""
     return _clip_coefficient(xp, norm, max_norm, xp.rounded(norm, "float64"), xp.rounded(max_norm, "float64"))
 
 
 def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
-    """The same with norm and limit compared as the float32 numbers they round to."""
+    """`clip_coefficient_double`, but norm and limit are compared after rounding to float32."""
     limit = xp.rounded(max_norm, "float32")
-    fits = xp.isfinite(limit) & (
-        limit > 0.0
-    )  # else float32 cannot hold the limit, and the float64 numbers are compared
+    fits = xp.isfinite(limit) & (limit > 0.0)  # a limit out of float32's range is compared in float64
     return _clip_coefficient(
         xp, norm, max_norm, xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, limit, max_norm)
     )
 
 
 def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:
-    """The same for leaves of which some count in float32."""
+    """`clip_coefficient_double`, with leaves in `single` compared in float32."""
     return xp.where(
         xp.mask(single), clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm)
     )
 
 
 def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) -> Array:
-    """The same for a norm that counts in float32 if a number is one, and in float64 if it is zero."""
+    """`clip_coefficient_double`, compared in float32 if `single` is 1 and in float64 if it is 0."""
     return xp.where(
         single > 0.5, clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm)
     )
@@ -51,7 +49,7 @@ def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
-    """A number rounded to a dtype, or each number of a vector to its own."""
+    """Round a number to a dtype, or each number of a vector to its own dtype."""
     first, *others = dict.fromkeys(dtypes)
     found = xp.rounded(x, first)
     for dtype in others:
@@ -60,27 +58,27 @@ def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
 
 
 def equal(one: Array, other: Array | float) -> Array:
-    """Whether equal, element by element: in a TF1 graph ``==`` asks whether two tensors are one object."""
+    """Whether equal, elementwise; in a TF1 graph ``==`` compares identities."""
     return (one <= other) & (one >= other)
 
 
 def is_nan(xp: Any, x: Array) -> Array:
-    """Whether NaN, element by element; ``!=`` is as ``==``."""
+    """Whether NaN, elementwise; avoids ``!=``, see `equal`."""
     return xp.where(x <= x, 0.0, 1.0) > 0.0
 
 
 def at_least_zero(xp: Any, bound: Array) -> Array:
-    """A limit that is an array, clamped at zero; NaN stays NaN."""
+    """Clamp an array limit at zero; NaN stays NaN."""
     return xp.where(bound < 0, 0.0, bound)
 
 
 def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """The norm of leaves with these norms; for norms whose powers float64 can hold."""
+    """Combine the norms of leaves; their powers must fit float64."""
     return _total(xp, norms if active is None else xp.where(xp.mask(active), norms, 0.0), ord)
 
 
 def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """The same for norms of any size: in units of the largest, which is found without losing a NaN, or is infinite."""
+    """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
     norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
     largest = xp.stop_gradient(xp.max(norms))
     unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
@@ -100,74 +98,74 @@ def _total(xp: Any, norms: Array, ord: float) -> Array:
 
 
 def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:
-    """The norms of leaves that are still to be multiplied by a factor."""
+    """Multiply the norms of leaves by pending factors."""
     return norms * xp.abs(factor)
 
 
 def product(xp: Any, first: Array, second: Array) -> Array:
-    """Two pending factors as one."""
+    """Multiply two pending factors."""
     return first * second
 
 
 def product_wide(xp: Any, first: Array, second: Array) -> Any:
-    """The same for float64 gradients, of a size that float64 may not have."""
+    """Multiply two pending factors of float64 gradients; the product may exceed float64's range."""
     return xp.extended(first) * xp.extended(second)
 
 
 def differs(xp: Any, factor: Array) -> Array:
-    """Whether any factor is not one; NaN is not."""
+    """Whether any factor differs from one; NaN does."""
     return xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)
 
 
 def product_if(xp: Any, condition: Array, first: Array, second: Array) -> Array:
-    """Two factors as one where a condition holds, else the first."""
+    """Multiply two factors if a condition holds, else return the first."""
     return first * xp.where(condition > 0.0, second, 1.0)
 
 
 def one_if(xp: Any, condition: Array, factor: Array) -> Array:
-    """One where a condition holds, else the factor."""
+    """Return 1 if a condition holds, else the factor."""
     return xp.where(condition > 0.0, 1.0, factor)
 
 
 def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
-    """The factor for active leaves, one for the others."""
+    """Return the factor for active leaves and 1 for the others."""
     return xp.where(xp.mask(active), factor, 1.0)
 
 
 def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
-    """One number of a vector, or some of them; a 0-d factor serves every leaf."""
+    """Select one or more numbers of a vector; a 0-d factor applies to every leaf."""
     return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
 
 
 def stack(xp: Any, *numbers: Array) -> Array:
-    """A vector of 0-d numbers."""
+    """Stack 0-d numbers into a vector."""
     return xp.stack(numbers)
 
 
 def inverse(xp: Any, norm: Array) -> Array:
-    """1 / n; 1 for a norm of zero, NaN for one that is not finite."""
+    """Return 1 / n; 1 for a zero norm, NaN for a nonfinite one."""
     return xp.where(xp.isfinite(norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
 
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
-    """Norms as root mean squares, from the numbers of elements."""
+    """Convert norms to root mean squares with element counts."""
     still = xp.stop_gradient(norms)
-    nothing = xp.where(xp.isfinite(still), still - still, 0.0)  # so that the root has the norms' precision
+    nothing = xp.where(xp.isfinite(still), still - still, 0.0)  # gives the root the norms' precision
     return norms / xp.sqrt(xp.stack(counts) + nothing)
 
 
 def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
-    """Norms as average norms, from the numbers of elements."""
+    """Convert norms to average norms with element counts."""
     return norms / xp.stack(counts)
 
 
 def quotient(xp: Any, dividend: Array, divisor: Array) -> Array:
-    """A quotient."""
+    """Divide."""
     return dividend / divisor
 
 
 def is_finite(xp: Any, x: Array) -> Array:
-    """Whether a number is neither NaN nor infinite."""
+    """Whether a number is finite."""
     return xp.isfinite(x)
 
 
@@ -177,15 +175,15 @@ def is_zero(xp: Any, x: Array) -> Array:
 
 
 def wide(xp: Any, x: Array) -> Array:
-    """A number of more than float64's precision and range."""
+    """Return a number with more than float64's precision and range."""
     return xp.extended(x)
 
 
 def same(xp: Any, x: Array) -> Array:
-    """An element as it is."""
+    """Return an element unchanged."""
     return x
 
 
 def ended(xp: Any, x: Array, *, end: float) -> Array:
-    """An element that is infinite from a number on."""
+    """Return an element, infinite from `end` on."""
     return xp.where(xp.abs(x) < end, x, x * _INF)

@@ -1,9 +1,9 @@
-"""The one norm: sums over the axes that are there, in float64, and in pairs of float64 numbers for 64-bit leaves.
+"""The shared norm: sums over existing axes, in float64, or in float64 pairs for 64-bit leaves.
 
-A float32 number squared fits float64 without loss of range, so the 2-norm of narrow leaves is one sum. Other orders,
-64-bit leaves, and all leaves where there is no float64, are measured in units near the largest element. No dimension
-is merged and nothing is concatenated but the numbers found (but where there is no float64, on one device), and no value
-is looked at: a mesh adds up what lies on each device, and a compiler makes one pass.
+The square of a float32 number fits float64, so the 2-norm of narrow leaves is a plain sum. Other orders, 64-bit
+leaves, and all leaves without float64 are scaled by a unit near the largest element. No dimension is merged and no
+leaf is concatenated (except without float64, on one device), and no value is read: a mesh sums what each device has,
+and a compiler makes one pass.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gradxform.numerics.rows import sum_along
 from gradxform.numerics.sums import Axes, adder, in_units, length, root, total, total_squares
 
 _SHORT = {"float16", "bfloat16"}
-"""Dtypes whose elements have squares in float32."""
+"""Dtypes whose squares are exact in float32."""
 
 
 class _Sum(NamedTuple):
-    """The sum of powers whose root is the norm, what its rounding took, and the unit that they are measured in."""
+    """The sum of powers whose root is the norm, its rounding error, and the unit of both."""
 
     high: Array
     low: Array | float
     unit: Array | None
-    """None for one, where no element needs another."""
+    """None if the unit is 1."""
 
 
 def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: float) -> Array | Pair:
-    """The vector of the leaves' norms; a pair of vectors if a 64-bit leaf is among them.
+    """Return the leaves' norms as a vector, or as a pair of vectors if there is a 64-bit leaf.
 
-    `namespace_of` has the namespace where a leaf lies: there it is summed, and the sums go to where the first one is.
+    Each leaf is summed on its own device, given by `namespace_of`; the sums move to the device of the first leaf.
     """
     xp, spaces = namespace_of(leaves[0]), [namespace_of(leaf) for leaf in leaves]
     double = any(_is_paired(xp, leaf) for leaf in leaves)
@@ -55,7 +55,7 @@ def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: fl
 
 
 def _together(xp: Any, spaces: Sequence[Any], leaves: Sequence[Array], ord: float) -> _Sum:
-    """The sums of leaves in pairs of float32: of small ones of one size together, as the rows of a matrix."""
+    """Sum leaves in float32 pairs; small leaves of equal size together, as rows of a matrix."""
     groups = alike(leaves)
     matrices = [matrix(spaces[places[0]], [leaves[i] for i in places]) for places in groups]
     sums = [_of_rows(spaces[places[0]], rows, ord) for places, rows in zip(groups, matrices, strict=True)]
@@ -70,7 +70,7 @@ def _together(xp: Any, spaces: Sequence[Any], leaves: Sequence[Array], ord: floa
 
 
 def _of_rows(xp: Any, rows: Array, ord: float) -> _Sum:
-    """The sums of rows; of a long one in pieces, each of which needs memory for copies while it is summed."""
+    """Sum rows; long ones in pieces, since a sum needs memory for copies."""
     cut = pieces(rows)
     if len(cut) == 1 or ord == math.inf:
         return _sum(xp, rows, (1,), ord)
@@ -82,7 +82,7 @@ def _of_rows(xp: Any, rows: Array, ord: float) -> _Sum:
 
 
 def norm_over(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array | Pair:
-    """Norms over some axes, which are kept as ones; a pair for a 64-bit leaf."""
+    """Return norms over some axes with keepdims; a pair for a 64-bit leaf."""
     return _rooted(xp, _sum(xp, leaf, axes, ord), ord, _is_paired(xp, leaf))
 
 
@@ -92,7 +92,7 @@ def _is_paired(xp: Any, leaf: Array) -> bool:
 
 
 def _sizes(xp: Any, leaf: Array, axes: Axes, ord: float) -> list[Array]:
-    """The largest sizes that the unit is made of: of both parts of complex numbers for the 2-norm."""
+    """Return the largest absolute values, which determine the unit; for complex 2-norms, of both parts."""
     still = xp.stop_gradient(leaf)
     if ord == 2:
         return [xp.max_over(xp.abs(part), axes) for part in _parts(xp, still)]
@@ -100,7 +100,7 @@ def _sizes(xp: Any, leaf: Array, axes: Axes, ord: float) -> list[Array]:
 
 
 def _sum(xp: Any, leaf: Array, axes: Axes, ord: float, sizes: list[Array] | None = None) -> _Sum:
-    """The sum of powers; of a piece of what has larger sizes than its own, if they are given."""
+    """Sum powers. `sizes`: the largest absolute values of the whole, if the leaf is a piece."""
     double, add = _is_paired(xp, leaf), adder(xp, axes)
     if ord == 2:
         parts = _parts(xp, leaf)
@@ -131,7 +131,7 @@ def _sum(xp: Any, leaf: Array, axes: Axes, ord: float, sizes: list[Array] | None
 
 
 def _or_infinite(xp: Any, high: Array, sizes: Sequence[Array]) -> Array:
-    """A sum, infinite or NaN where a size is: of infinity, products of halves in pairs of float32 make NaN."""
+    """Make a sum infinite or NaN if a size is; float32 pairs alone would give NaN for infinity."""
     if base(xp) is FLOAT64:
         return high
     known = functools.reduce(operator.add, sizes)
@@ -139,7 +139,7 @@ def _or_infinite(xp: Any, high: Array, sizes: Sequence[Array]) -> Array:
 
 
 def _largest(xp: Any, leaf: Array, axes: Axes) -> Array:
-    """The largest size, found in the leaf's own dtype where it is real: a compiler keeps no copy in a wider one."""
+    """Return the largest absolute value, in the leaf's dtype if real, so that a compiler keeps no wider copy."""
     if not is_complex(leaf):
         return xp.float64(xp.max_over(xp.abs(leaf), axes))
     size = sizes_of(xp, leaf)
@@ -147,7 +147,7 @@ def _largest(xp: Any, leaf: Array, axes: Axes) -> Array:
 
 
 def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
-    """The norms from the sums."""
+    """Compute the norms from the sums."""
     high = sums.high
     if not double:
         norm = high if ord in (1, math.inf) else safe_root(xp, high, ord)
@@ -163,19 +163,19 @@ def _rooted(xp: Any, sums: _Sum, ord: float, double: bool) -> Array | Pair:
 
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
-    """A root, zero and its derivative where the total is zero."""
+    """Return a root; zero, with derivative zero, if the total is zero."""
     zero = equal(total, 0.0)
     safe = xp.where(zero, 1.0, total)
     if ord == 2:
         return xp.where(zero, total, xp.sqrt(safe))
     root = safe ** (1.0 / ord)
     near, right = xp.stop_gradient(root), xp.stop_gradient(safe)
-    rest = near * (right / near**ord - 1.0) / ord  # one step of Newton's: the exponent is a rounded number
+    rest = near * (right / near**ord - 1.0) / ord  # one Newton step, since 1 / ord is rounded
     return xp.where(zero, total, root + xp.where(xp.isfinite(rest), rest, 0.0))
 
 
 def _root_of_pair(xp: Any, total: Pair, ord: float) -> Pair:
-    """A root of any order: of pairs of float64, in float64."""
+    """Return a root of any order; for float64 pairs in float64."""
     if base(xp) is FLOAT64:
         rooted = safe_root(xp, total.high, ord)
         return Pair(rooted, xp.zeros_like(rooted))
@@ -184,11 +184,11 @@ def _root_of_pair(xp: Any, total: Pair, ord: float) -> Pair:
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array | Number:
-    """The absolute values of a leaf's elements in the base format; of complex ones, in pairs if that is float32."""
+    """Return the absolute values of a leaf in the base format; of complex leaves in pairs if it is float32."""
     parts = _parts(xp, leaf)
     if len(parts) == 1:
         return xp.abs(parts[0])
-    infinite = (xp.abs(parts[0]) >= math.inf) | (xp.abs(parts[1]) >= math.inf)  # beside NaN too, as in C
+    infinite = (xp.abs(parts[0]) >= math.inf) | (xp.abs(parts[1]) >= math.inf)  # even if the other part is NaN, as in C
     if not _is_paired(xp, leaf):
         return xp.where(infinite, math.inf, safe_root(xp, parts[0] * parts[0] + parts[1] * parts[1], 2))
     unit = _unit(xp, _larger(xp, *(xp.abs(xp.stop_gradient(part)) for part in parts)))
@@ -201,7 +201,7 @@ def sizes_of(xp: Any, leaf: Array) -> Array | Number:
 
 
 def _unit(xp: Any, largest: Array) -> Array:
-    """A power of two near the largest size, whose inverse is a normal number: XLA may multiply by it, and flushes."""
+    """Return a power of two near the largest size. Its inverse is normal: XLA may multiply by it, and flushes."""
     return _within(xp, xp.power_of_two(largest))
 
 
@@ -216,11 +216,11 @@ def _is_size(xp: Any, largest: Array) -> Array:
 
 
 def _larger(xp: Any, one: Array, other: Array) -> Array:
-    """The larger of two, or NaN if the first is; what is made of the second's NaN does not matter to a unit."""
+    """Return the larger of two, or NaN if the first is NaN; NaN in the second does not matter to a unit."""
     return xp.where(other > one, other, one)
 
 
 def _parts(xp: Any, leaf: Array) -> list[Array]:
-    """The real and imaginary parts in the base format."""
+    """Return the real and imaginary parts in the base format."""
     parts: list[Callable[[Array], Array]] = [xp.real, xp.imag]
     return [xp.float64(part(leaf)) for part in parts] if is_complex(leaf) else [xp.float64(leaf)]

@@ -1,6 +1,6 @@
-"""Small leaves as the rows of matrices, so that a device has few operations however many leaves there are.
+"""Pack small leaves into matrices, so the number of operations does not grow with the number of leaves.
 
-Only for one device: a mesh would gather what is put together.
+Only for one device: on a mesh, packing would gather.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from gradxform.numerics import Array, dtype_name
 
 PART = 1 << 20
-"""The most elements that are summed at a time: formulas make some ten copies of them."""
+"""Most elements summed at a time; formulas make about ten copies."""
 
 
 def alike(leaves: Sequence[Array]) -> list[list[int]]:
-    """The positions of leaves that make one matrix each: of one size, dtype and device, and small."""
+    """Group the positions of small leaves with equal size, dtype and device."""
     found: list[list[int]] = []
     latest: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
@@ -31,14 +31,14 @@ def alike(leaves: Sequence[Array]) -> list[list[int]]:
 
 
 def matrix(xp: Any, leaves: Sequence[Array]) -> Array:
-    """Leaves of one size as the rows of a matrix; one leaf lies where it did."""
+    """Stack leaves of equal size into a matrix; a single leaf is not copied."""
     if len(leaves) == 1:
         return xp.reshape(leaves[0], (1, -1))
     return xp.stack([xp.reshape(leaf, (-1,)) for leaf in leaves])
 
 
 def pieces(rows: Array) -> list[Array]:
-    """A matrix; one that is too long, cut along its rows."""
+    """Split a matrix with long rows into pieces."""
     length = rows.shape[1]
     if rows.shape[0] * length <= PART:
         return [rows]
@@ -46,7 +46,7 @@ def pieces(rows: Array) -> list[Array]:
 
 
 def vector(xp: Any, columns: Sequence[Array], groups: Sequence[Sequence[int]]) -> Array:
-    """The numbers of matrices, one a row, in the order of the leaves."""
+    """Arrange the numbers of the matrices' rows in the order of the leaves."""
     joined = xp.reshape(columns[0], (-1,))
     if len(columns) > 1:
         joined = xp.concat([xp.reshape(column, (-1,)) for column in columns])

@@ -1,8 +1,7 @@
-"""Random numbers from a counter: Threefry-2x32 with 20 rounds, in operations on int32 that every framework has.
+"""Counter-based random numbers: Threefry-2x32 with 20 rounds, in int32 operations that every framework has.
 
-Words are int32 numbers that stand for the unsigned ones of the same bits; sums wrap. The bits are those of JAX's
-default generator: `bits` of a key and a shape is `jax.random.bits`, and a block of a key and a number is
-`jax.random.fold_in`.
+Words are int32 with the bits of uint32; sums wrap around. The bits equal JAX's default generator: `bits` of a key and
+a shape is `jax.random.bits`, and a block of a key and a number is `jax.random.fold_in`.
 
 Source: Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.
 """
@@ -19,13 +18,13 @@ _PARITY = 0x1BD11BDA
 
 
 def block(xp: Any, key0: Any, key1: Any, count0: Array, count1: Array) -> tuple[Array, Array]:
-    """Two words from a key and a counter of two words each; the key's may be Python ints."""
+    """Return two words from a key and a counter of two words each; the key may be Python ints."""
     keys = tuple(map(_signed, (key0, key1, key0 ^ key1 ^ _PARITY)))
     x, y = count0 + keys[0], count1 + keys[1]
     for group in range(5):
         for places in _ROTATIONS[group % 2]:
             x = xp.materialize(x + y)
-            # The shift to the right keeps the sign, which is cut off.
+            # The right shift keeps the sign; the mask removes it.
             y = xp.materialize((xp.shift_left(y, places) | (xp.shift_right(y, 32 - places) & ((1 << places) - 1))) ^ x)
         x = x + keys[(group + 1) % 3]
         y = y + keys[(group + 2) % 3] + (group + 1)
@@ -37,14 +36,14 @@ def _signed(word: Any) -> Any:
 
 
 def bits(xp: Any, key: tuple[Any, Any], numbers: Array) -> tuple[Array, Array]:
-    """Two words for each number of an int64 array, or of an int32 one, whose upper words are zero."""
+    """Return two words for each number of an int64 or int32 array."""
     if dtype_name(numbers) == "int32":
         return block(xp, *key, xp.zeros_like(numbers), numbers)
     return block(xp, *key, xp.int32(xp.floor(xp.float64(numbers) / 2.0**32)), xp.int32(numbers))
 
 
 def normal(xp: Any, key: tuple[Any, Any], numbers: Array) -> Array:
-    """A normal number for each number of an array of integers, in float64 or in pairs of float32."""
+    """Return a normal random number for each integer of an array, in float64 or float32 pairs."""
     first, second = bits(getattr(xp, "xp", xp), key, numbers)
     radius = xp.sqrt(-2.0 * xp.log((_unsigned(xp, first) + 0.5) / 2.0**32))
     return radius * _cosine(xp, xp.float64(second) / 2.0**32)
@@ -56,7 +55,7 @@ def _unsigned(xp: Any, x: Array) -> Array:
 
 
 def _cosine(xp: Any, turns: Array) -> Array:
-    """The cosine of an angle between -1/2 and 1/2 turns, right to the last bits near its zeros too."""
+    """Return the cosine of an angle between -1/2 and 1/2 turns, accurate near its zeros too."""
     quarters = xp.floor(4.0 * turns + 0.5)
     angle = (2.0 * math.pi) * (turns - quarters / 4.0)
     sine, cosine = xp.sin(angle), xp.cos(angle)

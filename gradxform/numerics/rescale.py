@@ -1,4 +1,4 @@
-"""One leaf times, by or between numbers: computed in the base format, and rounded to the leaf's dtype once."""
+"""Multiply, divide or clip one leaf in the base format; round to the leaf's dtype once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gradxform.numerics.formulas import equal, is_nan
 
 
 def times(xp: Any, leaf: Array, factor: Array) -> Array:
-    """A leaf times a factor of the base format that broadcasts; where the factor is one, the leaf's own bits."""
+    """Multiply a leaf by a broadcasting factor; bit-identical where the factor is one."""
     product = by_parts(xp, lambda part: xp.cast(xp.float64(part) * factor, dtype_name(part)), leaf)
     return xp.where(equal(factor, 1.0), leaf, product)
 
 
 def parts_of(spaces: Sequence[Any], factors: Sequence[Any]) -> list[tuple[Array, ...]]:
-    """For each leaf whether its factor is one, and the parts of it; from vectors, or from 0-d numbers for all."""
+    """Return, for each leaf, whether its factor is one, and the parts of the factor."""
     vectors = [spaces[0].float64(factor) for factor in factors]
     vectors = [functools.reduce(operator.and_, [equal(vector, 1.0) for vector in vectors]), *vectors]
     return [
@@ -29,7 +29,7 @@ def parts_of(spaces: Sequence[Any], factors: Sequence[Any]) -> list[tuple[Array,
 
 
 def times_parts(xp: Any, leaf: Array, one: Array, *parts: Array) -> Array:
-    """A leaf times the parts of its factor, rounded once; where the factor is one, the leaf's own bits."""
+    """Multiply a leaf by the parts of its factor; round once; bit-identical where the factor is one."""
 
     def product(x: Array) -> Array:
         return xp.cast(functools.reduce(operator.mul, parts, xp.float64(x)), dtype_name(x))
@@ -38,7 +38,7 @@ def times_parts(xp: Any, leaf: Array, one: Array, *parts: Array) -> Array:
 
 
 def by_number(xp: Any, leaf: Array, factor: float) -> Array:
-    """A leaf times a Python number, in as many steps as the base format needs to hold its size."""
+    """Multiply a leaf by a Python number, in as many steps as the base format's range requires."""
     step = math.ldexp(1.0, 100 if abs(factor) > 1.0 else -100)
     while base(xp) is not FLOAT64 and is_extreme(factor) and math.isfinite(factor):
         leaf, factor = times(xp, leaf, xp.float64(step)), factor / step
@@ -49,22 +49,22 @@ def by_number(xp: Any, leaf: Array, factor: float) -> Array:
 
 
 def is_extreme(factor: float) -> bool:
-    """Whether float32 does not hold a known factor to its last bit: the product is then computed in float64."""
+    """Whether a known factor is inexact in float32; the product is then computed in float64."""
     return 0 < abs(factor) < 2.0**-126 or abs(factor) > 2.0**127
 
 
 def quotient(xp: Any, leaf: Array, divisor: Array) -> Array:
-    """A leaf by a number, or an array that broadcasts, in the leaf's own dtype."""
+    """Divide a leaf by a number or a broadcasting array, in the leaf's dtype."""
     return by_parts(xp, lambda part: part / xp.cast(divisor, dtype_name(part)), leaf)
 
 
 def in_single(xp: Any, leaf: Array) -> Array:
-    """A leaf of half precision in float32; others as they are."""
+    """Convert a half-precision leaf to float32; return others unchanged."""
     return xp.cast(leaf, "float32") if dtype_name(leaf) in ("float16", "bfloat16") else leaf
 
 
 def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | None) -> Array:
-    """A leaf between two float64 bounds as a dtype has them; NaN stays, and a bound that is NaN makes all NaN."""
+    """Clip a leaf to two float64 bounds, rounded to a dtype; NaN stays, and a NaN bound makes all elements NaN."""
     for bound, sign in ((low, 1.0), (high, -1.0)):
         if bound is not None:
             own = xp.cast(xp.cast(bound, dtype), dtype_name(leaf))
@@ -74,7 +74,7 @@ def between(xp: Any, leaf: Array, dtype: str, low: Array | None, high: Array | N
 
 
 def by_parts(xp: Any, function: Callable[..., Array], *arrays: Array) -> Array:
-    """A function of real and imaginary parts: a real factor must not make a NaN of infinity times zero."""
+    """Apply a function to real and imaginary parts, so that infinity times zero does not give NaN."""
     if not is_complex(arrays[0]):
         return function(*arrays)
     return xp.complex(function(*map(xp.real, arrays)), function(*map(xp.imag, arrays)))

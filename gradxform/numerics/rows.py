@@ -1,8 +1,7 @@
-"""Sums of pairs of float32 numbers, right to 2^-31 of the sum of their sizes in whatever order a device adds.
+"""Sums of float32 pairs with error below 2^-31 of the sum of absolute values, in any order of addition.
 
-A row of at most `Format.row` numbers is cut twice: multiples of a bit near the last digit of the sum, multiples of a
-bit further down, and what is left. The first two add up without rounding; the last is too small for its rounding to
-matter. Longer axes are rows of rows.
+A row of at most `Format.row` numbers is split at two common bits. The two upper parts sum exactly. The lowest part
+is so small that its rounding does not matter. Longer axes become rows of rows.
 
 Source: Rump, Ogita and Oishi, Accurate floating-point summation, 2008.
 """
@@ -16,13 +15,13 @@ from gradxform.numerics.double_double import Number, Pair, is_nothing, two_sum
 from gradxform.numerics.formats import base
 
 _FINER = 2.0**-10
-"""The second cut's bit in units of the first's: what the first one leaves of 2^12 numbers adds up below 2^-12 of it."""
+"""The second bit relative to the first: the remainders of 2^12 numbers sum below 2^-12 of it."""
 _TRIES = 64
-"""How many row lengths are tried for one that divides an axis."""
+"""How many row lengths to try for one that divides an axis."""
 
 
 def sum_along(values: Number, axis: int) -> Number:
-    """The sum over an axis, kept as one; infinite or NaN where float32's is."""
+    """Sum over an axis with keepdims; infinite or NaN where the float32 sum is."""
     shape, most = tuple(values.shape), base(values.xp).row
     axis %= len(shape)
     if most is None or shape[axis] <= most:
@@ -38,9 +37,9 @@ def sum_along(values: Number, axis: int) -> Number:
 
 
 def square(xp: Any, x: Array, short: bool) -> Number:
-    """The squares of numbers in a unit near the largest; of short ones, with half of float32's digits, they are exact.
+    """Square numbers scaled to near the largest; exact for short numbers, with half of float32's digits.
 
-    All products are of halves of digits: a compiler that fuses multiplication and addition changes nothing.
+    All products use half-length numbers, so a fused multiply-add changes nothing.
     """
     if short:
         return Number(xp, x * x)
@@ -58,14 +57,14 @@ def _of_row(values: Number, axis: int) -> Number:
     upper = (whole + grid) - grid
     finer, rest = grid * _FINER, whole - upper
     middle = (rest + finer) - finer
-    last = (high - upper) - middle  # of which derivatives are taken
+    last = (high - upper) - middle  # carries the derivatives
     last = last if is_nothing(values.low) else last + values.low
     lower = xp.sum_over(middle, (axis,)) + xp.sum_over(last, (axis,))
     return Number(xp, *finite(xp, plain, xp.sum_over(upper, (axis,)), lower)[:2])
 
 
 def _length(count: int, most: int) -> int:
-    """The length of rows: one that divides the axis if it is easily found, else the longest."""
+    """Return the row length: a divisor of the axis if easily found, else the maximum."""
     least = -(-count // most)
     return next((count // rows for rows in range(least, least + _TRIES) if count % rows == 0), most)
 
@@ -80,7 +79,7 @@ def _reshaped(values: Number, shape: tuple[int, ...]) -> Number:
 
 
 def finite(xp: Any, plain: Array, upper: Array, lower: Array) -> Pair:
-    """The sum of two parts as a pair; the plain sum where a part has left the range of the base format."""
+    """Add two parts as a pair; the plain sum where a part overflows the base format."""
     high, low = two_sum(upper, lower)
     sound = xp.isfinite(high)
     return Pair(xp.where(sound, high, plain), xp.where(sound, low, 0.0))

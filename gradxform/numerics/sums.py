@@ -1,11 +1,10 @@
-"""Sums, roots and absolute values in twice the precision of the base format.
+"""Sums, roots and absolute values in twice the precision of the base format (error-free extraction).
 
-Numbers are cut at one place, near the last digit of their sum: the upper parts add up without rounding, and the lower
-parts are so small that their rounding does not matter. That holds for 2^26 numbers of
-float64 and more; for float32 see `rows.py`.
+Split every summand at a common bit near the last digit of the sum. The high parts then sum exactly, and rounding of
+the low parts does not matter. This holds for at least 2^26 numbers of float64; for float32 see `rows.py`.
 
-Source: Dekker, A floating-point technique for extending the available precision, 1971. Products are taken of halves
-short enough to be exact, so that a compiler that fuses multiplication and addition changes nothing.
+Source: Dekker, A floating-point technique for extending the available precision, 1971. Products use halves short
+enough to be exact, so a fused multiply-add changes nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from gradxform.numerics.rows import finite, square, sum_along
 from gradxform.numerics.widening import wide
 
 Axes = tuple[int, ...] | None
-"""Axes that are summed over and kept as ones; None for all, of which none is kept."""
+"""Axes to sum over with keepdims; None for all axes without keepdims."""
 Adder = Callable[[Any], Any]
-"""Sums an array over axes; of float32, a number in pairs as well."""
+"""Sums an array over axes; for float32 also a number in pairs."""
 
 
 def sum_over(xp: Any, leaf: Array, axes: tuple[int, ...], weights: Any) -> Array | Pair:
-    """The sums of a real leaf, times weights that broadcast, over some axes, kept as ones; pairs for float64 leaves."""
+    """Sum a real leaf times broadcasting weights over some axes with keepdims; pairs for float64 leaves."""
     add, numbers = adder(xp, axes), xp.float64(leaf)
     if base(xp) is not FLOAT64:
         return _in_one_unit(xp, numbers, axes, weights)
@@ -41,19 +40,19 @@ def sum_over(xp: Any, leaf: Array, axes: tuple[int, ...], weights: Any) -> Array
 
 
 def _in_one_unit(xp: Any, numbers: Array, axes: tuple[int, ...], weights: Any) -> Pair:
-    """The sums of numbers of any size, and of their products: each summand in the unit of the largest."""
+    """Sum numbers of any size, or their products, in the unit of the largest summand."""
     space = Space(xp)
     terms = space.number(numbers)
     if weights is not None:
         terms = terms * space.number(wide(xp, weights))
-    far = 2.0**12  # no exponent is as low: of no numbers, the largest is zero
+    far = 2.0**12  # lower than any exponent; without numbers the maximum is zero
     unit = xp.max_over(terms.exponent + far, axes) - far
     found = Ranged(xp, adder(xp, axes)(terms.at(unit)), unit)
     return Pair(found.high, found.pair.rest, found.exponent)
 
 
 def adder(xp: Any, axes: Axes) -> Adder:
-    """What sums an array over axes; and of float32 a number of any signs, in pairs."""
+    """Return a function that sums an array over axes; for float32 also numbers in pairs."""
 
     def add(values: Any) -> Any:
         if not isinstance(values, Number):
@@ -66,12 +65,12 @@ def adder(xp: Any, axes: Axes) -> Adder:
 
 
 def total(xp: Any, values: Array | Number, add: Adder) -> Pair:
-    """The sum of numbers that are not negative, and what is lost when it is rounded; `add` sums, and keeps the axes."""
+    """Sum nonnegative numbers with `add`; return the rounded sum and its rounding error."""
     return _total(xp, values, add, signed=False)
 
 
 def total_signed(xp: Any, values: Array | Number, add: Adder) -> Pair:
-    """The same for numbers of both signs, which are cut near the last digit of the sum of their sizes."""
+    """Sum numbers of both signs, split near the last digit of the sum of absolute values."""
     return _total(xp, values, add, signed=True)
 
 
@@ -84,7 +83,7 @@ def _total(xp: Any, values: Array | Number, add: Adder, signed: bool) -> Pair:
 
 
 def total_products(xp: Any, first: Array, second: Array | Pair, add: Adder) -> Pair:
-    """The sum of products of float64 numbers, of which those of the upper halves of their digits are exact."""
+    """Sum products of float64 numbers; products of upper halves are exact."""
     if isinstance(second, Pair):
         second = in_range(xp, second)
         found = total_products(xp, first, second.high, add)
@@ -95,10 +94,10 @@ def total_products(xp: Any, first: Array, second: Array | Pair, add: Adder) -> P
 
 
 def total_squares(xp: Any, parts: Sequence[Array], add: Adder, short: bool = False) -> Pair:
-    """The sum of the squares of numbers, and what is lost when it is rounded; short numbers have half of the digits.
+    """Sum squares; return the rounded sum and its rounding error. Short numbers have half of the digits.
 
-    The squares that are cut are those of halves of the numbers' digits, which are exact: a compiler that fuses
-    multiplication and addition in one place and not in another changes nothing.
+    Only exact squares of half-length numbers are split, so a fused multiply-add in one place and not in another changes
+    nothing.
     """
     if base(xp).row is None:
         heads = [xp.high_half(part) for part in parts]
@@ -114,14 +113,14 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Adder, short: bool = Fal
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:
-    """The square root of numbers or pairs, zero and its derivative where they are zero."""
+    """Return the square root of numbers or pairs; zero, with derivative zero, at zero."""
     exact = Exact(xp)
     found = exact.root(exact.number(squares))
     return Pair(found.high, found.rest)
 
 
 def in_units(xp: Any, found: Pair, unit: Array, exact: bool = True) -> Pair:
-    """A pair times positive numbers: exactly for powers of two, and in float64 rounded as a product is."""
+    """Multiply a pair by positive numbers; exact for powers of two."""
     space = Space(xp)
     by = space.number(unit)
     if exact or base(xp) is FLOAT64:
@@ -132,9 +131,9 @@ def in_units(xp: Any, found: Pair, unit: Array, exact: bool = True) -> Pair:
 
 
 def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
-    """The absolute values of complex numbers, rounded once, from plain ones that may be a little off.
+    """Return the absolute values of complex numbers, rounded once, from slightly inaccurate plain ones.
 
-    The unit is a power of two near each plain value, so that no square is lost; derivatives are those of plain ones.
+    The unit is a power of two near each plain value, so no square is lost. Derivatives come from the plain values.
     """
     exact = Exact(xp)
     real, imag = (exact.number(xp.stop_gradient(part) / unit) for part in parts)
@@ -144,9 +143,8 @@ def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
 
 
 def _cut(values: Number, add: Adder, signed: bool) -> Pair:
-    # The parts are those of halves of digits, which bits decide: a compiler may compute the values twice, as a product
-    # that is rounded, and fused with the sum after it, and the upper part must be the same both times. Of float32 all
-    # products are exact.
+    # A compiler may compute the values twice, rounded and fused with the sum after it. Splitting bits gives the same
+    # upper part both times. Products of float32 are exact.
     xp, high = values.xp, values.high
     plain = add(high)
     grid = xp.stop_gradient(4.0 * (add(xp.abs(high)) if signed else plain))

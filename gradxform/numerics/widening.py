@@ -1,4 +1,4 @@
-"""Numbers and arrays of any dtype in the base format of a namespace."""
+"""Convert numbers and arrays of any dtype to the base format of a namespace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradxform.numerics.formats import FLOAT64, base
 
 
 def wide(xp: Any, operand: Any) -> Any:
-    """A number or an array in the base format; a pair as it is, and what float32 cannot hold, as a pair."""
+    """Convert a number or an array to the base format; to a pair if float32 cannot represent it; keep pairs."""
     form = base(xp)
     if isinstance(operand, Pair) or form is FLOAT64:
         return operand if isinstance(operand, Pair) else xp.float64(operand)
@@ -31,7 +31,7 @@ def wide(xp: Any, operand: Any) -> Any:
 
 
 def constant(xp: Any, operand: Any) -> Any:
-    """The same of an operand beside elements; Python numbers stay: formulas in float32 need all of their digits."""
+    """Convert an operand of elements; Python numbers stay, since float32 formulas need all of their digits."""
     if base(xp) is not FLOAT64 and isinstance(operand, (int, float)):
         return float(operand)
     return wide(xp, operand)

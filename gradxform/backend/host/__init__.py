@@ -1,1 +1,1 @@
-"""What NumPy can read, computed by NumPy: arrays in the memory of the host."""
+"""NumPy kernels for arrays in host memory."""

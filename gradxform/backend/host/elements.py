@@ -1,7 +1,7 @@
-"""Formulas of elements on NumPy arrays: a block that fits the cache at a time, rounded once.
+"""Elementwise formulas on NumPy arrays, in blocks that fit the cache, rounded once.
 
-For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without a copy. Elements are computed in
-float64, and those of float64 arrays in pairs, as in every framework; complex ones by their parts.
+For NumPy, and for frameworks whose CPU arrays NumPy can read without a copy. Elements are computed in float64, float64
+elements in pairs, as in every framework; complex elements by their parts.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _WIDE = ("float64", "complex128")
 
 
 class Block(Portable):
-    """NumPy's functions, and the numbers of the elements at work."""
+    """NumPy's functions, and the indices of the current elements."""
 
     def __init__(self, start: int = 0) -> None:
         self.start = start
 
     def iota(self, x: Any) -> Any:
-        """The number of each element, counted over its array in C order."""
+        """The index of each element in C order."""
         return np.arange(self.start, self.start + x.size).reshape(x.shape)
 
 
@@ -38,9 +38,9 @@ def elementwise(
     factor: Any,
     static: dict[str, Any],
 ) -> Any:
-    """The formula of the elements of arrays: the first has the shape of the result, the others broadcast to it.
+    """Apply an elementwise formula; the first array has the shape of the result, the others broadcast.
 
-    The result has the dtype that the first array's sums are kept in.
+    The result has the dtype of the first array's sums.
     """
     leaf, double = column[0], column[0].dtype.name in _WIDE
     with np.errstate(all="ignore"):
@@ -58,7 +58,7 @@ def elementwise(
 
 
 def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
-    """The formula of real arrays in float64; in blocks where all are of one shape."""
+    """Apply a formula to real arrays in float64; in blocks if all have one shape."""
     leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
     if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
@@ -72,7 +72,7 @@ def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
 
 
 def _wide(part: Any) -> Any:
-    """Elements in float64; of longdouble as pairs."""
+    """Convert elements to float64; longdouble to pairs."""
     if isinstance(part, Pair):
         return part
     array = np.asarray(part)

@@ -1,7 +1,7 @@
-"""NumPy's longdouble numbers as pairs of float64 ones, and back.
+"""Convert between NumPy's longdouble and pairs of float64.
 
-On x86-64, but for Windows, a longdouble has more precision and range than float64, and is ten times as fast as a pair.
-Elsewhere it is float64 itself, or computed in software: there pairs are what NumPy's arrays get, too.
+On x86-64 except Windows, longdouble has more precision and range than float64, and is ten times as fast as a pair.
+Elsewhere it is float64 or emulated in software, and NumPy arrays use pairs too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDER = np.finfo(np.longdouble).nmant == 63
 
 
 def pair(value: Any) -> Any:
-    """A number or an array of NumPy's longdouble as a pair; others as they are."""
+    """Convert NumPy's longdouble numbers to pairs; return others unchanged."""
     if getattr(value, "dtype", None) != np.longdouble or value.dtype == np.float64:
         return value
     exponent = np.where(np.isfinite(value), np.rint(np.frexp(value)[1] / BITS), 0.0)
@@ -29,7 +29,7 @@ def pair(value: Any) -> Any:
 
 
 def unpaired(value: Pair) -> Any:
-    """A pair of NumPy arrays as longdouble numbers."""
+    """Convert a pair of NumPy arrays to longdouble."""
     found = value.high.astype(np.longdouble) + value.low
     if value.exponent is None:
         return found

@@ -1,7 +1,7 @@
-"""Formulas computed on the host: in NumPy's float64 vectors, or in Python floats where no vector is needed.
+"""Evaluate formulas on the host: in NumPy float64 vectors, or in Python floats for single numbers.
 
-For frameworks whose vectors of norms and factors can be read at no cost: NumPy itself, and PyTorch and TensorFlow in
-eager code on the CPU.
+For frameworks whose norms and factors can be read at no cost: NumPy, and PyTorch and TensorFlow in eager mode on the
+CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gradxform.numerics.ranged import evaluate
 
 
 class Portable(Defaults):
-    """NumPy's functions under the names that formulas use."""
+    """NumPy functions under the names that formulas use."""
 
     isfinite = staticmethod(np.isfinite)
     sqrt = staticmethod(np.sqrt)
@@ -47,85 +47,85 @@ class Portable(Defaults):
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
-        """An array in a dtype."""
+        """Convert to a dtype."""
         return np.asarray(x).astype(dtype)
 
     @staticmethod
     def complex(real: Any, imag: Any) -> Any:
-        """Complex numbers of two parts."""
+        """Combine two parts into complex numbers."""
         found = np.empty(np.shape(real), np.result_type(real.dtype, np.complex64))
         found.real, found.imag = real, imag
         return found
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
-        """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+        """Return the maximum over axes with keepdims; NaN if any is NaN; zero without elements."""
         return np.max(x, axis=axes, keepdims=axes is not None, initial=0.0)
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """The largest power of two that is no larger; one for zero and what is not finite."""
+        """Round down to a power of two; 1 for zero and nonfinite numbers."""
         return np.where((x > 0.0) & np.isfinite(x), np.ldexp(1.0, np.frexp(x)[1] - 1), 1.0)
 
     @staticmethod
     def arange(count: int) -> Any:
-        """The numbers from zero."""
+        """Return the numbers from zero."""
         return np.arange(count, dtype=np.float64)
 
     @staticmethod
     def int32(x: Any) -> Any:
-        """Whole numbers with the lower 32 bits alone."""
+        """Reduce integers to their lower 32 bits."""
         return np.asarray(x).astype(np.int64).astype(np.int32)
 
     @staticmethod
     def float64(x: Any) -> Any:
-        """A number or an array in float64."""
+        """Convert to float64."""
         return np.asarray(x).astype(np.float64)
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Elementwise choice; of a single condition without an array."""
+        """Select elementwise; a single condition needs no array."""
         return (yes if condition else no) if isinstance(condition, np.bool_) else np.where(condition, yes, no)
 
     @staticmethod
     def stop_gradient(x: Any) -> Any:
-        """NumPy has no gradients."""
+        """Return x: NumPy has no gradients."""
         return x
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+        """Round to a dtype, in float64; to narrower dtypes through float32, as in arithmetic."""
         wide = np.asarray(x, np.float64)
         near = wide if dtype == "float64" else wide.astype(np.float32)
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
     def high_half(x: Any) -> Any:
-        """The number without the lower half of its bits."""
+        """Clear the lower half of the bits."""
         return (np.asarray(x).view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
+        """Select numbers of a vector."""
         return vector[list(index) if isinstance(index, tuple) else index]
 
     @staticmethod
     def stack(numbers: Sequence[Any]) -> Any:
-        """Numbers as a vector."""
+        """Stack numbers into a vector."""
         return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
 
 
 class Namespace(Portable):
-    """The same with NumPy's longdouble, where the platform has one that is wider."""
+    """The namespace with NumPy's longdouble, if it is wider than float64."""
 
     @classmethod
     def extended(cls, x: Any) -> Any:
-        """A number with an exponent of more bits."""
+        """Convert to longdouble, which has a larger exponent range."""
         return np.asarray(x, np.longdouble)[()] if longdouble.WIDER else super().extended(x)
 
 
 class Floats:
-    """The same functions of Python floats, many times faster than 0-d arrays."""
+    """The functions for Python floats, many times faster than 0-d arrays."""
 
     isfinite = staticmethod(math.isfinite)
     sqrt = staticmethod(math.sqrt)
@@ -135,40 +135,40 @@ class Floats:
 
     @staticmethod
     def stop_gradient(x: float) -> float:
-        """A Python float has no gradient."""
+        """Return x: a Python float has no gradient."""
         return x
 
     @staticmethod
     def where(condition: bool, yes: float, no: float) -> float:
-        """One of two numbers."""
+        """Select one of two numbers."""
         return yes if condition else no
 
     @staticmethod
     def stack(numbers: Sequence[float]) -> Any:
-        """Numbers as a vector."""
+        """Stack numbers into a vector."""
         return np.array(numbers)
 
     @staticmethod
     def rounded(x: float, dtype: str) -> float:
-        """To the nearest number of a dtype; a Python float is of float64."""
+        """Round a Python float to a dtype."""
         return x if dtype == "float64" else ctypes.c_float(x).value
 
 
 def _bfloat16(near: Any) -> Any:
-    """From float32 to the nearest number of eight significant bits."""
+    """Round float32 to eight significant bits."""
     mantissa, exponent = np.frexp(near)
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
 
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-    """A formula of numbers and vectors; a Python float if the result has no axes."""
+    """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
     given = [operand if isinstance(operand, Pair) else _operand(operand) for operand in operands]
     if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
         try:
             return formula(Floats, *given)
-        except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or what floats have not
+        except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    paired = any(isinstance(operand, Pair) for operand in given)  # what a pair knows is more than longdouble holds
+    paired = any(isinstance(operand, Pair) for operand in given)  # pairs have more precision than longdouble
     with np.errstate(all="ignore"):
         given = list(map(longdouble.pair, given)) if paired else given
         result = evaluate(formula, Portable if paired else Namespace, given, static)
@@ -178,7 +178,7 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 
 def _operand(operand: Any) -> Any:
-    """Vectors as they are (longdouble where the precision of float64 is not enough), numbers as Python floats."""
+    """Keep vectors (in longdouble if float64 is not enough); convert numbers to Python floats."""
     if type(operand) is float:
         return operand
     if isinstance(operand, np.longdouble) or (isinstance(operand, np.ndarray) and operand.dtype == np.longdouble):

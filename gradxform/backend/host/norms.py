@@ -1,12 +1,11 @@
-"""Norms of NumPy arrays that are right to the last bit of float32 at any size, in one read of the memory.
+"""Norms of NumPy arrays, accurate to the last bit of float32 at any size, in one read of memory.
 
-Small arrays are put together in float64, and their squares summed by one call: a call costs more than the few numbers
-in them. A larger float32 array is seen as rows of 256: NumPy sums each row's squares in float32, where the rounding is
-small, and the rows are added in float64. The few rows that hold much of the sum are summed again in float64, so that
-one heavy row does not put its rounding into the result. If the sum left the range of float32, the array is summed again
-in float64.
+Small arrays are concatenated in float64, and one call sums their squares: a call costs more than a few numbers. A
+larger float32 array is viewed as rows of 256. NumPy sums the squares of each row in float32 with little rounding, and
+the rows are added in float64. The few rows that dominate the sum are summed again in float64, to remove their
+rounding from the result. If the sum leaves the range of float32, the array is summed again in float64.
 
-For NumPy itself, and for frameworks whose arrays on the CPU NumPy sees without a copy.
+For NumPy, and for frameworks whose CPU arrays NumPy can read without a copy.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics import norms as kernel
 
 _SMALL = 1 << 13
-"""Arrays of no more elements are read together."""
+"""Arrays up to this size are read together."""
 _MANY = 12
-"""Fewer of them are faster read one by one."""
+"""Fewer arrays are faster one by one."""
 _ROW = 256
 _SHORT_ROW = 16
 _BLOCK = 1 << 16
-"""So many elements in float64 fit the cache."""
+"""Float64 elements that fit the cache."""
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
-"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+"""If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
 def norms(leaves: Sequence[Any], ord: float) -> Any:
-    """The arrays' norms as a vector: of float64, or of longdouble if a float64 array is among them.
+    """Return the arrays' norms as a vector: float64, or longdouble if there is a float64 array.
 
-    Where longdouble is no wider, a pair of vectors takes its place, by the algorithm of every framework.
+    If longdouble is not wider than float64, returns a pair of vectors by the shared algorithm.
     """
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
@@ -65,7 +64,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
 
 def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Places of arrays one after the other, cut where a run of arrays would not fit the cache."""
+    """Split the positions of arrays into runs that fit the cache."""
     first = total = 0
     for end, place in enumerate(places):
         total += sizes[place]
@@ -77,17 +76,17 @@ def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]
 
 
 def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
-    """The 2-norms of parts of a float64 array, which is written over; its numbers are those of a narrower dtype."""
+    """Return the 2-norms of parts of a float64 array, and overwrite it; its values come from a narrower dtype."""
     np.square(flat, out=flat)
     lengths = np.array(sizes)
     found, some = np.zeros(len(lengths)), lengths > 0
     if len(flat):
-        found[some] = np.add.reduceat(flat, (np.cumsum(lengths) - lengths)[some])  # it has no sum of nothing
+        found[some] = np.add.reduceat(flat, (np.cumsum(lengths) - lengths)[some])  # reduceat cannot sum empty parts
     return np.sqrt(found)
 
 
 def _norm(leaf: Any, ord: float) -> Any:
-    """The norm of one array: a float64 number, or longdouble for a float64 array."""
+    """Return the norm of one array: float64, or longdouble for a float64 array."""
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
@@ -111,7 +110,7 @@ def _norm_by_rows(flat: Any) -> float:
 
 
 def _again(rows: Any, sums: Any, total: float) -> float:
-    """The sum of the squares of rows whose own sums, or one of them, are not right enough."""
+    """Sum the squares of rows again whose own sums are too inaccurate."""
     if math.isnan(total):
         return total
     if not rows.size * _ONLY_ROUNDING_LOST < total < math.inf:
@@ -122,7 +121,7 @@ def _again(rows: Any, sums: Any, total: float) -> float:
 
 
 def _real(leaf: Any, ord: float) -> Any:
-    """The elements in a row; those of a complex array as pairs for the 2-norm, else their absolute values."""
+    """Flatten an array; a complex one to its parts for the 2-norm, else to absolute values."""
     flat = np.asarray(leaf).ravel(order="K")
     if flat.dtype.kind != "c":
         return flat
@@ -130,7 +129,7 @@ def _real(leaf: Any, ord: float) -> Any:
 
 
 def _blocks(flat: Any) -> Iterator[Any]:
-    """The array in float64, a block that fits the cache at a time."""
+    """Yield the array in float64, in blocks that fit the cache."""
     for start in range(0, flat.size, _BLOCK):
         yield flat[start : start + _BLOCK].astype(np.float64)
 
@@ -140,7 +139,7 @@ def _dot64(block: Any) -> float:
 
 
 def _norm64(flat: Any) -> Any:
-    """The 2-norm of float64 numbers, in longdouble."""
+    """Return the 2-norm of float64 numbers in longdouble."""
     total = _squares64(flat)
     if not flat.size or flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
         return np.sqrt(total)

@@ -1,4 +1,4 @@
-"""Whether NumPy computes, or the framework: decided once, for arrays that NumPy may read where they lie."""
+"""Choose between NumPy and the framework for arrays that NumPy can read in place."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from gradxform.numerics import Array, norms, sums
 from gradxform.numerics.double_double import Pair
 
 _FEW = 1 << 13
-"""Elements, below which NumPy takes norms over axes in half the time of eager TensorFlow, a tenth for float64."""
+"""Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
 
 
 class Readable(Backend):
-    """A backend some of whose arrays lie in the memory of the host: NumPy computes on those, and nothing is copied.
+    """A backend with arrays in host memory: NumPy computes on them without a copy.
 
-    Numbers computed there are Python floats and NumPy's arrays, which the kernels take as well as the framework's own.
+    The results are Python floats and NumPy arrays, which the kernels accept like the framework's own.
     """
 
     @abc.abstractmethod
     def readable(self, arrays: Iterable[Array]) -> bool:
-        """Whether these have values that may be read: none is traced, on another device, or asked for a derivative."""
+        """Whether values may be read: none is traced, on another device, or differentiated."""
 
     @abc.abstractmethod
     def view(self, array: Array) -> Any:
-        """An array's memory as NumPy's, not to be written to; bfloat16 in float32."""
+        """View an array's memory in NumPy, read-only; bfloat16 as float32."""
 
     def taken(self, array: Any) -> Array:
-        """An array of this framework, of one of NumPy's that nobody else holds."""
+        """Wrap a NumPy array that nobody else holds."""
         return self.from_numpy(array)
 
     def elementwise(
@@ -43,7 +43,7 @@ class Readable(Backend):
         factors: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
-        """A formula of each leaf's elements."""
+        """Apply a formula to the elements of each leaf."""
         each_factor = [None] * len(columns[0]) if factors is None else factors
         given, out = None, []
         for factor, *column in zip(each_factor, *columns, strict=True):
@@ -57,7 +57,7 @@ class Readable(Backend):
         return out
 
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Any:
-        """Norms over some axes; of few elements, since the frameworks have threads for many."""
+        """Return norms over some axes; NumPy for few elements, since frameworks use threads for many."""
         count = self.count(leaf, None)
         if isinstance(count, float) and count <= _FEW and self.readable([leaf]):
             with np.errstate(all="ignore"):
@@ -65,14 +65,14 @@ class Readable(Backend):
         return super().norm_over(leaf, axes, ord)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
-        """Sums over some axes."""
+        """Return sums over some axes."""
         if self._all_readable([leaf, weights]):
             with np.errstate(all="ignore"):
                 return sums.sum_over(namespace.Namespace, self.view(leaf), axes, longdouble.pair(self._seen(weights)))
         return super().sum_over(leaf, axes, weights)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula of numbers and vectors."""
+        """Evaluate a formula of numbers and vectors."""
         if self._all_readable(operands):
             return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)

@@ -1,4 +1,4 @@
-"""Work on several arrays at once: NumPy lets other threads run while it computes, and memory is faster for two."""
+"""Work on several arrays in threads: NumPy releases the GIL, and two threads get more memory bandwidth."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 _WORTH = 1 << 20
-"""Elements below which handing work to a thread costs more than it saves."""
+"""Below so many elements, a thread costs more than it saves."""
 _MOST = 4
 _pool: ThreadPoolExecutor | None = None
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """The function of each item, in order; on several threads if there are many elements."""
+    """Map a function over items in order; on several threads if there are many elements."""
     count = _count() if len(items) > 1 and sum(sizes) >= _WORTH else 1
     if count == 1:
         return one_by_one(function, items, sizes)
@@ -40,31 +40,31 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
 
 
 def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
-    """A share at work on another thread; None if the interpreter starts none any more, at its end."""
-    try:  # in a copy of the context, which holds NumPy's error state
+    """Start a share on another thread; None if the interpreter is shutting down."""
+    try:  # copies the context, which holds NumPy's error state
         return _threads().submit(contextvars.copy_context().run, work, share)
     except RuntimeError:
         return None
 
 
 def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """The function of each item, on this thread alone."""
+    """Map a function over items on this thread."""
     return [function(item) for item in items]
 
 
 def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Positions in shares of about as many elements, the largest first."""
+    """Split positions into shares of about equal numbers of elements, the largest first."""
     shares: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     for i in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
         least = loads.index(min(loads))
         shares[least].append(i)
-        loads[least] += sizes[i] + 4096  # a call costs as much as so many elements
+        loads[least] += sizes[i] + 4096  # a call costs as much as 4096 elements
     return shares
 
 
 def _count() -> int:
-    """How many threads: one a core, and no more than the user's own limit."""
+    """Return the number of threads: one per core, up to the user's limit."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(_MOST, cores, int(wanted) if wanted.isdigit() else _MOST))
@@ -78,7 +78,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """In the child of a fork there are no threads."""
+    """Forget the threads: the child of a fork has none."""
     global _pool
     _pool = None
 
