@@ -35,7 +35,7 @@ def number(transform: str, name: str, value: Any) -> Scalar:
         shape = getattr(value, "shape", ())
         if shape is not None and getattr(shape, "rank", 0) is not None and len(shape):
             raise ValueError(
-                f"{transform}: {name} must be a number or a 0-d array, got one of shape {tuple(shape)}"
+                f"{transform}: {name} must be a number or a 0-d array, got shape {tuple(shape)}"
                 + _hint(transform, name, value)
             )
         return value
@@ -110,7 +110,7 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
     if not all(isinstance(axis, (int, np.integer)) and not isinstance(axis, bool) for axis in found):
         raise TypeError(f"{transform}: axes must be an int or a tuple of ints, got {value!r}")
     if len(set(found)) < len(found):
-        raise ValueError(f"{transform}: axes must not name one twice, got {value!r}")
+        raise ValueError(f"{transform}: axes must be distinct, got {value!r}")
     return tuple(int(axis) for axis in found)
 
 

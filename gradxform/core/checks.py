@@ -8,7 +8,7 @@ from typing import Any
 from gradxform.core.source import INEXACT, Source
 from gradxform.numerics import Array
 
-FLOATING = "a gradient has a floating-point or complex dtype; cast it, or leave it out with masked(...) or None"
+FLOATING = "gradients must be floating-point or complex; cast it, or exclude it with masked(...) or None"
 """The advice for integers and bools."""
 
 

@@ -10,7 +10,7 @@ from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
 
-STATE_ADVICE = "Start anew with tx.init(params), or hand in the tree that the state was made for"
+STATE_ADVICE = "Start again with tx.init(params), or pass the tree that the state was made for"
 """The advice for a state with different keys."""
 
 
@@ -20,7 +20,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
     Raises:
         TypeError: names the transform, the path, the dtype and the reason.
     """
-    checks.dtypes(view.source, view.chosen, REAL, f"{why}; use masked(...) to leave it out", transform)
+    checks.dtypes(view.source, view.chosen, REAL, f"{why}; use masked(...) to exclude it", transform)
 
 
 def mapped(
@@ -115,7 +115,7 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
-    found = _aligned(view, tree, f"{transform}: the parameters", "Hand in the tree that the gradients are of")
+    found = _aligned(view, tree, f"{transform}: the parameters", "Pass the parameters of these gradients")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 

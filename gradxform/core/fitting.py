@@ -110,7 +110,7 @@ def _by_paths(wanted: Sequence[str], given: Sequence[str]) -> Difference:
     for path in given:
         if path not in wanted:
             return Difference(path, "nothing", "a leaf")
-    return Difference("", "one order of leaves", "another")
+    return Difference("", "one order of leaves", "another order")
 
 
 def _kind(node: Any) -> str:
@@ -195,8 +195,8 @@ def check_gradients(view: Flat, tree: Any) -> None:
     slots, paths = view.source.slots, view.source.find_paths()
     path = next((p for p, slot in zip(paths, slots, strict=True) if isinstance(slot, kinds)), "0/1")
     raise ValueError(
-        f"there are variables among the gradients; the first is at {path!r}. They would be transformed as well. Hand "
-        "in the gradients alone: tx([gradient for gradient, _ in pairs]); or (gradient, variable) pairs to "
+        f"there are variables among the gradients; the first is at {path!r}. They would be transformed as well. "
+        "Pass the gradients only: tx([gradient for gradient, _ in pairs]); or (gradient, variable) pairs to "
         "gx.tensorflow.apply(tx, pairs), and parameters to gx.torch.apply_(tx, parameters)"
     )
 

@@ -74,7 +74,7 @@ class Flat(Measured):
         chosen = self.chosen
         if not chosen:
             return self
-        why = "only real floating-point values can be put in order; use clip_norm, or masked(...) to leave it out"
+        why = "only real floating-point values can be ordered; use clip_norm, or masked(...) to exclude it"
         checks.dtypes(self.source, chosen, REAL, why, "clip_value")
         for name, bound in (("low", low), ("high", high)):
             checks.broadcast(self.source, chosen, self.leaves, name, bound)

@@ -64,9 +64,9 @@ def _refusal(tx: Any, other: Any, call: str) -> str:
     """Explain why an object is not a transformation, and what to write instead if known."""
     found = misplaced(tx)
     if is_transformation(other):
-        return f"the arguments are the other way round; write {call}"
+        return f"the arguments are swapped; write {call}"
     if found is not None and found.kind == "optimizer":
-        return f"{kind_of(tx)} is {found.what}, and no transformation; {found.instead}"
+        return f"{kind_of(tx)} is {found.what}, not a transformation; {found.instead}"
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
         hint = "; write gx.chain(*txs)"
     elif found is not None:
@@ -75,8 +75,8 @@ def _refusal(tx: Any, other: Any, call: str) -> str:
         hint = "; gradients come later: tx(gradients)"
     else:
         hint = "; call it first" if callable(tx) else ""
-    wanted = "a transformation or an object with init and update is wanted"
-    return f"{wanted}, got {short(tx)} of type {type(tx).__name__}{hint}"
+    expected = "expected a transformation or an object with init and update"
+    return f"{expected}, got {short(tx)} of type {type(tx).__name__}{hint}"
 
 
 def name_of(tx: Any) -> str:

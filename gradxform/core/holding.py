@@ -47,16 +47,16 @@ def check(what: str, given: Any) -> None:
     if _holds(given):
         return
     if isinstance(given, GradientTransformation):
-        why = f"{given!r:.80}, a transformation itself, whose state is what init and update return"
+        why = f"{given!r:.80}, a transformation; init and update return its state"
     elif given is None:
         why = "None"
     else:
-        why = f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds none"
+        why = f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state"
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
-        why += " before it is built: call build(variables), or make a step"
+        why += " before it is built: call build(variables), or run a step"
     raise TypeError(
-        f"{what}: the state of a transformation is wanted, or what holds one (a tuple, a dict, a train state, the "
-        "handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got " + why
+        f"{what}: expected the state of a transformation, or an object that holds one (a tuple, a dict, a train state, "
+        "the handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got " + why
     )
 
 

@@ -26,6 +26,6 @@ def keeping(name: str, kind: type, rule: Rule, start: Start) -> GradientTransfor
 def not_its_own(name: str, wanted: str, state: Any) -> str:
     """The error message for the state of another transformation."""
     return (
-        f"{name}: the state must be {wanted}, which tx.init(params) of this transformation gives, and this is none: "
+        f"{name}: the state must be {wanted}, from tx.init(params) of this transformation, got "
         f"{state!r:.80} of type {type(state).__name__}"
     )

@@ -47,9 +47,9 @@ def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
         value = _value(tree, expression, names)
     except (SyntaxError, MemoryError, RecursionError) as error:
         hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
-        raise ValueError(f"parse: {expression!r:.200} is not an expression that can be read: {error}{hint}") from error
+        raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}{hint}") from error
     if not isinstance(value, GradientTransformation):
-        raise ValueError(f"parse: {expression!r} builds no transformation; write for example 'clip_norm(1.0)'")
+        raise ValueError(f"parse: {expression!r} is not a transformation; write for example 'clip_norm(1.0)'")
     return value
 
 
@@ -93,13 +93,10 @@ def _pattern(*args: Any) -> re.Pattern[str]:
         return re.compile(*args)
     except (re.error, TypeError) as error:
         shown = ", ".join(map(repr, args))
-        raise ValueError(f"parse: re.compile({shown}) is no regular expression: {error}") from error
+        raise ValueError(f"parse: re.compile({shown}) is not a regular expression: {error}") from error
 
 
-_NO_GROUPS = (
-    "an axis that is a ProcessGroup or a DeviceMesh is no expression: parse the transform inside, and write "
-    "gx.across(tx, group)"
-)
+_NO_GROUPS = "a ProcessGroup or DeviceMesh cannot be parsed: parse the inner transform, and write gx.across(tx, group)"
 _WORDS = ("inf", "-inf", "nan")
 
 
@@ -114,5 +111,5 @@ def _call(
         raise ValueError(f"parse: no transform is named {name!r}{hint}; the known ones are {known}")
     named = {keyword.arg: _value(keyword.value, expression, names) for keyword in keywords if keyword.arg is not None}
     if any(keyword.arg is None for keyword in keywords):
-        raise ValueError(f"parse: ** is not understood in {expression!r}")
+        raise ValueError(f"parse: ** is not supported in {expression!r}")
     return make(*(_value(arg, expression, names) for arg in args), **named)

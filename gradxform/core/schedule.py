@@ -53,6 +53,6 @@ def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
         if type(schedule).__module__.partition(".")[0] != "keras":
             raise
         raise TypeError(
-            f"{type(schedule).__name__} of Keras computes with Keras's backend alone; write the schedule as a function "
+            f"{type(schedule).__name__} of Keras works only with Keras's backend; write the schedule as a function "
             "of the step, such as lambda step: 0.1 * 0.99**step"
         ) from error

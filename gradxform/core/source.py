@@ -122,7 +122,7 @@ def _adopted(backend: Backend, leaf: Any, paths: Callable[[], list[str]], i: int
     try:
         return backend.adopt(leaf)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the leaf at {paths()[i]!r} is no array that {backend.name} takes: {error}") from error
+        raise TypeError(f"the leaf at {paths()[i]!r} cannot be an array of {backend.name}: {error}") from error
 
 
 def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], list[str]]) -> Array:
@@ -144,7 +144,7 @@ def _adopt(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], l
     other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
     if other is None:
         kind = type(leaf).__name__
-        raise TypeError(f"the leaf at {path!r} is {found.name}'s ({kind}), and an array of {backend.name} is wanted")
+        raise TypeError(f"the leaf at {path!r} belongs to {found.name} ({kind}); expected an array of {backend.name}")
     raise TypeError(
         f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({type(leaf).__name__}), "
         f"{paths()[other]!r} is {backend.name}'s; convert one of them"

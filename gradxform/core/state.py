@@ -234,9 +234,7 @@ def by_row(view: Flat, norm: Norm, rows: int) -> Any:
     if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # a pair has its shape in `high`
         return view.backend.compute(_one_row, norms)
     if rows != len(view.source.slots):
-        raise ValueError(
-            f"the state has norms of {rows} gradients, and there are {len(view.source.slots)}; both must be of one tree"
-        )
+        raise ValueError(f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; both must match")
     if norm.slots is not None:
         paths = view.source.find_paths()
         order = tuple(sorted(range(rows), key=paths.__getitem__))

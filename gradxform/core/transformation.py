@@ -197,7 +197,7 @@ class GradientTransformation(Base):
                 "state = tx.init(params), then updates, state = tx.update(updates, state, params)"
             )
         if updates is _NONE:
-            raise TypeError(f"{self!r} is called with gradients, and none were given: tx(gradients)")
+            raise TypeError(f"{self!r} must be called with gradients: tx(gradients)")
         return self.update(updates, None, params)[0]
 
     def __tf_tracing_type__(self, context: Any) -> Any:

@@ -737,7 +737,7 @@ def test_an_item_with_a_variable_that_is_no_pair() -> None:
 
 
 def test_a_gradient_that_tensorflow_does_not_take() -> None:
-    with pytest.raises(TypeError, match="'kernel' is no array that tensorflow takes"):
+    with pytest.raises(TypeError, match="'kernel' cannot be an array of tensorflow"):
         gx.tensorflow.apply(CLIP, [(np.array([object(), object()]), variable(name="kernel"))])
 
 

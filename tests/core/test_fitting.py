@@ -41,11 +41,11 @@ FUNCTIONS: dict[str, Two] = {
 }
 
 
-ANEW = r"\. Start anew with tx\.init\(params\), or hand in the tree that the state was made for"
+ANEW = r"\. Start again with tx\.init\(params\), or pass the tree that the state was made for"
 ADVICE = {
     **dict.fromkeys(FUNCTIONS, ANEW),
     **dict.fromkeys(("mean", "pcgrad"), r"\. Give each task the gradients of the same parameters"),
-    **dict.fromkeys(("add_decayed_weights", "clip_adaptive"), r"\. Hand in the tree that the gradients are of"),
+    **dict.fromkeys(("add_decayed_weights", "clip_adaptive"), r"\. Pass the parameters of these gradients"),
 }
 
 
@@ -211,9 +211,9 @@ def test_the_state_of_another_transformation(framework: str, name: str) -> None:
         if other == name:
             tx.update(grads, given.init(grads))
             continue
-        with pytest.raises(ValueError, match=r"the state must be .*, which tx.init"):
+        with pytest.raises(ValueError, match=r"the state must be .*, from tx.init"):
             tx.update(grads, given.init(grads))
-    with pytest.raises(ValueError, match=r"the state must be .*, which tx.init"):
+    with pytest.raises(ValueError, match=r"the state must be .*, from tx.init"):
         tx.update(grads, gx.EmptyState())
 
 

@@ -51,7 +51,7 @@ def test_in_a_handle_of_torch_and_its_optimizer() -> None:
         for holder in (handle, handle.state, optimizer, {"optimizer": optimizer}):
             assert_found(holder, due)
     handle.remove()
-    with pytest.raises(TypeError, match=r"(?s)has_updated: .* got SGD .* of type torch\.optim.*which holds none"):
+    with pytest.raises(TypeError, match=r"(?s)has_updated: .* got SGD .* of type torch\.optim.*which holds no state"):
         gx.has_updated(optimizer)
 
 
@@ -164,7 +164,7 @@ NONE: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", NONE)
 def test_what_holds_none(function: Any, name: str) -> None:
     given = NONE[name]()
-    with pytest.raises(TypeError, match=rf"{function.__name__}: the state of a transformation is wanted") as caught:
+    with pytest.raises(TypeError, match=rf"{function.__name__}: expected the state of a transformation") as caught:
         function(given)
     assert repr(given)[:40] in str(caught.value)
 
@@ -178,6 +178,6 @@ def test_plain_optimizers_hold_none(function: Any) -> None:
     stepped = torch.optim.Adam([w])
     stepped.step()
     for plain in (torch.optim.SGD([w]), stepped, keras.optimizers.SGD(), optax.adam(0.1)):
-        with pytest.raises(TypeError, match="which holds none") as caught:
+        with pytest.raises(TypeError, match="which holds no state") as caught:
             function(plain)
         assert "\n" not in str(caught.value)
