@@ -1,5 +1,7 @@
 """How the site is built: `make docs`."""
 
+import importlib.metadata
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -7,9 +9,18 @@ import gradxform
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
+
+def versions():
+    """The libraries with which the pages are built, for the footer."""
+    modules = {"PyTorch": "torch"}
+    names = ("NumPy", "JAX", "optax", "TensorFlow", "Keras", "PyTorch", "MLX")
+    found = {name: importlib.util.find_spec(modules.get(name, name.lower())) for name in names}
+    return ", ".join(f"{name} {importlib.metadata.version(modules.get(name, name))}" for name in names if found[name])
+
+
 project = "gradxform"
 author = "the gradxform authors"
-copyright = "the gradxform authors, Apache-2.0"
+copyright = f"the gradxform authors, Apache-2.0. gradxform {gradxform.__version__}. Pages built and examples run with {versions()}."
 release = version = gradxform.__version__
 extensions = [
     "myst_parser",

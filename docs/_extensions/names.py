@@ -35,7 +35,7 @@ class Names(SphinxDirective):
     def run(self):
         page = Path(self.env.doc2path(f"reference/{self.arguments[0]}"))
         self.env.note_dependency(page)
-        lines = ["| name | |", "|---|---|"]
+        lines = ["{.names}", "| name | what it does |", "|---|---|"]
         for name in ENTRY.findall(page.read_text()):
             if name not in public():
                 continue

@@ -96,7 +96,7 @@ def test_a_public_name_without_an_entry_is_an_error(tmp_path: Path) -> None:
 
 def test_every_picture_is_described_and_used(pages: dict[Path, Page]) -> None:
     texts = [path.read_text() for path in pages]
-    for picture in (ROOT / "docs/pictures").iterdir():
+    for picture in (ROOT / "docs/pictures").rglob("*.*"):
         tags = [tag for text in texts for tag in re.findall(rf"<img[^>]*{picture.name}[^>]*>", text)]
         assert tags, picture.name
         assert all(re.search(r'alt="[^"]{20,}"', tag) for tag in tags), picture.name

@@ -112,7 +112,9 @@ def test_the_readmes_example_runs() -> None:
 
 def test_the_readme_says_what_goes_wrong() -> None:
     """A float16 gradient of 300, and a float32 gradient of the size of GPT-2's embedding."""
-    assert "Clip a float16 gradient of 300 to global norm 1. TensorFlow and Keras return NaN. optax returns 0." in README
+    assert (
+        "Clip a float16 gradient of 300 to global norm 1. TensorFlow and Keras return NaN. optax returns 0." in README
+    )
     for like, wanted in (("tensorflow", "nan"), ("keras", "nan"), ("optax", "0.0")):
         pytest.importorskip(like)
         (clipped,) = peers.find("clip_global_norm", like)([np.float16([300])], 1.0)
