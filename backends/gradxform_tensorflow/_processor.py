@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,8 @@ class GradientProcessor(tf.Module):
 
     Args:
         tx: a transformation.
-        variables: all variables that gradients will come for, of known shapes; TensorFlow's or Keras's.
+        variables: all variables that gradients will come for, of known shapes; TensorFlow's or Keras's. Or a model that
+            is built: its trainable variables.
         name: the name of the module.
 
     Raises:
@@ -61,7 +62,7 @@ class GradientProcessor(tf.Module):
         The slot variables of TensorFlow's optimizers.
     """
 
-    def __init__(self, tx: GradientTransformation, variables: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, tx: GradientTransformation, variables: Any, name: str | None = None) -> None:
         """Makes the variables of the first state."""
         super().__init__(name=name)
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
@@ -215,10 +216,11 @@ def _plain_graph() -> Any:
 class _Slots:
     """The variables of a processor in the order of their paths, out of sight of what tracks a module's own."""
 
-    def __init__(self, variables: Iterable[Any]) -> None:
+    def __init__(self, variables: Any) -> None:
+        variables = getattr(variables, "trainable_variables", variables)  # of a model
         if not isinstance(variables, Iterable):
             raise TypeError(f"tensorflow.GradientProcessor: variables must be a list of them, got {variables!r:.100}")
-        given = list(variables)
+        given = list(variables.values() if isinstance(variables, Mapping) else variables)
         for i, variable in enumerate(given):
             if not hasattr(variable, "assign"):
                 raise TypeError(
@@ -233,7 +235,10 @@ class _Slots:
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
         if not self.variables:
-            raise ValueError("tensorflow.GradientProcessor: variables are wanted, got none")
+            raise ValueError(
+                "tensorflow.GradientProcessor: variables are wanted, got none; a model has some once it is built: "
+                "model.build(shape), or a first call"
+            )
         for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -63,12 +64,11 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
 
     Args:
         tx: the transformation.
-        named_parameters: ``model.named_parameters()``, a module, or parameters without names; their ``.grad`` are
-            dense, sparse COO or distributed tensors of floating or complex dtype, or None. A gradient's path is its
-            parameter's name with "/" for "."; one without a name has its number. A parameter given twice is
+        named_parameters: ``model.named_parameters()`` or a dict of them, a module, or parameters without names; their
+            ``.grad`` are dense, sparse COO or distributed tensors of floating or complex dtype, or None. A gradient's
+            path is its parameter's name with "/" for "."; one without a name has its number. A parameter given twice is
             transformed once.
         state: the state of a stateful transformation: what `gradxform.torch.init` or the last call returned.
-
         return_norm: also return the norm of the gradients before the transformation, as `clip_grad_norm_` does: a 0-d
             tensor, of order 2 or the `ord` of the first `clip_global_norm`. Gradients that are stopped do not count.
             Nothing is synchronized. A clip by norm uses the same pass over the gradients; others take one more.
@@ -82,7 +82,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         be written to, is replaced.
 
     Raises:
-        TypeError: an item that is no parameter, a stateful transformation without a state.
+        TypeError: an item that is no parameter, gradients in the place of all parameters; a stateful transformation
+            without a state.
 
     Example:
         >>> import torch
@@ -103,7 +104,14 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
             "state = gx.torch.apply_(tx, parameters, state)"
         )
+    if isinstance(state, bool):
+        raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
     named = list(_named("torch.apply_", named_parameters))
+    if named and not any(_may_have_gradient(parameter) for _, parameter in named):
+        raise TypeError(
+            "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
+            "gradients = tx(gradients) for the gradients themselves"
+        )
     new, norm_before = transformed(tx, named, state, measured=return_norm)
     if not return_norm:
         return new
@@ -238,14 +246,23 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
         given = given.named_parameters()
     if isinstance(given, torch.Tensor):
         given = [given]
+    if isinstance(given, Mapping):
+        given = list(given.items())
     if not isinstance(given, Iterable):
-        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{instead(given)}")
+        hint = "; call it" if inspect.ismethod(given) else instead(given)
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
     for i, item in enumerate(given):
         name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
         yield name, parameter
 
 
+def _may_have_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter, frozen ones among them, or has had a gradient put in place."""
+    return isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad or tensor.grad is not None
+
+
 def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}")
+    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")

@@ -15,7 +15,7 @@ from gradxform.backend.misplaced import short
 from gradxform.core import suggesting
 from gradxform.core.flat import Flat
 from gradxform.core.readings import by_expression, by_glob
-from gradxform.core.variables import FUNCTIONS, Variables, are_among, has_keras_path, is_variable
+from gradxform.core.variables import FUNCTIONS, Variables, are_among, has_keras_path, is_variable, unpaired
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
@@ -49,6 +49,7 @@ def check(transform: str, where: Where) -> Where:
     Raises:
         TypeError: what can be no `where`.
     """
+    where = unpaired(where)
     if isinstance(where, (list, tuple)) and not hasattr(where, "_fields"):
         items = [part for item in where for part in (item if isinstance(item, Variables) else [item])]
         if any(isinstance(item, (str, re.Pattern, *FUNCTIONS)) or is_variable(item) for item in items):
@@ -63,7 +64,7 @@ def _listed(transform: str, item: Any) -> Any:
     if isinstance(item, (str, re.Pattern, *FUNCTIONS)):
         return _single(transform, item)
     raise TypeError(
-        f"{transform}: a list as where holds patterns, functions and variables; {item!r:.100} of type "
+        f"{transform}: a list as where holds patterns, functions and variables; {short(item)} of type "
         f"{type(item).__name__} is none"
     )
 

@@ -75,10 +75,21 @@ def is_variable(item: Any) -> bool:
     return lookup.unwrapped(item) is not item or lookup.owner(item) is not None
 
 
+def unpaired(where: Any) -> Any:
+    """The parameters of a list of (name, parameter) pairs, or of a dict by name; any other `where` as it is."""
+    if type(where) is dict and where and all(map(is_variable, where.values())):
+        return list(where.values())
+    if type(where) not in (list, tuple) or not where:
+        return where
+    pairs = all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in where)
+    return [item[1] for item in where] if pairs and all(is_variable(item[1]) for item in where) else where
+
+
 def recorded(where: Any) -> Any:
     """Wrap the variables of a `where` in `Variables`, to store it as a hyperparameter."""
     if isinstance(where, Variables):
         return where
+    where = unpaired(where)
     if type(where) in (list, tuple):
         if where and all(map(is_variable, where)):
             return Variables(where)
