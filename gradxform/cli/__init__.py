@@ -1,4 +1,4 @@
-"""The command line: demo, parity, bench."""
+"""The command line: demo, parity, bench, report."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def demo_command(
 def parity_command(
     chain: Chain = DEFAULT_CHAIN,
     gradients: Annotated[
-        Path | None, typer.Option("--gradients", help="An .npz file with one array a gradient.")
+        Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")
     ] = None,
     frameworks: Frameworks = None,
     device: Device = None,
@@ -104,3 +104,24 @@ def bench_command(
     from gradxform.cli.bench import run as bench
 
     return bench.run(quick, _names(frameworks), _names(trees), out, Console(), device)
+
+
+@app.command("report")
+@_for_people
+def report_command(
+    chain: Annotated[
+        str | None,
+        typer.Option("--chain", help="The transforms that give a wrong number, as gradxform.parse reads them."),
+    ] = None,
+    gradients: Annotated[
+        Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")
+    ] = None,
+    frameworks: Frameworks = None,
+    device: Device = None,
+) -> int:
+    """Print what to paste into a bug report: versions, devices, the gradients, and each result's distance in ULP."""
+    from gradxform.cli import report
+
+    return report.run(
+        None if chain is None else gradxform.parse(chain), gradients, _names(frameworks), Console(), device
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
 from rich.console import Console
@@ -76,11 +76,11 @@ def places(command: str, asked: str, frameworks: Iterable[str], console: Console
             absent.append(framework)
             say(console, f"left out: {title(framework)}, {error}")
     if not found:
-        raise ValueError(f"{command}: no framework has the device {asked!r}; what is here: {_there(absent)}")
+        raise ValueError(f"{command}: no framework has the device {asked!r}; what is here: {here(absent)}")
     return found
 
 
-def _there(frameworks: Sequence[str]) -> str:
+def here(frameworks: Iterable[str]) -> str:
     """The devices that frameworks have, and which of them have each."""
     owners: dict[str, dict[str, None]] = {}
     for framework in frameworks:

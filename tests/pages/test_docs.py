@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import peers
@@ -30,10 +31,11 @@ def executed(page: str) -> bool:
 @pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::UserWarning:torch", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("page", list(filter(executed, PAGES)))
-def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for framework in ("jax", "optax", "tensorflow", "torch", "lightning", "accelerate"):
         pytest.importorskip(framework)
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+    monkeypatch.chdir(tmp_path)  # for the files that a page writes
     text = "\n".join(blocks(page, "pycon"))
     examples = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
     results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples)

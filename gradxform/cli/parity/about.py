@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import importlib.metadata
 import math
 import platform
 from collections.abc import Iterator
 
-import gradxform
+from gradxform.cli.versions import versions
 from gradxform.proof.cases import Sizes
 from gradxform.proof.extended import bits
 from gradxform.proof.values import HARD, RANDOM, Values, hard
-
-_PACKAGES = ("numpy", "ml_dtypes", "jax", "optax", "tensorflow", "keras", "torch", "mlx")
 
 
 def beginning(verdict: str) -> Iterator[str]:
@@ -46,12 +43,7 @@ def provenance(command: str, devices: str) -> str:
 
 def _versions() -> str:
     """Return the versions and the processor's architecture, without host or path."""
-    found = [f"Python {platform.python_version()}", f"gradxform {gradxform.__version__}"]
-    for name in _PACKAGES:
-        try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found = (f"{name} {version}" for name, version in versions().items())
     return f"{', '.join(found)}, {platform.machine()}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.cli import device
+from gradxform.cli.gradients import read
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say
 from gradxform.core.transformation import GradientTransformation
@@ -37,7 +37,7 @@ def run(
     names = frameworks_or_installed("parity", frameworks)
     places = None if asked is None else device.places("parity", asked, names, console)
     names = names if places is None else list(places)
-    cases = {gradients.name: read(gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
+    cases = {gradients.name: read("parity", gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
     where = ", ".join(names) if places is None else device.ran_on(places)
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
     wanted = [parity.expected(tx, tree) for tree in cases.values()]
@@ -69,24 +69,6 @@ def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict
     size = device.size(sum(leaf.nbytes for leaf in tree.values()))
     console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
     say(console, device.EXPLAINED)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """The arrays of an .npz file.
-
-    Raises:
-        ValueError: a file that is none, that is empty, or that holds something else than numbers.
-    """
-    if not path.is_file():
-        raise ValueError(f"parity: --gradients {path} is no file")
-    try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise ValueError(f"parity: --gradients {path} is not an .npz file of plain arrays ({error})") from error
-    if not arrays:
-        raise ValueError(f"parity: --gradients {path} holds no arrays")
-    return arrays
 
 
 def demo_step() -> dict[str, Any]:

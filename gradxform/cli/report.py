@@ -1,0 +1,93 @@
+"""`gradxform report`: the facts that a report of a wrong number needs, as Markdown."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+import gradxform
+from gradxform.cli import device
+from gradxform.cli.gradients import read
+from gradxform.cli.parity.run import hard_cases
+from gradxform.cli.quiet import quiet
+from gradxform.cli.text import say, table
+from gradxform.cli.versions import versions
+from gradxform.core.transformation import GradientTransformation
+from gradxform.proof import parity
+from gradxform.testing import frameworks_or_installed
+
+
+def run(
+    tx: GradientTransformation | None,
+    gradients: Path | None,
+    frameworks: Sequence[str] | None,
+    console: Console,
+    asked: str | None = None,
+) -> int:
+    """Print versions and devices; with a chain, the distance of each result from the reference.
+
+    Raises:
+        ValueError: an unknown framework, a device that none has, or gradients that are missing or cannot be read.
+    """
+    names = frameworks_or_installed("report", frameworks)
+    tree = None if gradients is None else read("report", gradients)
+    places = None if asked is None else device.places("report", asked, names, console)
+    names = names if places is None else list(places)
+    for part in _environment(names):
+        say(console, part)
+    if tree is not None and gradients is not None:
+        say(console, f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
+    if tx is not None:
+        cases = hard_cases(tx) if tree is None else {"": tree}
+        if not cases:
+            raise ValueError(f"report: {tx!r} selects by path or axes, so it needs --gradients")
+        with console.status("running eager and compiled ..."), quiet():
+            results = parity.run(tx, list(cases.values()), names, places=places)
+            wanted = [parity.expected(tx, case) for case in cases.values()]
+        on = "" if places is None else f" ({device.ran_on(places)})"
+        say(console, f"\nFirst step of `{tx!r}`{on}, with the gradients as parameters:\n")
+        say(console, _distances(list(cases), results, wanted))
+    return 0
+
+
+def _environment(frameworks: Sequence[str]) -> Iterator[str]:
+    """Platform, versions and devices."""
+    yield f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}"
+    yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}"
+    yield f"- Devices: {device.here(frameworks)}"
+
+
+def _described(tree: dict[str, Any]) -> str:
+    """Shape, dtype, norm and number of non-finite elements of each gradient, and the norm of all."""
+    rows = []
+    for name, norm in gradxform.norms(tree).items():
+        leaf = tree[name]
+        infinite = np.count_nonzero(~np.isfinite(leaf))
+        rows.append((f"`{name}`", leaf.dtype.name, str(leaf.shape), str(infinite), f"{float(norm):.9g}"))
+    rows.append(("all", "", "", "", f"{float(gradxform.global_norm(tree)):.9g}"))
+    return table(("gradient", "dtype", "shape", "not finite", "norm"), rows)
+
+
+def _distances(
+    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
+) -> str:
+    """The largest distance of each framework and mode from the reference, over all trees, and where it is."""
+    rows = []
+    for row in results:
+        worst, place, problems = None, "", []
+        for case, result, right in zip(cases, row, wanted, strict=True):
+            if result.problem or result.left_out:
+                problems.append(f"{case} {result.problem or f'left out: {result.left_out}'}".strip())
+                continue
+            _, largest = parity.differences(result.leaves, right)
+            if parity.larger(worst, largest) is not worst:
+                worst, place = largest, case
+        where = f"{place} {worst}".strip() if worst else ""
+        ulp = f"{worst.ulp:g}" if worst else "-" if len(problems) == len(row) else "0"
+        rows.append((f"{row[0].framework} {row[0].mode}", ulp, where, "; ".join(problems)))
+    return table(("framework and mode", "ULP", "largest distance", "problem"), rows)
