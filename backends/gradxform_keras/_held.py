@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -166,7 +167,7 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
         initializer=lambda shape, dtype=None: keras.ops.convert_to_tensor(leaf, dtype),
         dtype=leaf.dtype.name,
         aggregation="only_first_replica",  # all replicas come to the same state
-        name="gradxform_" + path.replace("/", "_"),
+        name="gradxform_" + re.sub(r"[^A-Za-z0-9_.-]", "_", path),  # what TensorFlow accepts in a scope's name
     )
 
 

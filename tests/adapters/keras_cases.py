@@ -320,6 +320,16 @@ def test_what_the_optimizer_measured_and_whether_it_was_applied(where: str) -> N
         assert bool(gx.has_updated(optimizer)) is wanted
 
 
+def test_a_measured_transform_may_have_any_name() -> None:
+    """TensorFlow refuses variables with a space or an asterisk in their names."""
+    tx = gx.chain(gx.measure(gx.identity(), "no clip"), gx.measure(gx.masked(gx.scale(2.0), "**/bias")))
+    model = network()
+    model.compile(gx.keras.wrap(opt.SGD(1.0), tx), loss="mse")
+    x, y = digits()
+    model.fit(x, y, batch_size=len(x), epochs=1, verbose=0)
+    assert float(gx.metrics(model.optimizer)["no clip/norm_before"]) > 0
+
+
 CHOOSING_NOTHING = {
     "z-score": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
     "percentile": gx.clip_percentile(50.0, 3, per_leaf=True),
