@@ -109,7 +109,7 @@ def test_straight_through_has_the_value_that_the_formula_loses(tmp_path: Path) -
     assert [formula > 0.3 for formula, _ in shown] == [True, True, False]
     large, formula = np.asarray(result.large, np.float64), np.asarray(result.formula)
     np.testing.assert_array_equal(result.through, 1)
-    kept, lost = number(r"gives it up to\s([\d,]+)"), number(r"from ([\d,]+) on 0")
+    kept, lost = number(r"is right up to\s([\d,]+)"), number(r"0 from ([\d,]+) on")
     assert (kept, lost) == (2**24, 2**25)
     np.testing.assert_array_equal(formula[large <= kept], 1)
     assert set(formula[(kept < large) & (large < lost)]) == {0.0, 2.0}

@@ -40,7 +40,7 @@ def test_the_gradients_explode_and_clipped_the_network_learns(tmp_path: Path) ->
     runs, flowing = example.main(tmp_path)
     assert_drawn(tmp_path / "exploding_gradients.png")
     plain, gradients, back = runs
-    shown = rows(EXPLODING, "| | images read right, of 397 that no training sees |")
+    shown = rows(EXPLODING, "| | accuracy on 397 held-out images |")
     assert [name for name, _ in shown] == [
         "without a clip",
         f"`clip_global_norm({example.WAYS[gradients.way][0]:g})` before the optimizer",
@@ -132,7 +132,7 @@ def test_the_histogram(tmp_path: Path) -> None:
     for one, (_, changed, cosine) in zip(found, shown, strict=True):
         assert 100 * one.changed == pytest.approx(float(changed.removesuffix(" %")), abs=1)
         assert one.cosine == pytest.approx(float(cosine), abs=0.002)
-    after, before = figures(BY_VALUE, r"each clip leaves a global norm of (\d\.\d), of (\d\.\d) before")
+    before, after = figures(BY_VALUE, r"All three clips reduce the global norm from (\d\.\d) to (\d\.\d)")
     assert np.linalg.norm(example.flat(found[0].before)) == pytest.approx(before, abs=0.05)
     assert [one.norm for one in found] == pytest.approx([after] * 3, abs=0.02)
     (zeros,) = figures(BY_VALUE, r"Of the elements, (\d+) % are zero")
