@@ -1,4 +1,4 @@
-"""Proof for users' own chains: the same numbers in every framework, to the last units."""
+"""Test your own chains: equal numbers in every framework, to the last digits."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ __all__ = ["assert_parity", "max_ulp"]
 
 
 def max_ulp(a: Any, b: Any) -> float:
-    """The largest distance of two arrays' elements, in units in the last place.
+    """Return the largest distance between two arrays' elements, in units in the last place (ULP).
 
     Args:
-        a: an array of any shape and of floating, complex or integer dtype; `ml_dtypes.bfloat16` as well.
-        b: an array of the same shape and dtype.
+        a: An array of any shape and floating, complex or integer dtype; `ml_dtypes.bfloat16` too.
+        b: An array of the same shape and dtype.
 
     Returns:
-        0.0 for equal arrays. NaN is equal to NaN, and zero to minus zero. Infinite if only one of two elements is NaN
-        or infinite, or if integers differ.
+        0.0 for equal arrays. NaN equals NaN, and zero equals minus zero. Infinite if only one of two elements is NaN or
+        infinite, or if integers differ.
 
     Raises:
-        TypeError: arrays of different dtypes or shapes.
+        TypeError: Dtypes or shapes differ.
 
     Example:
         >>> import numpy as np
@@ -37,7 +37,7 @@ def max_ulp(a: Any, b: Any) -> float:
         >>> max_ulp(np.float32([1.0]), np.nextafter(np.float32([1.0]), np.float32(2.0)))
         1.0
 
-    Source:
+    References:
         Goldberg, What every computer scientist should know about floating-point arithmetic, 1991.
     """
     return float(np.max(ulps(a, b), initial=0.0))
@@ -53,25 +53,26 @@ def assert_parity(
     frameworks: Sequence[str] | None = None,
     max_ulp: float = 2,
 ) -> None:
-    """Assert that a transformation gives the same numbers in every framework, eager and compiled, and the right ones.
+    """Assert that a transform gives the right numbers in every framework, eager and compiled.
 
-    One that keeps a state is run for three steps.
+    A stateful transform runs for three steps.
 
     Args:
-        tx: a transformation.
-        grads: a tree of NumPy arrays in dicts, lists and tuples, of any shapes, floating or complex, None among them.
-        params: a tree like it, for transforms that need parameters; by default the gradients themselves.
-        frameworks: some of "numpy", "jax", "tensorflow", "torch", or the names of backends of one's own; by default all
-            that are installed, and the backends of other frameworks that have been imported.
-        max_ulp: the largest distance allowed, in units in the last place of each leaf's dtype: of each result from the
-            reference in extended precision, and of any two results.
+        tx: A transform.
+        grads: A tree of NumPy arrays in dicts, lists and tuples, of any shapes and floating or complex dtype; None is
+            allowed.
+        params: A tree like `grads`, for transforms that need parameters. Default: `grads`.
+        frameworks: Names among "numpy", "jax", "tensorflow", "torch" and your own backends. Default: all installed
+            frameworks, and backends of other imported frameworks.
+        max_ulp: Largest allowed distance in units in the last place of each leaf's dtype: of each result from the
+            extended-precision reference, and between any two results.
 
     Raises:
-        AssertionError: a result that is farther away, or of another structure, dtype or shape; names framework, mode,
-            path, element and values.
+        AssertionError: A result is farther off, or has another structure, dtype or shape; the message gives framework,
+            mode, path, element and values.
         ImportError: NumPy has no more digits than float64 on this machine, and numpy-quaddtype is not installed.
-        TypeError: gradients that are not NumPy's.
-        ValueError: an unknown framework.
+        TypeError: A gradient is not a NumPy array.
+        ValueError: A framework is unknown.
 
     Example:
         >>> import numpy as np
@@ -79,8 +80,8 @@ def assert_parity(
         >>> from gradxform.testing import assert_parity
         >>> assert_parity(gx.clip_global_norm(1.0), {"w": np.float32([3.0, 4.0]), "b": None})
 
-    Source:
-        SciPy's assertions of its array-API support, which check namespace, dtype and shape besides the values.
+    References:
+        SciPy's assertions for the array API, which check namespace, dtype and shape besides values.
     """
     tx = as_transformation("assert_parity", tx)
     names = frameworks_or_installed("assert_parity", frameworks)
@@ -101,7 +102,7 @@ def assert_parity(
 
 
 def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:
-    """Each two results, the reference's first."""
+    """Compare each pair of results, the reference first."""
     for i, one in enumerate(results):
         for other in results[:i]:
             _, worst = parity.differences(one.leaves, other.leaves)
@@ -111,7 +112,7 @@ def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_u
 
 
 def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[parity.Leaves]:
-    """The reference's results; where a transform has none, NumPy's."""
+    """The reference's results, or NumPy's for transforms without a reference."""
     try:
         return parity.expected_steps(tx, steps, params)
     except NotImplementedError:
@@ -119,10 +120,10 @@ def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> 
 
 
 def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> list[str]:
-    """The frameworks asked for, or all that are installed, and those whose backends have been imported.
+    """The given frameworks, or all installed ones plus imported backends.
 
     Raises:
-        ValueError: a name that is none of a framework, or one that is not installed.
+        ValueError: A framework is unknown or not installed.
     """
     if isinstance(frameworks, str) or (frameworks is not None and not frameworks):
         raise ValueError(f"{caller}: frameworks must be a list of names, got {frameworks!r}")

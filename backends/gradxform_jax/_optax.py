@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 def as_optax(tx: GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """The transformation as an instance of optax's own type.
+    """Convert a transform to optax's own type.
 
-    A transformation works in every optax combinator as it stands; this is for code that asks with isinstance, and for
-    chains that must be handed extra arguments.
+    Every optax combinator accepts transforms as they are. Use this for code that checks isinstance, and for chains that
+    receive extra arguments.
 
     Args:
-        tx: the transformation.
+        tx: A transform.
 
     Returns:
         An `optax.GradientTransformationExtraArgs` with the same `init` and `update`.
 
     Raises:
-        TypeError: an object without `init` and `update`.
+        TypeError: `tx` lacks `init` or `update`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -37,7 +37,7 @@ def as_optax(tx: GradientTransformation) -> optax.GradientTransformationExtraArg
         >>> tx.update(jnp.array([3.0, 4.0]), tx.init(jnp.zeros(2)))[0]
         Array([0.6, 0.8], dtype=float32)
 
-    Source:
+    References:
         `optax.GradientTransformationExtraArgs`.
     """
     import optax
@@ -47,21 +47,21 @@ def as_optax(tx: GradientTransformation) -> optax.GradientTransformationExtraArg
 
 
 def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.GradientTransformationExtraArgs:
-    """An optimizer that leaves the chosen parameters bit by bit as they are.
+    """Wrap an optimizer so that selected parameters keep every bit.
 
-    A zero gradient does not freeze a parameter under momentum or weight decay; this sets the optimizer's *update* of
-    the chosen parameters to zero, whatever the optimizer is. Outside of `jax.jit`, XLA makes zeros of subnormal
-    parameters in any sum, that of `optax.apply_updates` too.
+    Zero gradients do not freeze parameters under momentum or weight decay. This function sets the *updates* of the
+    selected parameters to zero, for any optimizer. Outside `jax.jit`, XLA flushes subnormal parameters to zero in any
+    sum, including `optax.apply_updates`.
 
     Args:
-        optimizer: any optax optimizer, of which no line search or Hessian asks for all parameters.
-        where: which parameters, as in `gradxform.masked`.
+        optimizer: Any optax optimizer without a line search or Hessian over all parameters.
+        where: Which parameters, as in `gradxform.masked`.
 
     Returns:
-        An optax optimizer; the chosen parameters are not handed to the one inside.
+        An optax optimizer; the inner one never sees the selected parameters.
 
     Raises:
-        ValueError: on init, a pattern that matches no path; lists some paths.
+        ValueError: On init: a pattern matches no path; the message lists paths.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -72,7 +72,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
         >>> updates["embedding"], bool(updates["head"] < 0)
         (Array([-0.], dtype=float32), True)
 
-    Source:
+    References:
         `optax.partition` with `optax.set_to_zero`.
     """
     import optax

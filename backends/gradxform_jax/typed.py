@@ -1,7 +1,7 @@
-"""What a type checker takes a transformation for: an `optax.GradientTransformation`, since optax's functions say so.
+"""Present transforms to type checkers as `optax.GradientTransformation`, as optax's functions require.
 
-That is a named tuple, which nothing else can be; so pyright, which reads optax's types, is shown it as the base class.
-Nothing is imported when a program runs.
+That type is a named tuple, so no other class can satisfy it. Pyright, which reads optax's types, sees it as the base
+class. At run time nothing is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gradxform in Keras 3: optimizers and layers with a transformation inside, on three backends."""
+"""gradxform in Keras 3: optimizers and layers with a transform inside, on three Keras backends."""
 
 from gradxform_keras._layers import GradientReversal, GradientTransform
 from gradxform_keras._paths import paths_in as paths_in

@@ -1,4 +1,4 @@
-"""Layers that are the identity, and transform what flows back."""
+"""Layers that pass their input through and transform the gradient."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gradxform_keras._expression import registered, restored, warn_if_unsaved, w
 
 @registered("GradientTransform")
 class GradientTransform(keras.layers.Layer):
-    """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a layer.
+    """Pass the input through and transform the gradient: `gradxform.on_backward` as a layer.
 
     Args:
-        tx: a stateless transformation, or the expression that builds one. Of functions, Keras saves those that
-            are registered with it; the layer warns of others.
-        **kwargs: what every layer of Keras takes, such as ``name``.
+        tx: A stateless transform, or its expression as a string. Keras saves registered functions only; the layer warns
+            of others.
+        **kwargs: Arguments of every Keras layer, such as ``name``.
 
     Raises:
-        TypeError: a stateful transformation.
-        ValueError: an expression that builds no transformation.
+        TypeError: `tx` is stateful.
+        ValueError: The expression does not build a transform.
 
     Example:
         >>> import keras
@@ -31,12 +31,12 @@ class GradientTransform(keras.layers.Layer):
         >>> tuple(model(keras.ops.ones((1, 3))).shape), model.layers[-1].tx
         ((1, 3), clip_norm(1.0))
 
-    Source:
+    References:
         `gradxform.on_backward`.
     """
 
     def __init__(self, tx: GradientTransformation | str, **kwargs: Any) -> None:
-        """Takes a transformation."""
+        """Store the transform."""
         super().__init__(**{"autocast": False, **kwargs})
         self.tx = parse(tx) if isinstance(tx, str) else tx
         self.supports_masking = True
@@ -44,39 +44,39 @@ class GradientTransform(keras.layers.Layer):
         warn_if_unsaved(f"the layer {self.name!r}", self.tx)
 
     def call(self, inputs: Any) -> Any:
-        """The inputs, a tensor or a structure of them, as they are."""
+        """Return the inputs, a tensor or a structure of tensors, unchanged."""
         return self._identity(inputs)
 
     def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the inputs."""
+        """Return the shapes and dtypes of the inputs."""
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of the inputs."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of every layer, and the expression that builds the transformation."""
+        """Return the layer's configuration, with the expression that builds the transform."""
         return {**super().get_config(), "tx": written(f"the layer {self.name!r}", self.tx)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> GradientTransform:
-        """The layer of a configuration."""
+        """Build the layer from a configuration."""
         return super().from_config({**config, "tx": restored(config["tx"])})
 
 
 @registered("GradientReversal")
 class GradientReversal(keras.layers.Layer):
-    """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a layer.
+    """Pass the input through and reverse the gradient: `gradxform.reverse_gradient` as a layer.
 
     Args:
-        scale: the factor of the reversed gradient. The layer keeps it in a weight that is not trained, so that
-            ``layer.scale.assign(0.5)`` changes it between steps without compiling anew.
-        **kwargs: what every layer of Keras takes, such as ``name``.
+        scale: Factor of the reversed gradient. It is a non-trainable weight: ``layer.scale.assign(0.5)`` changes it
+            between steps without recompiling.
+        **kwargs: Arguments of every Keras layer, such as ``name``.
 
     Raises:
-        TypeError: a scale that is no number.
-        ValueError: NaN.
+        TypeError: `scale` is not a number.
+        ValueError: `scale` is NaN.
 
     Example:
         >>> import keras
@@ -90,7 +90,7 @@ class GradientReversal(keras.layers.Layer):
     """
 
     def __init__(self, scale: float = 1.0, **kwargs: Any) -> None:
-        """Takes the factor."""
+        """Store the factor."""
         super().__init__(**{"autocast": False, **kwargs})
         scale = arguments.number("GradientReversal", "scale", scale)
         if not isinstance(scale, float):
@@ -106,17 +106,17 @@ class GradientReversal(keras.layers.Layer):
         )
 
     def call(self, inputs: Any) -> Any:
-        """The inputs, a tensor or a structure of them, as they are."""
+        """Return the inputs, a tensor or a structure of tensors, unchanged."""
         return reverse_gradient(inputs, keras.ops.convert_to_tensor(self.scale))
 
     def compute_output_spec(self, inputs: Any, **kwargs: Any) -> Any:
-        """The shapes and dtypes of the inputs."""
+        """Return the shapes and dtypes of the inputs."""
         return keras.tree.map_structure(lambda x: keras.KerasTensor(x.shape, x.dtype), inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """The shape of the inputs."""
+        """Return the shape of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of every layer, and the factor now."""
+        """Return the layer's configuration, with the current factor."""
         return {**super().get_config(), "scale": float(self.scale)}

@@ -1,6 +1,6 @@
-"""What a wrapped optimizer does besides what its own class does, through the steps that Keras's optimizers are made of.
+"""Add a transform to an optimizer, through the steps that Keras optimizers consist of.
 
-Each is called by `apply` in this order: ``_backend_apply_gradients``, ``_clip_gradients``, ``_apply_weight_decay``,
+`apply` calls them in this order: ``_backend_apply_gradients``, ``_clip_gradients``, ``_apply_weight_decay``,
 ``_backend_update_step``, ``_update_model_variables_moving_average``.
 """
 
@@ -31,7 +31,7 @@ _HOOKS = (
 
 
 class Transforming(Optimizer):
-    """A class before an optimizer's own, which lets a transformation see the gradients where Keras clips them."""
+    """Mixin that applies a transform where Keras clips gradients."""
 
     _base: Any
     """The optimizer's own class."""
@@ -39,14 +39,14 @@ class Transforming(Optimizer):
 
     @property
     def gradient_transformation(self) -> GradientTransformation:
-        """The transformation inside."""
+        """The transform."""
         return self._gradxform.tx
 
     @property
     def gradient_transformation_state(self) -> Any:
-        """Its state now, a pytree of arrays of Keras's backend, of dicts by path; None before the optimizer is built.
+        """The transform's state: a pytree of backend arrays, in dicts by path. None before the optimizer is built.
 
-        It can be set to a state of the same transformation from anywhere, such as what `gradxform.to_numpy` gave.
+        Set it to a state of the same transform from any framework, such as a result of `gradxform.to_numpy`.
         """
         return self._gradxform.state(copied=True) if self.built else None
 
@@ -57,11 +57,11 @@ class Transforming(Optimizer):
         self._gradxform.restore(state)
 
     def __repr__(self) -> str:
-        """What is wrapped around what."""
+        """Show the transform and the optimizer."""
         return f"<keras.wrap: {self._gradxform.tx!r} in {self._base.__name__}>"
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Makes the optimizer's variables, and after them those of the transformation's state."""
+        """Create the optimizer's variables, then those of the transform's state."""
         if not self.built:
             super().build(variables)
             self._gradxform.build(self)
@@ -74,7 +74,7 @@ class Transforming(Optimizer):
         return self._gradxform.transformed(super()._clip_gradients(grads))
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
-        """In TensorFlow, the sum over the replicas, which the transformation has seen already."""
+        """Return the sums over replicas in TensorFlow, which the transform has already seen."""
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: Any) -> None:
@@ -100,7 +100,7 @@ class Transforming(Optimizer):
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        """Updates the variables; a step that is not to be applied does not count as one."""
+        """Update the variables; a skipped step does not count."""
         self._gradxform.begin(())
         super().apply(grads, trainable_variables)
         self._gradxform.take_back(self._iterations)
@@ -109,10 +109,10 @@ class Transforming(Optimizer):
         return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration of the optimizer, and the expression that builds the transformation.
+        """Return the optimizer's configuration, with the expression that builds the transform.
 
         Raises:
-            ValueError: a transformation that cannot be saved, since it holds a function or an array.
+            ValueError: The transform holds a function or an array, and cannot be saved.
         """
         base, expression = self._base, written("keras.wrap", self._gradxform.tx)
         shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
@@ -120,12 +120,12 @@ class Transforming(Optimizer):
         return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
 
     def __reduce__(self) -> Any:
-        """Pickles as the optimizer's own class does, by a function of this module, which a new process imports."""
+        """Pickle like the optimizer's own class, by a function of this module that a new process imports."""
         return _unpickled, (self._base, *super().__reduce__()[1])
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The wrapped optimizer of a configuration, of whichever class it is."""
+        """Build the wrapped optimizer, of any class, from a configuration."""
         optimizer = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
         return remade(optimizer, restored(config["transformation"], custom_objects))
 
@@ -139,7 +139,7 @@ def _unpickled(base: Any, buffer: Any) -> Any:
 
 @functools.cache
 def _derived(base: Any) -> Any:
-    """The class of wrapped optimizers of a class."""
+    """The class of wrapped optimizers for an optimizer class."""
     missing = [name for name in _HOOKS if not hasattr(base, name)]
     if missing:
         raise RuntimeError(
@@ -151,7 +151,7 @@ def _derived(base: Any) -> Any:
 
 
 def remade(optimizer: Any, tx: GradientTransformation) -> Any:
-    """An optimizer like another, of its options and its variables' values, with a transformation inside."""
+    """Copy an optimizer, its options and its variables' values, with a transform inside."""
     base: Any = type(optimizer)
     try:
         made = base.from_config.__func__(_derived(base), _options(optimizer))
@@ -167,12 +167,12 @@ def remade(optimizer: Any, tx: GradientTransformation) -> Any:
 
 
 def _container(value: Any) -> type[Any] | None:
-    """The plain type of a list, a dict or a set, which is copied: Keras's are tied to the optimizer that has them."""
+    """Plain copy of a list, dict or set: Keras ties its own containers to one optimizer."""
     return next((kind for kind in (list, dict, set) if isinstance(value, kind)), None)
 
 
 def _is_keras_s(name: str, value: Any) -> bool:
-    """Whether an attribute is part of what Keras keeps about variables, which the new optimizer has its own of."""
+    """Whether an attribute is Keras's bookkeeping about variables, which the new optimizer makes itself."""
     if name in ("built", "_tracker", "_variables", "_exclude_from_weight_decay_cache", "_distribution_strategy"):
         return True
     if name.startswith(("_self_", "_obj_", "_trainable_variables", "_gradxform")):

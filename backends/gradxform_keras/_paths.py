@@ -1,4 +1,4 @@
-"""The paths of what holds variables."""
+"""Paths of objects that hold variables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gradxform.core.variables import path_of
 
 
 def paths_in(given: Any) -> list[str] | None:
-    """The paths of the trained variables of a layer, a model or an optimizer; None for anything else.
+    """Paths of the trainable variables of a layer, model or optimizer; None for other objects.
 
     Raises:
-        ValueError: one that is not built.
+        ValueError: The object is not built.
     """
     if isinstance(given, keras.optimizers.LossScaleOptimizer):
         given = given.inner_optimizer

@@ -1,7 +1,7 @@
-"""The transformation and its state in the `LossScaleOptimizer` that Keras puts around a wrapped optimizer.
+"""Expose the transform and its state through the `LossScaleOptimizer` that Keras puts around a wrapped optimizer.
 
-`Model.compile` does so under the policy "mixed_float16". The two properties of the optimizer inside are made those of
-the class, so that code is the same with and without loss scaling; an optimizer that is not wrapped has neither.
+`Model.compile` adds one under the policy "mixed_float16". With the same two properties, code works with and without
+loss scaling. An optimizer that is not wrapped has neither.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NAMES = ("gradient_transformation", "gradient_transformation_state")
 
 
 def add_properties() -> None:
-    """Give Keras's class the properties."""
+    """Add the properties to Keras's class."""
     for name in _NAMES:
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
             setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))

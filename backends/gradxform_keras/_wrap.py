@@ -1,4 +1,4 @@
-"""Optimizers of Keras with a transformation inside."""
+"""Wrap Keras optimizers."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ _BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
-    """An optimizer that transforms gradients before it applies them.
+    """Wrap an optimizer so that it transforms gradients before it applies them.
 
-    It is of a class derived from the optimizer's own, for `model.compile` and for loops of one's own. The
-    transformation stands where Keras's own clipping does: it sees gradients that are unscaled, the mean of accumulated
-    ones, and the sum of those of all replicas of a `tf.distribute` strategy; weight decay, the step and averages of the
-    weights come after it. Variables whose gradients it stops are left bit by bit as they are, by weight decay as well,
-    but not by constraints; the average of such a weight is the weight. A step that it leaves out (`skip_nonfinite`,
-    `skip_large`, `accumulate`, unless they are masked) leaves the optimizer alone. Its state is held in the optimizer's
-    variables, and saved with them.
+    Use the result in `model.compile` or in your own loop. Its class derives from the optimizer's class.
+
+    The transform runs where Keras clips. It sees unscaled gradients, the mean of accumulated gradients, and the sum
+    over the replicas of a `tf.distribute` strategy. Weight decay, the update and weight averages follow.
+
+    Variables with stopped gradients keep every bit, also under weight decay, but not under constraints; the average of
+    such a weight is the weight. A step that the transform skips (`skip_nonfinite`, `skip_large`, `accumulate`, unless
+    masked) skips the optimizer. The transform's state is part of the optimizer's variables and is saved with them.
 
     Args:
-        optimizer: any Keras 3 optimizer, or the name of one; it is left as it is. Of a
-            `keras.optimizers.LossScaleOptimizer` the optimizer inside is wrapped.
-        tx: a transformation; a gradient's path is its variable's ``path``, which in a model begins with the model's
-            name. A pattern may leave that out. A limit may be a `keras.Variable`, which is not trained, and changes
-            without compiling anew. `model.save` saves numbers, strings, patterns, schedules of Keras, its variables,
-            and functions that are registered with `keras.saving.register_keras_serializable`. Of anything else
-            you are warned here, and `model.save` raises; `model.save_weights` does not look at it.
+        optimizer: Any Keras 3 optimizer, or its name; the original is not modified. For a
+            `keras.optimizers.LossScaleOptimizer`, the inner optimizer is wrapped.
+        tx: A transform. A gradient's path is its variable's ``path``, which in a model begins with the model's name;
+            patterns may omit that name. A limit may be a non-trainable `keras.Variable`, and changes without
+            recompiling. `model.save` saves numbers, strings, patterns, Keras schedules, Keras variables, and functions
+            registered with `keras.saving.register_keras_serializable`. For anything else this function warns, and
+            `model.save` raises an error; `model.save_weights` works.
 
     Returns:
-        A new optimizer with the same options and the same variables' values, whose ``gradient_transformation`` and
-        ``gradient_transformation_state`` can be looked at, also through a ``LossScaleOptimizer`` around it. In a new
-        process, ``import gradxform_keras`` before `keras.saving.load_model`, so that Keras knows the class.
+        A new optimizer with the same options and variable values. It has the properties ``gradient_transformation`` and
+        ``gradient_transformation_state``, also through a ``LossScaleOptimizer``. In a new process,
+        ``import gradxform_keras`` before `keras.saving.load_model` to register the class.
 
     Raises:
-        TypeError: what is no optimizer of Keras 3 or no transformation; one that is wrapped already; a
-            `MultiOptimizer`, which has no gradients of its own; a class that its ``get_config`` cannot make anew.
-        RuntimeError: a backend of Keras that does not train.
-        ValueError: a pattern that matches no path, if the optimizer is built; else when it is.
+        TypeError: `optimizer` is not a Keras 3 optimizer, is wrapped already, is a `MultiOptimizer` (which has no
+            gradients of its own), or cannot be copied by ``get_config``; or `tx` is not a transform.
+        RuntimeError: The Keras backend cannot train.
+        ValueError: A pattern matches no path; raised when the optimizer is built, or here if it already is.
 
     Example:
         >>> import keras, numpy as np
@@ -55,8 +56,8 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
         >>> float(np.sqrt(sum(np.sum(w**2) for w in model.get_weights())).round(6))
         0.5
 
-    Source:
-        The ``clipnorm``, ``global_clipnorm`` and ``clipvalue`` of Keras's optimizers.
+    References:
+        ``clipnorm``, ``global_clipnorm`` and ``clipvalue`` of Keras optimizers.
     """
     tx = as_transformation("keras.wrap", tx, optimizer, "gx.keras.wrap(optimizer, tx)")
     if keras.backend.backend() not in _BACKENDS:
@@ -83,7 +84,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
 
 
 def _checked(optimizer: Any) -> Any:
-    """An optimizer that can be wrapped."""
+    """Check that an optimizer can be wrapped."""
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):

@@ -1,4 +1,4 @@
-"""Transforms in place."""
+"""Transform NumPy arrays in place."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     """Transform a tree of NumPy arrays in place.
 
     Args:
-        tx: the transformation.
-        tree: a pytree of writable arrays of any shapes, of floating or complex dtype; None stays None. An array that is
-            in the tree twice is transformed once; two views of one memory are two arrays.
-        state: the state of a stateful transformation.
-        params: the parameters, for transforms that need them.
+        tx: A transform.
+        tree: A pytree of writable arrays of any shapes and floating or complex dtype; None stays None. An array that
+            appears twice is transformed once; two views of one buffer are two arrays.
+        state: State of a stateful transform.
+        params: Parameters, for transforms that need them.
 
     Returns:
-        The new state; `state` as it is for a stateless transformation.
+        The new state; a stateless transform returns `state`.
 
     Raises:
-        TypeError: a leaf that is no NumPy array, or not writable, named by its path.
+        TypeError: A leaf is not a writable NumPy array; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -39,8 +39,8 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
         >>> grads
         {'w': array([0.6, 0.8])}
 
-    Source:
-        The in-place clipping of PyTorch, `torch.nn.utils.clip_grad_norm_`, for NumPy.
+    References:
+        `torch.nn.utils.clip_grad_norm_`, which clips in place.
     """
     tx = as_transformation("numpy.apply_", tx, tree, "gx.numpy.apply_(tx, gradients)")
     if tx.stateful and state is None:

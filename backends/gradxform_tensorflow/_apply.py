@@ -1,4 +1,4 @@
-"""The step between computing gradients and applying them, for transformations without a state."""
+"""Transform (gradient, variable) pairs without a state."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def apply(
 ) -> list[tuple[Any, Any]]:
     """Transform the gradients of (gradient, variable) pairs.
 
-    Works eagerly, in `tf.function`, under XLA and in TF1 graphs; with Keras 3 optimizers and those of `tf.compat.v1`.
-    In a replica of a `tf.distribute` strategy the transformation sees the sum of the replicas' gradients, and each
-    replica is given its share of the result. Optimizers add these up, so a limit holds for what is applied. (Gradients
-    that you have summed yourself go through ``tx(gradients)``; `global_norm` in a replica is that of its own.)
+    It works eagerly, in `tf.function`, under XLA and in TF1 graphs, with optimizers of Keras 3 and `tf.compat.v1`.
 
-    A stateless transformation leaves no step out. For `skip_nonfinite`, `skip_large` and `accumulate`, which do, use
-    `GradientProcessor` and its ``apply_gradients``.
+    In a replica of a `tf.distribute` strategy, the transform sees the sum of the replicas' gradients. Each replica gets
+    its share of the result, and optimizers sum the shares, so a limit holds for the applied gradient. Gradients that
+    you summed yourself go through ``tx(gradients)``. `global_norm` in a replica is that replica's norm.
+
+    To skip steps (`skip_nonfinite`, `skip_large`, `accumulate`), use `GradientProcessor.apply_gradients`.
 
     Args:
-        tx: a stateless transformation.
-        grads_and_vars: any iterable of pairs; a gradient is a tensor or `tf.IndexedSlices` of its variable's shape, of
-            floating or complex dtype, or None. A gradient's path is its variable's: the Keras variable's ``path``, else
-            the name without ``:0``.
-        params: the parameters, for transforms that need them; by default the variables of the pairs.
+        tx: A stateless transform.
+        grads_and_vars: Any iterable of pairs. A gradient is None, or a tensor or `tf.IndexedSlices` of its variable's
+            shape, of floating or complex dtype. Its path is the Keras variable's ``path``, or the variable's name
+            without ``:0``.
+        params: Parameters, for transforms that need them. Default: the variables of the pairs.
 
     Returns:
-        A list of pairs in the same order. None stays None; pairs whose gradient was stopped are left out, so that an
-        optimizer with momentum or weight decay leaves their variables bit by bit as they are.
+        A list of pairs in the same order. None stays None. Pairs with stopped gradients are dropped, so that optimizers
+        with momentum or weight decay do not move their variables.
 
     Raises:
-        TypeError: a stateful transformation, pairs that are not pairs, a gradient that is no tensor.
-        ValueError: two pairs for one variable, a gradient of another shape than its variable, or all pairs left out.
+        TypeError: `tx` is stateful, an item is not a pair, or a gradient is not a tensor.
+        ValueError: A variable is given twice, a gradient's shape differs from its variable's, or all pairs are dropped.
             The message names the variable.
 
     Example:
@@ -50,8 +50,8 @@ def apply(
         >>> [(gradient.numpy().tolist(), variable.name) for gradient, variable in pairs]
         [([1.0, 0.5], 'w:0')]
 
-    Source:
-        The processing step between ``compute_gradients`` and ``apply_gradients`` in TensorFlow's own documentation.
+    References:
+        The step between ``compute_gradients`` and ``apply_gradients`` in TensorFlow's documentation.
     """
     tx = as_transformation("tensorflow.apply", tx, grads_and_vars, "gx.tensorflow.apply(tx, grads_and_vars)")
     if tx.stateful:

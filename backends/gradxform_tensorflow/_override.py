@@ -1,4 +1,4 @@
-"""Gradients of single ops in graphs: registered functions, and the map that puts them in place."""
+"""Override gradients of ops in graphs: registered functions and the override map."""
 
 from __future__ import annotations
 
@@ -23,22 +23,21 @@ _numbers = itertools.count()
 
 
 def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
-    """A gradient function for `tf.RegisterGradient`, from a transformation.
+    """Make a gradient function for `tf.RegisterGradient` from a transform.
 
-    What flows back through an op of that gradient is the transformed gradient of its output, as if the op itself were
-    the identity; so the op must have one input an output, of the same shape and dtype. Works in TF1 graphs and in
-    `tf.function`.
+    The op counts as the identity: its input gets the transformed gradient of its output. The op must have one input per
+    output, of the same shape and dtype. It works in TF1 graphs and in `tf.function`.
 
     Args:
-        tx: a stateless transformation.
+        tx: A stateless transform.
 
     Returns:
-        A function of an op and the gradients of its outputs, floating or complex tensors. A gradient's path is the
-        op's name; in an op of several outputs, with "/" and their numbers.
+        A function of an op and its outputs' gradients, floating or complex tensors. A gradient's path is the op's name,
+        with "/" and the output's number if there are several.
 
     Raises:
-        TypeError: a stateful transformation.
-        ValueError: on use, an op with another number of inputs than outputs, which is named.
+        TypeError: `tx` is stateful.
+        ValueError: On use: the op's numbers of inputs and outputs differ; the message names it.
 
     Example:
         >>> import tensorflow as tf
@@ -52,7 +51,7 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
         >>> slope(tf.constant([3.0])).numpy().tolist()
         [0.10000000149011612]
 
-    Source:
+    References:
         `tf.RegisterGradient`.
     """
     tx = as_transformation("tensorflow.gradient_function", tx)
@@ -79,27 +78,27 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Iterator[None]:
-    """Within the context, let what flows back through ops of some types be transformed.
+    """Transform the gradients of all ops of some types that are created in this context.
 
-    Registers a `gradient_function` for each type and sets the graph's ``gradient_override_map``, in one step. The ops
-    compute what they always do. Works in TF1 graphs and in `tf.function`, for gradients by `tf.gradients`, or by a
-    `tf.GradientTape` around the call of the function. Eager execution, a tape within the function, and the branches,
-    loops and functions that are built within the context do not look at the map; here they are an error.
+    It registers a `gradient_function` for each type and sets the graph's ``gradient_override_map``. Values do not
+    change. It works in TF1 graphs and in `tf.function`, for `tf.gradients` or a `tf.GradientTape` around the function
+    call. TensorFlow ignores the map in eager execution, for a tape in the same function, and in branches, loops and
+    functions built in the context; this context raises an error there.
 
     Args:
-        overrides: from the type of an op, such as "Identity", to a stateless transformation.
+        overrides: Mapping from op type, such as "Identity", to a stateless transform.
 
     Yields:
         None.
 
     Raises:
-        RuntimeError: eager execution, a tape within the function, or an op of the type in a branch, a loop or another
-            function that was built within the context; open the context within that one.
-        TypeError: a stateful transformation, a type that is no str.
-        ValueError: a type that no op has.
+        RuntimeError: Execution is eager, a tape is open in the function, or a branch, loop or other function built in
+            the context has an op of the type. Open the context inside that function instead.
+        TypeError: A transform is stateful, or an op type is not a string.
+        ValueError: An op type does not exist.
 
     Warns:
-        UserWarning: no op of a type was made within the context.
+        UserWarning: The context creates no op of a type.
 
     Example:
         >>> import tensorflow as tf
@@ -112,7 +111,7 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
         >>> slope(tf.constant([3.0])).numpy().tolist()
         [0.10000000149011612]
 
-    Source:
+    References:
         `tf.Graph.gradient_override_map`.
     """
     if tf.executing_eagerly():
@@ -146,14 +145,14 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
 
 @functools.cache
 def _registered(tx: GradientTransformation) -> str:
-    """The name that the gradient function of a transformation is registered under."""
+    """Name under which a transform's gradient function is registered."""
     name = f"gradxform_{next(_numbers)}"
     tf.RegisterGradient(name)(gradient_function(tx))
     return name
 
 
 def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> None:
-    """Refuse ops of the types in functions that were built within the context, to which the map is not handed on."""
+    """Refuse ops of the types in functions built in the context, which do not inherit the map."""
     library = None
     waiting = [(op.name, name) for op in made for name in _functions(op.node_def)]
     seen: set[str] = set()
@@ -174,13 +173,13 @@ def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> N
 
 
 def _functions(node: Any) -> list[str]:
-    """The names of the functions that a node calls."""
+    """Names of the functions that a node calls."""
     values = node.attr.values()
     return [f.name for value in values for f in (*value.list.func, *([value.func] if value.HasField("func") else []))]
 
 
 class _Name(str):
-    """A registered name that notices, when TensorFlow writes it into an op, a tape that has been opened since."""
+    """A registered name that detects a tape opened later, when TensorFlow writes the name into an op."""
 
     __slots__ = ("recording",)
 

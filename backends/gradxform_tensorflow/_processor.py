@@ -1,9 +1,9 @@
-"""The same step for transformations that keep a state: in variables, which checkpoints and SavedModels hold."""
+"""Transform (gradient, variable) pairs with a state in variables, for checkpoints and SavedModels."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
-from gradxform.functions.former import former
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
@@ -23,29 +22,28 @@ from gradxform_tensorflow.kernels import backend
 
 
 class GradientProcessor(tf.Module):
-    """A transformation whose state is kept in variables, called with (gradient, variable) pairs.
+    """Transform (gradient, variable) pairs, and keep the state in variables.
 
-    It is what `apply` is to a stateless transformation, and works wherever that does. It is a `tf.Module`: a
-    `tf.train.Checkpoint`, or a SavedModel, that holds it holds the state, and a run that is restored goes on bit by
-    bit, whatever the order of the variables. Keras's own files, ``.keras`` and ``.weights.h5``, hold no `tf.Module`:
-    there it is `gradxform.keras.wrap` that saves a state. Under a `tf.distribute` strategy, make it within its scope.
-    Its ``state`` can be read, and, outside of traced code, set to a state of the same transformation from anywhere,
-    such as what `gradxform.to_numpy` gave.
+    It is the stateful counterpart of `apply`, and works in the same places. As a `tf.Module`, it saves its state in a
+    `tf.train.Checkpoint` or SavedModel. A restored run continues bit by bit, whatever the order of the variables. Keras
+    files (``.keras``, ``.weights.h5``) do not save `tf.Module` objects; use `gradxform.keras.wrap` there. Under a
+    `tf.distribute` strategy, create it in the strategy's scope.
 
-    A step that the transformation leaves out (`skip_nonfinite`, `skip_large`, `accumulate`) comes out as zeros, and
-    momentum and weight decay move weights on zeros too. ``apply_gradients(optimizer, pairs)`` leaves the optimizer
-    alone on such a step.
+    ``state`` can be read, and outside traced code set to a state of the same transform from any framework, such as a
+    result of `gradxform.to_numpy`.
+
+    A skipped step (`skip_nonfinite`, `skip_large`, `accumulate`) returns zeros, on which momentum and weight decay
+    still move weights. ``apply_gradients(optimizer, pairs)`` skips the optimizer too.
 
     Args:
-        tx: a transformation.
-        variables: all variables that gradients will come for, of known shapes; TensorFlow's or Keras's. Or a model that
-            is built: its trainable variables.
-        name: the name of the module.
+        tx: A transform.
+        variables: All variables that will get gradients, of known shapes; TensorFlow or Keras variables.
+        name: Name of the module.
 
     Raises:
-        TypeError: what is no transformation, or no variable.
-        ValueError: no variables, one twice, or one of unknown shape. On a call, all that `apply` raises, and a variable
-            the processor was not made for. The message names the variable.
+        TypeError: `tx` is not a transform, or an item is not a variable.
+        ValueError: There are no variables, one is given twice, or a shape is unknown. On a call: as in `apply`, or a
+            variable is not among `variables`. The message names the variable.
 
     Example:
         >>> import tensorflow as tf
@@ -58,12 +56,12 @@ class GradientProcessor(tf.Module):
         [2. 4.]
         [3. 6.]
 
-    Source:
-        The slot variables of TensorFlow's optimizers.
+    References:
+        The slot variables of TensorFlow optimizers.
     """
 
-    def __init__(self, tx: GradientTransformation, variables: Any, name: str | None = None) -> None:
-        """Makes the variables of the first state."""
+    def __init__(self, tx: GradientTransformation, variables: Iterable[Any], name: str | None = None) -> None:
+        """Create the variables of the initial state."""
         super().__init__(name=name)
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
@@ -72,10 +70,8 @@ class GradientProcessor(tf.Module):
         slots = self._slots
         first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
         leaves, self._slots.structure = backend.flatten(first)
-        paths = backend.paths(first)
-        in_files = former(paths)  # so that checkpoints are read by what wrote them before, and what reads them now
         self._slots.places_of_state = [
-            None if leaf is None else in_files.get(path, path) for leaf, path in zip(leaves, paths, strict=True)
+            None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
         ]
         with self.name_scope:
             self._state = {
@@ -86,7 +82,7 @@ class GradientProcessor(tf.Module):
 
     @property
     def state(self) -> Any:
-        """The state of the transformation now, a pytree of tensors; its trees are dicts by path."""
+        """The transform's state: a pytree of tensors, in dicts by path."""
         paths = self._slots.places_of_state
         values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
         return backend.unflatten(self._slots.structure, values)
@@ -101,7 +97,7 @@ class GradientProcessor(tf.Module):
         self._assign(matched("tensorflow.GradientProcessor", state, self.state))
 
     def __repr__(self) -> str:
-        """What transforms, and for how many variables."""
+        """Show the transform and the number of variables."""
         count = len(self._slots.keys)
         return f"<tensorflow.GradientProcessor: {self.tx!r}, {count} variable{'s' * (count != 1)}>"
 
@@ -110,17 +106,16 @@ class GradientProcessor(tf.Module):
         """Transform the gradients of (gradient, variable) pairs, and keep the new state.
 
         Args:
-            grads_and_vars: pairs as `apply` takes them, of all the variables or some: no pair is as good as None.
-            params: the parameters, for transforms that need them, in the order that the variables were given in; by
-                default these variables.
+            grads_and_vars: Pairs, as in `apply`, of all variables or some. A missing pair counts as None.
+            params: Parameters, for transforms that need them, in the order of the variables. Default: the variables.
 
         Returns:
-            A list of pairs as `apply` returns it; zeros on a step that is left out.
+            A list of pairs, as in `apply`; zeros on a skipped step.
         """
         return self._transformed(grads_and_vars, params)[0]
 
     def _transformed(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any) -> tuple[list[tuple[Any, Any]], Any]:
-        """The pairs after the transformation, and the new state, which is kept."""
+        """The transformed pairs and the new state, which is kept."""
         given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
         slots, places = self._slots.spread(given)
         old = self.state
@@ -138,24 +133,24 @@ class GradientProcessor(tf.Module):
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> Any:
-        """Transform the gradients, and hand them to an optimizer; a step that is left out leaves it alone.
+        """Transform the gradients and apply them; a skipped step skips the optimizer.
 
-        On a step that `skip_nonfinite`, `skip_large` or `accumulate` leaves out (unless they are masked), the optimizer
-        is not called: weights, momentum and the count of steps stay bit by bit as they are. In eager code this costs
-        one bool that is read; in graphs, the update is a branch of `tf.cond`.
+        On a step that `skip_nonfinite`, `skip_large` or `accumulate` skips (unless masked), weights, momentum and step
+        count keep every bit. In eager code this costs one host sync per step; in graphs, the update is a `tf.cond`
+        branch.
 
         Args:
-            optimizer: a Keras 3 optimizer, or one of `tf.compat.v1`: what has ``apply_gradients``.
-            grads_and_vars: pairs as a call takes them.
-            params: as a call takes them.
+            optimizer: An optimizer of Keras 3 or `tf.compat.v1`, with ``apply_gradients``.
+            grads_and_vars: Pairs, as in a call.
+            params: Parameters, as in a call.
 
         Returns:
-            What ``optimizer.apply_gradients`` returns, None where it was not called; in graphs where a step may be left
-            out, the operation to run, or None within a `tf.function`, which runs it by itself.
+            The result of ``optimizer.apply_gradients``; None if it was not called. In graphs where steps may be
+            skipped: the operation to run, or None within a `tf.function`, which runs it automatically.
 
         Raises:
-            TypeError: what has no ``apply_gradients``.
-            ValueError: all that a call raises; steps left out in a graph under a strategy of several replicas.
+            TypeError: `optimizer` has no ``apply_gradients``.
+            ValueError: As in a call; or steps may be skipped in a graph under a strategy with several replicas.
         """
         if not callable(getattr(optimizer, "apply_gradients", None)):
             raise TypeError(
@@ -167,10 +162,10 @@ class GradientProcessor(tf.Module):
 
     @property
     def _step_state(self) -> Any:
-        """The state after the step that is being built; that of the variables otherwise.
+        """The state after the step under construction, otherwise the variables' state.
 
-        In a graph of TensorFlow 1, variables are read whenever a run comes to them, but these are tensors of the step:
-        they belong to whatever is fetched with them, and moving the state on is not among it.
+        In a TensorFlow 1 graph, variables are read whenever a run reaches them. These tensors belong to the step
+        instead, and fetching them does not advance the state.
         """
         return self._step.state if self._step is not None and self._step.is_here() else self.state
 
@@ -180,14 +175,14 @@ class GradientProcessor(tf.Module):
 
 
 def paths_in(given: Any) -> list[str] | None:
-    """The paths of the variables of a processor, or of those of a module that are trained; None for anything else."""
+    """Paths of the variables of a processor, or of a module's trainable variables; None for other objects."""
     if isinstance(given, GradientProcessor):
         return list(given._slots.paths)
     return [path_of(variable) for variable in given.trainable_variables] if isinstance(given, tf.Module) else None
 
 
 class _Step:
-    """The state that a call gave in a graph of TensorFlow 1, out of sight of what tracks a module's own."""
+    """The state from a call in a TensorFlow 1 graph, hidden from the module's attribute tracking."""
 
     def __init__(self, state: Any, graph: Any) -> None:
         self.state = state
@@ -195,18 +190,18 @@ class _Step:
 
     @classmethod
     def here(cls, state: Any) -> _Step | None:
-        """The state of the graph that is built now; None where a variable tells it as well."""
+        """The state in the current graph; None where a variable gives the same."""
         graph = _plain_graph()
         return None if graph is None else cls(state, graph)
 
     def is_here(self) -> bool:
-        """Whether what is built now can read its tensors."""
+        """Whether the code under construction can read the step's tensors."""
         graph = _plain_graph()
         return graph is not None and self._graph() is graph
 
 
 def _plain_graph() -> Any:
-    """The graph that is built now, if it is run whenever it is fetched: in no function, and in no loop or branch."""
+    """The current graph, if it runs whenever it is fetched: not in a function, loop or branch."""
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
@@ -214,13 +209,12 @@ def _plain_graph() -> Any:
 
 
 class _Slots:
-    """The variables of a processor in the order of their paths, out of sight of what tracks a module's own."""
+    """Variables of a processor, sorted by path, hidden from the module's attribute tracking."""
 
-    def __init__(self, variables: Any) -> None:
-        variables = getattr(variables, "trainable_variables", variables)  # of a model
+    def __init__(self, variables: Iterable[Any]) -> None:
         if not isinstance(variables, Iterable):
             raise TypeError(f"tensorflow.GradientProcessor: variables must be a list of them, got {variables!r:.100}")
-        given = list(variables.values() if isinstance(variables, Mapping) else variables)
+        given = list(variables)
         for i, variable in enumerate(given):
             if not hasattr(variable, "assign"):
                 raise TypeError(
@@ -235,10 +229,7 @@ class _Slots:
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
         if not self.variables:
-            raise ValueError(
-                "tensorflow.GradientProcessor: variables are wanted, got none; a model has some once it is built: "
-                "model.build(shape), or a first call"
-            )
+            raise ValueError("tensorflow.GradientProcessor: variables are wanted, got none")
         for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
@@ -248,18 +239,18 @@ class _Slots:
                 )
 
     def sorted(self, given: Iterable[Any]) -> list[Any]:
-        """What was given in the order of the variables, in the order of their paths."""
+        """Reorder values from the variables' order to the paths' order."""
         items = list(given)
         return [items[i] for i in self.order]
 
     @property
     def likes(self) -> list[tuple[Sequence[int], str]]:
-        """Shapes and dtypes; a TF1 reference's is that of what it refers to."""
+        """Shapes and dtypes; for a TF1 reference, the dtype it refers to."""
         dtypes = [tf.as_dtype(variable.dtype).base_dtype.name for variable in self.variables]
         return [(tuple(variable.shape), dtype) for variable, dtype in zip(self.variables, dtypes, strict=True)]
 
     def spread(self, given: Pairs) -> tuple[Pairs, list[int]]:
-        """The pairs as one gradient a variable, None where there is no pair, and the place of each pair."""
+        """Pairs as one gradient per variable (None if missing), and the position of each pair."""
         gradients: list[Any] = [None] * len(self.variables)
         places = []
         for gradient, variable, path in zip(*given, strict=True):
@@ -282,7 +273,7 @@ def _variable(leaf: Any, path: str) -> Any:
 
 
 def _after(gradient: Any) -> Any:
-    """A gradient that is there only when the control dependencies are."""
+    """A gradient that waits for the control dependencies."""
     if gradient is None or tf.executing_eagerly():
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

@@ -1,4 +1,4 @@
-"""A transformation before each step of an optimizer."""
+"""Apply a transform before each optimizer step."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = we
 
 
 def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Attached:
-    """Transform the gradients of an optimizer's parameters before each of its steps.
+    """Transform the gradients of an optimizer's parameters before each step.
 
-    The optimizer is left as it is but for hooks. Its ``state_dict()`` holds the state of the transformation, and
-    ``load_state_dict`` restores it, before the transformation is attached or after: a run goes on bit by bit, with
-    Lightning's and Accelerate's checkpoints too. Under a `torch.amp.GradScaler` the transformation sees unscaled
-    gradients, also where the optimizer unscales them itself (``fused=True``), and a step that the scaler skips leaves
-    its state alone. A step that the transformation leaves out (`skip_nonfinite`, `skip_large`, `accumulate`, unless
-    they are masked) leaves the parameters alone: their gradients become None; to know it, one bool is read.
+    Only hooks are added to the optimizer. Its ``state_dict()`` includes the transform's state. ``load_state_dict``
+    restores it, before or after `attach`, bit by bit; Lightning and Accelerate checkpoints work too.
+
+    Under a `torch.amp.GradScaler` the transform sees unscaled gradients, also with ``fused=True`` optimizers that
+    unscale them internally. A step that the scaler skips keeps the transform's state. A step that the transform skips
+    (`skip_nonfinite`, `skip_large`, `accumulate`, unless masked) sets gradients to None, so parameters stay. This costs
+    one host sync per step.
 
     Args:
-        optimizer: any `torch.optim` optimizer, or one that Lightning or Accelerate has wrapped. A path is the
-            parameter's name with "/" for "." if the optimizer was built from named parameters
-            (``SGD(model.named_parameters())``), else its number over all groups. Parameters of groups that are added
-            later are taken in.
-        tx: a transformation. With a closure, its state moves on with each call of the closure.
+        optimizer: Any `torch.optim` optimizer, also as wrapped by Lightning or Accelerate. A path is the parameter's
+            name with "/" for "." if the optimizer was built from named parameters (``SGD(model.named_parameters())``),
+            otherwise its index over all groups. Parameter groups added later are included.
+        tx: A transform. With a closure, its state advances with each call of the closure.
 
     Returns:
-        A handle. Its ``remove()`` takes the transformation off; as a context manager it does so on leaving. Its
-        ``state`` can be read, and set to a state of the same transformation from anywhere, such as what
-        `gradxform.to_numpy` gave. Its ``norm`` is that of the last step's gradients before the transformation.
+        A handle. ``remove()``, or leaving it as a context manager, detaches the transform. ``state`` can be read, and
+        set to a state of the same transform from any framework, such as a result of `gradxform.to_numpy`. ``norm`` is
+        the norm of the last step's gradients before the transform.
 
     Raises:
-        TypeError: what is no optimizer, or no transformation.
-        ValueError: a pattern that matches no path now; a ``state_dict`` with the state of another transformation, which
-            was loaded before, or is loaded later.
+        TypeError: `optimizer` is not an optimizer, or `tx` is not a transform.
+        ValueError: A pattern matches no path, or a ``state_dict`` that was or will be loaded has another transform's
+            state.
 
     Example:
         >>> import torch
@@ -61,7 +61,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
         >>> handle
         <torch.attach: clip_global_norm(1.0) on SGD, 1 parameter>
 
-    Source:
+    References:
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
@@ -69,7 +69,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
 
 class Attached:
-    """The handle of a transformation that is attached to an optimizer.
+    """Handle of a transform that is attached to an optimizer.
 
     Example:
         >>> import torch
@@ -79,12 +79,12 @@ class Attached:
         ...     handle.state
         TraceState(trace={'0': tensor([0., 0.])})
 
-    Source:
+    References:
         `torch.utils.hooks.RemovableHandle`.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> None:
-        """Registers the hooks."""
+        """Register the hooks."""
         self.tx = tx
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
         self._loaded: _Held | None = None
@@ -101,7 +101,7 @@ class Attached:
             _left(optimizer).pop(self._key(), None)
 
     def _found(self, optimizer: torch.optim.Optimizer) -> _Held:
-        """The first state; or the one of a state_dict that the optimizer has loaded before, which is in its groups."""
+        """The initial state, or the state of a state_dict that the optimizer loaded earlier, kept in its groups."""
         fresh = _held(self.tx, optimizer)
         rank = sum(handle.tx.stateful for handle in _attached.get(optimizer, ()))
         left = _left(optimizer).get(_key(rank)) if self.tx.stateful else None
@@ -119,7 +119,7 @@ class Attached:
 
     @property
     def state(self) -> Any:
-        """The state of the transformation now, a pytree of tensors; its trees are dicts by path.
+        """The transform's state: a pytree of tensors, in dicts by path.
 
         On an accelerator, each step overwrites these tensors. Clone what you want to keep.
         """
@@ -133,22 +133,22 @@ class Attached:
 
     @property
     def norm(self) -> torch.Tensor | None:
-        """The norm of the gradients before the transformation, at the last step; a new 0-d tensor.
+        """The norm of the last step's gradients before the transform; a new 0-d tensor.
 
-        It costs no pass over them and no synchronization. So it is None where the transformation does not measure each
-        gradient (`clip_value`, `scale`, a mask around a clip), and before the first step. Gradients that are stopped do
-        not count. Its order is 2, or the `ord` of the first `clip_global_norm`.
+        It costs no extra pass and no host sync. It is None before the first step, and where the transform does not
+        measure every gradient (`clip_value`, `scale`, a masked clip). Stopped gradients do not count. The order is 2,
+        or the `ord` of the first `clip_global_norm`.
         """
         return None if self._norm is None else self._norm()
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the optimizer's parameters now; those of the state where the optimizer is gone."""
+        """Current paths of the optimizer's parameters; of the state if the optimizer is gone."""
         optimizer = self._optimizer()
         return self._held.paths if optimizer is None else paths_of(named_of(optimizer))
 
     def remove(self) -> None:
-        """Take the transformation off the optimizer."""
+        """Detach the transform from the optimizer."""
         for hook in self._hooks:
             hook.remove()
         optimizer = self._optimizer()
@@ -156,7 +156,7 @@ class Attached:
             _attached[optimizer].remove(self)
 
     def __repr__(self) -> str:
-        """What is attached, and to what."""
+        """Show the transform and the optimizer."""
         optimizer = self._optimizer()
         if optimizer is None or self not in _attached.get(optimizer, ()):
             return f"<torch.attach: {self.tx!r}, attached to nothing>"
@@ -164,19 +164,19 @@ class Attached:
         return f"<torch.attach: {self.tx!r} on {type(optimizer).__name__}, {count} parameter{'s' * (count != 1)}>"
 
     def __enter__(self) -> Attached:
-        """The handle itself."""
+        """Return the handle."""
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Takes the transformation off."""
+        """Detach the transform."""
         self.remove()
 
     def __getstate__(self) -> Any:
-        """A copy keeps the transformation and its state, and is attached to nothing."""
+        """Copy the transform and its state; the copy is attached to nothing."""
         return self.tx, self._held.state
 
     def __setstate__(self, kept: Any) -> None:
-        """As it was kept."""
+        """Restore the copy."""
         self.tx, state = kept
         self._optimizer, self._hooks, self._loaded, self._norm = lambda: None, [], None, None
         self._held = _Held([], None, state)
@@ -215,7 +215,7 @@ class Attached:
                 parameter.grad = None
 
     def _take_in(self, optimizer: torch.optim.Optimizer) -> None:
-        """Parameters of groups that were added since, or another device that they have gone to."""
+        """Include parameter groups added since, and follow parameters to another device."""
         fresh = _held(self.tx, optimizer)
         try:
             state = matched("torch.attach", _by_path(fresh.state) | _by_path(self._held.state), fresh.state)
@@ -254,7 +254,7 @@ class Attached:
             _left(optimizer).pop(self._key(), None)
 
     def _key(self) -> str:
-        """Its place in a state_dict, beside "state" and "param_groups": by its rank where there are several."""
+        """Key in a state_dict, beside "state" and "param_groups"; numbered if several transforms are attached."""
         optimizer = self._optimizer()
         handles = [handle for handle in _attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
         return _key(handles.index(self) if self in handles else 0)
@@ -265,19 +265,19 @@ def _key(rank: int) -> str:
 
 
 def _left(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The group in which a state_dict has left the states of transformations."""
+    """The parameter group in which a loaded state_dict left transforms' states."""
     groups = optimizer.param_groups
     return groups[0] if groups else {}
 
 
 def handles_of(optimizer: Any) -> list[Attached] | None:
-    """The handles that are attached to an optimizer, or to the one inside of it; None for what is no optimizer."""
+    """Handles attached to an optimizer or to its inner one; None for other objects."""
     optimizer = unwrapped(optimizer)
     return list(_attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
 
 
 class _Held(NamedTuple):
-    """A state, and what it was made for: the parameters' paths, and where they are."""
+    """A state, and the parameters' paths and devices that it was made for."""
 
     paths: list[str]
     device: Any
@@ -285,12 +285,12 @@ class _Held(NamedTuple):
 
 
 def _held(tx: GradientTransformation, optimizer: torch.optim.Optimizer) -> _Held:
-    """The first state for the parameters that an optimizer has now, where they are now."""
+    """Initial state for the optimizer's current parameters, on their current devices."""
     named = named_of(optimizer)
     return _Held(paths_of(named), device_of(named), started(tx, named))
 
 
 def _by_path(state: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a state by their paths, as a state_dict holds them."""
+    """Tensors of a state by path, as in a state_dict."""
     leaves = zip(backend.paths(state), backend.flatten(state)[0], strict=True)
     return {path: leaf for path, leaf in leaves if leaf is not None}

@@ -1,4 +1,4 @@
-"""Modules that are the identity, and transform what flows back."""
+"""Modules that pass their input through and transform the gradient."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gradxform import GradientTransformation, on_backward, reverse_gradient
 
 
 class GradientTransform(torch.nn.Module):
-    """The identity, whose backward pass transforms the gradient: `gradxform.on_backward` as a module.
+    """Pass the input through and transform the gradient: `gradxform.on_backward` as a module.
 
     Args:
-        tx: a stateless transformation.
+        tx: A stateless transform.
 
     Raises:
-        TypeError: a stateful transformation.
+        TypeError: `tx` is stateful.
 
     Example:
         >>> import torch
@@ -25,31 +25,31 @@ class GradientTransform(torch.nn.Module):
         >>> model[1]
         GradientTransform(clip_norm(1.0))
 
-    Source:
+    References:
         `gradxform.on_backward`.
     """
 
     def __init__(self, tx: GradientTransformation) -> None:
-        """Takes a transformation."""
+        """Store the transform."""
         super().__init__()
         on_backward(tx)  # refuses what it cannot take
         self.tx = tx
 
     def forward(self, x: Any) -> Any:
-        """A tensor, or a structure of them, as it is."""
+        """Return a tensor, or a structure of tensors, unchanged."""
         return on_backward(self.tx)(x)
 
     def extra_repr(self) -> str:
-        """The transformation."""
+        """Show the transform."""
         return repr(self.tx)
 
 
 class GradientReversal(torch.nn.Module):
-    """The identity, whose backward pass reverses the gradient: `gradxform.reverse_gradient` as a module.
+    """Pass the input through and reverse the gradient: `gradxform.reverse_gradient` as a module.
 
     Args:
-        scale: the factor of the reversed gradient. The module keeps it in a buffer, so that ``module.scale.fill_(0.5)``
-            changes it between steps without compiling anew.
+        scale: Factor of the reversed gradient. It is a buffer: ``module.scale.fill_(0.5)`` changes it between steps
+            without recompiling.
 
     Example:
         >>> import torch
@@ -66,14 +66,14 @@ class GradientReversal(torch.nn.Module):
     scale: torch.Tensor
 
     def __init__(self, scale: float = 1.0) -> None:
-        """Takes the factor."""
+        """Store the factor."""
         super().__init__()
         self.register_buffer("scale", torch.tensor(float(scale)))
 
     def forward(self, x: Any) -> Any:
-        """A tensor, or a structure of them, as it is."""
+        """Return a tensor, or a structure of tensors, unchanged."""
         return reverse_gradient(x, self.scale)
 
     def extra_repr(self) -> str:
-        """The factor."""
+        """Show the factor."""
         return f"scale={self.scale.item()!r}"

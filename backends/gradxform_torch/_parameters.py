@@ -1,9 +1,8 @@
-"""Transforms in place on the gradients of parameters."""
+"""Transform the gradients of parameters in place."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,19 +25,18 @@ NormBefore = Callable[[], torch.Tensor]
 
 
 def init(tx: GradientTransformation, named_parameters: Any) -> Any:
-    """The state before the first call of `apply_`.
+    """Return the initial state for `apply_`.
 
     Args:
-        tx: the transformation.
-        named_parameters: as `apply_` takes them.
+        tx: A transform.
+        named_parameters: As in `apply_`.
 
     Returns:
-        A pytree of tensors, on the parameters' devices; its trees are dicts by path. `EmptyState()` for a stateless
-        transformation.
+        A pytree of tensors on the parameters' devices, in dicts by path. `EmptyState()` for a stateless transform.
 
     Raises:
-        TypeError: an item that is no parameter.
-        ValueError: a pattern that matches no path.
+        TypeError: An item is not a parameter.
+        ValueError: A pattern matches no path.
 
     Example:
         >>> import torch
@@ -46,7 +44,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         >>> gx.torch.init(gx.trace(0.9), torch.nn.Linear(2, 1))
         TraceState(trace={'weight': tensor([[0., 0.]]), 'bias': tensor([0.])})
 
-    Source:
+    References:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
@@ -54,7 +52,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 
 def started(tx: GradientTransformation, named: Named) -> Any:
-    """The first state for parameters with names."""
+    """Initial state for named parameters."""
     view = _view(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.axes)
     return tx.init({} if view is None else view)
 
@@ -63,27 +61,25 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
     """Transform the gradients of parameters in place.
 
     Args:
-        tx: the transformation.
-        named_parameters: ``model.named_parameters()`` or a dict of them, a module, or parameters without names; their
-            ``.grad`` are dense, sparse COO or distributed tensors of floating or complex dtype, or None. A gradient's
-            path is its parameter's name with "/" for "."; one without a name has its number. A parameter given twice is
-            transformed once.
-        state: the state of a stateful transformation: what `gradxform.torch.init` or the last call returned.
-        return_norm: also return the norm of the gradients before the transformation, as `clip_grad_norm_` does: a 0-d
-            tensor, of order 2 or the `ord` of the first `clip_global_norm`. Gradients that are stopped do not count.
-            Nothing is synchronized. A clip by norm uses the same pass over the gradients; others take one more.
+        tx: A transform.
+        named_parameters: ``model.named_parameters()``, a module, or parameters without names. Each ``.grad`` is None,
+            or a dense, sparse COO or distributed tensor of floating or complex dtype. A gradient's path is its
+            parameter's name with "/" for ".", or the parameter's index. A parameter given twice is transformed once.
+        state: State of a stateful transform, from `gradxform.torch.init` or the last call.
+        return_norm: Whether to also return the norm before the transform, as `clip_grad_norm_` does: a 0-d tensor, of
+            order 2 or the `ord` of the first `clip_global_norm`. Stopped gradients do not count. It needs no host sync.
+            Clips by norm need no extra pass over the gradients; other transforms need one.
 
     Returns:
-        The new state; `state` as it is for a stateless transformation. With `return_norm`, the norm if the
-        transformation is stateless, else a tuple of the new state and the norm. The norm is None if there is no
-        gradient, and along axes of `across` where no norm of all devices' gradients is computed.
+        The new state; a stateless transform returns `state`. With `return_norm`: the norm if the transform is
+        stateless, else a tuple of new state and norm. The norm is None if there are no gradients, and along axes of
+        `across` if no norm over all devices is computed.
 
-        The gradient of a stopped parameter becomes None, so that optimizers skip it; an expanded gradient, which cannot
-        be written to, is replaced.
+        The gradient of a stopped parameter becomes None, so that optimizers skip it. An expanded gradient, which is not
+        writable, is replaced.
 
     Raises:
-        TypeError: an item that is no parameter, gradients in the place of all parameters; a stateful transformation
-            without a state.
+        TypeError: An item is not a parameter, or a stateful transform gets no state.
 
     Example:
         >>> import torch
@@ -95,7 +91,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         >>> layer.weight.grad
         tensor([[0.6000, 0.8000]])
 
-    Source:
+    References:
         `torch.nn.utils.clip_grad_norm_`.
     """
     tx = as_transformation("torch.apply_", tx, named_parameters, "gx.torch.apply_(tx, model)")
@@ -104,14 +100,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
             "state = gx.torch.apply_(tx, parameters, state)"
         )
-    if isinstance(state, bool):
-        raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
     named = list(_named("torch.apply_", named_parameters))
-    if named and not any(_may_have_gradient(parameter) for _, parameter in named):
-        raise TypeError(
-            "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
-            "gradients = tx(gradients) for the gradients themselves"
-        )
     new, norm_before = transformed(tx, named, state, measured=return_norm)
     if not return_norm:
         return new
@@ -128,11 +117,11 @@ def transformed(
     owned: bool = False,
     measured: bool = False,
 ) -> tuple[Any, NormBefore | None]:
-    """The new state, and the norm before, after the gradients of parameters with names were transformed.
+    """Transform the gradients of named parameters; return the new state and the norm before.
 
-    A state that is owned is written into. With a scale, the gradients are a loss scaler's, and are divided by it
-    before; where it found an infinity, the state stays as it is, since there will be no step. The norm is None where
-    the transformation does not measure each gradient, unless they are to be measured anyway.
+    An owned state is overwritten. With a scale, gradients are first divided by the loss scaler's scale; if the scaler
+    found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
+    every gradient and no norm is requested.
     """
     gradients: list[torch.Tensor | None] = []
     owners: dict[int, list[torch.Tensor]] = {}
@@ -179,7 +168,7 @@ def transformed(
 
 
 def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
-    """The norm of the gradients that were given, if the transformation has measured it; along axes, of all devices."""
+    """The input gradients' norm, if the transform measured it; along axes, over all devices."""
     known = given.known_norm(left.stopped, along=bool(tx.axes)) if given.leaves else None
     if known is None:
         return None
@@ -196,7 +185,7 @@ def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBef
 
 
 def _in_place(state: Any, new: Any) -> Any:
-    """A new state in the memory of the old one on an accelerator, where the next replay of a CUDA graph reads it."""
+    """Write a new state into the old one's memory on an accelerator, where the next CUDA graph replay reads it."""
     before, structure = backend.flatten(state)
     after = backend.flatten(new)[0]
     pairs = [(i, *both) for i, both in enumerate(zip(before, after, strict=True)) if _is_moved(*both)]
@@ -211,14 +200,14 @@ def _in_place(state: Any, new: Any) -> Any:
 
 
 def _is_moved(old: Any, new: Any) -> bool:
-    """Whether a new tensor of an accelerator has taken the place of one like it."""
+    """Whether a new accelerator tensor has replaced a similar one."""
     both = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor) and old is not new
     alike = both and (old.shape, old.dtype, old.device) == (new.shape, new.dtype, new.device)
     return alike and on_device([old, new]) and is_writable(old)
 
 
 def paths_of(named: Named) -> list[str]:
-    """The paths of parameters with names."""
+    """Paths of named parameters."""
     return [name.replace(".", "/") for name, _ in named]
 
 
@@ -229,9 +218,9 @@ def _view(
     axes: Sequence[Any],
     inplace: bool = False,
 ) -> Flat | None:
-    """The view of one tensor a parameter, None among them, in a dict by path.
+    """View of one tensor per parameter, possibly None, in a dict by path.
 
-    None if there is no tensor, but for a transformation along axes, for which other processes wait.
+    None if there are no tensors, except along axes, where other processes wait for this one.
     """
     structure = backend.flatten(dict.fromkeys(keys))[1]
     owners = [parameter for _, parameter in named]
@@ -246,23 +235,14 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
         given = given.named_parameters()
     if isinstance(given, torch.Tensor):
         given = [given]
-    if isinstance(given, Mapping):
-        given = list(given.items())
     if not isinstance(given, Iterable):
-        hint = "; call it" if inspect.ismethod(given) else instead(given)
-        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{instead(given)}")
     for i, item in enumerate(given):
         name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
         yield name, parameter
 
 
-def _may_have_gradient(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a parameter, frozen ones among them, or has had a gradient put in place."""
-    return isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad or tensor.grad is not None
-
-
 def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
-    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}")

@@ -1,1 +1,1 @@
-"""Functions of whole trees, and of what flows back."""
+"""Functions of whole trees and of backward passes."""

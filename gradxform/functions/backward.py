@@ -1,4 +1,4 @@
-"""Transforms of what flows back: the identity forward."""
+"""Transform gradients in the backward pass; the forward pass is the identity."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Tree = TypeVar("Tree")
 
 @unconverted
 def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
-    r"""The identity, whose backward pass transforms the gradient.
+    r"""Make an identity function whose backward pass transforms the gradient.
 
     .. math:: y = x, \qquad \bar x = t(\bar y)
 
-    Works in JAX, TensorFlow and PyTorch, eager and compiled. Norms are taken over all that flows back through one call:
-    over the tree, if `x` is one, and over each example under ``vmap``. JAX's forward mode (``jvp``, ``jacfwd``) has no
-    backward pass, and raises.
+    It works in JAX, TensorFlow and PyTorch, eager and compiled. Norms cover everything that flows back through one
+    call: the whole tree, and each example by itself under ``vmap``. JAX's forward mode (``jvp``, ``jacfwd``) has no
+    backward pass and raises an error.
 
     Args:
-        tx: a stateless transformation. Its limits may be arrays of the framework, tracers among them.
+        tx: A stateless transform. Its limits may be arrays of the framework, including tracers.
 
     Returns:
-        A function of a pytree of arrays, of any shapes and dtypes, that returns it as it is. Leaves that are not of
-        floating or complex dtype have no gradient, and pass by.
+        A function that returns its argument, a pytree of arrays of any shapes and dtypes. Leaves that are neither
+        floating nor complex have no gradient.
 
     Raises:
-        TypeError: a stateful transformation; on use, NumPy's arrays, which have no backward pass; in the backward pass,
-            a gradient of fewer than 16 bits.
+        TypeError: `tx` is stateful. On use: arrays are NumPy arrays, which have no backward pass. In the backward pass:
+            a gradient has fewer than 16 bits.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -50,15 +50,15 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         >>> jax.grad(lambda x: jnp.sum(clip(x) * jnp.array([3.0, 4.0])))(jnp.zeros(2))
         Array([0.6, 0.8], dtype=float32)
 
-    Source:
+    References:
         `tf.custom_gradient`, `jax.custom_vjp`, `torch.autograd.Function`.
     """
     preload()
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
         raise TypeError(
-            f"on_backward takes a stateless transformation, and {tx!r} keeps a state, which a backward pass has no way "
-            "to hand on to the next step; transform the gradients before they are applied instead"
+            f"on_backward: {tx!r} is stateful, and a backward pass cannot keep a state; transform the gradients after "
+            "the backward pass instead"
         )
 
     @unconverted
@@ -68,7 +68,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         if backend is None or not places:
             return x
         numbers, rebuild = operands.split(tx, backend)
-        # What the backward pass holds on to: the tree without its leaves.
+        # The backward pass keeps only the tree's structure, no leaves.
         skeleton = backend.unflatten(structure, [None] * len(leaves))
         count, bare = len(leaves), backend.flatten(skeleton)[1]
 
@@ -92,20 +92,20 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
 
 @unconverted
 def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
-    r"""The identity, whose backward pass reverses the gradient: ``on_backward(scale(-scale))(x)``.
+    r"""Return `x`, and reverse its gradient in the backward pass: ``on_backward(scale(-scale))(x)``.
 
     .. math:: y = x, \qquad \bar x = -a \, \bar y
 
     Args:
-        x: a pytree of arrays of JAX, TensorFlow or PyTorch, of any shapes and dtypes.
-        scale: the factor a, a number or a 0-d array, which may change from step to step.
+        x: A pytree of JAX, TensorFlow or PyTorch arrays, of any shapes and dtypes.
+        scale: Factor a, a number or a 0-d array; it may change from step to step.
 
     Returns:
-        The tree as it is.
+        The tree, unchanged.
 
     Raises:
-        TypeError: NumPy's arrays, which have no backward pass; a scale that is no real number.
-        ValueError: a scale that is NaN or not 0-d.
+        TypeError: Arrays are NumPy arrays, which have no backward pass, or `scale` is not a real number.
+        ValueError: `scale` is NaN or not 0-d.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -122,18 +122,18 @@ def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
 
 @unconverted
 def stop_gradient(x: Tree) -> Tree:
-    r"""The identity, to which nothing flows back.
+    r"""Return `x`, and let no gradient flow back.
 
     .. math:: y = x, \qquad \bar x = 0
 
     Args:
-        x: a pytree of arrays of JAX, TensorFlow or PyTorch, of any shapes and dtypes.
+        x: A pytree of JAX, TensorFlow or PyTorch arrays, of any shapes and dtypes.
 
     Returns:
-        The tree as it is, cut off from what made it.
+        The tree, detached from its computation.
 
     Raises:
-        TypeError: NumPy's arrays, which have no backward pass.
+        TypeError: Arrays are NumPy arrays, which have no backward pass.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -141,7 +141,7 @@ def stop_gradient(x: Tree) -> Tree:
         >>> jax.grad(lambda x: jnp.sum(x * gx.stop_gradient(x)))(jnp.array([3.0, 3.0]))
         Array([3., 3.], dtype=float32)
 
-    Source:
+    References:
         `jax.lax.stop_gradient`, `tf.stop_gradient`, `torch.Tensor.detach`.
     """
     preload()
@@ -160,26 +160,25 @@ def _itself(x: Tree) -> Tree:
 def straight_through(
     forward: Callable[[Any], Tree], backward: Callable[[Any], Tree] = _itself
 ) -> Callable[[Any], Tree]:
-    r"""A function that has the values of one function and the derivatives of another.
+    r"""Make a function with the value of one function and the derivative of another.
 
     .. math:: y = f(x), \qquad \bar x = \Bigl(\frac{\partial b}{\partial x}\Bigr)^{\!\top} \bar y
 
-    The value is that of ``forward(x)`` bit by bit, which ``backward(x) + stop_gradient(forward(x) - backward(x))`` is
-    not. Nothing flows back through `forward`.
+    The value equals ``forward(x)`` bit by bit, unlike ``backward(x) + stop_gradient(forward(x) - backward(x))``. No
+    gradient flows through `forward`.
 
     Args:
-        forward: a function of a pytree of arrays; it need not have derivatives.
-        backward: a function of the same tree whose results have the structure, shapes and dtypes of those of `forward`;
-            the identity if left out. A transformation is such a function: ``clip_value(1.0)`` lets through what flows
-            to elements within its bounds.
+        forward: Function of a pytree of arrays; it needs no derivative.
+        backward: Function of the same tree, with results of the structure, shapes and dtypes of `forward`. Default: the
+            identity. Transforms work too: ``clip_value(1.0)`` passes gradients of elements within its bounds.
 
     Returns:
         A function of a pytree.
 
     Raises:
-        TypeError: what cannot be called; on use, NumPy's arrays, which have no backward pass, or results of two
-            dtypes, named by their path.
-        ValueError: on use, results of two structures or shapes, named by their path.
+        TypeError: An argument is not callable. On use: arrays are NumPy arrays, which have no backward pass, or results
+            differ in dtype; the message gives the path.
+        ValueError: On use: results differ in structure or shape; the message gives the path.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -207,7 +206,7 @@ def straight_through(
             found = fitting.difference(values, given)
             where = f"; they differ at {found.path!r}: {found.one} and {found.other}" if found and found.path else ""
             raise ValueError(
-                "straight_through: forward and backward must return trees of one structure and framework; "
+                "straight_through: forward and backward must return trees of the same structure and framework; "
                 f"got {values!r:.100} and {given!r:.100}{where}"
             )
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
@@ -221,14 +220,14 @@ def straight_through(
 
 
 def _applied(function: Callable[[Any], Tree], x: Any) -> Any:
-    """The function's value; a transformation takes variables beside arrays, which here are all to be transformed."""
+    """The function's value; a transform is applied to variables too, not only to arrays."""
     if isinstance(function, GradientTransformation) and not function.stateful and (view := flat_view(x)) is not None:
         return function.rule(view, None, Context(None, {}))[0].tree()
     return function(x)
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:
-    """Whether a leaf has a gradient; one of a dtype that no transform takes is refused when it comes."""
+    """Whether a leaf has a gradient; unsupported dtypes are refused when the gradient arrives."""
     if backend is None or not isinstance(leaf, backend.types):
         return False
     dtype = backend.dtype(leaf)
@@ -236,7 +235,7 @@ def _flows(backend: Backend | None, leaf: Any) -> bool:
 
 
 def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:
-    """Whether a derivative can flow from a value to a leaf; it must, if one can flow to the leaf."""
+    """Whether a derivative flows to a leaf; if so, dtype and shape must match the value's."""
     if not _flows(backend, leaf):
         return False
     dtypes = [
@@ -244,12 +243,13 @@ def _agree(backend: Backend, i: int, value: Any, leaf: Any, tree: Any) -> bool:
     ]
     if dtypes[0] != dtypes[1]:
         raise TypeError(
-            f"straight_through: at {backend.paths(tree)[i]!r} forward gives {dtypes[0]} and backward {dtypes[1]}; cast "
-            "the result of forward"
+            f"straight_through: at {backend.paths(tree)[i]!r} forward returns {dtypes[0]} and backward {dtypes[1]}; "
+            "cast the result of forward"
         )
     shapes = backend.shape(value), backend.shape(leaf)
     if not may_agree(*shapes):
         raise ValueError(
-            f"straight_through: at {backend.paths(tree)[i]!r} forward gives shape {shapes[0]} and backward {shapes[1]}"
+            f"straight_through: at {backend.paths(tree)[i]!r} forward returns shape {shapes[0]} and backward "
+            f"{shapes[1]}; make them equal"
         )
     return True

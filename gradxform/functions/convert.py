@@ -1,4 +1,4 @@
-"""States that go from one framework to another, by way of NumPy."""
+"""Move states between frameworks, by way of NumPy."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gradxform.numerics import Array
 
 
 def to_numpy(state: Any, *, by_path: bool = False) -> Any:
-    """A state as NumPy arrays, to be saved, or to go on with in another framework.
+    """Convert a state to NumPy arrays, to save it or to continue in another framework.
 
     Args:
-        state: the state of any transformation, or any tree of arrays of one framework, on any devices. One of DTensors
-            is gathered: call it in every process.
-        by_path: whether to give a flat dict from path to array, as files hold them: ``np.savez(file, **arrays)``.
+        state: State of any transform, or any tree of arrays of one framework, on any devices. DTensors are gathered:
+            call it in every process.
+        by_path: Whether to return a flat dict from path to array, for files: ``np.savez(file, **arrays)``.
 
     Returns:
-        The same tree, of NumPy arrays of the same shapes and dtypes with memory of their own, bfloat16 as that of
-        ml_dtypes. It is a state itself, of gradients that are NumPy's.
+        The same tree of NumPy arrays, copied, with equal shapes and dtypes; bfloat16 is the dtype of ml_dtypes. The
+        result is a valid state for NumPy gradients.
 
     Raises:
-        TypeError: a leaf without values (traced, or symbolic), or one that NumPy cannot hold; names the path.
-        ValueError: by path, two leaves of one path.
+        TypeError: A leaf has no values (traced or symbolic), or has no NumPy dtype; the message gives the path.
+        ValueError: With `by_path`: two leaves have the same path.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,7 +41,7 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
         >>> gx.to_numpy(state, by_path=True)
         {'trace/w': array([2., 4.], dtype=float32)}
 
-    Source:
+    References:
         ``flax.serialization.to_state_dict``.
     """
     backend, (leaves, structure) = lookup.opened(state)
@@ -58,49 +58,48 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
 def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str, Any]:
     found = {path: leaf for path, leaf in zip(paths, leaves, strict=True) if leaf is not None}
     if len(found) < sum(leaf is not None for leaf in leaves):
-        raise ValueError(f"{what}: two leaves of the state have one path; a key of a dict holds a '/'")
+        raise ValueError(f"{what}: two leaves of the state have the same path; rename the dict key that contains '/'")
     return found
 
 
 def _values(what: str, path: str, leaf: Any) -> Any:
-    """A leaf as a NumPy array."""
+    """Convert a leaf to a NumPy array."""
     own = lookup.owner(leaf)
     try:
         found = np.asarray(leaf if own is None else own.to_numpy(leaf))
     except Exception as error:
         raise TypeError(
-            f"{what}: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}. Call it outside of compiled code; "
-            "of a random key of JAX, keep jax.random.key_data"
+            f"{what}: the leaf at {path!r} has no values for NumPy: {leaf!r:.100}. Call it outside compiled code; "
+            "for a JAX random key, save jax.random.key_data(key)"
         ) from error
     if found.dtype.kind in "OSU":
-        raise TypeError(f"{what}: the leaf at {path!r} is no array of numbers: {leaf!r:.100}")
+        raise TypeError(f"{what}: the leaf at {path!r} is not an array of numbers: {leaf!r:.100}")
     return found
 
 
 def from_numpy(state: Any, like: Any, rename: Rename | None = None) -> Any:
-    """A state that was saved, or made in another framework, as one to go on with here.
+    """Convert a saved state, or a state from another framework, to a state for this framework.
 
-    The leaves find their places by their paths: a nested dict and one whose keys are joined by "/" are alike, and so
-    are dicts in two orders. So what NumPy has loaded from an ``.npz`` of paths is a state too.
+    Leaves are matched by path. A nested dict equals one with keys joined by "/", and the order of keys does not matter.
+    An ``.npz`` of paths, as loaded by NumPy, is therefore a state.
 
     Args:
-        state: what `to_numpy` gave; or a mapping from path to array.
-        like: the state to take the place of, such as the ``tx.init(params)`` of the same transformation here: it gives
-            the structure, the framework, the dtypes and the devices. Or one array, for a state of the same structure in
-            its framework and on its device.
-        rename: a function of a parameter's path, without what precedes it in a state, and its NumPy array. It returns
-            a dict from new paths to new arrays: one, several if the array is split, or none to leave it out. Counts and
-            other fields of a state stay as they are. For PyTorch's names there is `rename_from_torch`.
+        state: Result of `to_numpy`, or a mapping from path to array.
+        like: State to replace, such as ``tx.init(params)`` of the same transform. It gives structure, framework, dtypes
+            and devices. Alternatively one array: the result then has the structure of `state`, and the array's
+            framework and device.
+        rename: Function of a parameter's path (without the state's prefix) and its NumPy array. It returns a dict from
+            new paths to new arrays: one, several to split an array, or none to drop it. Counts and other fields keep
+            their names. For PyTorch's names, use `rename_from_torch`.
 
     Returns:
-        A tree of arrays of the framework of `like`.
+        A tree of arrays of `like`'s framework.
 
     Raises:
-        TypeError: a `like` without arrays while the state has some; a leaf that is no array; a `rename` that returns no
-            dict.
-        ValueError: leaves that only one of the two has, that differ in shape, or whose values the dtype of `like`
-            cannot hold; names the paths, and what they were before `rename`. Two leaves that `rename` leads to one
-            path, or a table with a row for each parameter to be renamed (`per_leaf`).
+        TypeError: `like` has no arrays but `state` has; a leaf is not an array; or `rename` does not return a dict.
+        ValueError: A leaf is missing on one side, differs in shape, or does not fit the dtype of `like`; the message
+            gives the paths, before and after `rename`. Or `rename` maps two leaves to one path, or applies to a table
+            with one row per parameter (`per_leaf`).
 
     Example:
         >>> import numpy as np, torch
@@ -113,20 +112,20 @@ def from_numpy(state: Any, like: Any, rename: Rename | None = None) -> Any:
         >>> gx.from_numpy(state, like, rename=lambda path, array: {path.replace("w", "kernel"): array})
         TraceState(trace={'kernel': tensor([2., 4.])})
 
-    Source:
+    References:
         ``flax.serialization.from_state_dict``.
     """
     return matched("from_numpy", state, like, rename)
 
 
 def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> Any:
-    """A state in the place of another, for an adapter whose name errors begin with."""
+    """Fit a state into another one; errors begin with the adapter's name."""
     given = _opened(what, state)
     old: dict[str, str] = {}
     backend, (likes, structure) = lookup.opened(like)
     if backend is None:
         if given:
-            raise TypeError(f"{what}: like has no arrays ({like!r:.80}), and the state has {_some(list(given))}")
+            raise TypeError(f"{what}: like has no arrays ({like!r:.80}), but the state has {_some(list(given))}")
         return like
     if rename is not None:
         if not callable(rename):
@@ -150,9 +149,9 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
 
 
 def _opened(what: str, state: Any) -> dict[str, Any]:
-    """The leaves of a state by their paths."""
+    """Leaves of a state by path."""
     if isinstance(state, Mapping) and not isinstance(state, dict):
-        state = dict(state)  # an .npz that NumPy has opened
+        state = dict(state)  # an open .npz file
     try:
         backend, (leaves, _) = lookup.opened(state)
     except TypeError as error:
@@ -169,10 +168,9 @@ def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Ma
             if paths
         ]
         raise ValueError(
-            f"{what}: {'; '.join(parts)}. like must be the state of the same transformation, for parameters of the "
-            "same paths: tx.init(params)"
-            + (". A function rename" if what == "from_numpy" else "; gx.from_numpy(state, like, rename)")
-            + " leads other paths to them"
+            f"{what}: {'; '.join(parts)}. like must be the state of the same transform and parameters: "
+            "tx.init(params). If paths differ, pass a function: "
+            + ("rename" if what == "from_numpy" else "gx.from_numpy(state, like, rename)")
         )
 
 
@@ -182,40 +180,40 @@ def _some(paths: Sequence[str], old: Mapping[str, str] = MappingProxyType({})) -
 
 
 def _named(path: str, old: Mapping[str, str]) -> str:
-    """A path, and what it was before it was renamed."""
+    """A path, and its name before renaming."""
     return repr(path) if old.get(path, path) == path else f"{path!r} (from {old[path]!r})"
 
 
 def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: Mapping[str, str]) -> Any:
-    """A leaf with the dtype of another, where that is."""
+    """Cast a leaf to another one's dtype, and place it on the same device."""
     array, number = _values(what, path, leaf), lookup.owner(like) is None
     shape = () if number else backend.shape(like)
     dtype = np.asarray(like).dtype if number else _dtype((lookup.owner(like) or backend).dtype(like))
     if array.shape != shape:
         raise ValueError(
-            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, and like has {shape} there"
+            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, but like has {shape}"
             f"{axes_that_fit(array.shape, shape)}"
         )
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
-        array = array.view(dtype)  # as NumPy loads them
+        array = array.view(dtype)  # NumPy loads bfloat16 as raw bytes
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
         raise ValueError(
-            f"{what}: the leaf at {path!r} is {array.dtype}, and like has {dtype} there, which cannot hold its values"
+            f"{what}: the leaf at {path!r} is {array.dtype}, but like has {dtype}, which cannot hold its values"
         )
     if number:
         return type(like)(cast.item())
-    return (lookup.owner(like) or backend).placed(cast, like)  # NumPy's numbers, where there were no parameters
+    return (lookup.owner(like) or backend).placed(cast, like)  # a NumPy number belongs to no parameters
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """Bools, integers, real numbers or complex ones."""
+    """Kind of a dtype: bool, integer, real or complex."""
     return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
 
 
 def _is_same(array: Any, cast: Any) -> bool:
-    """Whether integers are the same, and what is finite has stayed so."""
+    """Whether integers are equal, and finite numbers are still finite."""
     if _kind(cast.dtype) in "bi":
         return bool(np.all(array == cast))
     return bool(np.all(np.isfinite(array) == np.isfinite(cast)))

@@ -1,4 +1,4 @@
-"""PyTorch's names and layouts of parameters as those of Flax and Keras."""
+"""Translate PyTorch's parameter names and layouts to Flax and Keras."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ _COLLECTIONS = {"params", "batch_stats"}
 
 
 def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> Rename:
-    """Make a `rename` for `from_numpy` that leads PyTorch's parameters to those of Flax (nnx, linen) or Keras.
+    """Make a `rename` for `from_numpy` that maps PyTorch parameters to Flax (nnx, linen) or Keras.
 
-    The names in `params` say what to do, never the shapes alone: the weight that becomes a ``kernel`` is transposed,
-    from (out, in, ...) to (..., in, out); one that becomes an ``embedding``, ``embeddings``, ``scale`` or ``gamma`` is
-    not. That covers Linear, convolutions, Embedding, LayerNorm, BatchNorm with its statistics, GroupNorm and
-    MultiheadAttention, whose joint projection is split into query, key and value, by heads. A path that `params` has
-    too stays as it is. Recurrent layers are not covered, nor are Flax's transposed convolutions unless they have
-    ``transpose_kernel=True``: lead these to their places in a function of your own, which calls this one for others.
+    The new name decides the layout, never the shape. A ``kernel`` is transposed from (out, in, ...) to (..., in, out);
+    an ``embedding``, ``embeddings``, ``scale`` or ``gamma`` is not. Paths that `params` also has stay.
+
+    Supported: Linear, convolutions, Embedding, LayerNorm, BatchNorm with statistics, GroupNorm, and MultiheadAttention,
+    whose joint projection is split into query, key and value by heads. Not supported: recurrent layers, and Flax's
+    transposed convolutions without ``transpose_kernel=True``. For these, write your own function that calls this one
+    for all other paths.
 
     Args:
-        params: the parameters of the new model, of which paths and shapes are read: ``nnx.state(model, nnx.Param)``,
-            linen's variables or those of one collection, a dict ``{v.path: v for v in model.weights}`` of Keras.
-        modules: from the name of a module in PyTorch, ``"encoder.0"``, to the path of its layer, ``"net/encoder_0"``,
-            where they differ; it holds for all inside of the module too, and ``""`` for the whole model.
+        params: Parameters of the new model, for paths and shapes: ``nnx.state(model, nnx.Param)``, linen variables or
+            one of their collections, or a Keras dict ``{v.path: v for v in model.weights}``.
+        modules: Mapping from a PyTorch module, ``"encoder.0"``, to the path of the new layer, ``"net/encoder_0"``,
+            where names differ. It covers everything inside the module; ``""`` is the whole model.
 
     Returns:
         A function of path and array that returns a dict from new paths to arrays.
@@ -60,8 +61,8 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
         {'fc/kernel': array([[3.],
                [4.]])}
 
-    Source:
-        The layouts of `torch.nn.Linear`, ``flax.nnx.Linear`` and ``keras.layers.Dense``, and of their kind.
+    References:
+        The layouts of `torch.nn.Linear`, ``flax.nnx.Linear``, ``keras.layers.Dense`` and similar layers.
     """
     places = _places(params)
     shapes = {path: shape for path, (_, shape) in places.items()}
@@ -82,7 +83,7 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
 
 
 def _places(params: Any) -> dict[str, tuple[str, Shape]]:
-    """The path and the shape of each parameter, by its path without a collection of linen's in front."""
+    """Path and shape of each parameter, by path without a linen collection."""
     backend, (leaves, _) = lookup.opened(params)
     if backend is None:
         return {}
@@ -93,7 +94,7 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
 
 
 def _in_its_place(path: str, names: Sequence[tuple[str, str]]) -> str:
-    """A path in the module of the longest name that it begins with."""
+    """Map a path by the longest module name that it begins with."""
     for old, new in reversed(names):
         if not old or path == old or path.startswith(f"{old}/"):
             return f"{new}/{path[len(old) :].strip('/')}".strip("/")
@@ -101,7 +102,7 @@ def _in_its_place(path: str, names: Sequence[tuple[str, str]]) -> str:
 
 
 def _sources(path: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Move]]:
-    """The paths that a parameter may have in PyTorch, each with what is done to the array there."""
+    """Possible PyTorch paths of a parameter, each with the conversion of its array."""
     module, name = _parted(path)
     attention, part = _parted(module.removesuffix("/"))
     if name in ("kernel", "bias") and part in (*_THIRDS, *_OUT) and _has_heads(attention, shapes):
@@ -113,13 +114,13 @@ def _sources(path: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Move
 
 
 def _parted(path: str) -> tuple[str, str]:
-    """All up to the last slash, and the key after it."""
+    """Split a path at its last slash."""
     start, slash, key = path.rpartition("/")
     return start + slash, key
 
 
 def _has_heads(attention: str, shapes: Mapping[str, Shape]) -> bool:
-    """Whether a module has projections of three axes under the names of an attention."""
+    """Whether a module has 3-d projections with an attention layer's names."""
     ranks = {part: len(shapes.get(f"{attention}{part}/kernel", ())) for part in (*_THIRDS, *_OUT)}
     return all(ranks[part] == 3 for part in _THIRDS) and any(ranks[part] == 3 for part in _OUT)
 
@@ -137,7 +138,7 @@ def _of_attention(attention: str, part: str, name: str, shape: Shape) -> Iterato
 
 
 def _in_heads(array: Any, shape: Shape, third: int | None = None) -> Any:
-    """A projection, or a third of the joint one, from (out, in) to the shape of heads."""
+    """Reshape a projection, or a third of the joint one, from (out, in) to heads."""
     if third is not None:
         rows = len(array) // 3
         array = array[third * rows : (third + 1) * rows]
@@ -145,7 +146,7 @@ def _in_heads(array: Any, shape: Shape, third: int | None = None) -> Any:
 
 
 def _transposed(array: Any) -> Any:
-    """From (out, in, ...) to (..., in, out)."""
+    """Transpose (out, in, ...) to (..., in, out)."""
     return array.transpose((*range(2, array.ndim), 1, 0)) if array.ndim > 1 else array
 
 

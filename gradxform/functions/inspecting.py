@@ -1,4 +1,4 @@
-"""Plain functions that look at gradients: their norms, and which of them are not finite."""
+"""Inspect gradients: norms, paths and nonfinite leaves."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from gradxform.numerics import Array
 
 @unconverted
 def global_norm(tree: Any, *, ord: float | None = None) -> Array:
-    r"""The norm over all leaves of a tree together, right at any size.
+    r"""Compute the joint norm of all leaves of a tree, without overflow or underflow.
+
+    The norm is ``sum(abs(g) ** p) ** (1 / p)`` over all elements g:
 
     .. math:: n = \Bigl(\sum_{i,j} |g_{ij}|^p\Bigr)^{1/p}
 
-    Nothing is read on the host: within a trace, or on an accelerator, it is one more number of the computation.
+    Nothing is read on the host: in traced code or on an accelerator, the norm is part of the computation.
 
     Args:
-        tree: a pytree of arrays of one framework, of any shapes, of floating or complex dtype; sparse ones count as the
-            dense ones they stand for.
-        ord: the order p of the norm, at least 1, or infinity; 2 if left out.
+        tree: A pytree of arrays of one framework, of any shapes and floating or complex dtype. Sparse arrays count like
+            their dense form.
+        ord: Order p of the norm: at least 1, or infinity. Default: 2.
 
     Returns:
-        A 0-d array of the tree's framework, float32, or float64 if a leaf is float64 or complex128; NaN if a leaf holds
-        NaN. NumPy's zero for a tree without leaves.
+        A 0-d array of the tree's framework: float64 if a leaf is float64 or complex128, else float32. NaN if a leaf
+        holds NaN. A tree without leaves gives NumPy's zero.
 
     Raises:
-        TypeError: an integer leaf, arrays of two frameworks; names the path.
-        ValueError: an order below 1.
+        TypeError: A leaf is integer, or arrays belong to two frameworks; the message gives the path.
+        ValueError: `ord` is below 1.
 
     Example:
         >>> import numpy as np
@@ -44,7 +46,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
         >>> float(gx.global_norm({"w": np.float32([3e30, 0.0]), "b": np.float32(4e30), "unused": None}))
         4.9999999241216036e+30
 
-    Source:
+    References:
         ``optax.global_norm``, `tf.linalg.global_norm`.
     """
     order = arguments.order("global_norm", ord)
@@ -57,23 +59,23 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
 
 @unconverted
 def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
-    r"""The norm of each leaf of a tree, by its path.
+    r"""Compute the norm of each leaf of a tree, by path.
 
     .. math:: n_i = \Bigl(\sum_j |g_{ij}|^p\Bigr)^{1/p}
 
-    Nothing is read on the host; all leaves are measured together.
+    Nothing is read on the host, and all leaves are measured together.
 
     Args:
-        tree: a pytree as `global_norm` takes it.
-        ord: the order p of the norms, at least 1, or infinity; 2 if left out.
+        tree: A pytree, as in `global_norm`.
+        ord: Order p of the norms: at least 1, or infinity. Default: 2.
 
     Returns:
-        A dict from path, the keys of the tree joined by "/", to a 0-d array of the tree's framework, float32, or
-        float64 if a leaf is float64 or complex128; without None.
+        A dict from path (keys of the tree joined by "/") to a 0-d array of the tree's framework: float64 if a leaf is
+        float64 or complex128, else float32. None is left out.
 
     Raises:
-        TypeError: an integer leaf, arrays of two frameworks; names the path.
-        ValueError: an order below 1, two leaves of one path.
+        TypeError: A leaf is integer, or arrays belong to two frameworks; the message gives the path.
+        ValueError: `ord` is below 1, or two leaves have the same path.
 
     Example:
         >>> import numpy as np
@@ -82,8 +84,8 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
         >>> {path: float(norm) for path, norm in found.items()}
         {'dense/bias': 2.0, 'dense/kernel': 5.0}
 
-    Source:
-        `torch.linalg.vector_norm` of each of ``model.named_parameters()``.
+    References:
+        `torch.linalg.vector_norm` for each of ``model.named_parameters()``.
     """
     order = arguments.order("norms", ord)
     view = flat_view(tree)
@@ -92,24 +94,24 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
     found, paths = _stored(view, view.norms(order)), view.source.paths
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise ValueError(f"norms: two leaves have the path {twice!r}; a key of a dict holds a '/'")
+        raise ValueError(f"norms: two leaves have the path {twice!r}; rename the dict key that contains '/'")
     return {path: found[i] for i, path in enumerate(paths)}
 
 
 def paths(tree: Any) -> list[str]:
-    """The paths by which `masked`, `partition` and `freeze` choose gradients.
+    """List the paths by which `masked`, `partition` and `freeze` select gradients.
 
     Args:
-        tree: a pytree of arrays; PyTorch's module, named parameters, optimizer or handle of `attach`; Keras's model,
-            layer or optimizer; a `GradientProcessor` or a `tf.Module`; a list of variables, or of (gradient, variable)
-            pairs.
+        tree: A pytree of arrays; a PyTorch module, its named parameters, an optimizer or an `attach` handle; a Keras
+            model, layer or optimizer; a `GradientProcessor` or `tf.Module`; or a list of variables or of (gradient,
+            variable) pairs.
 
     Returns:
-        The paths, in the order of the leaves; None has none.
+        The paths, in the order of the leaves. None has no path.
 
     Raises:
-        TypeError: what has no leaves that are arrays; arrays of two frameworks.
-        ValueError: a Keras model or optimizer that is not built.
+        TypeError: `tree` has no arrays, or arrays of two frameworks.
+        ValueError: A Keras model or optimizer is not built.
 
     Example:
         >>> import numpy as np
@@ -117,14 +119,14 @@ def paths(tree: Any) -> list[str]:
         >>> gx.paths({"encoder": [{"kernel": np.ones(2)}, {"kernel": np.ones(2)}], "head": np.ones(1), "unused": None})
         ['encoder/0/kernel', 'encoder/1/kernel', 'head']
 
-    Source:
-        The names of ``model.named_parameters()`` in PyTorch, `jax.tree_util.keystr`, ``Variable.path`` of Keras.
+    References:
+        ``model.named_parameters()`` in PyTorch, `jax.tree_util.keystr`, ``Variable.path`` in Keras.
     """
     if isinstance(tree, Iterator):
         tree = list(tree)
     found = listed_paths(tree)
     if found is None and not isinstance(tree, (list, tuple, dict)) and lookup.owner(tree) is None:
-        # Keras's layers come first: on PyTorch they are its modules too.
+        # Keras layers come first: on the PyTorch backend they are also modules.
         adapters = (lookup.adapter(name) for name in ("keras", "torch", "tensorflow") if name in sys.modules)
         found = next((there for there in (module.paths_in(tree) for module in adapters) if there is not None), None)
     if found is not None:
@@ -134,19 +136,19 @@ def paths(tree: Any) -> list[str]:
 
 
 def nonfinite_paths(tree: Any) -> list[str]:
-    """The paths of the leaves that hold NaN or an infinity.
+    """List the paths of leaves that hold NaN or infinity.
 
-    It reads values, to be called where something has gone wrong; within traced code ask `norms`, which are not finite
-    for the same leaves.
+    It reads values, so call it after something has gone wrong. In traced code use `norms`, which are nonfinite for the
+    same leaves.
 
     Args:
-        tree: a pytree of arrays of one framework, of any shapes and dtypes; sparse ones too.
+        tree: A pytree of arrays of one framework, of any shapes and dtypes, sparse arrays included.
 
     Returns:
-        The paths, the keys of the tree joined by "/", in the order of the leaves; an empty list if all is finite.
+        The paths (keys of the tree joined by "/"), in the order of the leaves. Empty if all leaves are finite.
 
     Raises:
-        TypeError: arrays of two frameworks, named by their paths; traced arrays, which have no values yet.
+        TypeError: Arrays belong to two frameworks (the message gives the paths), or are traced and have no values.
 
     Example:
         >>> import numpy as np
@@ -154,8 +156,8 @@ def nonfinite_paths(tree: Any) -> list[str]:
         >>> gx.nonfinite_paths({"dense": {"kernel": np.array([1.0, np.inf]), "bias": np.ones(1)}, "step": 3})
         ['dense/kernel']
 
-    Source:
-        `torch.autograd.detect_anomaly`, for a tree of gradients.
+    References:
+        `torch.autograd.detect_anomaly`.
     """
     view = flat_view(tree)
     if view is None:
@@ -168,15 +170,15 @@ def nonfinite_paths(tree: Any) -> list[str]:
         values = view.backend.to_numpy(largest)
     except Exception as error:
         raise TypeError(
-            "nonfinite_paths reads values, and traced arrays have none; call it outside of the compiled function, or "
-            "return gx.norms(tree) from it"
+            "nonfinite_paths: traced arrays have no values; call it outside the compiled function, or return "
+            "gx.norms(tree) from it"
         ) from error
     paths = view.source.paths
     return [paths[i] for i in view.chosen if not np.isfinite(values[i])]
 
 
 def _stored(view: Flat, norm: Norm) -> Array:
-    """A norm, or norms, in the dtype that they count in."""
+    """Cast norms to the dtype in which they are returned."""
     return view.backend.stored(
         extended.rounded(norm.backend, norm.value), "float32" if norm.single is True else "float64", view.leaves[0]
     )

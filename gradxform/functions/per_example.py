@@ -1,4 +1,4 @@
-"""Functions of the gradients of each example of a batch: limited one by one, and added up."""
+"""Clip the gradients of each example of a batch, and sum over the batch."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from gradxform.numerics import Array, formulas
 
 @unconverted
 def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
-    r"""Limit the norm of each example's gradient of each parameter by itself, and add the examples up.
+    r"""Clip each example's gradient of each parameter by its own norm, and sum over the batch.
 
     .. math:: s_i = \sum_b g_{bi} \min(1, c / \lVert g_{bi} \rVert)
 
-    An example with a NaN or an infinite element makes NaN of the whole sum of its parameter, and a warning names it
-    where values can be read at no cost.
+    A NaN or infinite example makes the sum of its parameter NaN. Where values can be read for free, a warning names the
+    example.
 
     Args:
-        grads: a tree of gradients whose first axis is the batch, of one length in all leaves.
-        max_norm: the limit c, in the gradients' units; a number or a 0-d array.
+        grads: A tree of gradients. Their first axis is the batch, of equal length in all leaves.
+        max_norm: Limit c, in the gradients' units: a number or a 0-d array.
 
     Returns:
-        The tree of the sums, of the gradients' shapes without the first axis and of their dtypes, each rounded once;
-        and a tree of int32 numbers: how many examples were clipped.
+        The tree of sums, without the batch axis, in the gradients' dtypes, each rounded once; and a tree of int32
+        numbers of clipped examples.
 
     Raises:
-        TypeError: a limit that is no number; a complex or an integer gradient, named by its path.
-        ValueError: a negative or NaN limit; a leaf without a batch axis, or with another length of it, named by its
-            path.
+        TypeError: `max_norm` is not a number, or a gradient is complex or integer; the message gives its path.
+        ValueError: `max_norm` is negative or NaN, or a leaf has no batch axis or another batch length; the message
+            gives its path.
 
     Example:
         >>> import numpy as np
@@ -59,25 +59,24 @@ def per_example_clip_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
 
 @unconverted
 def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any]:
-    r"""Limit the norm of each example's gradients together, and add the examples up.
+    r"""Clip each example's gradients by their global norm, and sum over the batch.
 
     .. math:: s_i = \sum_b g_{bi} \min(1, c / n_b), \quad n_b = \sqrt{\sum_i \lVert g_{bi} \rVert^2}
 
-    An example with a NaN or an infinite element anywhere makes NaN of all sums, and a warning names it where values can
-    be read at no cost.
+    A NaN or infinite example makes all sums NaN. Where values can be read for free, a warning names the example.
 
     Args:
-        grads: a tree of gradients whose first axis is the batch, of one length in all leaves.
-        max_norm: the limit c, in the gradients' units; a number or a 0-d array.
+        grads: A tree of gradients. Their first axis is the batch, of equal length in all leaves.
+        max_norm: Limit c, in the gradients' units: a number or a 0-d array.
 
     Returns:
-        The tree of the sums, of the gradients' shapes without the first axis and of their dtypes, each rounded once;
-        and an int32 number: how many examples were clipped.
+        The tree of sums, without the batch axis, in the gradients' dtypes, each rounded once; and the int32 number of
+        clipped examples.
 
     Raises:
-        TypeError: a limit that is no number; a complex or an integer gradient, named by its path.
-        ValueError: a negative or NaN limit; a leaf without a batch axis, or with another length of it, named by its
-            path.
+        TypeError: `max_norm` is not a number, or a gradient is complex or integer; the message gives its path.
+        ValueError: `max_norm` is negative or NaN, or a leaf has no batch axis or another batch length; the message
+            gives its path.
 
     Example:
         >>> import numpy as np
@@ -101,7 +100,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
 
 
 def _batched(name: str, grads: Any) -> Flat:
-    """The view of gradients that have a batch axis."""
+    """View of gradients with a batch axis."""
     view = flat_view(grads)
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
@@ -112,20 +111,22 @@ def _batched(name: str, grads: Any) -> Flat:
     for i, leaf in enumerate(view.leaves):
         shape = view.backend.shape(leaf)
         if shape is None:
-            raise ValueError(f"{name}: the number of axes of {view.source.path(i)!r} is not known before it runs")
+            raise ValueError(
+                f"{name}: the rank of {view.source.path(i)!r} is unknown in the graph; set its static shape"
+            )
         if not shape:
-            raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a number and has no batch axis")
+            raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
         lengths.append(shape[0])
         if None not in (lengths[i], lengths[0]) and lengths[i] != lengths[0]:
             raise ValueError(
-                f"{name}: the first axis is the batch, and it has length {lengths[i]} at {view.source.path(i)!r} and "
+                f"{name}: batch lengths differ: the first axis has length {lengths[i]} at {view.source.path(i)!r} and "
                 f"{lengths[0]} at {view.source.path(0)!r}"
             )
     return view
 
 
 def _example_norms(view: Flat) -> list[Norm]:
-    """For each leaf, the norms over all axes but the first, which are kept as ones."""
+    """Norms of each leaf over all axes but the first; reduced axes are kept."""
     norms = []
     for i, leaf in enumerate(view.leaves):
         axes = tuple(range(1, len(view.backend.shape(leaf) or ())))
@@ -147,7 +148,7 @@ def _as_vector(xp: Any, x: Array) -> Array:
 
 
 def _shaped(view: Flat, i: int, factor: Array) -> Array:
-    """A factor for each example with an axis of one for each other axis of a leaf."""
+    """Reshape one factor per example to broadcast against a leaf."""
     ones = (1,) * (len(view.backend.shape(view.leaves[i]) or ()) - 1)
     return view.backend.compute(_as_column, factor, ones=ones)
 
@@ -157,7 +158,7 @@ def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
 
 
 def _together(xp: Any, *norms: Array) -> Array:
-    """The norm of numbers that are norms, for each example; in units of the largest."""
+    """Joint norm of each example's norms, scaled by the largest."""
     unit = norms[0]
     for other in norms[1:]:
         unit = xp.where(other > unit, other, unit)
@@ -172,7 +173,7 @@ def _together(xp: Any, *norms: Array) -> Array:
 
 
 def _sum_of_examples(view: Flat, i: int, factor: Any) -> Array:
-    """The sum over the batch of a leaf's examples times their factors, rounded to its dtype once."""
+    """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
     leaf = view.leaves[i]
     total = view.backend.compute(_first, extended.rounded(view.backend, view.backend.sum_over(leaf, (0,), factor)))
     return view.backend.stored(total, view.source.dtypes[i], leaf)
@@ -192,22 +193,22 @@ def _below_one(xp: Any, factor: Array) -> Array:
 
 
 def _warn(name: str, view: Flat, norms: Any, what: str) -> None:
-    """A warning that names the examples that are not finite, where values can be read."""
+    """Warn of nonfinite examples, where values can be read."""
     finite = view.backend.compute(formulas.is_finite, norms)
     if isinstance(finite, np.ndarray):
         lost = np.flatnonzero(~finite)
         if lost.size:
             some = ", ".join(map(str, lost[:5])) + (f" and {lost.size - 5} more" if lost.size > 5 else "")
             warnings.warn(
-                f"{name}: {what} has a NaN or an infinite element in example {some}, and so has the sum; "
-                "leave these examples out, or apply zero_nonfinite() first",
+                f"{name}: {what} has NaN or infinity in example {some}, which makes the sum NaN; drop these examples, "
+                "or apply zero_nonfinite() first",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
 
 def _tree(view: Flat, leaves: Sequence[Array]) -> Any:
-    """The tree of new leaves, None where it was."""
+    """Tree of new leaves, with None where it was."""
     out: list[Any] = list(view.source.slots)
     for slot, leaf in zip(view.source.kept, leaves, strict=True):
         out[slot] = leaf

@@ -1,4 +1,4 @@
-"""Leaves of a state under other names and in other layouts."""
+"""Rename and re-lay out the leaves of a state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rename = Callable[[str, Any], Mapping[str, Any]]
 
 
 def renamed(what: str, given: Mapping[str, Any], like: Any, rename: Rename) -> tuple[dict[str, Any], dict[str, str]]:
-    """The leaves by their new paths, and the old path of each. Only trees of parameters are renamed, not counts."""
+    """Leaves by new path, and the old path of each. Only trees of parameters are renamed, not counts."""
     trees = list(_trees(what, like, ""))
     found: dict[str, Any] = {}
     old: dict[str, str] = {}
@@ -22,7 +22,7 @@ def renamed(what: str, given: Mapping[str, Any], like: Any, rename: Rename) -> t
         parts = {path: array} if tree is None else _asked(what, rename, tree, path, array)
         for new, part in parts.items():
             if new in found:
-                raise ValueError(f"{what}: rename leads two leaves to {new!r}: {old[new]!r} and {path!r}")
+                raise ValueError(f"{what}: rename maps two leaves to {new!r}: {old[new]!r} and {path!r}")
             found[new], old[new] = part, path
     return found, old
 
@@ -38,11 +38,11 @@ def _asked(what: str, rename: Rename, tree: str, path: str, array: Any) -> dict[
 
 
 def _trees(what: str, node: Any, path: str) -> Iterator[str]:
-    """Where in a state the trees of parameters begin: at fields of its named tuples."""
+    """Paths in a state where trees of parameters begin: at fields of its named tuples."""
     if isinstance(node, (PercentileState, ZScoreState)) and node.count.shape[0] > 1:
         raise ValueError(
-            f"{what}: the state at {path.removesuffix('/')!r} has a row for each parameter in the order of the paths, "
-            "which rename would change (per_leaf=True). Leave this part out, and begin it anew"
+            f"{what}: the state at {path.removesuffix('/')!r} has one row per parameter in path order "
+            "(per_leaf=True), which rename would change; drop this part and use its initial state"
         )
     children = _children(node) if _is_state(node) else None
     if children is None:
@@ -52,7 +52,7 @@ def _trees(what: str, node: Any, path: str) -> Iterator[str]:
 
 
 def _is_state(node: Any) -> bool:
-    """Whether a node is a named tuple, or a container of nothing else."""
+    """Whether a node is a named tuple, or a container of named tuples only."""
     if hasattr(node, "_fields"):
         return True
     children = _children(node)
@@ -68,7 +68,7 @@ def _children(node: Any) -> list[tuple[Any, Any]] | None:
 
 
 def axes_that_fit(shape: Sequence[int], wanted: Sequence[int | None] | None) -> str:
-    """What to say of transpositions that would make one shape of another."""
+    """Suggest transpositions that turn one shape into another."""
     if wanted is None or Counter(shape) != Counter(wanted) or len(shape) > 5:
         return ""
     orders = itertools.permutations(range(len(shape)))

@@ -1,4 +1,4 @@
-"""Functions of several trees of gradients: of several tasks, or of the parts of a batch."""
+"""Combine several trees of gradients: of several tasks, or of parts of a batch."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from gradxform.numerics import random as threefry
 
 
 class _Several(NamedTuple):
-    """Trees of one structure, and for each leaf those of the trees that have it."""
+    """Trees of one structure; for each leaf, the arrays of the trees that have it."""
 
     backend: Backend
     structure: Any
     columns: list[list[Array]]
-    """For each leaf, one array a tree; fewer where a tree has None, whose gradient is zero."""
+    """For each leaf, one array per tree that has it; None counts as zero."""
     owners: list[list[int]]
 
 
 def _several(name: str, trees: Any) -> _Several:
-    """The trees of a list, opened.
+    """Flatten a list of trees.
 
     Raises:
-        TypeError: one tree, or anything but a list of trees.
-        ValueError: no trees, or trees of different keys or containers, shapes or dtypes; names the first path that
-            differs.
+        TypeError: The argument is one tree, or not a list of trees.
+        ValueError: There are no trees, or keys, containers, shapes or dtypes differ; the message gives the first
+            different path.
     """
     if not isinstance(trees, (list, tuple)) or hasattr(trees, "_fields"):
         raise TypeError(
-            f"{name} takes a list of trees of gradients, one a task, and got one tree (a {type(trees).__name__}); "
-            f"write {name}([first, second, ...])"
+            f"{name}: expected a list of trees, one per task, got one tree (a {type(trees).__name__}); write "
+            f"{name}([first, second, ...])"
         )
     views = [flat_view(tree) for tree in trees]
     found = [(rank, view) for rank, view in enumerate(views) if view is not None]
     if not found:
-        raise ValueError(f"{name}: a list of trees of gradients is wanted, and there are no gradients in {trees!r:.80}")
+        raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")
     lead, first = found[0]
     columns: list[list[Array]] = [[] for _ in first.source.slots]
     owners: list[list[int]] = [[] for _ in first.source.slots]
@@ -53,8 +53,8 @@ def _several(name: str, trees: Any) -> _Several:
         view = views[rank] or first
         if view.backend is not first.backend:
             raise ValueError(
-                f"{name}: tree {lead} is {first.backend.title}'s, tree {rank} "
-                f"{view.backend.title}'s; convert one of them"
+                f"{name}: tree {lead} has arrays of {first.backend.title}, tree {rank} of "
+                f"{view.backend.title}; convert one"
             )
         names = f"{name}: tree {lead}", f"{name}: tree {rank}"
         order = fitting.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
@@ -65,7 +65,8 @@ def _several(name: str, trees: Any) -> _Several:
             slot = given if order is None else order.index(given)
             if columns[slot] and not _alike(view.backend, leaf, columns[slot][0]):
                 path = whole.source.find_paths()[given]
-                raise ValueError(f"{name}: the gradients at {path!r} are of different shapes or dtypes")
+                both = ", ".join(f"{view.backend.dtype(g)} {view.backend.shape(g)}" for g in (columns[slot][0], leaf))
+                raise ValueError(f"{name}: the gradients at {path!r} differ in shape or dtype: {both}")
             columns[slot].append(leaf)
             owners[slot].append(rank)
     return _Several(first.backend, first.source.structure, columns, owners)
@@ -77,7 +78,7 @@ def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
 
 
 def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[list[int]], Sequence[Any]]) -> Any:
-    """The tree of a formula of several trees' leaves, rounded once."""
+    """Tree of a formula over several trees' leaves, rounded once."""
     out: list[Any] = []
     for column, owners in zip(trees.columns, trees.owners, strict=True):
         if not column:
@@ -93,21 +94,23 @@ def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[lis
 
 @unconverted
 def mean(trees: Any) -> Any:
-    r"""The mean of several trees of gradients.
+    r"""Average several trees of gradients.
 
     .. math:: g_i = \tfrac{1}{k} \sum_k g_i^{(k)}
 
-    Each sum is rounded once. A gradient that is None in one tree counts as zero there.
+    Each mean is rounded once. None counts as zero.
 
     Args:
-        trees: a list of trees of one structure, of real floating dtype.
+        trees: List of trees of equal structure and real floating dtype.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        TypeError: one tree instead of a list; a complex or an integer gradient, named by its path.
-        ValueError: no trees, or trees of other keys or containers than the first; names the first path that differs.
+        TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
+            its path.
+        ValueError: There are no trees, or keys or containers differ from the first tree's; the message gives the first
+            different path.
 
     Example:
         >>> import numpy as np
@@ -115,8 +118,8 @@ def mean(trees: Any) -> Any:
         >>> gx.mean([{"w": np.array([1.0])}, {"w": np.array([2.0])}])
         {'w': array([1.5])}
 
-    Source:
-        Synchronous data-parallel training: Chen et al., Revisiting distributed synchronous SGD, 2016.
+    References:
+        Chen et al., Revisiting distributed synchronous SGD, 2016.
     """
     found = _several("mean", trees)
     return _merged(found, _average, lambda _: [float(len(trees))])
@@ -131,24 +134,26 @@ def _average(xp: Any, *given: Array, count: int) -> Array:
 
 @unconverted
 def pcgrad(trees: Any, seed: Any) -> Any:
-    r"""The sum of several tasks' gradients, each without what works against another one.
+    r"""Sum several tasks' gradients, after projecting out conflicts between tasks.
 
     .. math:: g^{(i)} \leftarrow g^{(i)} - \frac{g^{(i)} \cdot g^{(j)}}{\lVert g^{(j)} \rVert^2} g^{(j)}
         \text{ for each } j \text{ with } g^{(i)} \cdot g^{(j)} < 0, \quad g = \sum_i g^{(i)}
 
-    The other tasks come in an order that the seed draws for each task, the same in every framework. The gradients are
-    read for the products of each two of them, and once more for their sum, which is rounded once.
+    For each task, the seed draws the order of the other tasks, equally in every framework. The gradients are read for
+    the inner product of each pair, and once more for the sum, which is rounded once.
 
     Args:
-        trees: a list of trees of one structure, of real floating dtype: one a task.
-        seed: an int, or a 0-d array of the framework that is one, such as the step.
+        trees: List of trees of equal structure and real floating dtype, one per task.
+        seed: An int, or a 0-d integer array of the framework, such as the step.
 
     Returns:
         A tree of the same structure, shapes and dtypes.
 
     Raises:
-        TypeError: one tree instead of a list, a seed that is no int; a complex or an integer gradient.
-        ValueError: no trees, or trees of other keys or containers than the first; names the first path that differs.
+        TypeError: The first argument is one tree instead of a list, `seed` is not an int, or a gradient is complex or
+            integer.
+        ValueError: There are no trees, or keys or containers differ from the first tree's; the message gives the first
+            different path.
 
     Example:
         >>> import numpy as np
@@ -169,14 +174,14 @@ def pcgrad(trees: Any, seed: Any) -> Any:
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
-    """The two words of a seed, as numbers."""
+    """Split a seed into two 32-bit words, as numbers."""
     if (
         isinstance(seed, (bool, float, str))
         or len(getattr(seed, "shape", ()))
         or not (isinstance(seed, int) or lookup.owner(seed) is not None)
     ):
         kind = type(seed).__name__
-        raise TypeError(f"pcgrad: seed must be an int or a 0-d array of one, got {seed!r} of type {kind}")
+        raise TypeError(f"pcgrad: seed must be an int or a 0-d integer array, got {seed!r} of type {kind}")
     if isinstance(seed, np.ndarray) and seed.ndim == 0 and seed.dtype.kind in "iu":
         seed = int(seed)
     if isinstance(seed, (int, np.integer)):
@@ -195,14 +200,14 @@ def _low_word(xp: Any, seed: Array, high: Array) -> Array:
 
 
 def _product(trees: _Several, i: int, j: int) -> Any:
-    """The inner product of two trees, as a number."""
+    """Inner product of two trees, as a number."""
     total: Any = 0.0
     for column, owners in zip(trees.columns, trees.owners, strict=True):
         if i in owners and j in owners:
             first, second = column[owners.index(i)], column[owners.index(j)]
             shape = trees.backend.shape(first)
             if shape is None:
-                raise ValueError("pcgrad: the number of axes of a gradient is not known before it runs; set its shape")
+                raise ValueError("pcgrad: the rank of a gradient is unknown in the graph; set its static shape")
             axes = tuple(range(len(shape)))
             part = trees.backend.sum_over(first, axes, second)
             total = trees.backend.compute(_plus, total, _number(trees.backend, part))
@@ -210,7 +215,7 @@ def _product(trees: _Several, i: int, j: int) -> Any:
 
 
 def _number(backend: Backend, x: Any) -> Any:
-    """An array of one element as a number."""
+    """An array of one element, as a number."""
     return x.reshape(())[()] if isinstance(x, np.ndarray) else backend.compute(_as_number, x)
 
 
@@ -223,7 +228,7 @@ def _plus(xp: Any, first: Array, second: Array) -> Array:
 
 
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
-    """How much of each task's gradient the sum takes: of the products of each two, no gradient is read again."""
+    """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
     rows = [products[i * count : (i + 1) * count] for i in range(count)]
     total, key = [0.0] * count, (xp.int32(high), xp.int32(low))
     for i in range(count):
@@ -245,13 +250,13 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
 
 
 def _order(xp: Any, key: tuple[Any, Any], i: int, count: int) -> list[list[Any]]:
-    """For each place in a task's random order, whether each task stands there."""
+    """For each position in a task's random order, whether each task is there."""
     draws = [threefry.block(xp, *key, xp.int32(i), xp.int32(j))[0] for j in range(count)]
     others = [j for j in range(count) if j != i]
     places = {
         j: sum(
             (xp.where(draws[k] <= draws[j] if k < j else draws[k] < draws[j], 1.0, 0.0) for k in others if k != j),
-            xp.where(draws[j] <= draws[j], 0.0, 0.0),  # of two tasks, nothing is added
+            xp.where(draws[j] <= draws[j], 0.0, 0.0),  # the sum of an empty generator, for two tasks
         )
         for j in others
     }

@@ -1,4 +1,4 @@
-"""Transforms of gradients over several steps."""
+"""Accumulate gradients over several steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gradxform.numerics import Array
 
 
 class AccumulateState(NamedTuple):
-    """The state of `accumulate`.
+    """State of `accumulate`.
 
-    How many gradients the sums hold, the sums times a power of two, what rounding took from them, whether the last step
-    is to be applied, and the inner transform's state.
+    Number of gradients in the sums; sums, scaled by a power of two; their rounding errors; whether the last step
+    applies; inner state.
     """
 
     count: Any
@@ -30,25 +30,26 @@ class AccumulateState(NamedTuple):
 
 @factory
 def accumulate(tx: Any, every: int) -> GradientTransformation:
-    r"""Apply a transform to the mean of ``every`` gradients, and give zeros in between.
+    r"""Apply a transform to the mean of every ``every`` gradients, and return zeros in between.
+
+    Each k-th step returns ``tx(mean of the last k gradients)``:
 
     .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
         \text{ at each k-th step, else } 0
 
-    `has_updated` tells whether an update is due. Sums are kept in two numbers an element, of which the second holds
-    what rounding took from the first, so that what cancels costs nothing within twice the digits. A gradient that is
-    None adds nothing.
+    `has_updated` tells whether the step applies. Sums are compensated: a second number per element keeps the rounding
+    error, so sums have twice the digits. A None gradient adds nothing.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`; its state changes each k-th step only.
-        every: the number k of gradients, at least 1.
+        tx: A transform, or any object with `init` and `update`. Its state changes only at each k-th step.
+        every: Number k of gradients, at least 1.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype, with a state of twice their size.
+        A transform for gradients of any shape and floating or complex dtype. The state has twice the gradients' size.
 
     Raises:
-        TypeError: an object that is no transformation, a number of steps that is no int.
-        ValueError: a number of steps below 1.
+        TypeError: `tx` is not a transform, or `every` is not an int.
+        ValueError: `every` is below 1.
 
     Example:
         >>> import numpy as np
@@ -61,11 +62,11 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         [array([0., 0.])]
         [array([3., 4.])]
 
-    Source:
-        ``optax.MultiSteps``; ``gradient_accumulation_steps`` of Keras's optimizers.
+    References:
+        ``optax.MultiSteps``; ``gradient_accumulation_steps`` of Keras optimizers.
     """
     inner, k = as_transformation("accumulate", tx), arguments.integer("accumulate", "every", every, 1)
-    unit = 0.5 ** (k - 1).bit_length()  # a power of two, so that nothing is rounded, and no sum overflows
+    unit = 0.5 ** (k - 1).bit_length()  # a power of two: nothing is rounded, and no sum overflows
 
     def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute

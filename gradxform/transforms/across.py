@@ -1,4 +1,4 @@
-"""A transform of a tree whose parts lie on several devices, which the framework does not know to be one tree."""
+"""Norms and conditions over devices, for trees that the framework does not know to be sharded."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ _SPLITS = ("tree", "leaves")
 
 @factory
 def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None = None) -> GradientTransformation:
-    r"""Apply a transform to a tree whose parts lie on several devices, with norms and conditions taken over all of it.
+    r"""Apply a transform to a tree that is spread over devices, with norms and conditions over the whole tree.
+
+    The norm is ``sum(norm(device) ** p) ** (1 / p)`` over the devices:
 
     .. math:: n = \Bigl(\sum_{\text{devices}} n_{\text{device}}^p\Bigr)^{1/p}
 
-    For code that shards by hand: pipeline stages, experts, ZeRO, `jax.shard_map`. Where the framework knows the whole
-    array (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms are those of the whole without this.
+    Use it for manual sharding: pipeline stages, experts, ZeRO, `jax.shard_map`. If the framework knows the whole array
+    (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms already cover it.
 
-    Devices tell each other numbers alone, in float64: one collective for each norm that is asked for. All of them get
-    the same bits and decide alike. Means and norms over axes (`centralize`, `clip_adaptive`, ``axes=``) are those of
-    what the device holds, and so are the norms that transforms of other libraries take. `add_noise` draws independently
-    on each device.
+    Each norm costs one collective of float64 numbers. All devices get the same bits and make the same decisions. Means
+    and norms over axes (`centralize`, `clip_adaptive`, ``axes=``) stay local to the device, as do norms inside other
+    libraries' transforms. `add_noise` draws independently on each device.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`. Each device calls it at the same steps, one that
-            has no gradient too.
-        axis: in JAX the name, or a tuple of names, of a mapped axis: of a mesh in `jax.shard_map`, of `jax.pmap` or
-            `jax.vmap`. In PyTorch a ``ProcessGroup`` or a ``DeviceMesh``, such as ``mesh["pp"]``; gradients may be
-            DTensors of other dimensions, as FSDP2 makes them, but of none that the axis holds: they would count several
-            times. In TensorFlow "replicas", inside of ``strategy.run``.
-        split: "tree" if each device has leaves of its own of one large tree: the global norm and every condition are
-            those of all devices, and the norm of a leaf is its own. "leaves" if each device has its slice of every
-            leaf: the norms of leaves, and their numbers of elements, are those of all slices too.
-        replicated: which gradients are the same on every device along the axis, as in `masked`: tied embeddings, layer
-            norms under tensor parallelism. They count once, as the first device that has any of them knows them, and
-            get the same noise where their paths are the same.
+        tx: A transform, or any object with `init` and `update`. Call it on each device at the same steps, even without
+            gradients.
+        axis: JAX: the name of a mapped axis, or a tuple of names (`jax.shard_map`, `jax.pmap`, `jax.vmap`). PyTorch: a
+            ``ProcessGroup`` or a ``DeviceMesh``, such as ``mesh["pp"]``. Gradients may be DTensors over other mesh
+            dimensions, as in FSDP2; over this axis they would count several times. TensorFlow: "replicas", inside
+            ``strategy.run``.
+        split: "tree": each device has its own leaves of one large tree. Global norms and conditions span all devices;
+            a leaf's norm is local. "leaves": each device has a slice of every leaf. Leaf norms and sizes span all
+            devices too.
+        replicated: Gradients that are equal on all devices along the axis, selected as in `masked`: tied embeddings,
+            layer norms under tensor parallelism. They count once, on the first device that has them. Equal paths get
+            equal noise.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype; stateless if `tx` is, else with its
-        state. In PyTorch, the trees of devices with ``split="tree"`` may differ, and a pattern that matches no path is
-        no error there.
+        A transform for gradients of any shape and floating or complex dtype, with the state of `tx`. In PyTorch with
+        ``split="tree"``, devices may hold different trees, and a pattern may match nothing.
 
     Raises:
-        TypeError: an object that is no transformation, an axis of no known form; on use, a framework of one device.
-        ValueError: an unknown split; on use, an axis that is not there, a mesh that this process is not in, or one that
+        TypeError: `tx` is not a transform, or `axis` has an unknown form. On use: the framework runs on one device
+            only.
+        ValueError: `split` is unknown. On use: the axis does not exist, this process is not in the mesh, or the mesh
             holds several processes of a DTensor's mesh.
 
     Example:
@@ -64,19 +65,19 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
 
     References:
         Huang et al., GPipe: efficient training of giant neural networks using pipeline parallelism, 2019;
-        Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model parallelism, 2019,
-        whose ``clip_grad_norm_fp32`` adds up squares over the model parallel group.
+        Shoeybi et al., Megatron-LM: training multi-billion parameter language models using model parallelism, 2019
+        (``clip_grad_norm_fp32`` sums squares over the model-parallel group).
     """
     inner, named = as_transformation("across", tx), _checked_axis(axis)
     if split not in _SPLITS:
-        raise ValueError(f"across: split must be 'tree' (each device has leaves of its own) or 'leaves', got {split!r}")
+        raise ValueError(f"across: split must be 'tree' (each device has its own leaves) or 'leaves', got {split!r}")
     if replicated is not None:
         replicated = matching.check("across", replicated)
     by_leaf = split == "leaves"
 
     def entered(view: Flat) -> Flat:
         if any(_overlap(group.axis, axis) for group in view.groups):
-            raise ValueError(f"across: one across is inside of another along the same axis {axis!r}; leave one out")
+            raise ValueError(f"across: two nested across use the same axis {axis!r}; remove one")
         group = Group(axis, by_leaf, None, named or by_leaf, named)
         inside = view._replace(groups=(*view.groups, group))
         if replicated is None:
@@ -98,7 +99,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
 
 
 def _overlap(one: Any, other: Any) -> bool:
-    """Whether two axes are one, or have a name in common."""
+    """Whether two axes are equal or share a name."""
     both = [{axis} if isinstance(axis, str) else set(axis) for axis in (one, other) if isinstance(axis, (str, tuple))]
     return not both[0].isdisjoint(both[1]) if len(both) == 2 else one == other
 
@@ -107,24 +108,22 @@ def _checked_axis(axis: Any) -> bool:
     """Whether an axis is given by name.
 
     Raises:
-        TypeError: what can be no axis.
-        ValueError: no name, or one twice.
+        TypeError: the value cannot be an axis.
+        ValueError: the tuple is empty, or repeats a name.
     """
     if isinstance(axis, (str, tuple)):
         names = (axis,) if isinstance(axis, str) else axis
         if not all(isinstance(name, str) for name in names):
             raise TypeError(f"across: axis must be a name or a tuple of names, got {axis!r}")
         if not all(names) or not names or len(set(names)) < len(names):
-            raise ValueError(f"across: axis must be a name, or several different ones, got {axis!r}")
+            raise ValueError(f"across: axis must be a name, or a tuple of different names, got {axis!r}")
         return True
     if type(axis).__module__.partition(".")[0] == "torch":
         return False
     hint = ""
     if axis == -100 and isinstance(axis, int):
-        hint = (
-            "; torch.distributed.new_group returns this where the process is not in the group: leave across out there"
-        )
+        hint = "; torch.distributed.new_group returns this outside the group: do not use across in this process"
     raise TypeError(
-        "across: axis must be the name of an axis of JAX, or a tuple of them, a ProcessGroup or a DeviceMesh of "
-        f"PyTorch, or 'replicas' for TensorFlow, got {axis!r} of type {type(axis).__name__}{hint}"
+        "across: axis must be a JAX axis name or a tuple of names, a PyTorch ProcessGroup or DeviceMesh, or 'replicas' "
+        f"for TensorFlow; got {axis!r} of type {type(axis).__name__}{hint}"
     )

@@ -1,4 +1,4 @@
-"""A limit that follows the parameters."""
+"""Adaptive clipping: the limit follows the parameters' norms."""
 
 from __future__ import annotations
 
@@ -17,30 +17,31 @@ from gradxform.transforms import units
 
 @factory
 def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> GradientTransformation:
-    r"""Limit the norm of each unit of each gradient to a multiple of the norm of the unit's parameters.
+    r"""Limit the norm of each unit's gradient to a multiple of the norm of the unit's parameters.
 
-    Each unit g, whose parameters are p, becomes ``g * min(1, clipping * max(norm(p), eps) / norm(g))``:
+    Each unit g with parameters p becomes ``g * min(1, clipping * max(norm(p), eps) / norm(g))``:
 
     .. math:: g_{iu} \leftarrow g_{iu} \min(1, \lambda \, s_{iu} / \lVert g_{iu} \rVert),
         \quad s_{iu} = \max(\lVert p_{iu} \rVert, \epsilon)
 
-    A unit is one output of a kernel: all its inputs. Of a gradient of fewer than two axes, all elements are one unit.
-    A unit within its limit comes back bit by bit; one with a NaN or an infinite element becomes NaN.
+    A unit is one output of a kernel, with all its inputs. A gradient with fewer than two axes is one unit. A unit
+    within its limit keeps every bit; a unit with a NaN or infinite element becomes NaN.
 
     Args:
-        clipping: the multiple :math:`\lambda`, without a unit; a number, a 0-d array or a schedule.
-        eps: the least norm of a unit's parameters, so that those that are zero can learn; in the parameters' units.
-        axes: the axes over which a unit's inputs lie: "keras" (all but the last, as kernels lie in Keras, Flax and
-            Haiku), "torch" (all but the first), a tuple, a mapping from a glob on the path to a tuple, or a function of
-            path and leaf. There is no default for gradients of two axes and more, since libraries disagree.
+        clipping: Multiple :math:`\lambda`, dimensionless: a number, a 0-d array or a schedule.
+        eps: Smallest parameter norm, in the parameters' units, so that zero parameters can learn.
+        axes: Input axes of each unit: "keras" (all but the last: Keras, Flax, Haiku), "torch" (all but the first), a
+            tuple, a mapping from a path glob to a tuple, or a function of path and leaf. Required for gradients with
+            two or more axes, since libraries disagree.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype; its `update` needs the
+        A stateless transform for gradients of any shape and floating or complex dtype. Its `update` needs the
         parameters.
 
     Raises:
-        TypeError: a multiple that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN multiple or eps; on use, no parameters, or a gradient whose axes are not said.
+        TypeError: `clipping` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `clipping` or `eps` is negative or NaN. On use: parameters are missing, or a gradient's axes are
+            unknown.
 
     Example:
         >>> import numpy as np
@@ -73,5 +74,5 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
 def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:
     limit = clipping * xp.where(norm < eps, eps, norm)
-    # In pairs, infinity times any number is NaN; it ought to be for zero alone.
+    # In double-double, infinity * number is NaN, which is right for zero only.
     return xp.where(xp.isfinite(norm), limit, xp.where(clipping > 0.0, norm, math.nan))

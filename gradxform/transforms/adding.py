@@ -1,4 +1,4 @@
-"""Transforms that add to gradients: weight decay and noise."""
+"""Add weight decay or noise to gradients."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from gradxform.numerics.formats import FLOAT64, base
 
 @factory
 def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
-    r"""Add to each gradient its parameter times ``weight_decay``.
+    r"""Add ``weight_decay`` times the parameter to each gradient.
+
+    Each gradient g with parameter p becomes ``g + weight_decay * p``:
 
     .. math:: g_i \leftarrow g_i + \lambda \, p_i
 
-    The sum is rounded once. A sparse gradient becomes dense, since each of its parameter's elements decays.
+    The sum is rounded once. A sparse gradient becomes dense, since every element of its parameter decays.
 
     Args:
-        weight_decay: the factor :math:`\lambda`, in the gradient's units over the parameter's; a number, a 0-d array or
-            a schedule.
+        weight_decay: Factor :math:`\lambda`, in gradient units per parameter unit: a number, a 0-d array or a schedule.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype; its `update` needs the
+        A stateless transform for gradients of any shape and floating or complex dtype. Its `update` needs the
         parameters.
 
     Raises:
-        TypeError: a factor that is no number; on use, an integer gradient, named by its path.
-        ValueError: a NaN factor; on use, no parameters, or parameters of another structure.
+        TypeError: `weight_decay` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `weight_decay` is NaN. On use: parameters are missing or have another structure.
 
     Example:
         >>> import numpy as np
@@ -64,34 +65,35 @@ _decayed = Combination(lambda xp, weight_decay: (1.0, weight_decay))
 
 
 class NoiseState(NamedTuple):
-    """The state of `add_noise`: the step."""
+    """State of `add_noise`: the step count."""
 
     count: Any
 
 
 @factory
 def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
-    r"""Add normal noise to each gradient.
+    r"""Add normally distributed noise to each gradient.
+
+    Each element g becomes ``g + stddev * z``, with z from the standard normal distribution:
 
     .. math:: g_i \leftarrow g_i + \sigma z, \quad z \sim \mathcal{N}(0, 1)
 
-    The random bits come from the counter-based generator Threefry-2x32: from the seed, the step, the gradient's path
-    and the number of its element, and from nothing else. So one seed gives the same noise in every framework, eager and
-    compiled, and a run that is resumed goes on as it would have. Of a first key that all paths share, a number at the
-    end does not count: to Keras, the second model of a program is "sequential_1".
+    The noise depends only on seed, step, path and element index, through the counter-based generator Threefry-2x32. One
+    seed gives the same noise in every framework, eager and compiled, and a resumed run continues it. A trailing number
+    in a first key that all paths share is ignored, because Keras names a second model "sequential_1".
 
     Args:
-        stddev: the standard deviation, in the gradient's units; a number, a 0-d array or a schedule. The paper's is
-            ``lambda t: (0.3 / (1 + t) ** 0.55) ** 0.5``.
-        seed: an integer of at most 64 bits; two of these transforms in one chain need two seeds.
+        stddev: Standard deviation :math:`\sigma`, in the gradient's units: a number, a 0-d array or a schedule. The
+            paper uses ``lambda t: (0.3 / (1 + t) ** 0.55) ** 0.5``.
+        seed: Integer of at most 64 bits. Give each `add_noise` in a chain its own.
 
     Returns:
-        A transformation of gradients of any shape and real floating dtype; its state is a counter.
+        A transform for gradients of any shape and real floating dtype. The state is a counter.
 
     Raises:
-        TypeError: a deviation that is no number, a seed that is no int; on use, a complex or an integer gradient, named
-            by its path.
-        ValueError: a negative or NaN deviation, a seed of more than 64 bits.
+        TypeError: `stddev` is not a number, or `seed` is not an int. On use: a gradient is complex or integer; the
+            message gives its path.
+        ValueError: `stddev` is negative or NaN, or `seed` has more than 64 bits.
 
     Example:
         >>> import numpy as np
@@ -127,7 +129,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
 
 
 def _names(paths: Sequence[str]) -> Sequence[str]:
-    """The paths; without the number in a first key that all share, since Keras numbers the models of a program."""
+    """Paths, without the number in a shared first key: Keras numbers a program's models."""
     first, *others = dict.fromkeys([path.partition("/")[0] for path in paths])
     name = first.rstrip("0123456789")
     if others or name == first or name[-1:] != "_" or not all(["/" in path for path in paths]):
@@ -136,7 +138,7 @@ def _names(paths: Sequence[str]) -> Sequence[str]:
 
 
 def _words(path: str) -> tuple[float, float]:
-    """Two words of 32 bits for a path: FNV-1a of its characters."""
+    """Hash a path to two 32-bit words: FNV-1a of its characters."""
     found = 0xCBF29CE484222325
     for character in path:
         found = ((found ^ ord(character)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
@@ -144,7 +146,7 @@ def _words(path: str) -> tuple[float, float]:
 
 
 def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
-    """The active leaves, by their ranks, that have the same axes along which each device draws for itself."""
+    """Group active leaves, by rank, that have the same axes along which each device draws for itself."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for rank, i in enumerate(g.chosen):
         slot = g.source.kept[i]
@@ -156,9 +158,9 @@ def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
 def _keys(
     xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[tuple[float, ...], tuple[float, ...]]
 ) -> Array:
-    """The two words of each leaf's key in float64, all first words before all second ones.
+    """Key of each leaf: two words in float64, all first words before all second words.
 
-    With the places of this device along axes, the keys are its own.
+    With the device's positions along axes, the keys differ by device.
     """
     plain, step = getattr(xp, "xp", xp), xp.int32(step)
     of_step = threefry.block(plain, *seed, step * 0, step)
@@ -171,7 +173,7 @@ def _keys(
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
     plain = getattr(xp, "xp", xp)
-    if base(plain) is not FLOAT64 and xp is plain:  # to which pairs leave what is not finite alone
+    if base(plain) is not FLOAT64 and xp is plain:  # plain functions get nonfinite numbers only
         return x + 0.0 * stddev
     key, numbers = (xp.int32(first), xp.int32(second)), plain.iota(getattr(x, "high", x))
     space = plain if base(plain) is FLOAT64 else Functions(plain)  # normal numbers in float64 need no pairs

@@ -1,4 +1,4 @@
-"""Whether a step is to be applied, for adapters that can leave an optimizer alone."""
+"""Tell adapters whether a step applies, so that they can skip the optimizer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gradxform.transforms.skipping import due
 
 
 def is_due(tx: Any, state: Any) -> Any:
-    """True, or a bool of the framework, after an update that gave this state.
+    """Whether the step with this state applies: True, or a bool of the framework.
 
-    What some variables' part of a transformation says, under a mask, holds for these alone.
+    Conditions inside a mask concern only the masked variables, and are ignored.
     """
     if not isinstance(tx, GradientTransformation):
         return due(state)

@@ -1,4 +1,4 @@
-"""Transforms that average gradients over steps."""
+"""Average gradients over steps."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from gradxform.numerics.elementwise import Combination
 
 
 class EmaState(NamedTuple):
-    """The state of `ema`.
+    """State of `ema`.
 
-    The number of steps; the average of each gradient, in float32 or float64; and what `debias` divides it by, the sum
-    of its weights, in two parts. Only a decay that is an array or a schedule needs the last.
+    Number of steps; averages, in float32 or float64; sum of the weights in two parts, used only if the decay is an
+    array or a schedule.
     """
 
     count: Any
     ema: Any
-    divisor: Any
+    weight: Any
 
 
 @factory
 def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
-    r"""Replace each gradient by the exponential moving average of its values.
+    r"""Replace each gradient by its exponential moving average.
+
+    The average becomes ``m = decay * m + (1 - decay) * g``; at step t, counted from one, the result is
+    ``m / (1 - decay ** t)``:
 
     .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow m / (1 - d^t)
 
-    at step t, counted from one (where d is a schedule, m over the sum of the weights); without `debias`, the average m
-    itself. Averages are kept in float32 (float64 for float64 gradients), and each is rounded once a step. A gradient
-    that is None leaves its average as it is.
+    If `decay` is a schedule, m is divided by the sum of the weights. Without `debias`, m is returned. Averages are
+    float32 (float64 for float64 gradients) and rounded once a step. A None gradient leaves its average unchanged.
 
     Args:
-        decay: the share d of the old average, from 0 to 1; a number, a 0-d array or a schedule.
-        debias: whether the average is divided by the sum of its weights.
+        decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule.
+        debias: Whether to divide by the sum of the weights.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype, with a state of their size.
+        A transform for gradients of any shape and floating or complex dtype. The state has the gradients' size.
 
     Raises:
-        TypeError: a decay that is no number; on use, an integer gradient, named by its path.
-        ValueError: a decay outside of [0, 1].
+        TypeError: `decay` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `decay` is outside [0, 1].
 
     Example:
         >>> import numpy as np
@@ -67,14 +69,14 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
-        g, divisor = stateful.shown(dense, new, context), state.divisor
+        g, weight = stateful.shown(dense, new, context), state.weight
         if not arguments.static(d):
-            total = g.backend.compute(_weight, divisor, now)
-            divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
+            total = g.backend.compute(_weight, state.weight, now)
+            weight = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(weight)), weight)
         if debias:
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, now),)
             g = g.scaled(g.backend.compute(_debiasing, *known))
-        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
+        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), weight)
 
     def start(params: Any) -> EmaState:
         fresh = stateful.Fresh(params)
@@ -87,17 +89,17 @@ _averaged = Combination(lambda xp, decay: (1.0 - decay, decay))
 
 
 def _weight_at(xp: Any, count: Array, decay: Array) -> Array:
-    """The sum of the weights at a step, 1 - d^t, right for a decay near one as well."""
+    """Sum of the weights at a step, 1 - d^t, accurate for a decay near one."""
     return -xp.expm1(count * xp.log(decay))
 
 
 def _weight(xp: Any, weight: Array, decay: Array) -> Array:
-    """The sum of the weights after one step more, from two parts."""
+    """Sum of the weights after one more step, in two parts."""
     return decay * xp.sum(weight) + (1.0 - decay)
 
 
 def _in_two(xp: Any, weight: Array, *, dtype: str) -> Array:
-    """A number as the nearest one of a dtype, and the rest."""
+    """Split a number into its nearest value in a dtype and the remainder."""
     near = xp.rounded(weight, dtype)
     return xp.stack([near, weight - near])
 
@@ -107,30 +109,32 @@ def _debiasing(xp: Any, weight: Array) -> Array:
 
 
 class TraceState(NamedTuple):
-    """The state of `trace`: the trace of each gradient, in float32 or float64."""
+    """State of `trace`: the trace of each gradient, in float32 or float64."""
 
     trace: Any
 
 
 @factory
 def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
-    r"""Add to each gradient what is left of those before it: momentum.
+    r"""Accumulate gradients with momentum.
+
+    The trace becomes ``m = g + decay * m``, and replaces the gradient:
 
     .. math:: m \leftarrow g_i + d\,m, \quad g_i \leftarrow m
 
-    with `nesterov`, the gradient becomes :math:`g_i + d\,m` with the new m. Traces are kept in float32 (float64 for
-    float64 gradients), and each is rounded once a step. A gradient that is None leaves its trace as it is.
+    With `nesterov`, the result is :math:`g_i + d\,m` with the new m. Traces are float32 (float64 for float64 gradients)
+    and rounded once a step. A None gradient leaves its trace unchanged.
 
     Args:
-        decay: the share d that is kept at each step, from 0 to 1; a number, a 0-d array or a schedule.
-        nesterov: whether to look one step ahead.
+        decay: Share d of the trace kept at each step, from 0 to 1: a number, a 0-d array or a schedule.
+        nesterov: Whether to look one step ahead.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype, with a state of their size.
+        A transform for gradients of any shape and floating or complex dtype. The state has the gradients' size.
 
     Raises:
-        TypeError: a decay that is no number; on use, an integer gradient, named by its path.
-        ValueError: a decay outside of [0, 1].
+        TypeError: `decay` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `decay` is outside [0, 1].
 
     Example:
         >>> import numpy as np

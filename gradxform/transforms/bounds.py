@@ -1,4 +1,4 @@
-"""Bounds that are arrays: whether they are in order, where their values can be read."""
+"""Check that bounds given as arrays are in order, where their values can be read."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from gradxform.numerics import Array
 
 
 class Ordered:
-    """Two bounds, one of which is a 0-d array or both, that are compared as often as their values may have changed."""
+    """Two bounds, at least one a 0-d array, compared as often as their values may change."""
 
     def __init__(self, low: Any, high: Any) -> None:
         self.low, self.high = low, high
         given = [bound for bound in (low, high) if bound is not None and not arguments.static(bound)]
         self._asked = low is not None and high is not None and bool(given) and all(map(_is_number, given))
-        # Values that nothing can change are read once.
+        # Read constant values only once.
         self._once = all(lookup.owner(bound) is not None and not _may_change(bound) for bound in given)
 
     def check(self, view: Flat) -> None:
         """Refuse a lower bound above the upper one.
 
         Raises:
-            ValueError: names both values.
+            ValueError: the lower bound is larger; the message gives both values.
         """
         if not self._asked:
             return
         found = view.backend.compute(_reversed, self.low, self.high)
         try:
             wrong = bool(found) if self._once or isinstance(found, (float, np.generic, np.ndarray)) else False
-        except Exception:  # traced: there are no values
+        except Exception:  # traced: no values
             return
         if wrong:
             raise ValueError(
@@ -49,7 +49,7 @@ def _is_number(bound: Any) -> bool:
 
 
 def _may_change(bound: Any) -> bool:
-    """Whether an array, or what holds one, can be written to."""
+    """Whether an array, or what holds it, is writable."""
     return isinstance(bound, np.ndarray) or hasattr(bound, "assign") or hasattr(bound, "copy_")
 
 

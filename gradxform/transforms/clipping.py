@@ -1,4 +1,4 @@
-"""Transforms that limit gradients: by value, by norm, by global norm."""
+"""Clip gradients by value, by norm, by global norm."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from gradxform.transforms.bounds import Ordered
 def clip_value(
     max_abs: Scalar | None = None, *, low: Scalar | Any = None, high: Scalar | Any = None
 ) -> GradientTransformation:
-    r"""Limit each element of each gradient to ``[-max_abs, max_abs]``, or to ``[low, high]``.
+    r"""Clip each element of each gradient to ``[-max_abs, max_abs]`` or ``[low, high]``.
 
     Each element g becomes ``min(max(g, low), high)``:
 
     .. math:: g_i \leftarrow \min(\max(g_i, \text{low}), \text{high})
 
-    NaN stays NaN; an infinite element goes to its bound. Bounds are cast to the gradient's dtype. Bounds that do not
-    hold zero between them make a sparse gradient dense.
+    NaN stays NaN; an infinite element becomes its bound. Bounds are cast to the gradient's dtype. Bounds that exclude
+    zero make a sparse gradient dense.
 
     Args:
-        max_abs: the largest absolute value, in the gradient's units; a number or a 0-d array.
-        low: the lower bound instead; a number, or an array that broadcasts to each gradient's shape.
-        high: the upper bound; either of the two may be left out.
+        max_abs: Largest absolute value, in the gradient's units: a number, a 0-d array or a schedule.
+        low: Lower bound, instead of `max_abs`: a number, a schedule, or an array that broadcasts to each gradient's
+            shape. Default: unbounded.
+        high: Upper bound, like `low`. Default: unbounded.
 
     Returns:
-        A stateless transformation of gradients of any shape and real floating dtype.
+        A stateless transform for gradients of any shape and real floating dtype.
 
     Raises:
-        TypeError: both forms or none are given; on use, a complex or an integer gradient, named by its path.
-        ValueError: a negative or NaN bound, ``low > high``; on use, a bound that would broadcast a gradient larger, and
-            ``low > high`` of 0-d arrays in eager code, on the CPU. Compiled code compares no arrays: there, and where
-            arrays of more axes are in reverse, the upper bound wins.
+        TypeError: `max_abs` is combined with `low` or `high`, or all are missing. On use: a gradient is complex or
+            integer; the message gives its path.
+        ValueError: A bound is NaN, `max_abs` is negative, or ``low > high``. On use: a bound would enlarge a gradient
+            by broadcasting, or ``low > high`` for 0-d arrays in eager code on the CPU. Compiled code does not compare
+            arrays. There, and for reversed arrays with more axes, the upper bound wins.
 
     Example:
         >>> import numpy as np
@@ -60,7 +62,7 @@ def clip_value(
         return stateless(lambda g: g.clipped(*interval(g, c)))
     low, high = arguments.bound("low", low), arguments.bound("high", high)
     if arguments.static(low) and arguments.static(high) and low > high:
-        raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}")
+        raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}; swap them")
     bounds = Ordered(low, high)
 
     def clipped(g: Flat) -> Flat:
@@ -78,31 +80,32 @@ def clip_norm(
     ord: float | None = None,
     like: str | None = None,
 ) -> GradientTransformation:
-    r"""Limit the norm of each gradient, by itself, to ``max_norm``.
+    r"""Limit the 2-norm of each gradient to ``max_norm``.
 
-    Each gradient g becomes ``g * min(1, c / norm(g))``:
+    Each gradient g becomes ``g * min(1, max_norm / norm(g))``:
 
     .. math:: g_i \leftarrow g_i \min(1, c / \lVert g_i \rVert)
 
-    A gradient within the limit comes back bit by bit. One with a NaN or an infinite element becomes NaN. With `like`, a
-    library's own formula holds instead, its faults included.
+    A gradient within the limit keeps every bit. A gradient with a NaN or infinite element becomes NaN. With `like`,
+    another library's formula applies instead, including its edge cases.
 
     Args:
-        max_norm: the limit c, in the gradient's units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
-        axes: the axes that the norm is taken over, as in ``tf.clip_by_norm``; each remaining slice is limited by
-            itself. By default the norm is taken over the whole gradient.
-        ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
-        like: clip as another library does, formula by formula: "tensorflow" (``tf.clip_by_norm``, the only one that
-            takes `axes`), "keras" (``clipnorm``), "torch" (``clip_grad_norm_`` of one gradient, the only one that takes
-            `ord`), "paddle" (``ClipGradByNorm``), "optax" and "mlx" (their clips of a global norm, of one gradient).
+        max_norm: Limit c, in the gradient's units: a number, a 0-d array or a schedule. Infinity means no limit; zero
+            gives zeros.
+        axes: Axes of the norm, as in ``tf.clip_by_norm``: each remaining slice is clipped by its own norm. Default:
+            all.
+        ord: Order of the norm: at least 1, or ``float("inf")``. Default: 2.
+        like: Reproduce another library's rounding and edge cases: "tensorflow" (``tf.clip_by_norm``; the only one with
+            `axes`), "keras" (``clipnorm``), "torch" (``clip_grad_norm_`` of one gradient; the only one with `ord`),
+            "paddle" (``ClipGradByNorm``), "optax" or "mlx" (global-norm clips of one gradient).
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit, an order below 1, an unknown library or one whose function has no such
-            order or axes; on use, axes that a gradient does not have.
+        TypeError: `max_norm` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `max_norm` is negative or NaN, `ord` is below 1, or `like` is unknown or lacks the order or axes. On
+            use: a gradient lacks one of the axes.
 
     Example:
         >>> import numpy as np
@@ -131,30 +134,29 @@ def clip_norm(
 
 @factory
 def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | None = None) -> GradientTransformation:
-    r"""Limit the norm of all gradients together to ``max_norm``.
+    r"""Limit the joint 2-norm of all gradients to ``max_norm``.
 
-    Each gradient g becomes ``g * min(1, c / n)``, where n is the norm of all of them:
+    Each gradient g becomes ``g * min(1, max_norm / n)``, where n is the norm over all gradients:
 
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad n = \sqrt{\sum_i \lVert g_i \rVert^2}
 
-    Gradients within the limit come back bit by bit. A NaN or an infinite element anywhere makes all of them NaN. With
-    `like`, a library's own formula holds instead, its faults included.
+    Gradients within the limit keep every bit. One NaN or infinite element makes all gradients NaN. With `like`, another
+    library's formula applies instead, including its edge cases.
 
     Args:
-        max_norm: the limit c, in the gradients' units; a number or a 0-d array. Infinity is no limit, zero gives zeros.
-        ord: the order of the norm, at least 1, ``float("inf")`` included; 2 if left out.
-        like: clip as another library does, formula by formula: "tensorflow" (``tf.clip_by_global_norm``), "keras"
-            (``global_clipnorm``), "optax" (``clip_by_global_norm``), "torch" (``clip_grad_norm_``, the only one that
-            takes `ord`), "mlx" (``clip_grad_norm``) or "paddle" (``ClipGradByGlobalNorm``).
+        max_norm: Limit c, in the gradients' units: a number, a 0-d array or a schedule. Infinity means no limit; zero
+            gives zeros.
+        ord: Order of the norm: at least 1, or ``float("inf")``. Default: 2.
+        like: Reproduce another library's rounding and edge cases: "tensorflow" (``tf.clip_by_global_norm``), "keras"
+            (``global_clipnorm``), "optax" (``clip_by_global_norm``), "torch" (``clip_grad_norm_``; the only one with
+            `ord`), "mlx" (``clip_grad_norm``) or "paddle" (``ClipGradByGlobalNorm``).
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype, several dtypes together
-        included.
+        A stateless transform for gradients of any shape and floating or complex dtype; dtypes may be mixed.
 
     Raises:
-        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit, an order below 1, an unknown library or one whose function has no such
-            order.
+        TypeError: `max_norm` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `max_norm` is negative or NaN, `ord` is below 1, or `like` is unknown or lacks the order.
 
     Example:
         >>> import numpy as np
@@ -176,22 +178,23 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
 
 @factory
 def clip_rms(max_rms: Scalar) -> GradientTransformation:
-    r"""Limit the root mean square of each gradient, by itself, to ``max_rms``.
+    r"""Limit the root mean square of each gradient to ``max_rms``.
+
+    Each gradient g of d elements becomes ``g * min(1, max_rms / rms(g))``:
 
     .. math:: g_i \leftarrow g_i \min(1, c / r_i), \quad r_i = \lVert g_i \rVert / \sqrt{d_i}
 
-    with the number of elements d. A gradient within the limit comes back bit by bit; one with a NaN or an infinite
-    element becomes NaN.
+    A gradient within the limit keeps every bit. A gradient with a NaN or infinite element becomes NaN.
 
     Args:
-        max_rms: the limit c, in the gradient's units; a number, a 0-d array or a schedule.
+        max_rms: Limit c, in the gradient's units: a number, a 0-d array or a schedule.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit.
+        TypeError: `max_rms` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `max_rms` is negative or NaN.
 
     Example:
         >>> import numpy as np
@@ -209,21 +212,23 @@ def clip_rms(max_rms: Scalar) -> GradientTransformation:
 
 @factory
 def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
-    r"""Limit the average norm of each gradient, which is its norm over its number of elements, to ``max_norm``.
+    r"""Limit the average norm of each gradient (norm divided by number of elements) to ``max_norm``.
+
+    Each gradient g of d elements becomes ``g * min(1, max_norm / (norm(g) / d))``:
 
     .. math:: g_i \leftarrow g_i \min(1, c / a_i), \quad a_i = \lVert g_i \rVert / d_i
 
-    A gradient within the limit comes back bit by bit; one with a NaN or an infinite element becomes NaN.
+    A gradient within the limit keeps every bit. A gradient with a NaN or infinite element becomes NaN.
 
     Args:
-        max_norm: the limit c, in the gradient's units; a number, a 0-d array or a schedule.
+        max_norm: Limit c, in the gradient's units: a number, a 0-d array or a schedule.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: a limit that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN limit.
+        TypeError: `max_norm` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `max_norm` is negative or NaN.
 
     Example:
         >>> import numpy as np
@@ -231,7 +236,7 @@ def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
         >>> gx.clip_average_norm(1.0)([np.array([3.0, 4.0]), np.array([0.1])])
         [array([1.2, 1.6]), array([0.1])]
 
-    Source:
+    References:
         ``tf.compat.v1.clip_by_average_norm``.
     """
     c = arguments.limit("clip_average_norm", "max_norm", max_norm)

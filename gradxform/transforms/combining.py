@@ -1,4 +1,4 @@
-"""Transforms made of other transforms: identity, chain, masked, partition."""
+"""Combine transforms: identity, chain, masked, partition."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gradxform.transforms import order
 
 @factory
 def identity() -> GradientTransformation:
-    r"""Leave each gradient as it is.
+    r"""Return each gradient unchanged.
 
     .. math:: g_i \leftarrow g_i
 
     Returns:
-        A stateless transformation of gradients of any shape and dtype.
+        A stateless transform for gradients of any shape and dtype.
 
     Example:
         >>> import numpy as np
@@ -30,8 +30,8 @@ def identity() -> GradientTransformation:
         >>> gx.identity()([np.array([3.0]), None])
         [array([3.]), None]
 
-    Source:
-        The empty product of transforms; optax calls it identity as well.
+    References:
+        ``optax.identity``.
     """
     return stateless(lambda g: g)
 
@@ -42,20 +42,20 @@ def chain(*txs: Any) -> GradientTransformation:
 
     .. math:: g \leftarrow t_k(\ldots t_2(t_1(g)))
 
-    The tree is flattened once; each gradient is read once for its norms, and read and written once at the end,
-    however many of the transforms rescale it; the result is rounded to its dtype once.
+    The tree is flattened once. Each gradient is read once for its norms, and read and written once at the end, however
+    many transforms rescale it. The result is rounded to its dtype once.
 
     Args:
-        *txs: transformations of gradxform, and any object with `init` and `update`, such as optax's on JAX arrays.
+        *txs: Transforms of gradxform, or any objects with `init` and `update`, such as optax transforms on JAX arrays.
 
     Returns:
-        A transformation; stateless if all of them are, else with a tuple of their states.
+        A transform; stateless if all parts are, else with a tuple of their states.
 
     Raises:
-        TypeError: an object that has no `init` and `update`.
+        TypeError: An object lacks `init` or `update`.
 
     Warns:
-        OrderWarning: a clip before unscaling or accumulation, a freeze before weight decay.
+        OrderWarning: A clip precedes unscaling or accumulation, or a freeze precedes weight decay.
 
     Example:
         >>> import numpy as np
@@ -66,7 +66,7 @@ def chain(*txs: Any) -> GradientTransformation:
         >>> gx.parse(repr(tx)) == tx
         True
 
-    Source:
+    References:
         `optax.chain`.
     """
     parts = tuple(as_transformation("chain", tx) for tx in txs)
@@ -80,26 +80,26 @@ def chain(*txs: Any) -> GradientTransformation:
 
 @factory
 def masked(tx: Any, where: Where) -> GradientTransformation:
-    r"""Apply a transform to the chosen gradients only, and leave the others untouched.
+    r"""Apply a transform to selected gradients only, and leave the others unchanged.
 
     .. math:: g_i \leftarrow t(g)_i \quad\text{where chosen}
 
-    Norms are taken over the chosen gradients only.
+    Norms cover the selected gradients only.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`.
-        where: which gradients: a glob on the path (``"encoder/**"``, ``"**/bias"``; ``*`` stands for one key,
-            ``**`` for any number of them), an `re.Pattern` to be found in the path, a function of the path, or of path
-            and leaf, a variable or parameter, a list of these, or a tree of bools, each for its leaf or for all below
-            it. `gradxform.paths` lists the paths. Variables are known to the adapters of PyTorch, TensorFlow and Keras.
+        tx: A transform, or any object with `init` and `update`.
+        where: Which gradients: a glob on the path (``"encoder/**"``, ``"**/bias"``; ``*`` matches one key, ``**`` any
+            number), an `re.Pattern` to search in the path, a function of the path or of path and leaf, a variable or
+            parameter, a list of these, or a tree of bools, each for its leaf or for its subtree. `gradxform.paths`
+            lists the paths. Variables need an adapter: PyTorch, TensorFlow or Keras.
 
     Returns:
-        A transformation; stateless if `tx` is.
+        A transform; stateless if `tx` is.
 
     Raises:
-        TypeError: a `where` of no known form; on use, variables and a tree of gradients, which does not know them.
-        ValueError: an empty list; on `init` or use, a pattern that matches no path, variables that no gradient belongs
-            to, or a gradient without a bool. The message lists some paths, and patterns that would match.
+        TypeError: `where` has an unknown form. On use: variables are given for a plain tree of gradients.
+        ValueError: The list is empty. On `init` or use: a pattern matches no path, a variable has no gradient, or a
+            gradient has no bool. The message lists paths, and patterns that would match.
 
     Example:
         >>> import numpy as np
@@ -107,14 +107,14 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
         >>> gx.masked(gx.scale(2.0), "**/bias")({"dense": {"bias": np.ones(1), "kernel": np.ones(1)}})
         {'dense': {'bias': array([2.]), 'kernel': array([1.])}}
 
-    Source:
+    References:
         `optax.masked`.
     """
     return only("masked", tx, where)
 
 
 def only(name: str, tx: Any, where: Where) -> GradientTransformation:
-    """A transform for the chosen gradients, with the name that its errors give."""
+    """Apply a transform to selected gradients; errors begin with `name`."""
     inner, where = as_transformation(name, tx), matching.check(name, where)
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
@@ -133,19 +133,19 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 
     .. math:: g_i \leftarrow t_{r(i)}(g)_i
 
-    Norms are taken over the gradients of one rule.
+    Norms cover the gradients of one rule.
 
     Args:
-        rules: from a glob, an `re.Pattern`, a function, a parameter or a tuple of these, as in `masked`, to its
-            transformation.
-        default: the transformation for gradients that no rule matches; `identity()` if left out.
+        rules: Mapping from a glob, an `re.Pattern`, a function, a parameter or a tuple of these, as in `masked`, to a
+            transform.
+        default: Transform for gradients that match no rule. Default: `identity()`.
 
     Returns:
-        A transformation; stateless if all of them are, else with a tuple of their states, the default's last.
+        A transform; stateless if all parts are, else with a tuple of their states, the default's last.
 
     Raises:
-        TypeError: rules that are no mapping, an object that is no transformation.
-        ValueError: on `init` or use, a pattern that matches no path; lists some paths.
+        TypeError: `rules` is not a mapping, or a value is not a transform.
+        ValueError: On `init` or use: a pattern matches no path; the message lists paths.
 
     Example:
         >>> import numpy as np
@@ -154,12 +154,12 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         >>> tx({"body": np.ones(1), "head": {"bias": np.ones(1), "kernel": np.ones(1)}})
         {'body': array([-1.]), 'head': {'bias': array([2.]), 'kernel': array([0.])}}
 
-    Source:
+    References:
         `optax.partition`.
     """
     if not isinstance(rules, Mapping):
         raise TypeError(
-            f"partition: rules must map a where to a transformation, such as {{'**/bias': tx}}, got {rules!r:.72}"
+            f"partition: rules must map patterns to transforms, such as {{'**/bias': tx}}, got {rules!r:.72}"
         )
     wheres = [matching.check("partition", where) for where in rules]
     parts = tuple(
@@ -186,11 +186,11 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 def _each(
     parts: Sequence[GradientTransformation], masks: Sequence[Sequence[bool]], view: Flat, states: Any, context: Context
 ) -> tuple[Flat, Any]:
-    """Every part in turn, on its own leaves, with its own state; stateless ones leave any state as it is."""
+    """Apply each part to its own leaves with its own state; stateless parts pass any state through."""
     outer, new = view, []
     kept = any(tx.stateful for tx in parts)
     if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
-        what = ", ".join(tx.name or "a transformation of another library" for tx in parts)
+        what = ", ".join(tx.name or "a transform of another library" for tx in parts)
         raise ValueError(not_its_own(f"{len(parts)} transforms ({what})", f"a tuple of {len(parts)}", states))
     for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
         inside, state = tx.rule(view.focus(mask), states[rank] if kept else None, context)
@@ -200,13 +200,13 @@ def _each(
 
 
 def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Sequence[bool]] | None]]) -> Start | None:
-    """The first states of several parts; None if none of them has one."""
+    """Initial states of several parts; None if all are stateless."""
     if not any(tx.stateful for tx, _ in parts):
         return None
     return lambda params: tuple(tx.init(params if mask is None else _only(params, mask)) for tx, mask in parts)
 
 
 def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
-    """The view of a tree with None for the leaves outside a mask; a tree of nothing but None is itself."""
+    """The view of a tree with None for leaves outside a mask; a tree of only None is returned as it is."""
     view = flat_view(tree)
     return tree if view is None else view.focus(mask(view)).scoped_view()

@@ -1,4 +1,4 @@
-"""Transforms from functions of one's own."""
+"""Transforms from your own functions."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from gradxform.core.transformation import GradientTransformation, stateless
 
 @factory
 def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
-    r"""Apply a function of one's own to each gradient.
+    r"""Apply your own function to each gradient.
 
     .. math:: g_i \leftarrow f(g_i)
 
-    Written with operators and with the functions of `gradxform.xp` of the array, one function runs in every framework.
-    It is handed an array of its own, rounded to the gradient's dtype; a sparse gradient becomes dense.
+    Write the function with operators and with `gradxform.xp` of the array, and it runs in every framework. It gets its
+    own copy of the gradient, rounded to the gradient's dtype. A sparse gradient becomes dense.
 
     Args:
-        fn: a function of one array that returns an array of the same shape; a result of another floating dtype is
-            rounded to the gradient's.
+        fn: Function of one array that returns an array of the same shape. A result of another floating dtype is rounded
+            to the gradient's.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: what cannot be called; on use, a result that is no array of the framework, or complex for a real
-            gradient, named by its path.
-        ValueError: on use, a result of another shape, named by its path.
+        TypeError: `fn` is not callable. On use: the result is not an array of the framework, or is complex for a real
+            gradient; the message gives the path.
+        ValueError: On use: the result has another shape; the message gives the path.
 
     Example:
         >>> import numpy as np
@@ -42,7 +42,7 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
         >>> soft([np.array([0.0, 100.0])])
         [array([0., 1.])]
 
-    Source:
+    References:
         ``optax.stateless_with_tree_map``.
     """
     if not callable(fn):
@@ -53,54 +53,54 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
         own = [whole.leaves[i] for i in whole.chosen]
         results = [fn(leaf) for leaf in g.backend.copied(own)]
         made = whole.given([_checked(whole, i, new) for i, new in zip(whole.chosen, results, strict=True)])
-        return made._replace(owned=g.source.nothing)  # a result may be an array that the user keeps
+        return made._replace(owned=g.source.nothing)  # the user may keep a reference to a result
 
     return stateless(applied)
 
 
 def _checked(g: Flat, i: int, new: Any) -> Any:
-    """A function's result in the dtype of the gradient."""
+    """The function's result in the gradient's dtype."""
     backend, old = g.backend, g.leaves[i]
     if lookup.owner(new) is not backend:
         raise TypeError(
-            f"elementwise: fn returned a {type(new).__name__} for the gradient at {g.source.path(i)!r}, "
-            f"not an array of {backend.name}"
+            f"elementwise: fn must return an array of {backend.name}, got a {type(new).__name__} for the gradient at "
+            f"{g.source.path(i)!r}"
         )
     shapes = backend.shape(new), backend.shape(old)
     if not may_agree(*shapes):
         raise ValueError(
-            f"elementwise: fn made shape {shapes[0]} of the gradient at {g.source.path(i)!r}, of shape {shapes[1]}; "
-            "it must keep the shape"
+            f"elementwise: fn changed the shape of the gradient at {g.source.path(i)!r} from {shapes[1]} to "
+            f"{shapes[0]}; return an array of the same shape"
         )
     dtypes = backend.dtype(new), backend.dtype(old)
     if dtypes[0] == dtypes[1]:
         return new if isinstance(new, type(old)) else backend.adopt(new)
     if dtypes[0] not in INEXACT or (dtypes[1] in REAL and dtypes[0] not in REAL):
         raise TypeError(
-            f"elementwise: fn made {dtypes[0]} of the gradient at {g.source.path(i)!r}, of {dtypes[1]}; "
-            "it must return floating-point numbers, complex ones for complex ones only"
+            f"elementwise: fn changed the gradient at {g.source.path(i)!r} from {dtypes[1]} to {dtypes[0]}; return a "
+            "floating-point array, complex only for complex gradients"
         )
     return backend.cast(new, old)
 
 
 @factory
 def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
-    r"""A transform from a function of the flat view: for those who need norms.
+    r"""Make a transform from a function of the flat view, which provides norms.
 
     .. math:: g \leftarrow f(g)
 
-    The view has what the library's own transforms are written with: `norms` and `global_norm`, `scaled` by a number, a
-    0-d array or one factor a gradient, `clipped` between two bounds, `stop`, and `compute`, which does arithmetic on
-    norms in float64: `view.compute(lambda xp, n: 1.0 / (1.0 + n), view.global_norm())`.
+    The view has what the library's own transforms use. `norms` and `global_norm` measure; `scaled` multiplies by a
+    number, a 0-d array or one factor per gradient; `clipped` applies bounds; `stop` freezes. `compute` does float64
+    arithmetic on norms: `view.compute(lambda xp, n: 1.0 / (1.0 + n), view.global_norm())`.
 
     Args:
-        fn: a function of a view that returns a view.
+        fn: Function from a view to a view.
 
     Returns:
-        A stateless transformation.
+        A stateless transform.
 
     Raises:
-        TypeError: what cannot be called; on use, a result that is no view.
+        TypeError: `fn` is not callable. On use: the result is not a view.
 
     Example:
         >>> import numpy as np
@@ -109,8 +109,8 @@ def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
         >>> soft([np.array([3.0, 4.0])])
         [array([0.5       , 0.66666667])]
 
-    Source:
-        The flat view of this library; ``optax.stateless``.
+    References:
+        ``optax.stateless``.
     """
     if not callable(fn):
         raise TypeError(f"transform: fn must be a function of a flat view, got {fn!r}")
@@ -126,16 +126,16 @@ def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
 
 @unconverted
 def xp(array: Any) -> Any:
-    """The namespace of an array's framework: its functions under NumPy's names, as far as it has them.
+    """Return the namespace of an array's framework: functions under NumPy's names, as far as the framework has them.
 
     Args:
-        array: an array of any framework here, or a Python number.
+        array: An array of any supported framework, or a Python number.
 
     Returns:
-        `numpy`, `jax.numpy`, `tf.experimental.numpy` or `torch`, or what another backend names.
+        `numpy`, `jax.numpy`, `tf.experimental.numpy`, `torch`, or the module that another backend names.
 
     Raises:
-        TypeError: what is no array.
+        TypeError: `array` is not an array.
 
     Example:
         >>> import numpy as np
@@ -143,10 +143,10 @@ def xp(array: Any) -> Any:
         >>> gx.xp(np.ones(2)) is np
         True
 
-    Source:
-        The array API's ``__array_namespace__``.
+    References:
+        ``__array_namespace__`` of the array API standard.
     """
     found = lookup.backend("numpy") if lookup.is_number(array) else lookup.owner(array)
     if found is None:
-        raise TypeError(f"xp: an array of {', '.join(lookup.known())} is wanted, got {array!r:.80}")
+        raise TypeError(f"xp: expected an array of {', '.join(lookup.known())}, got {array!r:.80}")
     return found.module

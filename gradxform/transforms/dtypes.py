@@ -1,4 +1,4 @@
-"""The dtypes in which another library computes: of each gradient, of several, and of those of all devices."""
+"""Dtypes that other libraries compute in: per gradient, per tree, and across devices."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
 class Told(NamedTuple):
-    """For each of `_DTYPES`, whether a device has such gradients; and those whose norm is computed in float32."""
+    """For each of `_DTYPES`, whether a device has such gradients; and the dtypes whose norm is computed in float32."""
 
     flags: list[Array]
     widens: tuple[str, ...]
 
 
 Kinds = tuple[str, ...] | Told
-"""The dtype to compute in, or one a leaf; or what devices have told."""
+"""Dtype to compute in, one dtype per leaf, or the dtypes gathered from all devices."""
 
 
 def computed(view: Flat, formula: Callable[..., Array], *operands: Any, dtypes: Kinds, **static: Any) -> Array:
-    """A formula that rounds to dtypes, as a backend computes it."""
+    """Compute a formula that rounds to dtypes."""
     if isinstance(dtypes, Told):
         static = {"rule": formula, "widens": dtypes.widens, "static": static}
         return view.backend.compute(_by_told, *operands, *dtypes.flags, **static)
@@ -36,12 +36,12 @@ def computed(view: Flat, formula: Callable[..., Array], *operands: Any, dtypes: 
 
 
 def rounded(view: Flat, numbers: Array, dtypes: Kinds) -> Array:
-    """Numbers rounded to dtypes, in float64."""
+    """Round numbers to dtypes; the result is float64."""
     return extended.rounded(view.backend, computed(view, formulas.rounded, numbers, dtypes=dtypes))
 
 
 def told(view: Flat, widens: tuple[str, ...]) -> Told:
-    """The dtypes of the gradients of all devices, each of which tells which it has."""
+    """Gather which dtypes the gradients of all devices have."""
 
     def has(dtype: str) -> Callable[[Mask], float]:
         real = [_REAL.get(own, own) for own in view.source.dtypes]
@@ -54,7 +54,7 @@ def told(view: Flat, widens: tuple[str, ...]) -> Told:
 def _by_told(
     xp: Any, *operands: Any, rule: Callable[..., Array], widens: tuple[str, ...], static: dict[str, Any]
 ) -> Array:
-    """A formula for the dtype that the gradients of all devices have in common."""
+    """Compute a formula in the common dtype of all devices' gradients."""
     *given, half, brain, single, double = operands
     found = rule(xp, *given, dtypes=("float32",), **static)
     for dtype, alone in (("float16", half - brain - single), ("bfloat16", brain - half - single)):
@@ -64,12 +64,12 @@ def _by_told(
 
 
 def kinds(view: Flat, widens: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The dtype of each leaf, or the one that a library computes its norm in."""
+    """Dtype of each leaf, or the dtype in which a library computes its norm."""
     return tuple(kind([view.backend.dtype(leaf)], widens) for leaf in view.leaves)
 
 
 def kind(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
-    """The dtype of several gradients' norm."""
+    """Dtype of the joint norm of several gradients."""
     real = {_REAL.get(dtype, dtype) for dtype in dtypes}
     if "float64" in real:
         return "float64"

@@ -1,7 +1,7 @@
-"""Other libraries' clipping, formula by formula and rounding by rounding, for those who port a run.
+"""Reproduce other libraries' clips, formula by formula and rounding by rounding, to port a run.
 
-A formula is computed in float64 and rounded to the library's dtype where the library rounds. The norm in it is the
-library's own where its framework's arrays are clipped, unless that norm is wrong; elsewhere it is the right one.
+A formula is computed in float64 and rounded where the library rounds. For arrays of the library's own framework the
+norm is the library's own, unless it is wrong; otherwise it is the accurate norm.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from gradxform.transforms import dtypes as of
 
 _EPSILON = 1e-6
 _LEAST = {"float64": 2.0**-1022, "float16": 2.0**-14}
-"""The smallest normal number of a dtype; of the others it is that of float32."""
+"""Smallest normal number of a dtype; other dtypes use float32's."""
 _WRONG = 1 / 16
-"""A library's norm that is off by more than this share was lost to overflow, underflow or too few bits."""
+"""Relative error above which a library's norm counts as lost to overflow, underflow or too few bits."""
 
 
 # --- the formulas: xp, the norm n, the limit c, and r, which rounds to the dtype that the library computes in --------
 
 
 class _Rounding:
-    """Rounds a number, or each number of a vector, to the dtype that a library computes it in."""
+    """Round a number, or each number of a vector, to the dtype that a library computes in."""
 
     def __init__(self, xp: Any, dtypes: tuple[str, ...]) -> None:
         self.xp, self.dtypes = xp, dtypes
 
     def __call__(self, x: Array) -> Array:
-        """To the dtypes themselves."""
+        """Round to the dtypes themselves."""
         return formulas.rounded(self.xp, x, dtypes=self.dtypes)
 
     def wide(self, x: Array) -> Array:
-        """To the dtypes that arithmetic with a Python number is done in: float32 at least."""
+        """Round to the dtypes of arithmetic with a Python number: at least float32."""
         return formulas.rounded(
             self.xp, x, dtypes=tuple("float64" if dtype == "float64" else "float32" for dtype in self.dtypes)
         )
 
 
 def _rounding(formula: Callable[..., Array]) -> Callable[..., Array]:
-    """A formula that is given the dtypes to round to."""
+    """Give a formula the dtypes to round to."""
 
     @functools.wraps(formula)
     def computed(xp: Any, n: Array, c: Array, *, dtypes: tuple[str, ...]) -> Array:
@@ -64,7 +64,7 @@ def _tensorflow(xp: Any, n: Array, c: Array, r: Any) -> Array:
 def _keras(xp: Any, n: Array, c: Array, r: Any) -> Array:
     inverse = r(1.0 / xp.rounded(c, "float64"))
     factor = xp.where(xp.isfinite(n), r(r(c) * _least(xp, r(_inverse(xp, n)), inverse)), math.nan)
-    return xp.where(formulas.equal(r(c), 0.0), 1.0, factor)  # a limit of zero is none
+    return xp.where(formulas.equal(r(c), 0.0), 1.0, factor)  # a limit of zero means no limit
 
 
 @_rounding
@@ -110,7 +110,7 @@ def _larger(xp: Any, n: Array, c: Array, r: Any) -> Array:
 
 
 def _inverse(xp: Any, n: Array) -> Array:
-    """1 / n, infinite at zero, where its derivative is zero."""
+    """1 / n; infinite at zero, with derivative zero."""
     return xp.where(n > 0.0, 1.0 / xp.where(n > 0.0, n, 1.0), xp.where(formulas.equal(n, 0.0), math.inf, n))
 
 
@@ -136,20 +136,20 @@ def _most(xp: Any, a: Array, b: Array) -> Array:
 
 
 class Peer(NamedTuple):
-    """How a library's function clips: each gradient times `factor`, or also divided by `divisor`."""
+    """How a library's function clips: multiply each gradient by `factor`, and divide it by `divisor` if given."""
 
     function: str
     factor: Callable[..., Array]
     divisor: Callable[..., Array] | None = None
     divides_first: bool = False
     widens: tuple[str, ...] = ()
-    """The dtypes of gradients whose norm is computed in float32."""
+    """Gradient dtypes whose norm is computed in float32."""
     factor_in_dtype: bool = True
-    """Whether the factor is rounded to a gradient's own dtype before it multiplies."""
+    """Whether the factor is rounded to the gradient's dtype before multiplying."""
     adds_norms: bool = False
-    """Whether the total is that of the gradients' rounded norms, not of their sums of squares."""
+    """Whether the total combines rounded norms of gradients instead of their sums of squares."""
     wide_norms: bool = False
-    """Whether norms are computed in float32 at least, and then rounded."""
+    """Whether norms are computed in at least float32 and then rounded."""
     any_order: bool = False
     any_axes: bool = False
 
@@ -172,7 +172,7 @@ EACH = TOGETHER | {
 
 
 def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
-    """The active leaves clipped together as a library does."""
+    """Clip the active leaves together as a library does."""
     view = view.materialized()
     if not (view.chosen or view.groups):
         return view
@@ -186,14 +186,14 @@ def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
         norm = view.global_norm(ord).value
     if not all(group.traced for group in view.groups):
         kinds = of.told(view, peer.widens)
-    if not view.chosen:  # other devices have asked for the numbers of this one
+    if not view.chosen:  # other devices wait for this one
         return view
     own = _own(view, peer, view.chosen, ord, None)
     return _limited(view, peer, _norm(view, peer, norm, own, ord, kinds), max_norm, kinds)
 
 
 def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Flat:
-    """Each active leaf clipped as a library does, or each slice of it over some axes."""
+    """Clip each active leaf, or each slice of it over some axes, as a library does."""
     view = view.materialized()
     if not view.chosen:
         if view.groups and axes is None:
@@ -236,20 +236,20 @@ def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], 
 
 
 def _own(view: Flat, peer: Peer, places: Sequence[int], ord: float, axes: tuple[int, ...] | None) -> Array | None:
-    """The norm that a library's function computes; None where it is over more devices than that function sees."""
+    """The norm that a library's function computes; None if it spans devices that the function does not see."""
     if view.groups:
         return None
     return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
 
 
 def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, kinds: of.Kinds) -> Array:
-    """The norm that a library's formula is given, in float64."""
+    """The norm for a library's formula, in float64."""
     found = _right(view, peer, right, ord, kinds)
     return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
 
 
 def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: of.Kinds) -> Array:
-    """The right norm, rounded where the library rounds."""
+    """The accurate norm, rounded where the library rounds."""
     if ord != 2:
         return of.rounded(view, norm, kinds)
     squares = of.computed(view, _root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms)
@@ -257,7 +257,7 @@ def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: of.Kinds) -> 
 
 
 def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) -> Array:
-    """The root of the sum of squares, each rounded; the norm rounded where its square is out of range."""
+    """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
     r = _Rounding(xp, dtypes)
     inner = r.wide if wide else r
     squares = inner(n * n)
@@ -267,5 +267,5 @@ def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) 
 
 
 def _own_unless_wrong(xp: Any, right: Array, own: Array) -> Array:
-    """A library's norm, with the derivative of the right one."""
+    """A library's norm, with the derivative of the accurate norm."""
     return right + xp.stop_gradient(xp.where(xp.abs(own - right) <= right * _WRONG, own - right, 0.0))

@@ -1,4 +1,4 @@
-"""What a transform did, as numbers for logs."""
+"""Measure what a transform does, for logs."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "com
 
 
 class Measures(NamedTuple):
-    """What one transform did at the last step; 0-d arrays."""
+    """What one transform did at the last step, as 0-d arrays."""
 
     norm_before: Any
-    """The norm of all gradients together as they came."""
+    """Global norm before the transform."""
     norm_after: Any
-    """The same as they went."""
+    """Global norm after the transform."""
     factor: Any
-    """The second over the first; 1 where both are zero."""
+    """Norm after divided by norm before; 1 if both are zero."""
     clipped: Any
-    """Whether a gradient's norm became smaller, by more than rounding."""
+    """Whether any gradient's norm shrank by more than rounding."""
     nonfinite_count: Any
-    """How many gradients came with NaN or an infinity."""
+    """Number of gradients with NaN or infinity before the transform."""
 
 
 class MeasureState(NamedTuple):
-    """The state of `measure`: the measures by the transform's name, and the transform's own state."""
+    """State of `measure`: measures by transform name, and the transform's own state."""
 
     measures: dict[str, Measures]
     inner: Any
@@ -48,29 +48,28 @@ class MeasureState(NamedTuple):
 
 @factory
 def measure(tx: Any, name: str | None = None) -> GradientTransformation:
-    r"""Apply a transform, and keep what it did, for `metrics` to read.
+    r"""Apply a transform and record what it did; read it with `metrics`.
 
     .. math:: g \leftarrow t(g), \quad n = \lVert g \rVert, \; n' = \lVert t(g) \rVert, \; f = n' / n
 
-    The gradients come out bit by bit as without it. Nothing is read on the host. Transforms that rescale, all clips by
-    norm among them, have measured these norms already: then no gradient is read once more. Those that change elements
-    cost one more read each of what goes in and of what comes out.
+    Results are unchanged bit by bit, and nothing is read on the host. Transforms that rescale, such as all clips by
+    norm, already have these norms, so no gradient is read again. Transforms that change elements cost one more read of
+    their inputs and one of their outputs.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`. The transforms of a chain are measured each by
-            itself. One of optax is named after the function that made it, if that can be told.
-        name: what the measures are filed under; the transform's own name if left out. A chain that is given a name is
-            measured as one.
+        tx: A transform, or any object with `init` and `update`. The transforms of a chain are measured one by one. An
+            optax transform is named after the function that made it, if known.
+        name: Name of the measures. Default: the transform's name. A named chain is measured as one.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype. Its state holds, of the last step,
-        the norm of all gradients in its scope together before and after, their quotient, whether the norm of a gradient
-        became smaller, and how many gradients held NaN or an infinity (or had a norm that float64 cannot hold): float32
-        (float64 for float64 gradients), bool and int32. Where elements are changed, smaller is what is more than a
-        few units in the last place of the norm. A step without gradients leaves them as they are.
+        A transform for gradients of any shape and floating or complex dtype. For the last step, its state holds: the
+        joint norm of the gradients in scope, before and after, and their ratio, in float32 (float64 for float64
+        gradients); whether any gradient's norm shrank, a bool; and the int32 number of gradients with NaN, infinity, or
+        a norm beyond float64. If elements change, a norm counts as smaller beyond a few units in the last place. A step
+        without gradients changes nothing.
 
     Raises:
-        TypeError: an object that is no transformation, a name that is no string; on use, an integer gradient, named by
+        TypeError: `tx` is not a transform, or `name` is not a string. On use: a gradient is integer; the message gives
             its path.
 
     Example:
@@ -91,12 +90,12 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         scale/clipped False
         scale/nonfinite_count 0
 
-    Source:
-        The norm that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
+    References:
+        The norms that `torch.nn.utils.clip_grad_norm_` and `tf.clip_by_global_norm` return.
     """
     inner = as_transformation("measure", tx)
     if name is not None and not (isinstance(name, str) and name):
-        raise TypeError(f"measure: name must be a string that is not empty, got {name!r} of type {type(name).__name__}")
+        raise TypeError(f"measure: name must be a nonempty string, got {name!r} of type {type(name).__name__}")
     if inner.name == "chain" and name is None:
         parts = [part for _, part in inner.arguments]
         return chain(*(measure(part, own) for part, own in zip(parts, _told_apart(parts), strict=True)))
@@ -145,15 +144,15 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
 
 
 def _told_apart(parts: Sequence[Any]) -> list[str | None]:
-    """Names for masks of one kind in a chain, from their patterns; None where the transform's own name will do."""
+    """Names for equal kinds of masks in a chain, from their patterns; None if the transform's own name is unique."""
     kinds = list(map(name_of, parts))
     return [_chosen(part) if kinds.count(kind) > 1 else None for part, kind in zip(parts, kinds, strict=True)]
 
 
 def _chosen(part: Any) -> str | None:
-    """What a mask is and is for, such as "masked/encoder/clip_norm" for "encoder/**", in letters that all loggers take.
+    """Name a mask after its pattern, in characters that all loggers accept.
 
-    None for other transforms, and other forms of `where` than patterns.
+    For "encoder/**" the name is "masked/encoder/clip_norm". None for other transforms, and for other forms of `where`.
     """
     if not isinstance(part, GradientTransformation) or part.name not in ("masked", "freeze"):
         return None
@@ -190,9 +189,9 @@ def _nonfinite(xp: Any, norms: Array, *, active: tuple[bool, ...]) -> Array:
 
 
 def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
-    """By what part the norm of each gradient may differ though no element was changed: by none where only factors were.
+    """Relative rounding error of each gradient's norm that does not count as a change; zero if only factors changed.
 
-    New elements are measured anew, to a few units in the last place, and may have been rounded to their dtype.
+    New elements are measured to a few units in the last place, and may have been rounded to their dtype.
     """
     found = []
     for i, (new, old, own, dtype) in enumerate(zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True)):
@@ -207,24 +206,24 @@ def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
 
 @unconverted
 def metrics(state: Any) -> dict[str, Array]:
-    """What the transforms within `measure` did at the last step, as a flat dict of scalars.
+    """Read what the transforms inside `measure` did at the last step, as a flat dict of scalars.
 
     Args:
-        state: any state that has the one of `measure` somewhere in it: of a chain, of an optax optimizer, of a whole
-            train state; tuples, lists, dicts and dataclasses are looked into. Or what holds one: the handle of
-            `gradxform.torch.attach`, or the optimizer that it is attached to; a `GradientProcessor`; a wrapped
-            optimizer of Keras, also within a ``LossScaleOptimizer``; a train state of Flax, an ``nnx.Optimizer``. In a
-            graph of TensorFlow 1, a `GradientProcessor` has the measures of the step that they are fetched with, and
-            its ``state`` those of the step before.
+        state: A state that contains a `measure` state, or an object that holds one. States: of a chain, an optax
+            optimizer or a train state; tuples, lists, dicts and dataclasses are searched. Objects: a
+            `gradxform.torch.attach` handle or its optimizer, a `GradientProcessor`, a wrapped Keras optimizer (also in
+            a ``LossScaleOptimizer``), a Flax train state, an ``nnx.Optimizer``. In a TensorFlow 1 graph, a
+            `GradientProcessor` gives the measures of the step they are fetched with, and its ``state`` those of the
+            step before.
 
     Returns:
-        A dict from "transform/measure" to a 0-d array of the state's framework, traced in traced code, such as
-        "clip_global_norm/norm_before", .../norm_after, .../factor, .../clipped, .../nonfinite_count; the second of two
-        transforms of one name is "clip_norm_1". Two masks in a chain are told apart by their patterns:
-        "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``. An empty dict if nothing is measured.
+        A dict from "transform/measure" to a 0-d array of the state's framework, such as "clip_global_norm/norm_before",
+        .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
+        "clip_norm_1". Masks in a chain are named by pattern: "masked/encoder/clip_norm" for
+        ``masked(clip_norm(1.0), "encoder/**")``. Empty if nothing is measured.
 
     Raises:
-        TypeError: what holds no state.
+        TypeError: `state` holds no state.
 
     Example:
         >>> import numpy as np
@@ -234,8 +233,8 @@ def metrics(state: Any) -> dict[str, Array]:
         >>> {name: value.item() for name, value in gx.metrics(state).items() if "norm_" in name.partition("/")[2]}
         {'clip_global_norm/norm_before': 5.0, 'clip_global_norm/norm_after': 1.0}
 
-    Source:
-        The flat dicts that TensorBoard, Weights & Biases and MLflow take.
+    References:
+        The flat dicts that TensorBoard, Weights & Biases and MLflow accept.
     """
     holding.check("metrics", state)
     found: dict[str, Array] = {}

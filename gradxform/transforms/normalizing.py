@@ -1,4 +1,4 @@
-"""Transforms that bring gradients to one size, sign or mean."""
+"""Normalize gradients to one norm, sign or mean."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def normalize_norm() -> GradientTransformation:
 
     .. math:: g_i \leftarrow g_i / \lVert g_i \rVert
 
-    A gradient of zeros stays as it is; one with a NaN or an infinite element becomes NaN.
+    A zero gradient stays zero. A gradient with a NaN or infinite element becomes NaN.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: on use, an integer gradient, named by its path.
+        TypeError: On use: a gradient is integer; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -42,17 +42,17 @@ def normalize_norm() -> GradientTransformation:
 
 @factory
 def normalize_global_norm() -> GradientTransformation:
-    r"""Divide all gradients by the norm of all of them together.
+    r"""Divide all gradients by their joint norm.
 
     .. math:: g_i \leftarrow g_i / n, \quad n = \sqrt{\sum_i \lVert g_i \rVert^2}
 
-    Gradients that are all zero stay as they are; a NaN or an infinite element anywhere makes all of them NaN.
+    If all gradients are zero, they stay zero. One NaN or infinite element makes all gradients NaN.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: on use, an integer gradient, named by its path.
+        TypeError: On use: a gradient is integer; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -62,33 +62,32 @@ def normalize_global_norm() -> GradientTransformation:
 
     References:
         Nesterov, Minimization methods for nonsmooth convex and quasiconvex functions, 1984;
-        ``optax.normalize_by_update_norm``, which adds 1e-6 to the norm.
+        ``optax.normalize_by_update_norm`` (adds 1e-6 to the norm).
     """
     return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.global_norm().value)))
 
 
 @factory
 def centralize(*, axes: Any = None) -> GradientTransformation:
-    r"""Take from each gradient its mean over the inputs of each unit.
+    r"""Subtract from each gradient its mean over the inputs of each unit.
 
     Each gradient g becomes ``g - mean(g, axes)``:
 
     .. math:: g_i \leftarrow g_i - \operatorname{mean}_{\text{axes}}(g_i)
 
-    Gradients of fewer than two axes stay as they are.
+    Gradients with fewer than two axes are unchanged.
 
     Args:
-        axes: the axes of the mean: "torch" (all but the first, where PyTorch's kernels have their outputs), "keras"
-            (all but the last, where those of Keras, Flax and Haiku have them), a tuple, a mapping from a glob on the
-            path to a tuple, or a function of path and leaf. As in the paper and in optax, all but the first if left
-            out.
+        axes: Axes of the mean: "torch" (all but the first; PyTorch's outputs come first), "keras" (all but the last;
+            Keras, Flax and Haiku), a tuple, a mapping from a path glob to a tuple, or a function of path and leaf.
+            Default: all but the first, as in the paper and in optax.
 
     Returns:
-        A stateless transformation of gradients of any shape and real floating dtype.
+        A stateless transform for gradients of any shape and real floating dtype.
 
     Raises:
-        TypeError: axes of no known form; on use, a complex or an integer gradient, named by its path.
-        ValueError: on use, axes that a gradient does not have.
+        TypeError: `axes` has an unknown form. On use: a gradient is complex or integer; the message gives its path.
+        ValueError: On use: a gradient lacks one of the axes.
 
     Example:
         >>> import numpy as np
@@ -127,7 +126,7 @@ def _mean(g: Flat, i: int, axes: tuple[int, ...]) -> Array:
 
 
 def _share(xp: Any, total: Array, count: Array) -> Array:
-    return xp.where(xp.isfinite(total), total / count, total)  # in pairs, infinity by a number is NaN
+    return xp.where(xp.isfinite(total), total / count, total)  # in double-double, infinity / number is NaN
 
 
 def _less(xp: Any, x: Array, mean: Array) -> Array:
@@ -135,7 +134,7 @@ def _less(xp: Any, x: Array, mean: Array) -> Array:
 
 
 def _less_scaled(xp: Any, x: Array, mean: Array, *factors: Array) -> Array:
-    return functools.reduce(operator.mul, factors, x - mean)  # of equal elements, zero
+    return functools.reduce(operator.mul, factors, x - mean)  # zero for equal elements
 
 
 @factory
@@ -144,13 +143,13 @@ def sign() -> GradientTransformation:
 
     .. math:: g_i \leftarrow \operatorname{sign}(g_i)
 
-    Zero and NaN stay as they are. The sign of a subnormal number is 0 where a framework computes with it as zero.
+    Zero and NaN are unchanged. A subnormal number gives 0 where the framework treats subnormals as zero.
 
     Returns:
-        A stateless transformation of gradients of any shape and real floating dtype.
+        A stateless transform for gradients of any shape and real floating dtype.
 
     Raises:
-        TypeError: on use, a complex or an integer gradient, named by its path.
+        TypeError: On use: a gradient is complex or integer; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -177,7 +176,7 @@ def sign() -> GradientTransformation:
 
 def _sign(xp: Any, x: Array) -> Array:
     one = xp.ones_like(x)
-    return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # a subnormal number that compares as zero is zero
+    return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
 
 
 def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
@@ -185,12 +184,12 @@ def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
 
 
 def _sign_scaled(xp: Any, x: Array, unit: Array) -> Array:
-    """The sign of a product, which itself may be too small."""
+    """Sign of a product that itself may underflow."""
     return _sign_of(xp, _unit(xp, x) * unit)
 
 
 def _unit(xp: Any, x: Array) -> Array:
-    """The sign of what is finite; infinity as it is, since zero times infinity has no sign."""
+    """Sign of a finite number; infinity is unchanged, because zero times infinity has no sign."""
     return xp.where(xp.isfinite(x), _sign_of(xp, x), x)
 
 

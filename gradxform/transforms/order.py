@@ -1,4 +1,4 @@
-"""The few orders of transforms in a chain that are surely wrong."""
+"""Warn of transforms in a wrong order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradxform.core.transformation import GradientTransformation
 
 
 class OrderWarning(UserWarning):
-    """A chain's transforms stand in an order that is surely wrong.
+    """The transforms of a chain are in a wrong order.
 
-    The right order is: unscale, sum over replicas, accumulate, clip, decay, freeze. To silence it:
+    The right order is: unscale, sum over replicas, accumulate, clip, decay, freeze. To silence the warning:
     ``warnings.simplefilter("ignore", gradxform.OrderWarning)``.
 
     Example:
@@ -23,10 +23,10 @@ class OrderWarning(UserWarning):
         ...     warnings.simplefilter("always")
         ...     tx = gx.chain(gx.clip_norm(1.0), gx.accumulate(gx.identity(), every=4))
         >>> print(caught[0].message)  # doctest: +ELLIPSIS
-        chain: clip_norm(1.0) stands before accumulate(identity(), 4): ...
+        chain: clip_norm(1.0) comes before accumulate(identity(), 4): ...
 
-    Source:
-        The order in which PyTorch's recipes for mixed precision unscale and clip.
+    References:
+        PyTorch's recipes for mixed precision, which unscale and then clip.
     """
 
 
@@ -34,29 +34,29 @@ _LATE = (
     (
         ("clip_", "normalize_"),
         ("unscale",),
-        "the limit would hold for the scaled gradient; unscale first",
+        "the limit would apply to scaled gradients; unscale first",
     ),
     (
         ("clip_", "normalize_"),
         ("accumulate", "MultiSteps"),
-        "each part would be limited, and not their mean; accumulate first: accumulate(chain(clip, ...), every)",
+        "each part would be clipped instead of their mean; accumulate first: accumulate(chain(clip, ...), every)",
     ),
     (
         ("freeze", "stop"),
         ("add_decayed_weights", "additive_weight_decay"),
-        "the decay would move what is frozen in other libraries, and does nothing to it here; freeze last",
+        "decay from other libraries moves frozen parameters, and this library's does not decay them; freeze last",
     ),
 )
-"""What stands too early, before what, and why."""
+"""Transforms that come too early, before which ones, and why that is wrong."""
 
 
 def check(txs: Sequence[Any]) -> None:
-    """Warn of the first two transforms that stand in a wrong order."""
+    """Warn of the first two transforms in a wrong order."""
     for j, later in enumerate(txs):
         for earlier in txs[:j]:
             own = earlier.name if isinstance(earlier, GradientTransformation) else ""
             for early, late, why in _LATE:
                 if own.startswith(early) and any(word in name_of(later) for word in late):
                     shown = repr(later) if isinstance(later, GradientTransformation) else name_of(later)
-                    warnings.warn(f"chain: {earlier!r} stands before {shown}: {why}", OrderWarning, stacklevel=4)
+                    warnings.warn(f"chain: {earlier!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
                     return

@@ -1,4 +1,4 @@
-"""Transforms that multiply gradients by a number."""
+"""Multiply gradients by a number."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from gradxform.core.transformation import GradientTransformation, stateless
 def scale(factor: Scalar) -> GradientTransformation:
     r"""Multiply each gradient by ``factor``.
 
-    Each gradient g becomes ``a * g``:
+    Each gradient g becomes ``factor * g``:
 
     .. math:: g_i \leftarrow a \, g_i
 
     Args:
-        factor: the number a, without a unit; a number or a 0-d array. Zero times NaN stays NaN: see `stop`.
+        factor: Factor a, dimensionless: a number, a 0-d array or a schedule. Zero times NaN stays NaN; `stop` gives
+            zeros.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: a factor that is no number; on use, an integer gradient, named by its path.
-        ValueError: a NaN factor.
+        TypeError: `factor` is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `factor` is NaN.
 
     Example:
         >>> import numpy as np
@@ -35,8 +36,8 @@ def scale(factor: Scalar) -> GradientTransformation:
         >>> gx.scale(-0.5)({"w": np.array([3.0, 4.0])})
         {'w': array([-1.5, -2. ])}
 
-    Source:
-        The step of gradient descent: Cauchy, Methode generale pour la resolution des systemes d'equations, 1847.
+    References:
+        Cauchy, Methode generale pour la resolution des systemes d'equations, 1847 (gradient descent); ``optax.scale``.
     """
     a = arguments.number("scale", "factor", factor)
     return stateless(lambda g: g.scaled(a))
@@ -44,20 +45,19 @@ def scale(factor: Scalar) -> GradientTransformation:
 
 @factory
 def scale_by_schedule(fn: Callable[[Any], Any]) -> GradientTransformation:
-    r"""Multiply each gradient by a number that depends on the step.
+    r"""Multiply each gradient by a factor that depends on the step.
 
     .. math:: g_i \leftarrow f(t) \, g_i
 
     Args:
-        fn: a function from the step, counted from zero, to the factor. The step is a float64 number: a Python float
-        where
-            values can be read at no cost, else a 0-d array; `gradxform.xp` gives its namespace.
+        fn: Function from the step, counted from zero, to the factor. The step is float64: a Python float where values
+            can be read for free, else a 0-d array; `gradxform.xp` gives its namespace.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype; its state is a counter.
+        A transform for gradients of any shape and floating or complex dtype. The state is a counter.
 
     Raises:
-        TypeError: what cannot be called; on use, an integer gradient, named by its path.
+        TypeError: `fn` is not callable. On use: a gradient is integer; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -69,7 +69,7 @@ def scale_by_schedule(fn: Callable[[Any], Any]) -> GradientTransformation:
         >>> updates
         [array([0.5])]
 
-    Source:
+    References:
         ``optax.scale_by_schedule``.
     """
     if not callable(fn):

@@ -1,4 +1,4 @@
-"""Transforms for gradients that had better not be applied: not finite, or too large."""
+"""Skip steps, or elements, that are not finite or too large."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from gradxform.transforms.accumulating import AccumulateState
 
 @factory
 def zero_nonfinite() -> GradientTransformation:
-    r"""Replace each element that is NaN or infinite by zero.
+    r"""Replace each NaN or infinite element by zero.
 
     .. math:: g_{ij} \leftarrow 0 \quad\text{where not finite}
 
-    A complex element is replaced as a whole. Finite ones come back bit by bit.
+    A complex element is replaced as a whole. Finite elements keep every bit.
 
     Returns:
-        A stateless transformation of gradients of any shape and floating or complex dtype.
+        A stateless transform for gradients of any shape and floating or complex dtype.
 
     Raises:
-        TypeError: on use, an integer gradient, named by its path.
+        TypeError: On use: a gradient is integer; the message gives its path.
 
     Example:
         >>> import numpy as np
@@ -38,8 +38,8 @@ def zero_nonfinite() -> GradientTransformation:
         >>> gx.zero_nonfinite()([np.array([np.nan, 2.0, -np.inf])])
         [array([0., 2., 0.])]
 
-    Source:
-        ``optax.zero_nans``, for infinities as well.
+    References:
+        ``optax.zero_nans`` (NaN only).
     """
 
     def zeroed(g: Flat) -> Flat:
@@ -64,10 +64,9 @@ def _one_unless_finite(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> A
 
 
 class SkipNonfiniteState(NamedTuple):
-    """The state of `skip_nonfinite`.
+    """State of `skip_nonfinite`.
 
-    How many steps in a row and in all had a gradient that was not finite, whether the last step is to be applied, and
-    the inner transform's state.
+    Number of nonfinite steps in a row and in total; whether the last step applies; inner state.
     """
 
     consecutive: Any
@@ -78,23 +77,23 @@ class SkipNonfiniteState(NamedTuple):
 
 @factory
 def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTransformation:
-    r"""Apply a transform, but skip a step that has a NaN or an infinite gradient.
+    r"""Apply a transform, but skip steps with a NaN or infinite gradient.
 
     .. math:: g \leftarrow t(g) \text{ if all finite, else } 0
 
-    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. After
-    `max_consecutive` of them in a row, the next is handed on, so that a run that has failed is seen to fail.
+    A skipped step returns zeros and keeps the inner state; `has_updated` is false. After `max_consecutive` skipped
+    steps in a row, the next step passes, so that a failed run fails visibly.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`.
-        max_consecutive: how many steps in a row may be skipped; any number if left out.
+        tx: A transform, or any object with `init` and `update`.
+        max_consecutive: Maximum number of skipped steps in a row. Default: unlimited.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype, with two counters in its state.
+        A transform for gradients of any shape and floating or complex dtype. Its state has two counters.
 
     Raises:
-        TypeError: an object that is no transformation, a number of steps that is no int.
-        ValueError: a negative number of steps.
+        TypeError: `tx` is not a transform, or `max_consecutive` is not an int.
+        ValueError: `max_consecutive` is negative.
 
     Example:
         >>> import numpy as np
@@ -104,9 +103,8 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
         >>> updates, int(state.total), bool(gx.has_updated(state))
         ([array([0., 0.])], 1, False)
 
-    Source:
-        ``optax.apply_if_finite``; the skipped steps of loss scaling: Micikevicius et al., Mixed precision training,
-        2018.
+    References:
+        Micikevicius et al., Mixed precision training, 2018 (skipped steps of loss scaling); ``optax.apply_if_finite``.
     """
     inner = as_transformation("skip_nonfinite", tx)
     most = (
@@ -141,7 +139,7 @@ def _or_too_many(xp: Any, finite: Array, consecutive: Array, *, most: int) -> Ar
 
 
 class SkipLargeState(NamedTuple):
-    """The state of `skip_large`: how many steps were skipped, whether the last one was not, and the inner state."""
+    """State of `skip_large`: number of skipped steps, whether the last step applies, inner state."""
 
     total: Any
     due: Any
@@ -150,23 +148,23 @@ class SkipLargeState(NamedTuple):
 
 @factory
 def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
-    r"""Apply a transform, but skip a step whose gradients together have a norm above ``max_norm``.
+    r"""Apply a transform, but skip steps whose global norm exceeds ``max_norm``.
 
     .. math:: g \leftarrow t(g) \text{ if } n \le c, \text{ else } 0
 
-    A step that is skipped gives zeros and leaves the inner state as it was; `has_updated` tells. A norm that is not
-    finite is within no limit.
+    A skipped step returns zeros and keeps the inner state; `has_updated` is false. A nonfinite norm exceeds every
+    limit.
 
     Args:
-        tx: a transformation, or any object with `init` and `update`.
-        max_norm: the limit c, in the gradients' units; a number, a 0-d array or a schedule.
+        tx: A transform, or any object with `init` and `update`.
+        max_norm: Limit c, in the gradients' units: a number, a 0-d array or a schedule.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype, with a counter in its state.
+        A transform for gradients of any shape and floating or complex dtype. Its state has a counter.
 
     Raises:
-        TypeError: an object that is no transformation, a limit that is no number.
-        ValueError: a negative or NaN limit.
+        TypeError: `tx` is not a transform, or `max_norm` is not a number.
+        ValueError: `max_norm` is negative or NaN.
 
     Example:
         >>> import numpy as np
@@ -176,7 +174,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
         >>> updates, int(state.total)
         ([array([0., 0.])], 1)
 
-    Source:
+    References:
         ``optax.skip_large_updates``.
     """
     inner, c = as_transformation("skip_large", tx), arguments.limit("skip_large", "max_norm", max_norm)
@@ -202,18 +200,18 @@ def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
 
 @unconverted
 def has_updated(state: Any) -> Any:
-    """Whether the last update is to be applied: false after a step that was skipped, or only accumulated.
+    """Return whether the last update applies: false after a skipped or merely accumulated step.
 
-    Momentum and weight decay act on zeros too; an optimizer that is to be left alone on such a step asks this.
+    Momentum and weight decay move weights on zero gradients too, so skip the optimizer if this is false.
 
     Args:
-        state: the state of any transformation, nested states included; or what holds one, as `metrics` takes it.
+        state: State of any transform, nested or not, or an object that holds one, as in `metrics`.
 
     Returns:
-        True where nothing in the state says otherwise; else a 0-d bool of the state's framework, traced in traced code.
+        True if no transform skipped the step; otherwise a 0-d bool of the state's framework.
 
     Raises:
-        TypeError: what holds no state.
+        TypeError: `state` holds no state.
 
     Example:
         >>> import numpy as np
@@ -226,7 +224,7 @@ def has_updated(state: Any) -> Any:
         False
         True
 
-    Source:
+    References:
         ``optax.MultiSteps.has_updated``.
     """
     holding.check("has_updated", state)
@@ -234,7 +232,7 @@ def has_updated(state: Any) -> Any:
 
 
 def due(state: Any) -> Any:
-    """Whether nothing in a state says that the step is left out; True for what is no state."""
+    """Whether nothing in a state skips the step; True for other objects."""
     found, parts = True, holding.parts(state) or ()
     if isinstance(state, (AccumulateState, SkipLargeState, SkipNonfiniteState)):
         found, parts = unwrapped(state.due), [state.inner]

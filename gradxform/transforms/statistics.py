@@ -1,4 +1,4 @@
-"""Limits that follow the norms of the steps before."""
+"""Limits that follow the norms of previous steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradxform.numerics import Array, formulas
 
 
 class PercentileState(NamedTuple):
-    """The state of `clip_percentile`: how many norms each row holds, and the last ones, in a ring."""
+    """State of `clip_percentile`: number of norms per row, and a ring buffer of the last ones."""
 
     count: Any
     history: Any
@@ -26,24 +26,26 @@ class PercentileState(NamedTuple):
 
 @factory
 def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = False) -> GradientTransformation:
-    r"""Limit the norm of all gradients together to a percentile of its last values, this one among them.
+    r"""Limit the global norm to a percentile of its last values, including the current one.
+
+    Each gradient g becomes ``g * min(1, c / norm)``, where c is the percentile of the last ``window`` norms:
 
     .. math:: g_i \leftarrow g_i \min(1, c / n_t), \quad c = P_p(n_{t-w+1}, \ldots, n_t)
 
-    The percentile lies between two norms as `numpy.percentile` has it. A norm that is not finite is not kept, and makes
-    the gradients NaN. Gradients within the limit come back bit by bit.
+    Percentiles are interpolated as in `numpy.percentile`. A nonfinite norm is not recorded, and makes the gradients
+    NaN. Gradients within the limit keep every bit.
 
     Args:
-        percentile: p, from 0 to 100; a number, a 0-d array or a schedule.
-        window: how many norms w are kept, in float32 (float64 for float64 gradients).
-        per_leaf: whether each gradient has norms and a limit of its own.
+        percentile: Percentile p, from 0 to 100: a number, a 0-d array or a schedule.
+        window: Number w of recorded norms, in float32 (float64 for float64 gradients).
+        per_leaf: Whether each gradient has its own norms and limit.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype; its state is of the window's size.
+        A transform for gradients of any shape and floating or complex dtype. Its state has the size of the window.
 
     Raises:
-        TypeError: a percentile that is no number, a window that is no int; on use, an integer gradient.
-        ValueError: a percentile outside of [0, 100], a window below 1.
+        TypeError: `percentile` is not a number, or `window` is not an int. On use: a gradient is integer.
+        ValueError: `percentile` is outside [0, 100], or `window` is below 1.
 
     Example:
         >>> import numpy as np
@@ -84,27 +86,27 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 
 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
-    """The norms, and as rows of a state."""
+    """The norms, and the norms as rows of a state."""
     norm = g.norms() if per_leaf else g.global_norm()
     return norm, stateful.by_row(g, norm, count.shape[0] if per_leaf else 1)
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
-    """The limits of rows as one for all leaves, or one a leaf."""
+    """The limits of rows as one limit, or one per leaf."""
     return g.backend.compute(formulas.take, rows, index=stateful.rows_of(g) if per_leaf else 0)
 
 
 _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": float(np.finfo(np.float64).max)}
-"""What rounds to the largest number of a dtype."""
+"""Largest float64 that rounds to a finite number of the dtype."""
 
 
 def _column(xp: Any, rows: Array) -> Array:
-    """One number a row."""
+    """Reshape to one number per row."""
     return xp.reshape(rows, (-1, 1))
 
 
 def _held(xp: Any, norm: Array, dtype: str) -> Array:
-    """Whether a dtype has a finite number for a norm."""
+    """Whether a norm is finite in a dtype."""
     return norm <= _MOST[dtype]
 
 
@@ -113,7 +115,7 @@ def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
 
 
 def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int, dtype: str) -> Array:
-    """The ring with a norm at its place; the counter goes on, so that the place is what is left of it."""
+    """Write a norm into the ring buffer; the counter keeps growing, so its remainder is the position."""
     place = count - window * xp.floor(count / window)
     here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, _held(xp, norm, dtype))
     return xp.where(here, _column(xp, norm), history)
@@ -122,11 +124,11 @@ def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: in
 def _percentile(
     xp: Any, history: Array, count: Array, finite: Array, percentile: Array, *, window: int, dtype: str
 ) -> Array:
-    """As `numpy.percentile` of those numbers of each row that are filled; zero for a norm that is not finite."""
+    """`numpy.percentile` of each row's recorded numbers; zero for a nonfinite norm."""
     filled = xp.where(count < window, count, window)
     numbers = xp.arange(window)
     given = xp.stop_gradient(xp.where(numbers < _column(xp, filled), history, math.inf))
-    ordered = xp.float64(xp.sort(xp.cast(given, dtype)))  # a TPU sorts no 64 bits
+    ordered = xp.float64(xp.sort(xp.cast(given, dtype)))  # TPUs cannot sort 64-bit numbers
     place = percentile / 100.0 * (filled - 1.0)
     below = xp.floor(place)
     low, high = (
@@ -138,10 +140,10 @@ def _percentile(
 
 
 class ZScoreState(NamedTuple):
-    """The state of `clip_zscore`: how many norms each row has seen, and their mean and deviation."""
+    """State of `clip_zscore`: number of norms per row, their mean and their deviation."""
 
     count: Any
-    average: Any
+    mean: Any
     deviation: Any
 
 
@@ -149,29 +151,30 @@ class ZScoreState(NamedTuple):
 def clip_zscore(
     threshold: Scalar = 2.5, decay: Scalar = 0.97, warmup: int = 25, *, per_leaf: bool = False
 ) -> GradientTransformation:
-    r"""Limit the norm of all gradients together where it is a spike: far above the moving average of its last values.
+    r"""Limit the global norm at spikes: norms far above their moving average.
+
+    A norm is a spike if its z-score exceeds ``threshold``; gradients are then scaled by ``c / norm``:
 
     .. math:: g_i \leftarrow g_i \, c / n \text{ where } z = (n - \mu) / \sigma > z_0,
         \quad c = \mu + \sigma z_0^2 / z
 
-    The mean and the variance are those of the first `warmup` norms, during which nothing is limited; then moving
-    averages with what the norm was limited to. A norm that is not finite changes neither, and makes the gradients NaN.
-    Gradients within the limit come back bit by bit.
+    The first `warmup` norms set mean and variance, and are not limited. Afterwards both are moving averages of the
+    limited norms. A nonfinite norm changes neither, and makes the gradients NaN. Gradients within the limit keep every
+    bit.
 
     Args:
-        threshold: the deviations :math:`z_0` above the mean from which on a norm is a spike; a number, a 0-d array or a
-            schedule.
-        decay: the share of the old mean and variance in the new ones, from 0 to 1.
-        warmup: how many norms the first mean and variance are taken of, at least 1.
-        per_leaf: whether each gradient has statistics of its own.
+        threshold: Z-score :math:`z_0` above which a norm is a spike: a number, a 0-d array or a schedule.
+        decay: Weight of the old mean and variance, from 0 to 1: a number, a 0-d array or a schedule.
+        warmup: Number of norms for the initial mean and variance, at least 1.
+        per_leaf: Whether each gradient has its own statistics.
 
     Returns:
-        A transformation of gradients of any shape and floating or complex dtype; its state is a few numbers, in float32
+        A transform for gradients of any shape and floating or complex dtype. Its state is a few numbers, in float32
         (float64 for float64 gradients).
 
     Raises:
-        TypeError: a hyperparameter that is no number; on use, an integer gradient, named by its path.
-        ValueError: a negative or NaN threshold, a decay outside of [0, 1], a warmup below 1.
+        TypeError: A hyperparameter is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `threshold` is negative or NaN, `decay` is outside [0, 1], or `warmup` is below 1.
 
     Example:
         >>> import numpy as np
@@ -180,7 +183,7 @@ def clip_zscore(
         >>> state = tx.init([np.zeros(1)])
         >>> for value in (1.0, 3.0, 10.0):
         ...     updates, state = tx.update([np.array([value])], state)
-        >>> updates  # mean 2 and deviation 1, so that 10 is 8 deviations off
+        >>> updates  # mean 2, deviation 1: 10 has z-score 8
         [array([2.5])]
 
     References:
@@ -192,9 +195,9 @@ def clip_zscore(
 
     def rule(g: Flat, state: ZScoreState, _: Context) -> tuple[Flat, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
-        compute, before = g.backend.compute, (state.count, state.average, state.deviation)
-        dtype = g.backend.dtype(state.average)
-        if dtype == "float64":  # the norm of no gradient is a plain zero
+        compute, before = g.backend.compute, (state.count, state.mean, state.deviation)
+        dtype = g.backend.dtype(state.mean)
+        if dtype == "float64":  # without gradients, the norm is a plain zero
             new = compute(formulas.wide, new)
         limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
         now = stateful.between(g, d, 0.0, 1.0)
@@ -216,7 +219,7 @@ def clip_zscore(
 def _spike_limit(
     xp: Any, norm: Array, count: Array, mean: Array, deviation: Array, threshold: Array, *, warmup: int
 ) -> Array:
-    """The limit where the norm is a spike, else infinity; zero, which makes NaN of it, where it is not finite."""
+    """Limit for a spike, else infinity; zero, which gives NaN, for a nonfinite norm."""
     above = norm - mean
     spike = (count >= warmup) & (above > threshold * deviation) & (deviation > 0.0)
     part = threshold * deviation / xp.where(spike, above, 1.0)
@@ -253,7 +256,7 @@ def _new_deviation(
     warmup: int,
     dtype: str,
 ) -> Array:
-    if dtype == "float64":  # whose squares float64 may not hold
+    if dtype == "float64":  # squares may overflow float64
         mean, deviation = xp.extended(mean), xp.extended(deviation)
     variance = deviation * deviation
     first = variance + ((norm - mean) * (norm - new_mean) - variance) / (count + 1.0)

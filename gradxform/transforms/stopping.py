@@ -1,4 +1,4 @@
-"""Transforms that let no gradient through."""
+"""Stop gradients."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gradxform.transforms.combining import only
 
 @factory
 def stop() -> GradientTransformation:
-    r"""Give zeros for each gradient, and mark it as stopped.
+    r"""Replace each gradient by zeros, and mark it as stopped.
 
     .. math:: g_i \leftarrow 0
 
-    The zeros are fresh, so a NaN does not get through. An adapter that can skip a variable skips it: momentum and
-    weight decay would move a variable whose gradient is zero.
+    NaN does not pass through. Adapters that can skip a stopped variable do, because momentum and weight decay move
+    variables on zero gradients.
 
     Returns:
-        A stateless transformation of gradients of any shape and dtype.
+        A stateless transform for gradients of any shape and dtype.
 
     Example:
         >>> import numpy as np
@@ -26,27 +26,27 @@ def stop() -> GradientTransformation:
         >>> gx.stop()([np.array([np.nan, 2.0])])
         [array([0., 0.])]
 
-    Source:
-        `tf.stop_gradient` and `jax.lax.stop_gradient`, as a transform of gradients.
+    References:
+        ``optax.set_to_zero``; `tf.stop_gradient` and `jax.lax.stop_gradient`, as transforms.
     """
     return stateless(lambda g: g.stop())
 
 
 @factory
 def freeze(where: Where) -> GradientTransformation:
-    r"""Stop the chosen gradients, leave the others untouched: ``masked(stop(), where)``.
+    r"""Stop selected gradients and leave the others unchanged: ``masked(stop(), where)``.
 
     .. math:: g_i \leftarrow 0 \quad\text{where chosen}
 
     Args:
-        where: which gradients, as in `masked`.
+        where: Which gradients, as in `masked`.
 
     Returns:
-        A stateless transformation of gradients of any shape and dtype.
+        A stateless transform for gradients of any shape and dtype.
 
     Raises:
-        TypeError: a `where` that is none of the forms `masked` takes.
-        ValueError: on `init` or use, a pattern that matches no path; the message lists some paths.
+        TypeError: `where` has an unknown form.
+        ValueError: On `init` or use: a pattern matches no path; the message lists paths.
 
     Example:
         >>> import numpy as np
@@ -54,7 +54,7 @@ def freeze(where: Where) -> GradientTransformation:
         >>> gx.freeze("embedding/**")({"embedding": {"table": np.ones(2)}, "head": np.ones(1)})
         {'embedding': {'table': array([0., 0.])}, 'head': array([1.])}
 
-    Source:
-        The ``var_list`` of TensorFlow's optimizers, the other way round.
+    References:
+        The inverse of ``var_list`` in TensorFlow's optimizers.
     """
     return only("freeze", stop(), where)

@@ -1,4 +1,4 @@
-"""Units of a layer: over which axes of a kernel the inputs of one output lie."""
+"""Units of a layer: the axes of a kernel that hold the inputs of one output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LAYOUTS = ("keras", "torch")
 
 
 def check(transform: str, axes: Any) -> Any:
-    """Refuse what can be no axes, when the transform is built."""
+    """Refuse values that cannot be axes, when the transform is built."""
     if isinstance(axes, str) and axes not in LAYOUTS:
         raise ValueError(
-            f"{transform}: axes must be 'keras' (a kernel's last axis is its outputs), 'torch' (its first one is), a "
-            f"tuple of ints, a mapping from a glob to one, or a function of path and leaf; got {axes!r}"
+            f"{transform}: axes must be 'keras' (all but the last), 'torch' (all but the first), a tuple of ints, a "
+            f"mapping from a path glob to one, or a function of path and leaf; got {axes!r}"
         )
     if isinstance(axes, Mapping):
         return {pattern: check(transform, found) for pattern, found in axes.items()}
@@ -27,7 +27,7 @@ def check(transform: str, axes: Any) -> Any:
 
 
 def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
-    """The axes for each active leaf, by its place; all axes for one that has fewer than two."""
+    """Axes of each active leaf, by position; all axes if it has fewer than two."""
     found = {}
     for i in view.chosen:
         shape = view.backend.shape(view.leaves[i])
@@ -40,26 +40,26 @@ def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
 
 
 def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> tuple[int, ...]:
-    """The axes for one leaf of two axes and more."""
+    """Axes of one leaf with at least two axes."""
     if isinstance(given, Mapping):
         given = _matching(transform, given, path)
     if callable(given):
         given = check(transform, given(path, leaf))
     if given is None:
         raise ValueError(
-            f"{transform}: which axes of {path!r} are its inputs? Libraries disagree: give axes='keras' (the last axis "
-            "is the outputs; Flax, Haiku), axes='torch' (the first one is; Equinox), a tuple, a mapping from a glob on "
-            "the path, or a function of path and leaf"
+            f"{transform}: give the input axes of {path!r}, since libraries disagree: axes='keras' (all but the last; "
+            "also Flax, Haiku), axes='torch' (all but the first; also Equinox), a tuple, a mapping from a path glob to "
+            "a tuple, or a function of path and leaf"
         )
     if rank is None:
-        raise ValueError(f"{transform}: the number of axes of {path!r} is not known before it runs; set its shape")
+        raise ValueError(f"{transform}: the rank of {path!r} is unknown in the graph; set its static shape")
     if given == "keras":
         return tuple(range(rank - 1))
     if given == "torch":
         return tuple(range(1, rank))
     there = sorted({axis % rank for axis in given if -rank <= axis < rank})
     if len(there) < len(given):
-        raise ValueError(f"{transform}: axes {given} are not {len(given)} axes of {path!r}, which has {rank}")
+        raise ValueError(f"{transform}: axes {given} must be {len(given)} different axes of {path!r}, which has {rank}")
     return tuple(there)
 
 
@@ -68,4 +68,4 @@ def _matching(transform: str, given: Mapping[str, Any], path: str) -> Any:
         if by_glob(pattern, [path], rooted=False, alone=True)[0]:
             return found
     patterns: Sequence[str] = list(given)
-    raise ValueError(f"{transform}: axes has no pattern for {path!r}; its patterns are {patterns}")
+    raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {patterns}")

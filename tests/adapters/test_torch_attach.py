@@ -570,7 +570,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     restored.load_state_dict(optimizer.state_dict())
     message = (
         r"torch\.attach: the optimizer has loaded a state_dict .* not of trace\(0.5\): the state lacks .*; "
-        r"gx\.from_numpy\(state, like, rename\) leads other paths to them\. Attach .*param_groups\[0\]\.pop"
+        r"pass a function: gx\.from_numpy\(state, like, rename\)\. Attach .*param_groups\[0\]\.pop"
     )
     with pytest.raises(ValueError, match=message):
         gx.torch.attach(restored, gx.trace(0.5))

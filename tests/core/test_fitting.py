@@ -155,7 +155,7 @@ def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients(
 
 
 def test_results_of_a_straight_through_estimator() -> None:
-    with pytest.raises(ValueError, match=r"trees of one structure .* they differ at 'w'"):
+    with pytest.raises(ValueError, match=r"trees of the same structure .* they differ at 'w'"):
         gx.straight_through(lambda x: {"w": x}, lambda x: {"v": x})(tensors("jax", A))
 
 

@@ -218,7 +218,7 @@ def test_states_without_arrays() -> None:
 
 
 def test_two_leaves_of_one_path_cannot_be_told_apart() -> None:
-    with pytest.raises(ValueError, match=r"to_numpy: two leaves of the state have one path"):
+    with pytest.raises(ValueError, match=r"to_numpy: two leaves of the state have the same path"):
         gx.to_numpy({"a": {"b": ZERO}, "a/b": ZERO}, by_path=True)
 
 
@@ -274,28 +274,38 @@ ZERO = np.zeros(2, np.float32)
         ({"a": ZERO}, {"b": ZERO}, ValueError, r"the state lacks 'b'; like has no 'a'.*tx\.init\(params\)"),
         ({"a": ZERO}, {"a": ZERO, "b": ZERO}, ValueError, r"the state lacks 'b'\."),
         (Pair(ZERO, ZERO), Pair(ZERO, None), ValueError, r"like has no 'two'\."),
-        ({"a": {"x": ZERO}}, {"a": {"x": np.zeros(3)}}, ValueError, r"'a/x' has shape \(2,\), and like has \(3,\)"),
-        ({"a": ZERO}, {"a": np.zeros(2, np.int32)}, ValueError, r"'a' is float32, and like has int32"),
-        ({"a": {"b": ZERO}, "a/b": ZERO}, {"a": {"b": ZERO}, "a/b": ZERO}, ValueError, r"two leaves .* have one path"),
+        ({"a": {"x": ZERO}}, {"a": {"x": np.zeros(3)}}, ValueError, r"'a/x' has shape \(2,\), but like has \(3,\)"),
+        ({"a": ZERO}, {"a": np.zeros(2, np.int32)}, ValueError, r"'a' is float32, but like has int32"),
+        (
+            {"a": {"b": ZERO}, "a/b": ZERO},
+            {"a": {"b": ZERO}, "a/b": ZERO},
+            ValueError,
+            r"two leaves .* have the same path",
+        ),
         ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, r"no '1', '2', '3', '4', '5' and 3 more"),
         ({"a": ZERO}, gx.EmptyState(), TypeError, r"like has no arrays.*'a'"),
         ({"a": "text"}, {"a": ZERO}, TypeError, r"from_numpy: .*'a'"),
-        ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, r"'a' is complex64, and like has float32 there, which cannot hold"),
+        ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, r"'a' is complex64, but like has float32, which cannot hold"),
         (
             {"a": np.full(2, 1e300)},
             {"a": ZERO},
             ValueError,
-            r"'a' is float64, and like has float32 there, which cannot",
+            r"'a' is float64, but like has float32, which cannot",
         ),
         (
             {"a": np.array([2**40, 0])},
             {"a": np.zeros(2, np.int32)},
             ValueError,
-            r"'a' is int64.*int32 there, which cannot",
+            r"'a' is int64.*int32, which cannot",
         ),
-        ({"a": np.array([None, None])}, {"a": ZERO}, TypeError, r"from_numpy: the leaf at 'a' is no array of numbers"),
-        ({"a": np.array(2.5), "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' is float64, and like has int64"),
-        ({"a": ZERO, "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' has shape \(2,\), and like has \(\) there"),
+        (
+            {"a": np.array([None, None])},
+            {"a": ZERO},
+            TypeError,
+            r"from_numpy: the leaf at 'a' is not an array of numbers",
+        ),
+        ({"a": np.array(2.5), "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' is float64, but like has int64"),
+        ({"a": ZERO, "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' has shape \(2,\), but like has \(\)"),
     ],
 )
 def test_what_does_not_fit(state: Any, like: Any, error: type[Exception], match: str) -> None:

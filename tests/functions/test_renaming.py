@@ -90,29 +90,29 @@ class Pair(NamedTuple):
             {"one": ZERO, "two": ZERO},
             {"both": ZERO},
             lambda path, array: {"both": array},
-            r"rename leads two leaves to 'both': 'one' and 'two'",
+            r"rename maps two leaves to 'both': 'one' and 'two'",
         ),
         (
             Pair({"one": ZERO, "two": ZERO}, ZERO),
             Pair({"both": ZERO}, ZERO),
             lambda path, array: {"both": array},
-            r"rename leads two leaves to 'one/both': 'one/one' and 'one/two'",
+            r"rename maps two leaves to 'one/both': 'one/one' and 'one/two'",
         ),
         (
             {"weight": numbers(2, 3)},
             {"kernel": numbers(2, 3)},
             as_kernel,
-            r"'kernel' \(from 'weight'\) has shape \(3, 2\), and like has \(2, 3\) there; in rename, "
+            r"'kernel' \(from 'weight'\) has shape \(3, 2\), but like has \(2, 3\); in rename, "
             r"array\.transpose\(1, 0\) has that shape$",
         ),
         (
             {"x": numbers(2, 3, 5, 5)},
             {"x": numbers(5, 5, 3, 2)},
             None,
-            r"like has \(5, 5, 3, 2\) there; in rename, array\.transpose\(2, 3, 1, 0\) or "
+            r"like has \(5, 5, 3, 2\); in rename, array\.transpose\(2, 3, 1, 0\) or "
             r"array\.transpose\(3, 2, 1, 0\) has that shape$",
         ),
-        ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"like has \(2, 2\) there$"),
+        ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"like has \(2, 2\)$"),
     ],
 )
 def test_what_does_not_fit(state: Any, like: Any, rename: Any, match: str) -> None:
@@ -134,7 +134,7 @@ def test_rows_of_a_table_would_change_places(tx: gx.GradientTransformation) -> N
     """They are in the order of the paths: the weight is the last, and the kernel that it becomes the first."""
     old, new = {"weight": ZERO, "other": ZERO}, {"kernel": ZERO, "other": ZERO}
     tx = gx.chain(gx.scale(1.0), tx)
-    with pytest.raises(ValueError, match=r"at '1' has a row for each parameter.*begin it anew"):
+    with pytest.raises(ValueError, match=r"at '1' has one row per parameter.*use its initial state"):
         gx.from_numpy(tx.init(old), like=tx.init(new), rename=as_kernel)
     assert gx.from_numpy(tx.init(old), like=tx.init(new))[1].count.tolist() == [0, 0]
 
