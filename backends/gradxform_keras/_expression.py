@@ -1,4 +1,4 @@
-"""A transformation in a configuration: the expression that builds it, and the objects of Keras that it holds."""
+"""Save a transform in a configuration: as an expression, with the Keras objects in it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gradxform.core.parse import read
 from gradxform.core.variables import Variables
 
 PACKAGE = "import gradxform_keras before loading"
-"""What Keras registers the classes under. It prints this name if it does not find them: in a process without them."""
+"""Package under which Keras registers the classes; Keras prints it if a process lacks them."""
 
 _EARLIER = "gradxform"
-"""What it registered them under before; files of that time are read."""
+"""Former package; older files are still read."""
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 _PLAIN = (type(None), bool, int, float, str, re.Pattern)
 
 
 def registered(name: str) -> Callable[[Any], Any]:
-    """A decorator that makes a class one that Keras saves, under a name that may be another than its own."""
+    """Decorate a class so that Keras saves it, optionally under another name."""
 
     def register(kind: Any) -> Any:
         keras.saving.get_custom_objects().setdefault(f"{_EARLIER}>{name}", kind)
@@ -34,7 +34,7 @@ def registered(name: str) -> Callable[[Any], Any]:
 
 
 class _Name:
-    """What stands in an expression for an object; a schedule or a function, for those that look at it."""
+    """Placeholder for an object in an expression; also a schedule or function, for code that checks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,10 +47,10 @@ class _Name:
 
 
 def written(what: str, tx: GradientTransformation) -> Any:
-    """The expression of a transformation, in a dict with the objects that its names stand for if there are any.
+    """Write a transform as an expression, in a dict with the named objects if there are any.
 
     Raises:
-        ValueError: one that cannot be saved; the message names the argument.
+        ValueError: The transform cannot be saved; the message names the argument.
     """
     expression, objects = _named(what, tx)
     if not objects:
@@ -59,7 +59,7 @@ def written(what: str, tx: GradientTransformation) -> Any:
 
 
 def restored(config: Any, custom_objects: Any = None) -> GradientTransformation:
-    """The transformation of what `written` returned."""
+    """Rebuild the transform from a result of `written`."""
     if isinstance(config, str):
         return read(config, {})
     objects = {name: _object(given, custom_objects) for name, given in config["objects"].items()}
@@ -67,7 +67,7 @@ def restored(config: Any, custom_objects: Any = None) -> GradientTransformation:
 
 
 def warn_if_unsaved(what: str, tx: GradientTransformation) -> None:
-    """Warn of a transformation that `model.save` will refuse, while it can still be changed."""
+    """Warn early of a transform that `model.save` will refuse."""
     try:
         _named(what, tx)
     except ValueError as error:
@@ -75,7 +75,7 @@ def warn_if_unsaved(what: str, tx: GradientTransformation) -> None:
 
 
 def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
-    """The expression of a transformation, with names for the objects that Keras can save, and these objects."""
+    """Expression of a transform with names for objects that Keras can save, and these objects."""
     objects: dict[str, Any] = {}
 
     def name(value: Any) -> Any:
@@ -115,7 +115,7 @@ def _reason(tx: GradientTransformation) -> str:
 
 
 def _chooses_variables(value: Any) -> bool:
-    """Whether a transformation, or one inside of it, chooses gradients by their variables."""
+    """Whether a transform, or one inside it, selects gradients by variable."""
     if isinstance(value, GradientTransformation):
         value = [item for _, item in value.arguments]
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def _chooses_variables(value: Any) -> bool:
 
 
 def _is_keras_s(value: Any) -> bool:
-    """Whether Keras can save an object: a variable, a schedule, or what was registered with it."""
+    """Whether Keras can save an object: a variable, a schedule or a registered object."""
     if isinstance(value, _Schedule):
         return type(value).get_config is not _Schedule.get_config
     if isinstance(value, keras.Variable):

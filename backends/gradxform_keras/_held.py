@@ -1,4 +1,4 @@
-"""A transformation with its state in the variables of an optimizer."""
+"""A transform whose state lives in an optimizer's variables."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from gradxform.transforms.applied import is_due
 
 
 class Held:
-    """What an optimizer holds for its transformation, out of sight of what tracks its attributes."""
+    """What an optimizer holds for its transform, hidden from Keras's attribute tracking."""
 
     def __init__(self, tx: GradientTransformation) -> None:
         self.tx = tx
         self.backend = lookup.backend(keras.backend.backend())
         self.given: Sequence[int] = ()
-        """The places of the variables whose gradients are given, among all."""
+        """Positions of the variables that have gradients."""
         self.stopped: set[int] = set()
-        """The places of those whose gradients were stopped."""
+        """Positions of the variables whose gradients were stopped."""
         self.due: Any = True
-        """Whether the step is to be applied: True, or a bool of the backend."""
+        """Whether the step applies: True, or a bool of the backend."""
         self._replicas = 1
         self._order: list[int] = []
-        """The places of the variables in the order of their keys, in which all else here is."""
+        """Positions of the variables sorted by key, the order of everything else here."""
         self._keys: list[str] = []
         self._paths: list[str] = []
         self._variables: Sequence[Any] = ()
@@ -43,7 +43,7 @@ class Held:
         self._structure: Any = None
 
     def build(self, optimizer: Any) -> None:
-        """Make the variables of the first state."""
+        """Create the variables of the initial state."""
         given = optimizer._trainable_variables
         keys = keys_of(list(map(path_of, given)))
         self._order = sorted(range(len(given)), key=keys.__getitem__)
@@ -58,12 +58,12 @@ class Held:
             for leaf, path in found
         ]
         self._structure = self.backend.flatten(first)[1]
-        for value in operands.values(self.tx):  # so that JAX is handed a limit that is a variable
+        for value in operands.values(self.tx):  # so that JAX traces limits that are variables
             if isinstance(value, keras.Variable):
                 optimizer._track_variable(value)
 
     def _layout(self, leaf: Any, path: str) -> Any:
-        """How a leaf of the state is spread over devices: as the variable that it is of, if it has its shape."""
+        """Sharding of a state leaf: like its variable, if the shapes agree."""
         own = [i for i, key in enumerate(self._keys) if f"/{path}".endswith(f"/{key}")]
         if not own:
             return None
@@ -71,20 +71,20 @@ class Held:
         return getattr(variable, "_layout", None) if tuple(variable.shape) == tuple(leaf.shape) else None
 
     def begin(self, given: Sequence[int]) -> None:
-        """A step with gradients of some variables; it is to be applied, as long as nothing says otherwise."""
+        """Begin a step with gradients of some variables; by default it applies."""
         self.given, self.due = given, True
 
     def state(self, copied: bool = False) -> Any:
-        """The state now, in arrays of the backend, or in copies of them."""
+        """The current state, as backend arrays or copies."""
         own = self.backend.dense([_value(variable) for variable in self._leaves if variable is not None])[0]
         arrays = iter(self.backend.copied(own) if copied else own)
         return self.backend.unflatten(self._structure, [None if v is None else next(arrays) for v in self._leaves])
 
     def transformed(self, grads: Sequence[Any]) -> list[Any]:
-        """The gradients after the transformation, None for those it stops; keeps the new state.
+        """Transform the gradients and keep the new state; stopped gradients are None.
 
         Raises:
-            ValueError: all gradients are stopped.
+            ValueError: All gradients are stopped.
         """
         gradients = dict(zip(self.given, grads, strict=True))
         slots = [gradients.get(place) for place in self._order]
@@ -101,13 +101,13 @@ class Held:
             self._assign(new)
         if self.stopped.issuperset(self._order):
             raise ValueError(
-                f"keras.wrap: {self.tx!r} stops the gradients of all variables, and nothing is left to apply; "
+                f"keras.wrap: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
                 f"the variables are {', '.join(self._paths)}"
             )
         return [None if place in self.stopped else results[place] for place in self.given]
 
     def restore(self, state: Any) -> None:
-        """Go on with a state from elsewhere."""
+        """Continue with a state from elsewhere."""
         self._assign(matched("keras.wrap", _untracked(state), self.state()))
 
     def _assign(self, state: Any) -> None:
@@ -119,35 +119,35 @@ class Held:
         return dict(zip(self._keys, items, strict=True))
 
     def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
-        """Do what changes some variables if the step is to be applied."""
+        """Run a function that changes variables, if the step applies."""
         if self.due is True:
             update()
         elif self._replicas > 1:
             raise ValueError(
-                f"keras.wrap: {self.tx!r} leaves steps out, which an optimizer under a tf.distribute strategy of "
-                "several replicas cannot; use a LossScaleOptimizer, or accumulate in a loop of your own"
+                f"keras.wrap: {self.tx!r} skips steps, which an optimizer under a tf.distribute strategy with several "
+                "replicas cannot do; use a LossScaleOptimizer, or accumulate in your own loop"
             )
         elif self.backend.name != "jax":
             keras.ops.cond(self.due, lambda: _nothing(update()), lambda: None)
-        else:  # where a branch has no side effects
+        else:  # branches have no side effects
             old = [variable.value for variable in variables]
             update()
             for variable, value in zip(variables, old, strict=True):
                 variable.assign(keras.ops.where(self.due, variable.value, value))
 
     def not_its_own(self, variables: Sequence[Any]) -> list[Any]:
-        """Variables that are not those of the transformation's state."""
+        """Variables outside the transform's state."""
         own = {id(variable) for variable in self._leaves}
         return [variable for variable in variables if id(variable) not in own]
 
     def take_back(self, iterations: Any) -> None:
-        """Count a step that was not applied off again."""
+        """Uncount a step that did not apply."""
         if self.due is not True:
             iterations.assign_sub(keras.ops.where(self.due, 0, 1))
 
 
 def _untracked(node: Any) -> Any:
-    """A state of Python's own containers, for which Keras puts its own in whatever is set as an attribute."""
+    """A state in plain Python containers: Keras replaces containers that are set as attributes."""
     if isinstance(node, dict):
         return {key: _untracked(part) for key, part in node.items()}
     if isinstance(node, (tuple, list)):
@@ -157,7 +157,7 @@ def _untracked(node: Any) -> Any:
 
 
 def _nothing(_: Any) -> None:
-    """The result of a branch that is there for what it does."""
+    """Result of a branch that is run for its side effects."""
 
 
 def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
@@ -166,8 +166,8 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
         **({} if layout is None else {"layout": layout}),
         initializer=lambda shape, dtype=None: keras.ops.convert_to_tensor(leaf, dtype),
         dtype=leaf.dtype.name,
-        aggregation="only_first_replica",  # all replicas come to the same state
-        name="gradxform_" + re.sub(r"[^A-Za-z0-9_.-]", "_", path),  # what TensorFlow accepts in a scope's name
+        aggregation="only_first_replica",  # all replicas compute the same state
+        name="gradxform_" + path.replace("/", "_"),
     )
 
 
@@ -176,7 +176,7 @@ def _value(variable: Any) -> Any:
 
 
 def _unrecorded(backend: Any) -> Any:
-    """PyTorch would keep the graph of every step in the state."""
+    """Do not record gradients: PyTorch would keep each step's graph in the state."""
     if backend.name != "torch":
         return contextlib.nullcontext()
     import torch
@@ -185,7 +185,7 @@ def _unrecorded(backend: Any) -> Any:
 
 
 def _summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:
-    """In TensorFlow, the sums over the replicas of a strategy, and their number."""
+    """Sums over the replicas of a TensorFlow strategy, and their number."""
     if backend.name != "tensorflow":
         return gradients, 1
     from gradxform_tensorflow import _replicas

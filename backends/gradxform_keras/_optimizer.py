@@ -34,7 +34,7 @@ class Transforming(Optimizer):
     """Mixin that applies a transform where Keras clips gradients."""
 
     _base: Any
-    """The optimizer's own class."""
+    """Class of the wrapped optimizer."""
     _gradxform: Held
 
     @property
@@ -88,7 +88,7 @@ class Transforming(Optimizer):
         if moving:
             changed = [*moving, *self._gradxform.not_its_own(self._variables)]
             self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
-        if self.gradient_accumulation_steps:  # what follows is outside of the branch, and the step counts
+        if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
             self._gradxform.due = True
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
@@ -96,7 +96,7 @@ class Transforming(Optimizer):
             return
         averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
         self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
-        for place in self._gradxform.stopped:  # the average of what does not move, without rounding
+        for place in self._gradxform.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -115,7 +115,7 @@ class Transforming(Optimizer):
             ValueError: The transform holds a function or an array, and cannot be saved.
         """
         base, expression = self._base, written("keras.wrap", self._gradxform.tx)
-        shell = base.__new__(base)  # a class and a configuration, which is all that is serialized
+        shell = base.__new__(base)  # only class and configuration are serialized
         object.__setattr__(shell, "get_config", super().get_config)
         return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
 
@@ -142,9 +142,7 @@ def _derived(base: Any) -> Any:
     """The class of wrapped optimizers for an optimizer class."""
     missing = [name for name in _HOOKS if not hasattr(base, name)]
     if missing:
-        raise RuntimeError(
-            f"keras.wrap: Keras {keras.__version__} has no {', '.join(missing)}; another version is needed"
-        )
+        raise RuntimeError(f"keras.wrap: Keras {keras.__version__} lacks {', '.join(missing)}; install another version")
     own = {"__module__": __name__, "__doc__": base.__doc__, "_base": base}
     made = type(f"Transforming{base.__name__}", (Transforming, base), own)
     return registered("Transforming")(made)
@@ -156,8 +154,8 @@ def remade(optimizer: Any, tx: GradientTransformation) -> Any:
     try:
         made = base.from_config.__func__(_derived(base), _options(optimizer))
     except TypeError as error:
-        raise TypeError(f"keras.wrap: {base.__name__} cannot be made anew from its get_config(): {error}") from error
-    for name, value in vars(optimizer).items():  # what is no option of the class's, or is not in its configuration
+        raise TypeError(f"keras.wrap: {base.__name__} cannot be rebuilt from its get_config(): {error}") from error
+    for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
     made._gradxform = Held(tx)
@@ -184,7 +182,7 @@ def _options(optimizer: Any) -> dict[str, Any]:
     rate = optimizer._learning_rate
     if not callable(rate) or isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
         return dict(optimizer.get_config())
-    optimizer._learning_rate = None  # a function is handed on as it is, not written down
+    optimizer._learning_rate = None  # a function is passed on, not serialized
     try:
         return {**optimizer.get_config(), "learning_rate": rate}
     finally:

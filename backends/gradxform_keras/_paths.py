@@ -20,6 +20,6 @@ def paths_in(given: Any) -> list[str] | None:
     if not isinstance(given, (keras.Layer, keras.optimizers.Optimizer)):
         return None
     if not given.built:
-        raise ValueError(f"paths: {given.name} has no variables before it is built; call build, or make a step")
+        raise ValueError(f"paths: {given.name} is not built and has no variables; call build, or take a step")
     variables = given.trainable_variables if isinstance(given, keras.Layer) else given._trainable_variables
     return [path_of(variable) for variable in variables]

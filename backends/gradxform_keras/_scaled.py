@@ -24,7 +24,9 @@ def _of_inner(name: str) -> property:
     def get(self: Any) -> Any:
         inner = self.inner_optimizer
         if not hasattr(type(inner), name):
-            raise AttributeError(f"{type(self).__name__!r} has no {name!r}: {inner.name} is not of gx.keras.wrap")
+            raise AttributeError(
+                f"{type(self).__name__!r} has no {name!r}: {inner.name} was not wrapped by gx.keras.wrap"
+            )
         return getattr(inner, name)
 
     def put(self: Any, value: Any) -> None:

@@ -78,7 +78,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             made.build(optimizer._trainable_variables)
     else:
         made = remade(optimizer, tx)
-    for new, old in zip(made.variables, optimizer.variables, strict=False):  # those of the transformation come last
+    for new, old in zip(made.variables, optimizer.variables, strict=False):  # the transform's variables come last
         new.assign(old)
     return made
 
@@ -89,7 +89,7 @@ def _checked(optimizer: Any) -> Any:
         optimizer = keras.optimizers.get(optimizer)
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"keras.wrap: an optimizer of Keras 3 is wanted, got {short(optimizer)} of type "
+            f"keras.wrap: optimizer must be a Keras 3 optimizer, got {short(optimizer)} of type "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}{instead(optimizer)}"
         )
     if isinstance(optimizer, Transforming):

@@ -17,7 +17,7 @@ from gradxform_mlx.single import single
 
 
 class MLX(Containers):
-    """What only MLX knows of its arrays."""
+    """MLX backend."""
 
     name, title = "mlx", "MLX"
     types = (mx.array,)
@@ -25,11 +25,11 @@ class MLX(Containers):
 
     @property
     def xp(self) -> Any:
-        """Functions over float64 on the processor, the only place where MLX has it; on a GPU over float32."""
+        """Functions over float64 on the CPU, where MLX supports it; over float32 on a GPU."""
         return single if on_gpu() else namespace
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The stream that the caller computes on; of the processor its default one."""
+        """Stream of the caller; on the CPU, the default stream."""
         return contextlib.nullcontext() if on_gpu() else mx.stream(mx.cpu)
 
     def from_numpy(self, array: Any) -> mx.array:
@@ -40,7 +40,7 @@ class MLX(Containers):
         return mx.array(array, dtype=mx.float64) if array.dtype == np.float64 else mx.array(array)
 
     def to_numpy(self, leaf: mx.array) -> Any:
-        """A copy; ml_dtypes' bfloat16 for bfloat16."""
+        """Copy to NumPy; bfloat16 is the dtype of ml_dtypes."""
         if leaf.dtype == mx.bfloat16:
             import ml_dtypes
 
@@ -50,7 +50,7 @@ class MLX(Containers):
     def custom_backward(
         self, first: Sequence[mx.array], second: Sequence[mx.array], backward: Backward
     ) -> list[mx.array]:
-        """The first arrays, with a backward pass of one's own."""
+        """Return the first arrays, with a custom backward pass."""
 
         @mx.custom_function
         def same(first: list[mx.array], second: list[mx.array]) -> list[mx.array]:
@@ -65,7 +65,7 @@ class MLX(Containers):
         return list(found)
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Under mx.compile."""
+        """Compile with mx.compile."""
         return mx.compile(function)
 
     def peer_norm(
@@ -82,7 +82,7 @@ class MLX(Containers):
 
 
 def on_gpu() -> bool:
-    """Whether MLX computes on a GPU where nothing else is said: `mx.set_default_device` and `mx.stream` say it."""
+    """Whether MLX uses a GPU by default; `mx.set_default_device` and `mx.stream` decide."""
     return bool(mx.default_device().type == mx.gpu)
 
 

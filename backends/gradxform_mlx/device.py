@@ -1,4 +1,4 @@
-"""MLX's devices, which share one memory."""
+"""Devices of MLX, which share one memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradxform_mlx.backend import backend
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
-    """A device by its name and number; without a name MLX's default one.
+    """Return a device by name and number; by default, MLX's default device.
 
     Raises:
         Absent: MLX has no such device.
@@ -43,7 +43,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
 
 
 def _names() -> tuple[str, ...]:
-    """What may be asked for here."""
+    """Names of devices here."""
     if mx.metal.is_available():
         return ("cpu", "gpu", "metal", "mps")
     return ("cpu", "gpu", "cuda") if mx.is_available(mx.gpu) else ("cpu",)
@@ -60,7 +60,7 @@ def _on(device: mx.Device) -> Iterator[None]:
 
 
 def cost(function: Callable[..., Any], *args: Any) -> Cost:
-    """The memory that MLX's allocator tells of; operations are not counted."""
+    """Memory reported by MLX's allocator; operations are not counted."""
     mx.synchronize()
     mx.reset_peak_memory()
     before = mx.get_active_memory()

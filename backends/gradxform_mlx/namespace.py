@@ -1,4 +1,4 @@
-"""MLX's functions under the names that formulas use, in float64."""
+"""MLX functions under the names that formulas use, in float64."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def float64(x: Any) -> mx.array:
 
 
 def int32(x: Any) -> mx.array:
-    """Whole numbers with the lower 32 bits alone."""
+    """Integers, keeping the lower 32 bits."""
     return float64(x).astype(mx.int64).astype(mx.int32)
 
 
 def complex(real: mx.array, imag: mx.array) -> mx.array:
-    """Complex numbers of two parts."""
+    """Complex numbers from real and imaginary parts."""
     return mx.stack([real, imag], axis=-1).view(mx.complex64).reshape(real.shape)
 
 
 def where(condition: Any, yes: Any, no: Any) -> mx.array:
-    """Elementwise choice; of two Python numbers in float64, where MLX would make float32 of them."""
+    """Choose elementwise; two Python numbers give float64, where MLX would give float32."""
     return mx.where(condition, yes, no if isinstance(yes, mx.array) else float64(no))
 
 
@@ -48,60 +48,60 @@ def mask(active: tuple[bool, ...]) -> mx.array:
 
 
 def stack(numbers: Any) -> mx.array:
-    """Numbers as a vector."""
+    """Stack numbers to a vector."""
     return mx.stack([number if isinstance(number, mx.array) else float64(number) for number in numbers])
 
 
 def concat(vectors: Any) -> mx.array:
-    """Vectors as one."""
+    """Concatenate vectors."""
     return mx.concatenate(vectors)
 
 
 def take(vector: mx.array, index: Any) -> mx.array:
-    """Some numbers of a vector."""
+    """Select elements of a vector."""
     return vector[mx.array(index)] if isinstance(index, tuple) else vector[index]
 
 
 def arange(count: int) -> mx.array:
-    """The numbers from zero."""
+    """Integers from zero, as floats."""
     return float64(mx.arange(count))
 
 
 def iota(x: mx.array) -> mx.array:
-    """The number of each element."""
+    """Index of each element."""
     return mx.arange(x.size, dtype=mx.int64).reshape(x.shape)
 
 
 def sum_over(x: mx.array, axes: Any) -> mx.array:
-    """The sum over axes, kept as ones; of no elements NumPy's, since MLX 0.32.4 may never return from it."""
+    """Sum over axes, keeping them. Empty arrays are summed by NumPy, since MLX 0.32.4 may hang."""
     if x.size == 0:
         return float64(np.sum(np.zeros(x.shape), axis=axes, keepdims=axes is not None))
     return mx.sum(x, axis=axes, keepdims=axes is not None)
 
 
 def max_over(x: mx.array, axes: Any) -> mx.array:
-    """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+    """Maximum over axes, keeping them; NaN if an element is NaN, zero if there are none."""
     return mx.max(x, axis=axes, keepdims=axes is not None) if x.size else sum_over(x, axes)
 
 
 def power_of_two(x: mx.array) -> mx.array:
-    """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite."""
+    """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x."""
     bits = mx.maximum(stop_gradient(x), 2.0**-1022).view(mx.int64)
     return mx.where(mx.isfinite(x) & (x > 0.0), ((bits >> 52) << 52).view(mx.float64), 1.0)
 
 
 def rounded(x: Any, dtype: str) -> mx.array:
-    """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+    """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
     return float64(x) if dtype == "float64" else cast(cast(float64(x), "float32"), dtype).astype(mx.float64)
 
 
 def high_half(x: mx.array) -> mx.array:
-    """The number without the lower half of its bits."""
+    """The number with the lower half of its bits cleared."""
     return (stop_gradient(x).view(mx.int64) & -0x8000000).view(mx.float64)
 
 
 def extended(x: Any) -> Any:
-    """A number with an exponent of its own."""
+    """A number with a separate exponent."""
     return Space(sys.modules[__name__]).number(x)
 
 
@@ -114,12 +114,12 @@ no_reassociation = materialize
 
 
 def sin(x: mx.array) -> mx.array:
-    """The sine; MLX's own is right to float32 alone, and its tangent to float64."""
+    """Sine in float64; MLX's sine has float32 accuracy, but its tangent float64."""
     tangent = mx.tan(0.5 * x)
     return 2.0 * tangent / (1.0 + tangent * tangent)
 
 
 def cos(x: mx.array) -> mx.array:
-    """The cosine, in the same way."""
+    """Cosine in float64, computed like `sin`."""
     square = mx.square(mx.tan(0.5 * x))
     return (1.0 - square) / (1.0 + square)

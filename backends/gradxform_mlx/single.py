@@ -1,4 +1,4 @@
-"""The same functions where MLX computes on a GPU, which has no float64: formulas take pairs of float32 numbers."""
+"""The same functions on a GPU without float64: formulas use pairs of float32 numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gradxform_mlx import namespace
 
 
 class Single:
-    """MLX's functions, those that make or read numbers of the base format in float32."""
+    """MLX functions with float32 as the base format."""
 
     base = FLOAT32
 
     def __getattr__(self, name: str) -> Any:
-        """A function that is the same in both."""
+        """A function that is equal in both namespaces."""
         return getattr(namespace, name)
 
     def float64(self, x: Any) -> mx.array:
@@ -25,7 +25,7 @@ class Single:
         return x.astype(mx.float32) if isinstance(x, mx.array) else mx.array(x, dtype=mx.float32)
 
     def int32(self, x: Any) -> mx.array:
-        """Whole numbers, which are in range."""
+        """Integers, which are in range."""
         return x.astype(mx.int32) if isinstance(x, mx.array) else mx.array(x, dtype=mx.int32)
 
     def where(self, condition: Any, yes: Any, no: Any) -> mx.array:
@@ -33,44 +33,44 @@ class Single:
         return mx.where(condition, yes, no)
 
     def stack(self, numbers: Any) -> mx.array:
-        """Numbers as a vector."""
+        """Stack numbers to a vector."""
         return mx.stack([number if isinstance(number, mx.array) else self.float64(number) for number in numbers])
 
     def take(self, vector: mx.array, index: Any) -> mx.array:
-        """Some numbers of a vector."""
+        """Select elements of a vector."""
         return vector[mx.array(index, dtype=mx.int32)] if isinstance(index, tuple) else vector[index]
 
     def arange(self, count: int) -> mx.array:
-        """The numbers from zero."""
+        """Integers from zero, as floats."""
         return mx.arange(count, dtype=mx.float32)
 
     def iota(self, x: mx.array) -> mx.array:
-        """The number of each element."""
+        """Index of each element."""
         return mx.arange(x.size, dtype=mx.int32 if x.size < 2**31 else mx.int64).reshape(x.shape)
 
     def sum_over(self, x: mx.array, axes: Any) -> mx.array:
-        """The sum over axes, kept as ones."""
+        """Sum over axes, keeping them."""
         return mx.sum(x, axis=axes, keepdims=axes is not None) if x.size else self.float64(namespace.sum_over(x, axes))
 
     def max_over(self, x: mx.array, axes: Any) -> mx.array:
-        """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+        """Maximum over axes, keeping them; NaN if an element is NaN, zero if there are none."""
         return mx.max(x, axis=axes, keepdims=axes is not None) if x.size else self.sum_over(x, axes)
 
     def power_of_two(self, x: mx.array) -> mx.array:
-        """The largest power of two that is no larger; one for zero and what is not finite."""
+        """Largest power of two up to x; one for zero and nonfinite x."""
         bits = mx.maximum(mx.stop_gradient(x), 2.0**-126).view(mx.int32)
         return mx.where(mx.isfinite(x) & (x > 0.0), ((bits >> 23) << 23).view(mx.float32), 1.0)
 
     def rounded(self, x: Any, dtype: str) -> mx.array:
-        """To the nearest number of a dtype, in the base format."""
+        """Round to a dtype, in the base format."""
         return self.float64(x) if dtype == "float64" else namespace.cast(self.float64(x), dtype).astype(mx.float32)
 
     def high_half(self, x: mx.array) -> mx.array:
-        """The number without the lower half of its bits."""
+        """The number with the lower half of its bits cleared."""
         return (mx.stop_gradient(x).view(mx.int32) & -0x1000).view(mx.float32)
 
     def extended(self, x: Any) -> Any:
-        """A number with an exponent of its own."""
+        """A number with a separate exponent."""
         return Space(self).number(x)
 
 

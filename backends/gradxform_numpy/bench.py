@@ -1,4 +1,4 @@
-"""NumPy's half of the benchmark: clipping as people write it, and as it is written with care for memory."""
+"""NumPy's part of the benchmark: plain clipping, and clipping that saves memory."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Si
 
 
 def _writing(work: Callable[[Tree], None], tree: Tree) -> Side:
-    """A side that writes to a copy of the tree."""
+    """A candidate that writes to a copy of the tree."""
     own = {path: leaf.copy() for path, leaf in tree.items()}
 
     def restore() -> None:

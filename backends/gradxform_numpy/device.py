@@ -1,4 +1,4 @@
-"""NumPy's one device."""
+"""Devices of NumPy: the CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gradxform.proof.place import Absent, Place
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
-    """The processor.
+    """Return the CPU.
 
     Raises:
-        Absent: any other device.
+        Absent: Another device is requested.
     """
     if name not in (None, "cpu") or index:
         raise Absent("which computes on the processor alone")

@@ -1,4 +1,4 @@
-"""NumPy's fast paths: norms in float32 rows, products and clips in the leaves' own dtypes where that is as right."""
+"""Fast paths for NumPy: norms in float32 rows; products and clips in the leaves' dtypes where equally accurate."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class NumPy(Readable, Plain):
-    """NumPy, as fast as its memory."""
+    """NumPy with fast paths."""
 
     xp = host.Namespace
 
     def readable(self, arrays: Iterable[Any]) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def view(self, array: Any) -> Any:
@@ -37,7 +37,7 @@ class NumPy(Readable, Plain):
             return host_norms.norms(leaves, ord)
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
-        """Each leaf times its factor; one that has the factor one comes back as it is."""
+        """Each leaf times its factor; unchanged if the factor is one."""
         each = np.asarray(factors, np.float64).tolist()
         with np.errstate(all="ignore"):
             if isinstance(each, float):
@@ -64,13 +64,13 @@ class NumPy(Readable, Plain):
 
 
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
-    """Each leaf times one factor; NumPy is called with what it need not convert."""
+    """Each leaf times the same factor, without conversions."""
     kinds = {(type(leaf), leaf.dtype) for leaf in leaves}
     if kinds != {(np.ndarray, _FLOAT32)} or is_extreme(factor):
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
     if inplace:
-        own = all([leaf.base is None for leaf in leaves])  # else two may share memory
+        own = all([leaf.base is None for leaf in leaves])  # otherwise two may share memory
         share = threads.spread if own else threads.one_by_one
         return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
     return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
@@ -89,7 +89,7 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
 
 
 def _as_given(leaf: Any, result: Any, out: Any) -> Any:
-    """The result in the leaf itself when that is wanted, and a NumPy scalar for a NumPy scalar."""
+    """Write the result into the leaf if requested; return a NumPy scalar for a NumPy scalar."""
     if out is not None:
         np.copyto(out, result)
         return out
@@ -99,9 +99,9 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "f":
-        found = leaf.clip(*bounds, out)  # many times faster to call than np.clip
+        found = leaf.clip(*bounds, out)  # called many times faster than np.clip
         return found if type(found) is type(leaf) else _as_given(leaf, found, None)
-    for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip makes bfloat16 a float32
+    for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip converts bfloat16 to float32
         leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out), None)
     return leaf
 

@@ -1,4 +1,4 @@
-"""Clipping in NumPy as people write it."""
+"""Gradient clipping in plain NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NumPy: what is needed to compute on its arrays."""
+"""NumPy backend without fast paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _names: dict[Any, str] = {}
 
 
 class Plain(Containers):
-    """NumPy without the kernels of its own."""
+    """NumPy without its own kernels."""
 
     name, title = "numpy", "NumPy"
     types = (np.ndarray, np.generic)
@@ -24,15 +24,15 @@ class Plain(Containers):
     module = np
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """No warnings."""
+        """Silence warnings."""
         return np.errstate(all="ignore")
 
     def dtype(self, leaf: Any) -> str:
-        """The name of the dtype; the one that JAX gives to gradients of integers is a structure."""
+        """Name of the dtype; JAX's dtype for gradients of integers is structured."""
         return name_of(leaf)
 
     def copied(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves in memory of their own, of the types that they are."""
+        """Copy the leaves, keeping their types."""
         return [leaf.copy() for leaf in leaves]
 
     def from_numpy(self, array: Any) -> Any:
@@ -56,19 +56,19 @@ class Plain(Containers):
         return like(leaf, new)
 
     def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> Any:
-        """NumPy has no backward pass."""
+        """Raise an error: NumPy has no backward pass."""
         raise TypeError(
-            "NumPy's arrays have no backward pass; call it on arrays of JAX, TensorFlow or PyTorch, or transform "
-            "gradients that you have computed with tx(gradients)"
+            "NumPy arrays have no backward pass; use JAX, TensorFlow or PyTorch arrays, or transform computed "
+            "gradients with tx(gradients)"
         )
 
     def stop_gradient(self, leaf: Any) -> Any:
-        """NumPy has no backward pass."""
+        """Raise an error: NumPy has no backward pass."""
         return self.custom_backward([leaf], (), lambda *_: (None, None))
 
 
 def name_of(leaf: Any) -> str:
-    """The name of a dtype, whatever the order of its bytes."""
+    """Name of a dtype, in any byte order."""
     known = _names.get(leaf.dtype)
     if known is None:
         known = _names[leaf.dtype] = "float0" if leaf.dtype.names == ("float0",) else str(leaf.dtype.name)

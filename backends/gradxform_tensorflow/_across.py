@@ -1,4 +1,4 @@
-"""Numbers of all replicas of a `tf.distribute` strategy."""
+"""Collectives over the replicas of a `tf.distribute` strategy."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ AXIS = "replicas"
 
 
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
-    """Refuse another axis than that of the replicas, and code that none of them runs.
+    """Refuse other axes than the replicas', and code outside replicas.
 
     Raises:
-        TypeError: what is no name.
-        ValueError: says what to do.
+        TypeError: The axis is not a name.
+        ValueError: The axis or the context is wrong; the message says what to do.
     """
     if not isinstance(axis, str):
-        raise TypeError(f"across: in TensorFlow, axis is {AXIS!r}; got {axis!r} of type {type(axis).__name__}")
+        raise TypeError(f"across: in TensorFlow, axis must be {AXIS!r}, got {axis!r} of type {type(axis).__name__}")
     if axis != AXIS:
-        raise ValueError(f"across: TensorFlow has the axis {AXIS!r} alone, the replicas of a strategy; got {axis!r}")
+        raise ValueError(f"across: in TensorFlow, axis must be {AXIS!r} (the replicas of a strategy), got {axis!r}")
     if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
         raise ValueError(
             f"across: {AXIS!r} are there within strategy.run alone; call the transformation in its function"
@@ -33,7 +33,7 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
 
 
 def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
-    """The numbers of all replicas: the sum of rows that are zero elsewhere, which is exact in any order."""
+    """All-gather numbers over the replicas: a sum of rows that are zero elsewhere, exact in any order."""
     context: Any = tf.distribute.get_replica_context()
     numbers = tf.convert_to_tensor(numbers, tf.float64)
     here = tf.one_hot(axis_index(axis), context.num_replicas_in_sync, on_value=True, off_value=False, dtype=tf.bool)
@@ -42,6 +42,6 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
 
 
 def axis_index(axis: Any) -> Any:
-    """The number of this replica."""
+    """Index of this replica."""
     context: Any = tf.distribute.get_replica_context()
     return tf.cast(context.replica_id_in_sync_group, tf.int32)

@@ -1,4 +1,4 @@
-"""An optimizer that is called only where a step is to be applied."""
+"""Call an optimizer only if the step applies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Pairs = Sequence[tuple[Any, Any]]
 
 
 def when(due: Any, optimizer: Any, pairs: Pairs, variables: Sequence[Any]) -> Any:
-    """Apply gradients if a bool says so: True, a tensor, or one that can be read.
+    """Apply gradients if a bool, or a bool tensor, is true.
 
     Raises:
-        ValueError: a tensor in a graph under a strategy of several replicas, where no update can be in a branch.
+        ValueError: The bool is a tensor in a graph under a strategy with several replicas, where updates cannot be in a
+            branch.
     """
     if due is True:
         return optimizer.apply_gradients(pairs)
@@ -23,8 +24,8 @@ def when(due: Any, optimizer: Any, pairs: Pairs, variables: Sequence[Any]) -> An
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync > 1:
         raise ValueError(
-            "tensorflow.GradientProcessor: steps are left out, which an optimizer under a tf.distribute strategy of "
-            "several replicas cannot in a graph; accumulate or skip in a loop of your own, by gx.has_updated(processor)"
+            "tensorflow.GradientProcessor: an optimizer in a graph under a tf.distribute strategy with several "
+            "replicas cannot skip steps; skip or accumulate in your own loop, with gx.has_updated(processor)"
         )
     _build(optimizer, variables)
 
@@ -38,14 +39,14 @@ def when(due: Any, optimizer: Any, pairs: Pairs, variables: Sequence[Any]) -> An
 
 
 def _build(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Make the variables of a Keras optimizer outside of the branch; those of TensorFlow 1 do so themselves."""
+    """Create a Keras optimizer's variables outside the branch; TensorFlow 1 optimizers do so themselves."""
     if callable(getattr(optimizer, "build", None)) and not getattr(optimizer, "built", True):
         with tf.init_scope():
             optimizer.build(list(variables))
 
 
 def _cond(due: Any, update: Any, pairs: Pairs) -> Any:
-    """A branch; for TensorFlow 1's reference variables, which no function takes, one of TensorFlow 1."""
+    """A branch. TensorFlow 1's reference variables cannot enter functions, so they get TensorFlow 1's branch."""
     v1 = tf.compat.v1
     references = any(isinstance(v, tf.Variable) and v.dtype._is_ref_dtype for _, v in pairs)
     if not (references and v1.control_flow_v2_enabled()):

@@ -56,8 +56,8 @@ def apply(
     tx = as_transformation("tensorflow.apply", tx, grads_and_vars, "gx.tensorflow.apply(tx, grads_and_vars)")
     if tx.stateful:
         raise TypeError(
-            f"tensorflow.apply takes a stateless transformation, and {tx!r} keeps a state: use "
-            "gx.tensorflow.GradientProcessor(tx, variables), which keeps it in tf.Variables"
+            f"tensorflow.apply: tx must be stateless, got {tx!r}; use gx.tensorflow.GradientProcessor(tx, variables), "
+            "which keeps the state in tf.Variables"
         )
     given = pairs.read("tensorflow.apply", grads_and_vars)
     results, skipped, _ = pairs.transformed("tensorflow.apply", tx, given, None, params)

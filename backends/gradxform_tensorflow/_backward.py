@@ -1,4 +1,4 @@
-"""The identity with a backward pass of one's own."""
+"""The identity with a custom backward pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradxform.backend.protocol import Backward
 
 
 def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-    """The first tensors as they are; what flows back to both lists is a function of what flows back to the first."""
+    """Return the first tensors; a function computes what flows back to both lists."""
     count, first = len(first), list(map(tf.convert_to_tensor, first))
-    kept = list(map(tf.identity, second))  # read here: within a branch or a loop they cannot be read on the way back
+    kept = list(map(tf.identity, second))  # read here: inside a branch or loop, the backward pass cannot read them
 
     @tf.custom_gradient
     def identity(*given: Any) -> Any:
@@ -27,7 +27,7 @@ def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> lis
 
 
 def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-    """The values; what flows back to them flows to the leaves."""
+    """Return the values; their gradients flow to the leaves."""
     return list(map(_instead, values, leaves))
 
 

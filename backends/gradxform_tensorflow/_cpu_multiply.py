@@ -1,4 +1,4 @@
-"""Leaves times factors on CPUs: small ones packed, large ones behind a branch; known ones by one operation each."""
+"""Multiply leaves on CPUs: small ones packed, large ones behind a branch, known factors by one op each."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gradxform_tensorflow._namespace import Namespace
 _LEAST = 2.0**-126
 _MOST = 2.0**127
 _FAR = 2.0**30
-"""From factors as large, or as small, on, the product of a few is beyond float32."""
+"""Factors beyond this can take a product of several out of float32's range."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
-    """Each leaf times its factor; if all factors are one, the leaves as they are."""
+    """Each leaf times its factor; if all factors are one, the leaves themselves."""
     if casting.is_read(factors):
         return _known.multiply(leaves, factors, _times_known, packed=True)
     out, factors = list(leaves), casting.wide(factors)
@@ -42,19 +42,19 @@ def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
 
 
 def _repeated(factors: Any, leaves: Sequence[Any], places: Sequence[int]) -> Any:
-    """The factor of each element of leaves that are packed."""
+    """Factor of each element of packed leaves."""
     if factors.shape.rank == 0:
         return factors
     return tf.gather(factors, np.repeat(places, [leaf.shape.num_elements() for leaf in leaves]))
 
 
 def _packed(whole: Any, factors: Any) -> Any:
-    """Few numbers times factors, in float64: branches would cost more."""
+    """Multiply few numbers in float64: branches would cost more."""
     return tf.where(tf.equal(factors, 1.0), whole, _product(whole, factors, True))
 
 
 def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
-    """Each leaf times its factor, in float64 if one of the factors needs it; nothing is done if all are one."""
+    """Each leaf times its factor, in float64 if a factor needs it; a no-op if all are one."""
     size = tf.abs(factors)
     untouched, extreme = tf.equal(factors, 1.0), ((size < _LEAST) & (size > 0.0)) | (size > _MOST)
     if factors.shape.rank != 0:
@@ -69,7 +69,7 @@ def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
 
 
 def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
-    """Each leaf times its factor in float32 at least, or in float64, rounded once; complex leaves by their parts."""
+    """Each leaf times its factor in float32 or float64, rounded once; complex leaves by parts."""
     if factors.shape.rank == 0:
         return [_product(leaf, factors, wide) for leaf in leaves]
     each = zip(leaves, tf.unstack(factors, num=len(leaves)), strict=True)
@@ -80,7 +80,7 @@ def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
 
 
 def _times_known(factor: float) -> Callable[[Any], Any]:
-    """The product with a number, of which there is a tensor for each dtype."""
+    """Product with a Python number, cached as one tensor per dtype."""
     extreme, numbers = is_extreme(factor), dict[Any, Any]()
 
     def scaled(leaf: Any) -> Any:
@@ -90,7 +90,7 @@ def _times_known(factor: float) -> Callable[[Any], Any]:
         plain = leaf.dtype == tf.float64 or (leaf.dtype == tf.float32 and not extreme)
         kind = leaf.dtype if plain else None
         if kind not in numbers:
-            # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
+            # TensorFlow caches tensors of Python numbers, and confuses 0.0 with -0.0.
             numbers[kind] = tf.constant(np.array(factor), kind or tf.float64)
         return tf.raw_ops.Mul(x=leaf, y=numbers[kind]) if plain else _product(leaf, numbers[kind], extreme)
 
@@ -98,7 +98,7 @@ def _times_known(factor: float) -> Callable[[Any], Any]:
 
 
 def _apart(leaf: Any, factor: float) -> Any:
-    """A float32 leaf times a number, of which and another one TensorFlow's optimizer and XLA make no constant."""
+    """A float32 leaf times a number that TensorFlow's optimizer and XLA must not fold with another constant."""
     leaf = Namespace.no_reassociation(leaf)
     return leaf * tf.where(leaf <= leaf, np.float32(factor), np.float32("nan"))
 
@@ -107,7 +107,7 @@ def _product(leaf: Any, factor: Any, wide: bool) -> Any:
     if leaf.dtype.is_complex:
         return tf.complex(*(_product(part, factor, wide) for part in (tf.math.real(leaf), tf.math.imag(leaf))))
     if leaf.dtype == tf.float64:
-        # Else TensorFlow's optimizer and XLA make one constant of two powers, which may be zero.
+        # TensorFlow's optimizer and XLA would fold two powers into one constant, which may be zero.
         leaf = Namespace.no_reassociation(leaf)
         if wide:
             factor = tf.where(leaf <= leaf, factor, float("nan"))
@@ -122,5 +122,5 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 
 
 def _accumulation(dtype: Any) -> Any:
-    """The dtype that values of another one are multiplied in."""
+    """Dtype in which values are multiplied."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -1,8 +1,8 @@
-"""The 2-norms of many tensors in graphs and under a tape, where a process has nothing but CPUs.
+"""2-norms of many tensors in graphs and under a tape, in processes with CPUs only.
 
-Small tensors of one size are put together in float64.
-A larger float32 one is seen as rows of 64 whose squares are summed in float32, and the rows are added in float64; if
-the result left the range of float32, or one row holds much of it, the tensors are read again in float64.
+Small tensors of equal size are packed in float64. Large float32 tensors are split into rows of 64: squares are summed
+in float32 per row, and rows in float64. If the result leaves float32's range, or one row dominates, the tensors are
+read again in float64.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _LARGE = 1 << 14
 _HEAVY = 1 / 16
 _NARROW = (tf.float32, tf.float16, tf.bfloat16)
 _ONLY_ROUNDING_LOST = 2.0**-100
-"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
+"""Above n times this, a sum of n float32 squares loses less to underflow than to rounding."""
 
 
 def norms(leaves: Sequence[Any]) -> Any:
-    """The vector of the leaves' 2-norms, in float64; none of the leaves is of 64 bits."""
+    """Vector of the leaves' 2-norms, in float64; no leaf has 64 bits."""
     return safe_root(Namespace, _squares(leaves, range(len(leaves))), 2)
 
 
 def _squares(leaves: Sequence[Any], places: Sequence[int]) -> Any:
-    """The sums of the squares of some leaves, none of them of 64 bits, as a vector."""
+    """Sums of squares of some leaves, as a vector; no leaf has 64 bits."""
     found: list[tuple[Sequence[int], Any]] = []
     large = [i for i in places if _is_large(leaves[i])]
     if large:
@@ -49,7 +49,7 @@ def _squares(leaves: Sequence[Any], places: Sequence[int]) -> Any:
 
 
 def _sums_together(leaves: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-    """The sums of the squares of small leaves: of those of one size by one operation."""
+    """Sums of squares of small leaves, by one op for each size."""
     sizes: dict[int, list[int]] = {}
     for i in places:
         sizes.setdefault(leaves[i].shape.num_elements(), []).append(i)
@@ -69,7 +69,7 @@ def _is_large(leaf: Any) -> bool:
 
 @tf.custom_gradient
 def _row_totals(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
-    """The sums of the squares of large float32 leaves, as a float64 vector."""
+    """Sums of squares of large float32 leaves, as a float64 vector."""
     totals, heaviest = [], []
     for leaf in leaves:
         flat = tf.reshape(leaf, [-1])

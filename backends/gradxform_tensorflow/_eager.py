@@ -1,4 +1,4 @@
-"""What can be done where operations run at once: read values where that is free, and branch by them."""
+"""Fast paths in eager mode: read values where that is free, and branch on them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 
 _LARGE = 1 << 15
-"""For a tensor of more elements, a branch costs less than one more pass, on the CPU."""
+"""Number of elements from which, on the CPU, a branch costs less than another pass."""
 
 
 def readable(tensors: Iterable[Any]) -> bool:
-    """Whether these are tensors on the CPU with values, which no tape may be watching."""
+    """Whether all are CPU tensors with values that no tape may be watching."""
     if not tf.executing_eagerly() or record.could_possibly_record():
         return False
     given = list(tensors)
@@ -31,19 +31,19 @@ def has_only_cpus() -> bool:
 
 
 def view(tensor: Any) -> Any:
-    """A tensor's memory as a NumPy array that cannot be written to; bfloat16 is copied to float32."""
+    """A tensor's memory as a read-only NumPy array; bfloat16 is copied to float32."""
     return np.asarray(memoryview(tf.cast(tensor, tf.float32) if tensor.dtype == tf.bfloat16 else tensor))
 
 
 def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """One of two results; neither branch may have a side effect."""
+    """One of two results; branches must have no side effects."""
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
     return tf.cond(condition, yes, no)
 
 
 def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
-    """A tensor, bit by bit, or what is made instead of it."""
+    """A tensor, bit by bit, or its replacement."""
     if tf.executing_eagerly():
         return yes if bool(condition) else no()
     if (yes.shape.num_elements() or 0) > _LARGE:

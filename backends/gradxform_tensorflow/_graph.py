@@ -1,4 +1,4 @@
-"""Graphs: who compiles them, and functions that XLA compiles within them."""
+"""Who compiles a graph, and functions that XLA compiles inside it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from gradxform_tensorflow import _eager
 
 
 def is_xla() -> bool:
-    """Whether XLA compiles what is traced now: it fuses conversions, and lacks some of TensorFlow's kernels."""
+    """Whether XLA compiles the current trace: it fuses conversions, and lacks some TensorFlow kernels."""
     return not tf.executing_eagerly() and bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
 
 
 def is_fusible() -> bool:
-    """Whether XLA is to compile parts of what is traced: of a `tf.function`, and for accelerators of TF1's graphs."""
+    """Whether XLA should compile parts of the trace: of a `tf.function`, and of TF1 graphs on accelerators."""
     graph = not tf.executing_eagerly() and not is_xla()
     return graph and (isinstance(ops.get_default_graph(), tf.__internal__.FuncGraph) or not _eager.has_only_cpus())
 
 
 def is_compiled(arrays: Sequence[Any]) -> bool:
-    """Whether XLA compiles what is made of arrays now: all of the graph, or what is `fused` in it."""
+    """Whether XLA compiles what is computed from these arrays: the whole graph, or a `fused` part."""
     return is_xla() or (is_fusible() and _is_known(arrays))
 
 
 def _is_known(arguments: Any) -> bool:
-    """Whether the shapes are, and there is XLA for the device, as there is not for Apple's GPUs."""
+    """Whether shapes are known, and XLA supports the device (not Apple's GPUs)."""
     known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))
     return known and bool(_eager.has_only_cpus() or tf.test.is_built_with_gpu_support())
 
 
 def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
-    """The function as one that XLA compiles, so that no conversion of a tensor is written to memory.
+    """Let XLA compile the function, so that no converted tensor is written to memory.
 
-    As it is for shapes that are unknown, which XLA would compile anew for each, and where TensorFlow has no XLA for the
-    device, as on Apple's GPUs.
+    Return it as it is for unknown shapes, which XLA would recompile each time, and on devices without XLA, such as
+    Apple's GPUs.
     """
     if _is_known(arguments):
         return tf.function(function, autograph=False, jit_compile=True)

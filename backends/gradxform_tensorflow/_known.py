@@ -1,4 +1,4 @@
-"""Leaves times factors that are known: those that have one in common together."""
+"""Multiply leaves by known factors: leaves with the same factor together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gradxform_tensorflow import _packing
 def multiply(
     leaves: Sequence[Any], factors: Any, times: Callable[[float], Callable[[Any], Any]], packed: bool
 ) -> list[Any]:
-    """Each leaf times its factor, by what `times` makes of the factor; those with the factor one as they are.
+    """Each leaf times its factor, by `times` of the factor; unchanged if the factor is one.
 
-    If packed, small leaves are put together.
+    If packed, small leaves are multiplied together.
     """
     out = list(leaves)
     alike: dict[tuple[float, float], list[int]] = {}
     for i, factor in enumerate(np.broadcast_to(np.asarray(factors, np.float64), (len(out),)).tolist()):
         if factor != 1:
-            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # there are zeros of two signs
+            alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # tells 0.0 from -0.0
     for (factor, _), places in alike.items():
         scaled, rest = times(factor), set(places)
         for group in _packing.small(leaves, places).values() if packed else ():

@@ -1,7 +1,7 @@
-"""Leaves times factors, in float32 at least, without a branch and without a copy in float64.
+"""Multiply leaves in at least float32, without a branch and without a float64 copy.
 
-A factor that float32 may not hold is applied in steps, which TensorFlow does in place. A choice between two tensors
-by one bool is made in place too.
+A factor beyond float32 is applied in steps, which TensorFlow does in place. Choosing between two tensors by one bool
+is in place too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gradxform_tensorflow import _eager, _graph, _known
 from gradxform_tensorflow._namespace import Namespace
 
 _LEAST, _MOST = 2.0**-126, 2.0**127
-"""The sizes of the powers of two that float32 holds, and TensorFlow does not flush to zero."""
+"""Range of powers of two in float32 that TensorFlow does not flush to zero."""
 
 
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
-    """Each leaf times its factor; where that is one, the leaf's own bits."""
+    """Each leaf times its factor; unchanged bit by bit if the factor is one."""
     if casting.is_read(factors):
         return _known.multiply(leaves, factors, _times_known, packed=_eager.readable(leaves))
     factors = casting.wide(factors)
@@ -43,10 +43,10 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 
 
 def _halves(factor: Any) -> tuple[Any, Any]:
-    """Two float32 numbers whose product is a factor that float32 may not hold; the second is one where it does.
+    """Split a factor that may exceed float32 into two float32 numbers; the second is one if not needed.
 
-    That is no smaller than infinity stays infinite by, and no larger than zero stays zero by: a factor beyond 2^-252
-    makes of numbers above 2^126 what is below 2^-124, and not zero.
+    Infinity stays infinite and zero stays zero: a factor below 2^-252 turns numbers above 2^126 into numbers below
+    2^-124, not zero.
     """
     size, where = tf.abs(factor), Namespace.where
     coarse = where(size < _LEAST, _LEAST, where(size > _MOST, _MOST, size))
@@ -57,10 +57,10 @@ def _halves(factor: Any) -> tuple[Any, Any]:
 
 
 def _product(leaf: Any, factor: Any, steps: Sequence[Any], is_constant: bool = False) -> Any:
-    """A leaf times a factor, or step by step, rounded to its dtype once; complex leaves by their parts."""
+    """A leaf times a factor or its parts, rounded once to its dtype; complex leaves by parts."""
 
     def first(part: Any, number: Any) -> Any:
-        # Else of two constants TensorFlow's optimizer makes one, which may be zero; and XLA, which sees no order in it.
+        # TensorFlow's optimizer, and XLA in any order, would fold two constants into one, which may be zero.
         if _graph.is_xla() or (is_constant and not tf.executing_eagerly()):
             number = tf.where(part <= part, number, float("nan"))
         return Namespace.no_reassociation(part * number)
@@ -75,11 +75,11 @@ def _product(leaf: Any, factor: Any, steps: Sequence[Any], is_constant: bool = F
 
 
 def _times_known(factor: float) -> Callable[[Any], Any]:
-    """The product with a number, in as many steps as float32 needs."""
+    """Product with a number, in as many steps as float32 needs."""
     steps, rest = [], factor
     while is_extreme(rest) and math.isfinite(rest):
         steps.append(_LEAST if abs(rest) < 1 else _MOST)
         rest /= steps[-1]
-    # Of Python numbers, TensorFlow keeps tensors, and takes zeros of two signs for one.
+    # TensorFlow caches tensors of Python numbers, and confuses 0.0 with -0.0.
     constants = [tf.constant(np.float32(step)) for step in (*steps, rest)]
     return functools.partial(_product, factor=tf.constant(np.array(factor)), steps=constants, is_constant=True)

@@ -1,4 +1,4 @@
-"""The namespace that formulas are computed in."""
+"""TensorFlow's namespace for formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradxform_tensorflow import _casting as casting
 
 
 class Namespace(Defaults):
-    """TensorFlow's functions under the names that formulas use."""
+    """TensorFlow functions under the names that formulas use."""
 
     sqrt = staticmethod(tf.sqrt)
     abs = staticmethod(tf.abs)
@@ -49,7 +49,7 @@ class Namespace(Defaults):
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
-        """The largest over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
+        """Maximum over axes, keeping them; NaN if an element is NaN (XLA may drop it), zero if there are none."""
         keep = axes is not None
         lost = tf.reduce_any(tf.math.is_nan(x), axis=axes, keepdims=keep)
         largest = tf.reduce_max(x, axis=axes, keepdims=keep)
@@ -58,68 +58,68 @@ class Namespace(Defaults):
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite."""
+        """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x."""
         bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
         power = tf.bitcast(bits, tf.float64)
         return tf.where(tf.math.is_finite(x) & (power > 0.0), power, tf.ones_like(x))
 
     @staticmethod
     def sort(x: Any) -> Any:
-        """The numbers along the last axis, the smallest first: `tf.sort` reads the number of the axis in eager code."""
+        """Sort along the last axis, ascending: `tf.sort` reads the axis on the host in eager code."""
         return -tf.math.top_k(-x, x.shape[-1]).values
 
     @staticmethod
     def isfinite(x: Any) -> Any:
-        """Whether neither NaN nor infinite; of a complex number, neither of its parts."""
+        """Whether neither NaN nor infinite; for complex numbers, in both parts."""
         if tf.is_tensor(x) and x.dtype.is_complex:
             return tf.math.is_finite(tf.math.real(x)) & tf.math.is_finite(tf.math.imag(x))
         return tf.math.is_finite(x)
 
     @staticmethod
     def arange(count: int) -> Any:
-        """The numbers from zero."""
+        """Integers from zero, as floats."""
         return tf.range(count, dtype=tf.float64)
 
     @staticmethod
     def iota(x: Any) -> Any:
-        """The number of each element."""
+        """Index of each element."""
         return tf.reshape(tf.range(tf.size(x, tf.int64)), tf.shape(x))
 
     @staticmethod
     def int32(x: Any) -> Any:
-        """Whole numbers with the lower 32 bits alone."""
+        """Integers, keeping the lower 32 bits."""
         return tf.cast(tf.cast(x, tf.int64), tf.int32)
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Elementwise choice, in float64 (a Python number would come out as float32)."""
+        """Choose elementwise, in float64; Python numbers would become float32."""
         return tf.where(condition, _wide(yes), _wide(no))
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+        """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
         wide = _wide(x)
         return wide if dtype == "float64" else tf.cast(tf.cast(tf.cast(wide, tf.float32), dtype), tf.float64)
 
     @staticmethod
     def high_half(x: Any) -> Any:
-        """The number without the lower half of its bits."""
+        """The number with the lower half of its bits cleared."""
         bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
         return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
 
     @staticmethod
     def no_reassociation(x: Any) -> Any:
-        """The number, as a sum that TensorFlow's optimizer does not join with others into one of another order."""
+        """A sum that TensorFlow's optimizer does not merge and reorder."""
         return tf.ensure_shape(x, x.shape) if tf.is_tensor(x) else x
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
+        """Select elements of a vector."""
         return tf.gather(vector, index)
 
     @staticmethod
     def stack(numbers: Any) -> Any:
-        """Numbers as a vector."""
+        """Stack numbers to a vector."""
         return tf.stack([_wide(number) for number in numbers])
 
     @staticmethod

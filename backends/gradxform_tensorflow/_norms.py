@@ -1,4 +1,4 @@
-"""The squares of 2-norms in graphs for accelerators: sums in float64, which XLA compiles without a copy of a leaf."""
+"""Squared 2-norms in graphs on accelerators: float64 sums that XLA compiles without copying a leaf."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gradxform_tensorflow._namespace import Namespace
 
 
 def norms(leaves: Sequence[Any]) -> Any:
-    """The vector of the leaves' 2-norms, in float64; none of the leaves is of 64 bits."""
+    """Vector of the leaves' 2-norms, in float64; no leaf has 64 bits."""
     return safe_root(Namespace, _squares(*leaves), 2)
 
 
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
-    """The sums of the squares of leaves as a vector."""
+    """Sums of squares of leaves, as a vector."""
     kernel = _graph.fused(_in_float64, leaves) if _graph.is_fusible() else _in_float64
     return kernel(*leaves), lambda upstream: _multiply.multiply(leaves, 2.0 * upstream)
 
@@ -34,7 +34,7 @@ def _exact(leaf: Any) -> Any:
 
 
 def own(function: str, leaves: Sequence[Any], axes: tuple[int, ...] | None) -> Any:
-    """The norm as one of TensorFlow's or Keras's functions computes it; None for complex numbers or several dtypes."""
+    """The norm as a TensorFlow or Keras function computes it; None for complex numbers or mixed dtypes."""
     if len({leaf.dtype for leaf in leaves}) > 1 or leaves[0].dtype.is_complex:
         return None
     if function == "tf.clip_by_global_norm":

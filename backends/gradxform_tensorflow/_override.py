@@ -57,8 +57,8 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
     tx = as_transformation("tensorflow.gradient_function", tx)
     if tx.stateful:
         raise TypeError(
-            f"tensorflow.gradient_function takes a stateless transformation, and {tx!r} keeps a state, which has no "
-            "place in a backward pass; transform the gradients before they are applied instead"
+            "tensorflow.gradient_function: tx must be stateless, since a backward pass cannot keep a state, got "
+            f"{tx!r}; transform the gradients after the backward pass instead"
         )
 
     @tf.autograph.experimental.do_not_convert
@@ -66,7 +66,7 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
         if len(op.inputs) != len(upstream):
             raise ValueError(
                 f"tensorflow.gradient_function: the op {op.name!r} of type {op.type} has {len(op.inputs)} inputs and "
-                f"{len(upstream)} outputs; it must have one input an output, as Identity has"
+                f"{len(upstream)} outputs; it must have one input per output, like Identity"
             )
         paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
         view = Flat.of(backend, upstream, list(upstream), lambda: paths)
@@ -116,9 +116,8 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "tensorflow.override_gradients works while a graph is built, and this is eager execution, where "
-            "TensorFlow would ignore the map without a word: use gx.on_backward(tx)(x), which works everywhere, or "
-            "put the ops, and the context, into a tf.function"
+            "tensorflow.override_gradients: eager execution ignores gradient overrides; use gx.on_backward(tx)(x), or "
+            "move the context and its ops into a tf.function"
         )
     names = {}
     for kind, tx in overrides.items():
@@ -126,7 +125,7 @@ def override_gradients(overrides: Mapping[str, GradientTransformation]) -> Itera
             raise TypeError(f"tensorflow.override_gradients: the type of an op must be a str, got {kind!r}")
         if op_def_registry.get(kind) is None:
             raise ValueError(
-                f"tensorflow.override_gradients: no op of TensorFlow is of type {kind!r}, such as 'Identity'"
+                f"tensorflow.override_gradients: TensorFlow has no op of type {kind!r}; write a type such as 'Identity'"
             )
         names[kind] = _Name(_registered(as_transformation("tensorflow.override_gradients", tx)))
     graph = tf.compat.v1.get_default_graph()
@@ -165,9 +164,9 @@ def _check_functions(graph: Any, made: list[Any], names: Mapping[str, str]) -> N
         for node in library[name].node_def if name in library else ():
             if node.op in names and "_gradient_op_type" not in node.attr:
                 raise RuntimeError(
-                    f"tensorflow.override_gradients: {whose!r} was built in the context and is a branch, a loop or a "
-                    f"function of its own with an op of type {node.op!r}, {node.name!r}; TensorFlow does not hand the "
-                    "map on to it: open the context within it, or use gx.on_backward(tx)(x), which works everywhere"
+                    f"tensorflow.override_gradients: the branch, loop or function {whose!r} has the op {node.name!r} "
+                    f"of type {node.op!r}, but does not inherit gradient overrides; open the context inside it, or use "
+                    "gx.on_backward(tx)(x)"
                 )
             waiting += [(whose, inner) for inner in _functions(node)]
 
@@ -194,7 +193,6 @@ class _Name(str):
 
 def _refuse() -> None:
     raise RuntimeError(
-        "tensorflow.override_gradients: a tf.GradientTape is open in the same function, and does not look at the map: "
-        "use gx.on_backward(tx)(x), which works everywhere, or tf.gradients, or open the tape around the call of the "
-        "function"
+        "tensorflow.override_gradients: a tf.GradientTape in the same function ignores gradient overrides; use "
+        "gx.on_backward(tx)(x) or tf.gradients, or open the tape around the function call"
     )

@@ -1,4 +1,4 @@
-"""Small tensors worked on together: an operation costs more than the few numbers in one of them."""
+"""Pack small tensors: an op costs more than their few numbers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tensorflow as tf
 
 _SMALL = 1 << 13
 _FEW = 4
-"""Fewer small tensors are not worth being put together."""
+"""Minimum number of small tensors to pack."""
 
 
 def small(leaves: Sequence[Any], places: Sequence[int]) -> dict[Any, list[int]]:
-    """Places of small tensors by their dtype; eagerly of vectors alone, since to flatten one is an operation too."""
+    """Positions of small tensors by dtype; only vectors in eager mode, where flattening is an op too."""
     groups: dict[Any, list[int]] = {}
     vectors = tf.executing_eagerly()
     for i in places:
@@ -25,13 +25,13 @@ def small(leaves: Sequence[Any], places: Sequence[int]) -> dict[Any, list[int]]:
 
 
 def pack(leaves: Sequence[Any]) -> Any:
-    """The elements of tensors one after the other."""
+    """Concatenate the elements of tensors."""
     flat = [leaf if leaf.shape.rank == 1 else tf.reshape(leaf, [-1]) for leaf in leaves]
     return flat[0] if len(flat) == 1 else tf.raw_ops.ConcatV2(values=flat, axis=0)
 
 
 def unpack(whole: Any, leaves: Sequence[Any]) -> list[Any]:
-    """A packed tensor as tensors of the shapes of those that went into it."""
+    """Split a packed tensor into the original shapes."""
     sizes = [leaf.shape.num_elements() for leaf in leaves]
     parts = tf.raw_ops.SplitV(value=whole, size_splits=sizes, axis=0, num_split=len(leaves))
     return [

@@ -1,4 +1,4 @@
-"""Lists of (gradient, variable), as optimizers take them: read, checked, and transformed."""
+"""Read, check and transform lists of (gradient, variable) pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradxform_tensorflow.kernels import backend
 
 
 class Pairs(NamedTuple):
-    """The two columns of a list of pairs, and the paths of the variables."""
+    """The two columns of a list of pairs, and the variables' paths."""
 
     gradients: list[Any]
     variables: list[Any]
@@ -26,11 +26,11 @@ class Pairs(NamedTuple):
 
 
 def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
-    """The columns of pairs that fit together.
+    """Split pairs into checked columns.
 
     Raises:
-        TypeError: what is no iterable of pairs.
-        ValueError: two pairs for one variable, or a gradient of another shape than its variable, which is named.
+        TypeError: The argument is not an iterable of pairs.
+        ValueError: A variable is given twice, or a gradient's shape differs from its variable's; the message names it.
     """
     if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
         raise TypeError(f"{what}: grads_and_vars must be (gradient, variable) pairs, got {grads_and_vars!r:.100}")
@@ -43,15 +43,13 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
 def transformed(
     what: str, tx: GradientTransformation, slots: Pairs, state: Any, params: Any, keys: Sequence[str] | None = None
 ) -> tuple[list[Any], set[int], Any]:
-    """The gradients of a list of pairs after a transformation, the places of those it stopped, and its state.
+    """Transform the gradients of pairs; return them, the positions of stopped gradients, and the new state.
 
-    With keys, which are in order, the trees of the state are dicts.
-
-    In a replica of a `tf.distribute` strategy, the transformation sees the gradients' sums, and each replica is given
-    its share of the result: optimizers add them up.
+    With sorted keys, the trees of the state are dicts. In a replica of a `tf.distribute` strategy, the transform sees
+    the gradients' sums, and each replica gets its share of the result; optimizers sum the shares.
 
     Raises:
-        ValueError: all variables are stopped.
+        ValueError: All variables are stopped.
     """
     gradients, replicas = _replicas.summed(slots.gradients)
     params = slots.variables if params is None else params
@@ -66,14 +64,14 @@ def transformed(
     skipped = view.skipped()
     if len(skipped) == sum(gradient is not None for gradient in gradients):
         raise ValueError(
-            f"{what}: {tx!r} stops the gradients of all variables, and nothing is left to apply; "
+            f"{what}: {tx!r} stops the gradients of all variables, so nothing is left to apply; "
             f"the variables are {', '.join(slots.paths)}"
         )
     return _replicas.shared(view.results(), replicas), skipped, state
 
 
 def identity_of(variable: Any) -> int:
-    """One number for a variable, whether it is Keras's or the one of TensorFlow inside of it."""
+    """One id for a variable, shared by Keras's and TensorFlow's object for it."""
     return id(variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable))
 
 
@@ -92,11 +90,9 @@ def _pair(what: str, i: int, pair: Any) -> tuple[Any, Any]:
         )
     gradient, variable = pair
     if _is_variable(gradient) and not _is_variable(variable):
-        raise TypeError(
-            f"{what}: pair {i} has the variable {path_of(gradient)!r} first; (gradient, variable) is wanted"
-        )
+        raise TypeError(f"{what}: pair {i} has the variable {path_of(gradient)!r} first; write (gradient, variable)")
     if not (_is_variable(variable) or hasattr(variable, "name")):
-        raise TypeError(f"{what}: the second of pair {i} is no variable: {short(variable)}")
+        raise TypeError(f"{what}: the second item of pair {i} is not a variable: {short(variable)}")
     return gradient, variable
 
 
@@ -112,5 +108,5 @@ def _check(what: str, pairs: Pairs) -> None:
 
 
 def _static(shape: Any) -> Sequence[int | None] | None:
-    """A static shape as a tuple; None if there is none, or the rank is unknown."""
+    """A static shape as a tuple; None if it or its rank is unknown."""
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)

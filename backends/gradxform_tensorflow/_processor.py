@@ -91,7 +91,7 @@ class GradientProcessor(tf.Module):
     def state(self, state: Any) -> None:
         if not tf.executing_eagerly():
             raise RuntimeError(
-                "tensorflow.GradientProcessor: a state is set eagerly; within a graph nothing would run it. In a "
+                "tensorflow.GradientProcessor: set the state eagerly, since in a graph nothing would run it. In a "
                 "Session, save and restore the variables with tf.compat.v1.train.Saver"
             )
         self._assign(matched("tensorflow.GradientProcessor", state, self.state))
@@ -123,7 +123,7 @@ class GradientProcessor(tf.Module):
         keys = self._slots.keys
         results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params, keys)
         self._step = _Step.here(new)
-        # In a TF1 graph nothing else makes sure that the state moves on, and only after it has been read.
+        # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
             assigned = self._assign(new)
         with tf.control_dependencies(assigned):
@@ -154,7 +154,7 @@ class GradientProcessor(tf.Module):
         """
         if not callable(getattr(optimizer, "apply_gradients", None)):
             raise TypeError(
-                "tensorflow.GradientProcessor: an optimizer with apply_gradients is wanted, got "
+                "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
                 f"{optimizer!r:.80} of type {type(optimizer).__name__}"
             )
         found, new = self._transformed(grads_and_vars, params)
@@ -213,12 +213,14 @@ class _Slots:
 
     def __init__(self, variables: Iterable[Any]) -> None:
         if not isinstance(variables, Iterable):
-            raise TypeError(f"tensorflow.GradientProcessor: variables must be a list of them, got {variables!r:.100}")
+            raise TypeError(
+                f"tensorflow.GradientProcessor: variables must be a list of variables, got {variables!r:.100}"
+            )
         given = list(variables)
         for i, variable in enumerate(given):
             if not hasattr(variable, "assign"):
                 raise TypeError(
-                    f"tensorflow.GradientProcessor: item {i} of variables is no variable: {variable!r:.100}"
+                    f"tensorflow.GradientProcessor: item {i} of variables is not a variable: {variable!r:.100}"
                 )
         keys = keys_of([path_of(variable) for variable in given])
         self.order = sorted(range(len(given)), key=keys.__getitem__)
@@ -229,13 +231,13 @@ class _Slots:
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
         if not self.variables:
-            raise ValueError("tensorflow.GradientProcessor: variables are wanted, got none")
+            raise ValueError("tensorflow.GradientProcessor: variables must not be empty")
         for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():
                 raise ValueError(
-                    f"tensorflow.GradientProcessor: the shape of the variable {path!r} is not known: {variable.shape}"
+                    f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
                 )
 
     def sorted(self, given: Iterable[Any]) -> list[Any]:
@@ -266,7 +268,7 @@ class _Slots:
 
 
 def _variable(leaf: Any, path: str) -> Any:
-    # All replicas of a strategy come to the same state.
+    # All replicas of a strategy compute the same state.
     first = tf.VariableAggregation.ONLY_FIRST_REPLICA
     name = "".join(c if c.isalnum() else "_" for c in path) or "state"
     return tf.Variable(np.asarray(leaf), trainable=False, name=name, aggregation=first)

@@ -1,4 +1,4 @@
-"""Gradients under `tf.distribute`: the sum over the replicas, which is what an optimizer applies."""
+"""Gradients under `tf.distribute`: the sum over replicas, which the optimizer applies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def summed(gradients: Sequence[Any]) -> tuple[Sequence[Any], int]:
-    """The sums of gradients over the replicas, None where they were, and the number of replicas."""
+    """Sum gradients over the replicas, keeping None; also return the number of replicas."""
     context = tf.distribute.get_replica_context()
     count = 1 if context is None else context.num_replicas_in_sync
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
@@ -23,12 +23,12 @@ def summed(gradients: Sequence[Any]) -> tuple[Sequence[Any], int]:
 
 
 def shared(results: Sequence[Any], count: int) -> list[Any]:
-    """A replica's share of what all of them have come to: the sum of the shares is the whole."""
+    """This replica's share of a common result; the shares sum to it."""
     return list(results) if count == 1 else [None if whole is None else _share(whole, count) for whole in results]
 
 
 def _share(whole: Any, count: int) -> Any:
-    """An equal part; of rows, all or none, since optimizers square each replica's rows before they add them up."""
+    """An equal part. For rows, all or none, because optimizers square each replica's rows before summing."""
     if not isinstance(whole, tf.IndexedSlices):
         return whole / tf.cast(count, whole.dtype)
     number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)

@@ -1,4 +1,4 @@
-"""Transformations as arguments of tf.function."""
+"""Transforms as arguments of tf.function."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from gradxform import GradientTransformation
 
 
 class TracingType(tf.types.experimental.TraceType):
-    """The trace type of one transformation: another is of the same type if it is equal."""
+    """Trace type of a transform; equal transforms have equal types."""
 
     def __init__(self, tx: GradientTransformation) -> None:
         self.tx = tx
 
     def is_subtype_of(self, other: Any) -> bool:
-        """Only of its equal."""
+        """Whether both are equal."""
         return self == other
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Any:
-        """Itself, if all are equal."""
+        """This type, if all are equal."""
         return self if all(self == other for other in others) else None
 
     def placeholder_value(self, placeholder_context: Any) -> Any:
-        """The transformation stands for itself in the traced function."""
+        """The transform itself, in the traced function."""
         return self.tx
 
     def __eq__(self, other: object) -> bool:
-        """As the transformations compare."""
+        """Compare the transforms."""
         return isinstance(other, TracingType) and self.tx == other.tx
 
     def __hash__(self) -> int:
-        """Agrees with equality."""
+        """Hash consistently with equality."""
         return hash(self.tx)

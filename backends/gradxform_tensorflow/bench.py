@@ -1,4 +1,4 @@
-"""TensorFlow's half of the benchmark: tf.clip_by_global_norm and its like."""
+"""TensorFlow's part of the benchmark: tf.clip_by_global_norm and similar functions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _side(work: Work, grads: Gradients, place: Place) -> Side:
 
 
 def _is_there() -> None:
-    """Nothing to wait for: on the processor, a tensor that has been returned has its values."""
+    """Wait for nothing: on the CPU, a returned tensor has its values."""
 
 
 def _values(grads: Gradients) -> list[Array]:

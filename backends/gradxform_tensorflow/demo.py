@@ -14,7 +14,7 @@ from gradxform.cli.demo.task import OnStep, Task
 
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
-    """Train by tf.GradientTape, with the chain between tape and optimizer; the logits of the test images."""
+    """Train with tf.GradientTape and the chain; return the logits of the test images."""
     weights = {path: tf.Variable(put(weight), name=path) for path, weight in task.weights.items()}
     variables = list(weights.values())
     optimizer = keras.optimizers.SGD(task.learning_rate, task.momentum)

@@ -1,4 +1,4 @@
-"""TensorFlow's devices."""
+"""Devices of TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_WORK = {"Placeholder", "Const", "Identity", "NoOp"}
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
-    """A device by its name and number; without a name the one that TensorFlow takes by itself.
+    """Return a device by name and number; by default, TensorFlow's default device.
 
     Raises:
         Absent: TensorFlow sees no such device.
@@ -46,7 +46,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
 
 
 def _made_for() -> tuple[str, ...]:
-    """The kinds of GPU that this build of TensorFlow could use."""
+    """Kinds of GPU that this TensorFlow build supports."""
     if sys.platform == "darwin":
         return ("metal", "mps")
     return ("rocm",) if tf.test.is_built_with_rocm() else ("cuda",) if tf.test.is_built_with_cuda() else ("cpu",)
@@ -72,9 +72,9 @@ def _put(device: str, array: Any) -> Any:
 
 
 def cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
-    """The operations of a tf.function's graph or of an eager call, and on a GPU what its allocator says.
+    """Count the ops of a tf.function's graph or of an eager call; on a GPU, also the allocator's memory.
 
-    On the CPU NumPy does part of an eager call's work, which would not be counted.
+    On the CPU, NumPy does part of an eager call, which is not counted.
     """
     if hasattr(function, "get_concrete_function"):
         graph = function.get_concrete_function(*args).graph.as_graph_def()
@@ -88,7 +88,7 @@ def cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
 
 
 def _eagerly(function: Callable[..., Any], *args: Any) -> list[str]:
-    """The names of the operations of an eager call."""
+    """Names of the ops of an eager call."""
     names: list[str] = []
 
     def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
@@ -104,7 +104,7 @@ def _eagerly(function: Callable[..., Any], *args: Any) -> list[str]:
 
 
 def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:
-    """How far a call raises the memory in use; the allocator of the processor does not tell."""
+    """Increase of memory in use during a call; the CPU allocator does not report it."""
     if device.startswith("CPU"):
         return None
     tf.config.experimental.reset_memory_stats(device)

@@ -1,4 +1,4 @@
-"""TensorFlow's fast paths: NumPy reads eager tensors, small ones are worked on together, bounds are one operation."""
+"""Fast paths for TensorFlow: NumPy reads eager tensors, small tensors are packed, bounds are one op."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DOUBLE = (tf.float64, tf.complex128)
 
 
 class TensorFlow(Readable, Plain):
-    """TensorFlow, with as few operations as may be."""
+    """TensorFlow with as few ops as possible."""
 
     def readable(self, arrays: Iterable[Any]) -> bool:
-        """Whether these are eager tensors on the CPU, which no tape may be watching."""
+        """Whether all are eager CPU tensors that no tape may be watching."""
         return _eager.readable(arrays)
 
     def view(self, array: Any) -> Any:
@@ -33,13 +33,13 @@ class TensorFlow(Readable, Plain):
         return array.numpy() if isinstance(array, tf.Variable) else _eager.view(array)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula of numbers and vectors; a product of known factors is known, so that it is applied as they are."""
+        """Compute a formula of numbers and vectors; products of known factors stay known."""
         if formula is formulas.product and all(isinstance(operand, (int, float)) for operand in operands):
             return float(operands[0]) * float(operands[1])
         return super().compute(formula, *operands, **static)
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """The vector of the leaves' norms; not by NumPy for float64 leaves, whose sums it rounds more often."""
+        """Vector of the leaves' norms; float64 leaves are not summed by NumPy, which rounds more often."""
         if not any(leaf.dtype in _DOUBLE for leaf in leaves):
             if _eager.readable(leaves):
                 with np.errstate(all="ignore"):
@@ -70,8 +70,8 @@ class TensorFlow(Readable, Plain):
         factors: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
-        """A formula of each leaf's elements; in graphs by XLA, which does not write what is in float64 to memory."""
-        if formula is formulas.same and factors is None:  # half precision in float32
+        """Compute a formula of each leaf's elements; in graphs by XLA, to keep float64 intermediates out of memory."""
+        if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
@@ -81,7 +81,7 @@ class TensorFlow(Readable, Plain):
         return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
-        """Each leaf times its factor; if all factors are known to be one, the leaves as they are."""
+        """Each leaf times its factor; if all factors are known to be one, the leaves themselves."""
         if _eager.has_only_cpus():
             return _cpu_multiply.multiply(leaves, factors)
         if any(leaf.dtype in _DOUBLE for leaf in leaves) or not _graph.is_compiled(leaves):
@@ -113,7 +113,7 @@ class TensorFlow(Readable, Plain):
 
 
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
-    """What a kernel comes to, by XLA within a graph where there is an accelerator: its sums are slower on the CPU."""
+    """Run a kernel, in graphs by XLA if there is an accelerator; on the CPU XLA's sums are slower."""
     kernel = functools.partial(kernel, **static)
     if _graph.is_fusible() and not _eager.has_only_cpus():
         kernel = _graph.fused(kernel, arrays)
@@ -121,7 +121,7 @@ def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> 
 
 
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
-    """In one pass, which makes no NaN of a bound that is one."""
+    """Clip in one pass, without turning a NaN bound's result into NaN."""
     return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
 
 
@@ -132,7 +132,7 @@ def _between(leaf: Any, low: Any, high: Any) -> Any:
 
 
 def _bound(bound: Any, of: Any, to: Any) -> Any:
-    """A bound in a leaf's dtype and then in that of its values now."""
+    """Cast a bound to the leaf's dtype, then to the dtype of its current values."""
     if bound is None:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)

@@ -1,4 +1,4 @@
-"""TensorFlow's own clipping, and Keras's."""
+"""TensorFlow's and Keras's own clips."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _made(function: Callable[[Gradients, float], Gradients], compiled: bool) -> 
 
 
 def _optimizer(option: str) -> Callable[[float], Call]:
-    """What a Keras optimizer does with gradients before its step."""
+    """What a Keras optimizer does to gradients before its step."""
     return lambda limit: _on_arrays(keras.optimizers.SGD(**{option: limit})._clip_gradients)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow: what is needed to compute on its tensors, eager, in tf.function, under XLA and in TF1 graphs."""
+"""TensorFlow backend: eager, in tf.function, under XLA and in TF1 graphs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LIST = object()
 
 
 class Nest:
-    """The structure of a tree: one like it, to be compared as tf.nest compares."""
+    """Structure of a tree: an equal tree, compared as tf.nest compares."""
 
     def __init__(self, tree: Any) -> None:
-        """Takes the tree."""
+        """Store the tree."""
         self.tree = tree
 
     def __eq__(self, other: object) -> bool:
-        """Whether tf.nest takes both for one structure, TensorFlow's own containers for Python's."""
+        """Whether tf.nest takes both for the same structure; its own containers equal Python's."""
         if not isinstance(other, Nest):
             return NotImplemented
         try:
@@ -39,7 +39,7 @@ class Nest:
 
 
 class Plain(Backend):
-    """TensorFlow without kernels of its own."""
+    """TensorFlow without its own kernels."""
 
     name, title = "tensorflow", "TensorFlow"
     types = _TYPES
@@ -48,28 +48,28 @@ class Plain(Backend):
     module = tf.experimental.numpy
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Under tf.function."""
+        """Compile with tf.function."""
         return tf.function(function)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves and structure, by tf.nest, which knows TensorFlow's own containers; None is a leaf."""
+        """Leaves and structure, by tf.nest, which knows TensorFlow's containers; None is a leaf."""
         if type(tree) is list and all(issubclass(kind, _LEAVES) for kind in {type(leaf) for leaf in tree}):
             return list(tree), _LIST
         return tf.nest.flatten(tree), Nest(tree)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
-        """The tree again."""
+        """Rebuild the tree."""
         if structure is _LIST:
             return list(leaves)
         return tf.nest.pack_sequence_as(structure.tree, list(leaves))
 
     def paths(self, tree: Any) -> list[str]:
-        """One path a leaf."""
+        """One path per leaf."""
         return ["/".join(map(str, keys)) for keys in tf.__internal__.nest.yield_flat_paths(tree)]
 
     def dtype(self, leaf: Any) -> str:
         """The name of the dtype."""
-        return str(leaf.dtype.base_dtype.name)  # that of what a reference of TF1 refers to
+        return str(leaf.dtype.base_dtype.name)  # of the referenced tensor, for TF1 references
 
     def shape(self, leaf: Any) -> tuple[int | None, ...] | None:
         """The static shape."""
@@ -87,26 +87,26 @@ class Plain(Backend):
         return tf.cast(tf.reduce_prod(sizes if axes is None else tf.gather(sizes, axes)), tf.float64)
 
     def dense(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Back | None] | None]:
-        """The values of IndexedSlices, those of one index summed, and how to put values back."""
+        """Values of IndexedSlices, duplicates summed, and a function that puts values back."""
         if not any(isinstance(leaf, (tf.IndexedSlices, tf.Variable)) for leaf in leaves):
             return leaves, None
         values, backs = zip(*map(_dense, leaves), strict=True)
         return values, backs
 
     def densify(self, leaf: Any) -> Any:
-        """The dense tensor that IndexedSlices stand for."""
+        """Dense tensor of IndexedSlices."""
         if leaf.dense_shape is None:
             raise ValueError(
-                "IndexedSlices without a dense_shape cannot be made dense, which bounds that exclude 0 need"
+                "IndexedSlices without a dense_shape cannot be made dense, as bounds that exclude 0 need: set it"
             )
         return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0])
 
     def copied(self, leaves: Sequence[Any]) -> list[Any]:
-        """TensorFlow's tensors are not written to."""
+        """Return the leaves: TensorFlow's tensors are immutable."""
         return list(leaves)
 
     def number(self, given: Any) -> Any:
-        """A limit that is a TF1 placeholder without a shape is a number; norms are float64 already."""
+        """Accept a TF1 placeholder without a shape as a number; norms are float64 already."""
         if not tf.is_tensor(given) or given.shape.rank is not None or given.dtype == tf.float64:
             return given
         return tf.ensure_shape(tf.cast(given, tf.float64), [])

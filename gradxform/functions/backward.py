@@ -57,8 +57,8 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
         raise TypeError(
-            f"on_backward: {tx!r} is stateful, and a backward pass cannot keep a state; transform the gradients after "
-            "the backward pass instead"
+            f"on_backward: tx must be stateless, since a backward pass cannot keep a state, got {tx!r}; transform the "
+            "gradients after the backward pass instead"
         )
 
     @unconverted

@@ -556,7 +556,7 @@ def test_a_tape_outside_of_the_context_in_one_function_is_refused() -> None:
                 y = tf.identity(x)
         return tape.gradient(y, x)
 
-    with pytest.raises(RuntimeError, match=r"tf\.GradientTape is open in the same function.*gx\.on_backward"):
+    with pytest.raises(RuntimeError, match=r"tf\.GradientTape in the same function ignores.*gx\.on_backward"):
         slope(tf.constant(W))
 
 
@@ -568,7 +568,7 @@ def test_a_tape_inside_of_the_context_is_refused() -> None:
             y = tf.identity(x)
         return tape.gradient(y, x)
 
-    with pytest.raises(RuntimeError, match=r"tf\.GradientTape is open in the same function.*gx\.on_backward"):
+    with pytest.raises(RuntimeError, match=r"tf\.GradientTape in the same function ignores.*gx\.on_backward"):
         slope(tf.constant(W))
 
 
@@ -581,7 +581,7 @@ def test_a_tape_of_a_variable_in_the_same_function_is_refused() -> None:
             y = tf.identity(w * 1.0)
         return tape.gradient(y, w)
 
-    with pytest.raises(RuntimeError, match=r"tf\.GradientTape is open in the same function"):
+    with pytest.raises(RuntimeError, match=r"tf\.GradientTape in the same function ignores"):
         slope()
 
 
@@ -634,7 +634,7 @@ def test_a_tape_of_other_ops_is_let_be() -> None:
 
 @pytest.mark.parametrize("tx", [gx.trace(0.5), gx.chain(gx.clip_norm(1.0), gx.ema(0.5))], ids=repr)
 def test_a_transformation_with_a_state(tx: Any) -> None:
-    with pytest.raises(TypeError, match=r"gradient_function takes a stateless transformation.*keeps a state"):
+    with pytest.raises(TypeError, match=r"gradient_function: tx must be stateless.*cannot keep a state"):
         gx.tensorflow.gradient_function(tx)
     with (
         tf.Graph().as_default(),
@@ -717,7 +717,7 @@ BUILT_WITHIN = {
 
 @pytest.mark.parametrize("name", BUILT_WITHIN)
 def test_a_function_that_is_built_in_the_context_is_refused(name: str) -> None:
-    """TensorFlow does not hand the map on to it, and would ignore it without a word."""
+    """TensorFlow does not apply the map there, and would silently ignore it."""
 
     @tf.function
     def build(x: Any) -> Any:
@@ -731,7 +731,7 @@ def test_a_function_that_is_built_in_the_context_is_refused(name: str) -> None:
 def test_a_function_in_a_v1_graph_is_refused() -> None:
     with (
         tf.Graph().as_default(),
-        pytest.raises(RuntimeError, match="does not hand the map on"),
+        pytest.raises(RuntimeError, match="does not inherit gradient overrides"),
         gx.tensorflow.override_gradients({"Identity": gx.clip_value(0.1)}),
     ):
         tf.function(tf.identity)(tf.constant([3.0]))
@@ -751,7 +751,7 @@ def test_functions_without_such_ops_may_be_built() -> None:
 def test_a_type_that_no_op_has(kind: str) -> None:
     with (
         tf.Graph().as_default(),
-        pytest.raises(ValueError, match=f"no op of TensorFlow is of type {kind!r}"),
+        pytest.raises(ValueError, match=f"TensorFlow has no op of type {kind!r}"),
         gx.tensorflow.override_gradients({kind: gx.clip_value(0.1)}),
     ):
         pass

@@ -277,7 +277,7 @@ def test_a_state_is_not_set_within_a_graph() -> None:
     def step() -> None:
         processor.state = {"trace": {"w": W}}
 
-    with pytest.raises(RuntimeError, match=r"GradientProcessor: a state is set eagerly"):
+    with pytest.raises(RuntimeError, match=r"GradientProcessor: set the state eagerly"):
         step()
     with pytest.raises(ValueError, match=r"'trace/w' has shape \(3,\), but like has \(2,\)"):
         processor.state = {"trace": {"w": np.zeros(3, np.float32)}}
@@ -861,7 +861,7 @@ def test_a_variable_in_two_pairs() -> None:
 
 
 def test_no_variables() -> None:
-    with pytest.raises(ValueError, match="variables are wanted, got none"):
+    with pytest.raises(ValueError, match="variables must not be empty"):
         made_for()
 
 
@@ -869,18 +869,18 @@ def test_no_variables() -> None:
 def test_a_variable_of_unknown_shape(shape: Any) -> None:
     value = np.zeros((1, 2) if shape == [None, 2] else (2,), np.float32)
     w = tf.Variable(value, shape=tf.TensorShape(shape), name="kernel")
-    with pytest.raises(ValueError, match="shape of the variable 'kernel' is not known"):
+    with pytest.raises(ValueError, match="shape of the variable 'kernel' is unknown"):
         made_for(w)
 
 
 @pytest.mark.parametrize("item", [3.0, "w", W, None], ids=lambda item: type(item).__name__)
 def test_an_item_that_is_no_variable(item: Any) -> None:
-    with pytest.raises(TypeError, match="item 1 of variables is no variable"):
+    with pytest.raises(TypeError, match="item 1 of variables is not a variable"):
         made_for(variable(), item)
 
 
 def test_a_tensor_is_no_variable() -> None:
-    with pytest.raises(TypeError, match="item 0 of variables is no variable"):
+    with pytest.raises(TypeError, match="item 0 of variables is not a variable"):
         made_for(tf.constant(W))
 
 

@@ -569,7 +569,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     restored = torch.optim.SGD(Model().named_parameters(), lr=0.1)
     restored.load_state_dict(optimizer.state_dict())
     message = (
-        r"torch\.attach: the optimizer has loaded a state_dict .* not of trace\(0.5\): the state lacks .*; "
+        r"torch\.attach: the optimizer has loaded a state_dict .* not of trace\(0.5\): the state lacks .* "
         r"pass a function: gx\.from_numpy\(state, like, rename\)\. Attach .*param_groups\[0\]\.pop"
     )
     with pytest.raises(ValueError, match=message):

@@ -189,13 +189,15 @@ def test_integers_beside_what_flows(framework: str) -> None:
 
 
 def test_numpy_has_no_backward_pass() -> None:
-    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+    with pytest.raises(TypeError, match="NumPy arrays have no backward pass"):
         gx.on_backward(gx.scale(2.0))([np.ones(2)])
 
 
 @pytest.mark.parametrize("tx", [gx.trace(0.9), gx.chain(gx.clip_norm(1.0), gx.ema(0.9)), gx.scale(lambda step: 1.0)])
 def test_a_stateful_transformation(tx: Any) -> None:
-    with pytest.raises(TypeError, match=r"on_backward: .* is stateful, and a backward pass cannot keep a state"):
+    with pytest.raises(
+        TypeError, match=r"on_backward: tx must be stateless, since a backward pass cannot keep a state"
+    ):
         gx.on_backward(tx)
 
 
@@ -463,12 +465,12 @@ def test_what_is_no_function() -> None:
 
 @pytest.mark.parametrize("use", [gx.reverse_gradient, gx.stop_gradient, gx.straight_through(abs)])
 def test_numpy_has_none_of_them(use: Any) -> None:
-    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+    with pytest.raises(TypeError, match="NumPy arrays have no backward pass"):
         use(np.ones(2))
 
 
 def test_functions_that_leave_the_framework() -> None:
-    with pytest.raises(TypeError, match="NumPy's arrays have no backward pass"):
+    with pytest.raises(TypeError, match="NumPy arrays have no backward pass"):
         gx.straight_through(lambda x: np.float32([1.0]), lambda x: np.float32([2.0]))(None)
 
 

@@ -96,7 +96,7 @@ def test_in_a_wrapped_optimizer_of_keras(scaled: str) -> None:
     else:
         optimizer = gx.keras.wrap(plain, TX)
     for function in (gx.metrics, gx.has_updated):
-        with pytest.raises(TypeError, match="before it is built"):
+        with pytest.raises(TypeError, match="is not built and has no variables"):
             function(optimizer)
     for due in (False, True):
         optimizer.apply([keras.ops.array(G)], [w])

@@ -658,11 +658,11 @@ def test_a_result_that_the_user_keeps_is_not_written_to() -> None:
 def test_functions_that_are_refused() -> None:
     grads = {"w": np.ones((2, 3), np.float32)}
     for fn, error, match in (
-        (lambda g: g.sum(axis=0), ValueError, r"shape \(3,\) of the gradient at 'w', of shape \(2, 3\)"),
-        (lambda g: g > 0, TypeError, r"bool of the gradient at 'w'"),
-        (lambda g: g + 1j, TypeError, r"complex64 of the gradient at 'w'"),
+        (lambda g: g.sum(axis=0), ValueError, r"changed the shape of the gradient at 'w' from \(2, 3\) to \(3,\)"),
+        (lambda g: g > 0, TypeError, r"the gradient at 'w' from float32 to bool"),
+        (lambda g: g + 1j, TypeError, r"the gradient at 'w' from float32 to complex64"),
         (lambda g: None, TypeError, r"NoneType for the gradient at 'w'"),
-        (lambda g: g.tolist(), TypeError, r"list for the gradient at 'w', not an array of numpy"),
+        (lambda g: g.tolist(), TypeError, r"must return an array of numpy, got a list for the gradient at 'w'"),
     ):
         with pytest.raises(error, match=match):
             gx.elementwise(fn)(grads)
@@ -893,14 +893,14 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
     assert int(array(number)) == (squares > 4).sum()  # NaN is not above it
     texts = [str(warning.message) for warning in caught if "example 2" in str(warning.message)]
     if framework != "jax":
-        assert any("per_example_clip_global_norm: a gradient has a NaN" in text for text in texts)
-        assert any("the gradient at 'w' has a NaN" in text for text in texts)
+        assert any("per_example_clip_global_norm: a gradient has NaN" in text for text in texts)
+        assert any("the gradient at 'w' has NaN" in text for text in texts)
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("count", "said"), [(5, "0, 1, 2, 3, 4, and so"), (7, "0, 1, 2, 3, 4 and 2 more, and so")])
+@pytest.mark.parametrize(("count", "said"), [(5, "0, 1, 2, 3, 4, which"), (7, "0, 1, 2, 3, 4 and 2 more, which")])
 def test_five_of_the_examples_that_are_nan_are_named(count: int, said: str) -> None:
-    with pytest.warns(RuntimeWarning, match=f"in example {said} has the sum") as caught:
+    with pytest.warns(RuntimeWarning, match=f"in example {said} makes the sum NaN") as caught:
         gx.per_example_clip_norm(np.full((count, 1), np.nan), 1.0)
     assert caught[0].filename == __file__
 
@@ -930,7 +930,7 @@ def test_batches_that_are_refused() -> None:
     for function in (gx.per_example_clip_norm, gx.per_example_clip_global_norm):
         with pytest.raises(ValueError, match=r"at 'b' is a scalar without a batch axis"):
             function({"w": np.ones((2, 3)), "b": np.float32(1)}, 1.0)
-        with pytest.raises(ValueError, match=r"it has length 2 at 'w' and 3 at 'b'"):
+        with pytest.raises(ValueError, match=r"batch lengths differ: the first axis has length 2 at 'w' and 3 at 'b'"):
             function({"b": np.ones(3), "w": np.ones((2, 3))}, 1.0)
         with pytest.raises(TypeError, match=r"complex128"):
             function({"w": np.ones((2, 3), complex)}, 1.0)
@@ -1023,7 +1023,7 @@ def test_one_tree_is_refused(function: Any) -> None:
     for tree in ({"w": np.ones(2)}, np.ones(2), gx.ema(0.5).init([np.ones(2)])):
         with pytest.raises(TypeError, match=r"expected a list of trees, one per task, got one tree"):
             function(tree)
-    with pytest.raises(ValueError, match="there are no gradients"):
+    with pytest.raises(ValueError, match="expected a list of trees with gradients, found none"):
         function([])
     with pytest.raises(ValueError, match="tree 1 must have the keys and containers of tree 0; they differ at 'b'"):
         function([{"w": np.ones(2)}, {"w": np.ones(2), "b": np.ones(2)}])
