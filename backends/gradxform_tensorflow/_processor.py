@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
+from gradxform.functions.former import former
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
@@ -37,7 +38,8 @@ class GradientProcessor(tf.Module):
 
     Args:
         tx: A transform.
-        variables: All variables that will get gradients, of known shapes; TensorFlow or Keras variables.
+        variables: All variables that will get gradients, of known shapes: TensorFlow or Keras variables, or a built
+            model (its trainable variables).
         name: Name of the module.
 
     Raises:
@@ -60,7 +62,7 @@ class GradientProcessor(tf.Module):
         The slot variables of TensorFlow optimizers.
     """
 
-    def __init__(self, tx: GradientTransformation, variables: Iterable[Any], name: str | None = None) -> None:
+    def __init__(self, tx: GradientTransformation, variables: Any, name: str | None = None) -> None:
         """Create the variables of the initial state."""
         super().__init__(name=name)
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
@@ -70,8 +72,10 @@ class GradientProcessor(tf.Module):
         slots = self._slots
         first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
         leaves, self._slots.structure = backend.flatten(first)
+        paths = backend.paths(first)
+        in_files = former(paths)  # older versions and this one read each other's checkpoints
         self._slots.places_of_state = [
-            None if leaf is None else path for leaf, path in zip(leaves, backend.paths(first), strict=True)
+            None if leaf is None else in_files.get(path, path) for leaf, path in zip(leaves, paths, strict=True)
         ]
         with self.name_scope:
             self._state = {
@@ -211,12 +215,13 @@ def _plain_graph() -> Any:
 class _Slots:
     """Variables of a processor, sorted by path, hidden from the module's attribute tracking."""
 
-    def __init__(self, variables: Iterable[Any]) -> None:
+    def __init__(self, variables: Any) -> None:
+        variables = getattr(variables, "trainable_variables", variables)  # a model
         if not isinstance(variables, Iterable):
             raise TypeError(
                 f"tensorflow.GradientProcessor: variables must be a list of variables, got {variables!r:.100}"
             )
-        given = list(variables)
+        given = list(variables.values() if isinstance(variables, Mapping) else variables)
         for i, variable in enumerate(given):
             if not hasattr(variable, "assign"):
                 raise TypeError(
@@ -231,7 +236,10 @@ class _Slots:
         self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
         self.structure: Any = None
         if not self.variables:
-            raise ValueError("tensorflow.GradientProcessor: variables must not be empty")
+            raise ValueError(
+                "tensorflow.GradientProcessor: variables must not be empty; build the model first: "
+                "model.build(shape), or a first call"
+            )
         for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,9 +63,10 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
 
     Args:
         tx: A transform.
-        named_parameters: ``model.named_parameters()``, a module, or parameters without names. Each ``.grad`` is None,
-            or a dense, sparse COO or distributed tensor of floating or complex dtype. A gradient's path is its
-            parameter's name with "/" for ".", or the parameter's index. A parameter given twice is transformed once.
+        named_parameters: ``model.named_parameters()`` or a dict of them, a module, or parameters without names. Each
+            ``.grad`` is None, or a dense, sparse COO or distributed tensor of floating or complex dtype. A gradient's
+            path is its parameter's name with "/" for ".", or the parameter's index. A parameter given twice is
+            transformed once.
         state: State of a stateful transform, from `gradxform.torch.init` or the last call.
         return_norm: Whether to also return the norm before the transform, as `clip_grad_norm_` does: a 0-d tensor, of
             order 2 or the `ord` of the first `clip_global_norm`. Stopped gradients do not count. It needs no host sync.
@@ -79,7 +81,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         writable, is replaced.
 
     Raises:
-        TypeError: An item is not a parameter, or a stateful transform gets no state.
+        TypeError: An item is not a parameter, gradients are given instead of parameters, or a stateful transform gets
+            no state.
 
     Example:
         >>> import torch
@@ -100,7 +103,14 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             f"{tx!r} keeps a state: call state = gx.torch.init(tx, parameters) first, then "
             "state = gx.torch.apply_(tx, parameters, state)"
         )
+    if isinstance(state, bool):
+        raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
     named = list(_named("torch.apply_", named_parameters))
+    if named and not any(_may_have_gradient(parameter) for _, parameter in named):
+        raise TypeError(
+            "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
+            "gradients = tx(gradients) for the gradients themselves"
+        )
     new, norm_before = transformed(tx, named, state, measured=return_norm)
     if not return_norm:
         return new
@@ -235,14 +245,23 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
         given = given.named_parameters()
     if isinstance(given, torch.Tensor):
         given = [given]
+    if isinstance(given, Mapping):
+        given = list(given.items())
     if not isinstance(given, Iterable):
-        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{instead(given)}")
+        hint = "; call it" if inspect.ismethod(given) else instead(given)
+        raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
     for i, item in enumerate(given):
         name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
         yield name, parameter
 
 
+def _may_have_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter (frozen ones included), or has a gradient."""
+    return isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad or tensor.grad is not None
+
+
 def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], torch.Tensor):
         return item
-    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}")
+    hint = "; of an optimizer's groups, write gx.torch.attach(optimizer, tx)" if isinstance(item, dict) else ""
+    raise TypeError(f"{what}: item {i} is neither a parameter nor a (name, parameter) pair: {short(item)}{hint}")

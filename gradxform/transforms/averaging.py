@@ -18,13 +18,13 @@ from gradxform.numerics.elementwise import Combination
 class EmaState(NamedTuple):
     """State of `ema`.
 
-    Number of steps; averages, in float32 or float64; sum of the weights in two parts, used only if the decay is an
-    array or a schedule.
+    Number of steps; averages, in float32 or float64; the divisor of `debias`, which is the sum of the weights, in two
+    parts. The divisor is used only if the decay is an array or a schedule.
     """
 
     count: Any
     ema: Any
-    weight: Any
+    divisor: Any
 
 
 @factory
@@ -69,14 +69,14 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
-        g, weight = stateful.shown(dense, new, context), state.weight
+        g, divisor = stateful.shown(dense, new, context), state.divisor
         if not arguments.static(d):
-            total = g.backend.compute(_weight, state.weight, now)
-            weight = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(weight)), weight)
+            total = g.backend.compute(_weight, divisor, now)
+            divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, now),)
             g = g.scaled(g.backend.compute(_debiasing, *known))
-        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), weight)
+        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
 
     def start(params: Any) -> EmaState:
         fresh = stateful.Fresh(params)

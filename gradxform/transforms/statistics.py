@@ -143,7 +143,7 @@ class ZScoreState(NamedTuple):
     """State of `clip_zscore`: number of norms per row, their mean and their deviation."""
 
     count: Any
-    mean: Any
+    average: Any
     deviation: Any
 
 
@@ -195,8 +195,8 @@ def clip_zscore(
 
     def rule(g: Flat, state: ZScoreState, _: Context) -> tuple[Flat, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
-        compute, before = g.backend.compute, (state.count, state.mean, state.deviation)
-        dtype = g.backend.dtype(state.mean)
+        compute, before = g.backend.compute, (state.count, state.average, state.deviation)
+        dtype = g.backend.dtype(state.average)
         if dtype == "float64":  # without gradients, the norm is a plain zero
             new = compute(formulas.wide, new)
         limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
