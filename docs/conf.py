@@ -20,8 +20,8 @@ def versions():
 
 project = "gradxform"
 author = "the gradxform authors"
-copyright = f"the gradxform authors, Apache-2.0. gradxform {gradxform.__version__}. Pages built and examples run with {versions()}."
 release = version = gradxform.__version__
+copyright = f"{author}, Apache-2.0. gradxform {release}; the examples of these pages ran with {versions()}."
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -30,6 +30,8 @@ extensions = [
     "sphinx_copybutton",
     "mathml",
     "names",
+    "llms",
+    "llms",
 ]
 nitpicky = True
 default_role = "literal"

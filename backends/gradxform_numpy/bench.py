@@ -125,6 +125,6 @@ _IN_PLACE: Mapping[str, Callable[[Tree, float], None]] = {
 
 GIVES_MEMORY_BACK = True
 MODES = (
-    Mode("pure", "g * min(1, c / np.sqrt(sum(np.sum(np.square(g)))))", _pure),
+    Mode("pure", "g * min(1, c / norm)", _pure),
     Mode("in place", "np.dot, then np.multiply(g, c / norm, out=g)", _in_place),
 )

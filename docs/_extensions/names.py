@@ -1,6 +1,6 @@
-"""Public names: each must be in the reference, each `gx.name` in the text links to it, and `{names} PAGE` lists those of a page.
+"""Public names: each must be in the reference, and each `gx.name` in the text links to it.
 
-A public name without an entry is a warning, which `make docs` takes for an error.
+`{names} PAGE` lists those on a page. A public name without an entry is a warning, which `make docs` turns into an error.
 """
 
 import functools
@@ -18,6 +18,8 @@ import gradxform as gx
 log = logging.getLogger(__name__)
 PLACES = ("numpy", "jax", "tensorflow", "keras", "torch", "testing")
 ENTRY = re.compile(r"^\.\. auto(?:function|class):: (?:gradxform\.)?(\S+)", re.MULTILINE)
+LONG = 30
+"""Characters above which a name in a table may break."""
 CALL = re.compile(r"(?:gx\.|gradxform\.)?([A-Za-z_.]+)(\(.*\))?", re.DOTALL)
 
 
@@ -57,6 +59,8 @@ def link(app, doctree, page):
     """Make a link of each inline literal that is a public name, or a call of one."""
     objects = app.env.domains["py"].objects
     for literal in list(doctree.findall(nodes.literal)):
+        if len(literal.astext()) > LONG:
+            literal["classes"].append("long")
         found = CALL.fullmatch(literal.astext())
         target = objects.get(f"gradxform.{found[1]}") if found else None
         inside = literal.parent

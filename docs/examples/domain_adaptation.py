@@ -234,18 +234,18 @@ def draw(runs: list[Run], out: Path) -> None:
                 style = {"color": color, "linewidth": width, "solid_joinstyle": "round"}
                 axes.plot(steps, run.accuracy[domain], label=label, linestyle=line, **style)
             end = shown[0].accuracy[domain][-1]
-            what = "digits as they are" if domain == "source" else f"tilted by {DEGREES:g}°"
+            what = "upright digits" if domain == "source" else f"tilted by {DEGREES:g}°"
             low = min(shown[0].accuracy[domain][len(steps) // 2 :])
             axes.text(STEPS, low - 0.06, f"{what}: {end:.1%}", ha="right", fontsize=10)
-        axes.set_title("with the gradient reversed" if reverse else "without", fontsize=11)
+        axes.set_title("with gradient reversal" if reverse else "without gradient reversal", fontsize=11)
         axes.set_xlabel("step")
         axes.set_ylim(0, 1.02)
         drawing.tidy(axes)
         if not reverse:
-            axes.set_ylabel("accuracy on digits not trained on")
+            axes.set_ylabel("test accuracy")
             axes.yaxis.set_major_formatter("{x:.0%}")
     axes.legend(frameon=False, fontsize=9, loc="lower center", ncols=3)
-    drawing.save(figure, out, "Labels of upright digits only: what is read of tilted ones")
+    drawing.save(figure, out, "Trained with labels of upright digits only: accuracy on tilted digits")
 
 
 def main(folder: Path = drawing.PICTURES, *seeds: int) -> list[Run]:

@@ -53,7 +53,7 @@ class Run:
     way: str
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
-    """The global norm of the gradients, before any clip of them."""
+    """The global norm of the gradients, before the clip."""
     flowing: list[Array] = field(default_factory=list)
     """The norm of the loss's derivative in the hidden state after each pixel [64]."""
     given: list[Any] = field(default_factory=list)
@@ -172,17 +172,17 @@ def draw(runs: list[Run], flowing: dict[str, Array], out: Path) -> None:
     losses.axhline(chance, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     losses.annotate("chance", (1, chance), xycoords=("axes fraction", "data"), **above(-12), color=GREY, ha="right")
     time.set_title(f"step {at + 1} (the ring): norm of ∂loss/∂h after each pixel", fontsize=11)
-    time.set_xlabel("pixel; what flows back comes from the right")
+    time.set_xlabel("pixel (the gradient flows from right to left)")
     losses.set_title("loss", fontsize=11)
     losses.set_ylim(0, 1.7 * max(runs[0].losses))
     losses.legend(frameon=False, fontsize=9, loc="upper right")
     losses.tick_params(labelbottom=False)
-    norms.set_title("norm of the gradients, before any clip of them", fontsize=11)
+    norms.set_title("gradient norm, before the clip", fontsize=11)
     norms.set_xlabel("step")
     for axes in (time, norms):
         axes.set_yscale("log")
     tidy(time, losses, norms)
-    save(figure, out, "A recurrent network's gradients explode; clipped, it learns", ("numpy", "jax"))
+    save(figure, out, "Exploding gradients of a recurrent network: with a clip, it learns", ("numpy", "jax"))
 
 
 def above(points: int) -> dict[str, Any]:

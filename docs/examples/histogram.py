@@ -75,7 +75,7 @@ def draw(found: list[Clipped], out: Path) -> None:
     for one, color, top, bottom in zip(found, COLORS, *axes, strict=False):
         top.hist(flat(one.before), bins, color="#d9dce1", label="before")
         top.hist(flat(one.after), bins, histtype="step", color=color, linewidth=1.6, label="after")
-        top.set_title(f"{one.tx!r}\ncosine to the gradient before: {one.cosine:.3f}", fontsize=11)
+        top.set_title(f"{one.tx!r}\ncosine with the original: {one.cosine:.3f}", fontsize=11)
         top.set_yscale("log")
         top.set_xlabel("element of a gradient")
         top.legend(frameon=False, fontsize=9, loc="upper right", handlelength=1.2)
@@ -85,12 +85,12 @@ def draw(found: list[Clipped], out: Path) -> None:
                 bottom.bar(i + dx, norm, 0.38, color=tone)
                 bottom.annotate(f"{norm:.2f}", (i + dx, norm), ha="center", va="bottom", fontsize=8, color=GREY)
         bottom.set_xticks(range(len(WEIGHTS)), WEIGHTS)
-    axes[0, 0].set_ylabel("how many")
+    axes[0, 0].set_ylabel("count")
     axes[1, 0].set_ylabel("norm of each gradient")
     tidy(*axes.flat)
     for bottom in axes[1]:
         bottom.margins(0.05, 0.12)
-    save(figure, out, "Three clips that leave the same global norm, but not the same direction", ("numpy", "torch"))
+    save(figure, out, "Three clips to the same global norm change the direction differently", ("numpy", "torch"))
 
 
 def main(folder: Path = PICTURES) -> list[Clipped]:

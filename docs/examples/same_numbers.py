@@ -127,15 +127,15 @@ def draw(by_size: list[Case], by_count: list[Case], out: Path) -> None:
         axes.set_yscale("symlog", linthresh=1)
         axes.set_ylim(-0.15, 3e10)
         axes.set_yticks([0, *(10.0**n for n in range(0, 10, 2))])
-    left.set_ylabel("largest distance from the right numbers, in ULP")
+    left.set_ylabel("largest error in ULP")
     left.set_xlabel("size of the elements")
-    left.set_title("1,000 elements, of many sizes", fontsize=11)
+    left.set_title("1,000 elements of different sizes", fontsize=11)
     right.set_xlabel("number of elements")
-    right.set_title("elements of size 1, ever more of them", fontsize=11)
+    right.set_title("different numbers of elements of size 1", fontsize=11)
     drawing.tidy(left, right)
     left.text(4e30, 6e9, "zeros or NaN", fontsize=9, color=drawing.GREY, ha="right")
     right.legend(frameon=False, fontsize=9, loc="upper left")
-    drawing.save(figure, out, "A gradient clipped to half its norm: how far from the right numbers")
+    drawing.save(figure, out, "Error of a clip to half the norm")
 
 
 def main(folder: Path = drawing.PICTURES) -> tuple[list[Case], list[Case]]:

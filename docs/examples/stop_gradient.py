@@ -132,8 +132,8 @@ def draw(runs: list[Run], out: Path) -> None:
     for of in runs:
         color, width = drawing.FRAMEWORKS[of.framework]
         near.plot(steps, of.distances, label=NAMES[of.framework], color=color, linewidth=width)
-    learns.set_title("the five elements of w1 (lines) reach those of w2 · w3 (dashed)", fontsize=11)
-    still.set_title("w2 (solid) and w3 (dotted): not a bit changes", fontsize=11)
+    learns.set_title("the elements of w1 (solid) approach w2 · w3 (dashed)", fontsize=11)
+    still.set_title("w2 (solid) and w3 (dotted): unchanged to the bit", fontsize=11)
     near.set_title("distance of w1 from w2 · w3", fontsize=11)
     near.set_yscale("log")
     near.legend(frameon=False, fontsize=9, loc="upper right")

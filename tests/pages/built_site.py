@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from support import ROOT
+
+import gradxform as gx
 
 SITE = ROOT / "docs/_build/html"
 OUTSIDE = ("http", "https", "mailto", "data")
@@ -100,6 +103,22 @@ def test_every_picture_is_described_and_used(pages: dict[Path, Page]) -> None:
         tags = [tag for text in texts for tag in re.findall(rf"<img[^>]*{picture.name}[^>]*>", text)]
         assert tags, picture.name
         assert all(re.search(r'alt="[^"]{20,}"', tag) for tag in tags), picture.name
+
+
+def test_the_text_for_machines_has_every_page_and_every_name(pages: dict[Path, Page]) -> None:
+    listed = re.findall(r"\]\((\S+\.html)\): \S", (SITE / "llms.txt").read_text())
+    made = {"index.html", "genindex.html", "search.html"}
+    assert sorted(listed) == sorted({str(page.relative_to(SITE)) for page in pages} - made)
+    text = (SITE / "llms-full.txt").read_text()
+    assert not re.search(r"^(?::::|```\{|\.\. auto)", text, re.MULTILINE)
+    for name in gx.__all__:
+        if not inspect.ismodule(getattr(gx, name)):
+            assert f"### gx.{name}" in text, name
+    assert "# Stopped is not zero\n" in text
+
+
+def test_the_citation_names_this_version() -> None:
+    assert f"\nversion: {gx.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
