@@ -1,6 +1,6 @@
 """Public names: each must be in the reference, and each `gx.name` in the text links to it.
 
-`{names} PAGE` lists those on a page. A public name without an entry is a warning, which `make docs` turns into an error.
+`{names} PAGE` lists those on a page. A public name without an entry is a warning, an error in `make docs`.
 """
 
 import functools
