@@ -70,10 +70,10 @@ class Case:
     native: dict[str, float] = field(default_factory=dict)
     given: dict[str, str] = field(default_factory=dict)
     """What each native function gave: numbers, zeros or NaN."""
-    ours: float = 0.0
+    gradxform: float = 0.0
     """From the right numbers, in the worst framework."""
     between: float = 0.0
-    """Between our results in the two frameworks that are farthest apart."""
+    """Between the results of gradxform in the two frameworks that differ most."""
 
 
 def case(size: float, count: int) -> Case:
@@ -89,7 +89,7 @@ def case(size: float, count: int) -> Case:
         found.given[name] = "NaN" if np.isnan(clipped).any() else "numbers" if clipped.any() else "zeros"
     tx = gx.clip_global_norm(limit)
     ours = [np.asarray(tx([array(g)])[0]) for array in FRAMEWORKS.values()]
-    found.ours = max(max_ulp(right, clipped) for clipped in ours)
+    found.gradxform = max(max_ulp(right, clipped) for clipped in ours)
     found.between = max(max_ulp(one, other) for one, other in combinations(ours, 2))
     return found
 
@@ -108,7 +108,9 @@ def table(cases: list[Case]) -> str:
     lines = [f"{'size':>8} {'elements':>10}" + "".join(f"{name:>28}" for name in NATIVE) + f"{'gradxform, worst':>20}"]
     for of in cases:
         cells = (of.given[name] if of.given[name] != "numbers" else f"{of.native[name]:,.0f}" for name in NATIVE)
-        lines.append(f"{of.size:8.0e} {of.count:10,}" + "".join(f"{cell:>28}" for cell in cells) + f"{of.ours:20.0f}")
+        lines.append(
+            f"{of.size:8.0e} {of.count:10,}" + "".join(f"{cell:>28}" for cell in cells) + f"{of.gradxform:20.0f}"
+        )
     return "\n".join(lines)
 
 
@@ -121,7 +123,7 @@ def draw(by_size: list[Case], by_count: list[Case], out: Path) -> None:
         for name, (color, width) in styles.items():
             distances = [min(of.native[name], 3e9) for of in cases]
             axes.plot(places, distances, color=color, linewidth=width, label=name)
-        ours = [of.ours for of in cases]
+        ours = [of.gradxform for of in cases]
         axes.plot(places, ours, color="#111111", linewidth=2.2, label="gradxform, worst of four frameworks")
         axes.set_xscale("log")
         axes.set_yscale("symlog", linthresh=1)

@@ -1,4 +1,4 @@
-"""Keras's clip and ours under MirroredStrategy on two logical CPUs; test_keras.py runs it in a process of its own."""
+"""Keras's clip and gradxform's under MirroredStrategy on two logical CPUs; test_keras.py runs it in a process."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ if __name__ == "__main__":
     found = {
         "replicas": strategy.num_replicas_in_sync,
         "native": moved_by(lambda: opt.SGD(1.0, global_clipnorm=LIMIT)),
-        "ours": moved_by(lambda: gx.keras.wrap(opt.SGD(1.0), clip)),
-        "ours, loss scaled": moved_by(lambda: gx.keras.wrap(opt.LossScaleOptimizer(opt.SGD(1.0)), clip)),
+        "gradxform": moved_by(lambda: gx.keras.wrap(opt.SGD(1.0), clip)),
+        "gradxform, loss scaled": moved_by(lambda: gx.keras.wrap(opt.LossScaleOptimizer(opt.SGD(1.0)), clip)),
         "sum": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.identity()), [[1.0, 2.0], [2.0, 2.0]]),
         "clipped": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]]),
         "state": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), [[1.0, 2.0], [2.0, 2.0]]),

@@ -1,4 +1,4 @@
-"""gradxform and optax together: optax's combinators around ours, its transforms in ours, and its own tests of ours."""
+"""gradxform inside optax's combinators, optax inside gradxform's, and optax's own tests run on gradxform."""
 
 from __future__ import annotations
 
@@ -90,10 +90,12 @@ def sgd(tx: Any) -> Any:
 
 COMBINATORS: dict[str, Wrap] = {
     "chain": sgd,
-    "named_chain": lambda tx: optax.named_chain(("ours", tx), ("sgd", optax.sgd(0.1))),
+    "named_chain": lambda tx: optax.named_chain(("gradxform", tx), ("sgd", optax.sgd(0.1))),
     "masked": lambda tx: optax.masked(tx, ONLY_W),
     "masked, by a function": lambda tx: optax.masked(tx, lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)),
-    "partition": lambda tx: optax.partition({"ours": tx, "other": optax.adam(0.1)}, {"b": "other", "w": "ours"}),
+    "partition": lambda tx: optax.partition(
+        {"gradxform": tx, "other": optax.adam(0.1)}, {"b": "other", "w": "gradxform"}
+    ),
     "multi_transform": lambda tx: optax.multi_transform({0: optax.set_to_zero(), 1: tx}, {"b": 0, "w": 1}),
     "selective_transform": lambda tx: optax.selective_transform(tx, freeze_mask={"b": True, "w": False}),
     "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 2),
@@ -525,7 +527,7 @@ def test_freeze_hands_on_extra_arguments() -> None:
 
 
 # --- optax's own tests, which its wheel ships ------------------------------------------------------------------------
-# They run with our transforms in the place of optax's: each of their methods calls one of ours, or stands below with
+# They run with gradxform's transforms instead of optax's: each method calls one of them, or stands below with
 # the reason why it does not run.
 
 ROOT = Path(optax.__file__).parent
@@ -548,7 +550,7 @@ def per_example_layer_norm_clip(grads: Any, global_l2_norm_clip: Any, uniform: b
 
 
 def masked(inner: Any, mask: Any) -> Any:
-    """Optax's mask may be a function of the tree; ours is one of a path and a leaf."""
+    """Optax's mask may be a function of the tree; gradxform's is a function of a path and a leaf."""
     if not isinstance(mask, (types.FunctionType, functools.partial)):
         return gx.jax.as_optax(gx.masked(inner, mask))
     return optax.GradientTransformationExtraArgs(
@@ -717,19 +719,19 @@ OURS: dict[str, dict[str, Mapping[str, Any]]] = {
 }
 """What is put in the place of optax's functions, by the file and by the name of the module in it."""
 FEWER_STEPS = {"transforms/_adding_test.py": 4, "_src/transform_test.py": 36}
-"""Of `scale(0.1**i)` the factor itself is subnormal from 38 on: optax gives zero for 500 of it, and ours 500 of it."""
+"""Of `scale(0.1**i)` the factor itself is subnormal from 38 on: optax gives zero for 500 of it, gradxform 500 of it."""
 NOT_RUN = {
-    "*.test_unitwise_norm_with_axis": "a helper of optax, which ours has not",
+    "*.test_unitwise_norm_with_axis": "a helper of optax without a counterpart",
     "*.test_multi_steps_every_k_schedule": "the number of steps of `accumulate` is no schedule",
-    "*.test_multi_steps_mixed_precision*": "an update of ours has the dtype of its gradient, and not that of its state",
+    "*.test_multi_steps_mixed_precision*": "an update of gradxform has the dtype of its gradient, not of its state",
     "*.test_zero_nans": "optax keeps which gradients were NaN, and leaves infinities; zero_nonfinite is about both",
     "*.test_statefull_inner": "asks for the state of zero_nans",
-    "*bad_structure*": "ours is a ValueError as well, but it names the path, and not JAX's words",
-    "*jax_bool": "a tree of bools of ours holds no arrays",
-    "*.test_tree_mismatch_fails[23]": "a tree of bools of ours may have more, as for a gradient that is None",
+    "*bad_structure*": "gradxform's ValueError names the path instead of JAX's words",
+    "*jax_bool": "gradxform's trees of bools hold no arrays",
+    "*.test_tree_mismatch_fails[23]": "gradxform's trees of bools may have more leaves, for gradients that are None",
     "*.test_masked_state_structure": "asks for optax's MaskedNode in the state",
     "*.test_tree_map_params": "asks for optax's MaskedNode in the state",
-    "*.test_inject_hyperparams_starts_with_step_count_zero": "has integer gradients, which ours refuses",
+    "*.test_inject_hyperparams_starts_with_step_count_zero": "has integer gradients, which gradxform refuses",
     "*.test_power_iteration*": "its norms are those of optax's own power_iteration",
 }
 NOT_RUN |= dict.fromkeys(
@@ -743,12 +745,12 @@ NOT_RUN |= dict.fromkeys(
         *("schedules/_inject_*prng*", "schedules/_inject_*args_error*", "schedules/_inject_*stateless*"),
         *("_src/utils_*NormalDiag*", "_src/utils_*Helpers*", "_src/linear_algebra_*nnls*", "_src/linear_*_matrix_*"),
     ),
-    "calls nothing that ours has",
+    "calls nothing that gradxform has",
 )
 ELSEWHERE = {
     "assignment, losses, perturbations, projections": "no transformations of gradients",
     "microbatching, experimental": "of functions of many examples; aggregating.process is in the table above",
-    "tree_utils, _src/update, _src/numerics, _src/linesearch, _src/base": "of what ours has no counterpart for",
+    "tree_utils, _src/update, _src/numerics, _src/linesearch, _src/base": "no counterpart in gradxform",
     "_src/alias, _src/factorized, _src/lookahead, _src/sharding, optax_test": "of optimizers",
     "contrib/_common, contrib/_complex, contrib/_galore, contrib/_mechanic, contrib/_muon": "of optimizers",
     "contrib/_reduce_on, contrib/_sam, contrib/_schedule_free": "of optimizers",
@@ -771,7 +773,7 @@ def counted(name: str, function: Any) -> Any:
 
 @functools.cache
 def cases(file: str) -> dict[str, unittest.TestCase]:
-    """The test methods of one of optax's files, with ours in it, each by its name."""
+    """The test methods of one of optax's files, with gradxform's functions in it, by name."""
     code = ast.parse((ROOT / file).read_text())
     first = 1 + max(i for i, part in enumerate(code.body) if isinstance(part, (ast.Import, ast.ImportFrom)))
     module = types.ModuleType(f"optax_own_{Path(file).stem}")

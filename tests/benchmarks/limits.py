@@ -53,7 +53,7 @@ def _ulps(norm: float, exact: float) -> float:
 
 
 def small() -> Table:
-    """One clip of six small leaves (mlp), NumPy in place: the native way, the right norm by hand, and ours."""
+    """One clip of six small leaves (mlp), NumPy in place: the native way, the right norm by hand, and gradxform."""
     bench = _imported("gradxform_numpy.bench")
     tree = gradients(TREES["mlp"]())
     in_place = next(mode for mode in bench.MODES if mode.name == "in place")
@@ -94,7 +94,7 @@ def bytes_() -> Table:
     """Bytes that XLA's cost analysis counts for chains on resnet50, in times the bytes of the tree."""
     shapes = TREES["resnet50"]()
     tree = gradients(shapes)
-    table = [["transforms", "ours", "optax"]]
+    table = [["transforms", "gradxform", "optax"]]
     for length, steps in CHAINS.items():
         sides = _imported("gradxform_jax.bench")._sides(steps, tree, device.find("jax"), _counted)
         table.append([str(length), *(f"{side.run() / (4 * elements(shapes)):.3f}" for side in sides)])
@@ -111,7 +111,7 @@ def compile_() -> Table:
     """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, which traces and compiles."""
     jitted = next(mode for mode in _imported("gradxform_jax.bench").MODES if mode.name == "jit")
     sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()), device.find("jax"))
-    return [["ours", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
+    return [["gradxform", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
 
 
 # --- rows: the norm of a leaf in TensorFlow's graph ------------------------------------------------------------------

@@ -146,9 +146,9 @@ def jax_rows() -> list[str]:
 
     found = json.loads(python("tests/benchmarks/operations.py", "--mesh").stdout.splitlines()[-1])
     return [
-        f"| `{name}` | {dtype} | {ours['moves']} | {native['moves']} | {ours['numbers']} | {native['numbers']} | "
-        f"{_mebibytes(ours['temporary'])} | {_mebibytes(native['temporary'])} |"
-        for name, dtype, ours, native in found
+        f"| `{name}` | {dtype} | {own['moves']} | {native['moves']} | {own['numbers']} | {native['numbers']} | "
+        f"{_mebibytes(own['temporary'])} | {_mebibytes(native['temporary'])} |"
+        for name, dtype, own, native in found
     ]
 
 
@@ -324,7 +324,7 @@ def mlx_rows() -> list[str]:
                 memory(compiled, large)
                 used = memory(compiled, large) / sum(leaf.nbytes for leaf in large)
                 cells.append((primitives(step, small), primitives(compiled, small), f"{used:.3g}"))
-            both = " | ".join(f"{ours} | {native}" for ours, native in zip(*cells, strict=True))
+            both = " | ".join(f"{own} | {native}" for own, native in zip(*cells, strict=True))
             rows.append(f"| `{name}` | {dtype} | {both} |")
     module.on_gpu = on_gpu
     return rows

@@ -132,7 +132,7 @@ def test_gradients_within_their_limits_are_not_written_in_place(
 
 @pytest.fixture
 def compiled() -> Callable[[tuple[Step, ...], str], Any]:
-    """A chain of the benchmark on large leaves, compiled by XLA: ours and optax's."""
+    """A chain of the benchmark on large leaves, compiled by XLA, in gradxform and optax."""
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     native = importlib.import_module("gradxform_jax.bench")._NATIVE
@@ -140,7 +140,7 @@ def compiled() -> Callable[[tuple[Step, ...], str], Any]:
 
     def made(steps: tuple[Step, ...], whose: str) -> Any:
         parts = [native[step.name](step.value) for step in steps]
-        tx = transformation(steps) if whose == "ours" else optax.chain(*parts)
+        tx = transformation(steps) if whose == "gradxform" else optax.chain(*parts)
         state = tx.init(grads)
         return jax.jit(lambda updates: tx.update(updates, state)[0]).lower(grads).compile()
 
@@ -160,9 +160,9 @@ def test_bytes_accessed_beside_optax(
 
     jax, fast = importlib.import_module("jax"), importlib.import_module("gradxform_jax._norms")
     native, large = accessed("optax"), 4 * ((1 << 18) + (3 << 18) + (1 << 20) + (1 << 21))
-    assert accessed("ours") <= most * native + large
+    assert accessed("gradxform") <= most * native + large
     monkeypatch.setattr(fast, "_cut", lambda leaf: None)
-    assert accessed("ours") <= most * native
+    assert accessed("gradxform") <= most * native
 
 
 def test_nothing_but_numbers_is_concatenated() -> None:

@@ -1,7 +1,7 @@
 """The catalogue's transforms beside the functions of other libraries that they stand for, on the same gradients.
 
 Where all sums and products are exact (small whole numbers, and hyperparameters that are binary fractions), so is the
-agreement. Elsewhere the budgets count roundings: half a unit for each of the peer's and one half for ours.
+agreement. Elsewhere the budgets count roundings: half a unit for each of the peer's and one half for gradxform.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def run(tx: Any, steps: Sequence[Tree], params: Tree, mode: str = "eager") -> li
 
 
 def both(mine: Any, other: Any, steps: Sequence[Tree], params: Tree, mode: str) -> Any:
-    """The updates of ours and of the peer's, and their states; a peer with conditions, slow in eager, is compiled."""
+    """The updates and states of gradxform and of the peer; a peer with conditions, slow in eager, is compiled."""
     slow = "MultiSteps" in str(type(other)) or "apply_if_finite" in str(other.update)
     found = run(mine, steps, params, mode), run(other, steps, params, "jitted" if slow else mode)
     (got, states), (theirs, others) = (tuple(zip(*each, strict=True)) for each in found)
@@ -101,7 +101,7 @@ optax, tf, torch = map(library, ("optax", "tensorflow", "torch"))
 
 
 class Pair(NamedTuple):
-    """A transform of ours and the one of optax's, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
+    """A transform of gradxform and one of optax, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
 
     What is allowed: a distance in units in the last place of whole numbers and corners, and of any numbers' products;
     for any numbers' sums, what the roundings of each step come to in units in the last place of the terms.
@@ -162,7 +162,7 @@ def outcomes(tx: Any, *steps: Tree) -> list[str]:
 
 
 def test_corners_that_optax_means_otherwise(optax: Any) -> None:
-    """An infinite gradient is lost in optax but for one NaN; ours makes NaN of all that had the norm in common.
+    """optax keeps one NaN of an infinite gradient; gradxform turns everything that shares the norm into NaN.
 
     Optax multiplies the NaN of a sum by zero: its update between two is NaN, and so are all later ones.
     """
@@ -189,7 +189,7 @@ def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
 
 
 SCHEDULES: dict[str, tuple[Callable[[Any], Any], float]] = {
-    # optax raises to the power in float32, which XLA does to 2 units; ours in float64.
+    # optax raises to the power in float32, which XLA does to 2 units; gradxform in float64.
     "exponential": (lambda o: o.exponential_decay(0.5, 3, 0.7), 4),
     "staircase": (lambda o: o.exponential_decay(0.5, 2, 0.5, staircase=True), 0),
     "piecewise": (lambda o: o.piecewise_constant_schedule(0.5, {2: 0.25, 4: 0.5}), 0),
@@ -232,7 +232,7 @@ def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
-    """But for a norm at the limit, which is within ours and not within optax's, whose has_updated knows no skips."""
+    """Except for a norm at the limit, which gradxform accepts and optax skips; optax's has_updated knows no skips."""
     skip = functools.partial(optax.skip_large_updates, max_squared_norm=25.0)
     steps = [{"w": np.float32(values)} for values in ([3, 3], [0, 0], [3, 5], [NAN, 1], [INF, 0], [4, 1], [3, 4])]
     other = optax.MultiSteps(optax.trace(0.5), 1, should_skip_update_fn=skip)
@@ -277,21 +277,22 @@ def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "theirs", "ours"), [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)]
+    ("shape", "optax_axes", "keras_axes"),
+    [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)],
 )
-def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], theirs: Any, ours: Any, optax: Any) -> None:
+def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], optax_axes: Any, keras_axes: Any, optax: Any) -> None:
     """Of three axes, optax takes a unit over the first alone; a kernel with an axis of one is one unit to it."""
     rng = np.random.default_rng(0)
     grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
-    axis = theirs if ours is None else ours
-    mine = gx.clip_adaptive(0.1, axes=theirs), gx.clip_adaptive(0.1, axes="keras")
+    axis = optax_axes if keras_axes is None else keras_axes
+    mine = gx.clip_adaptive(0.1, axes=optax_axes), gx.clip_adaptive(0.1, axes="keras")
     (default, same), (given, keras) = (
         [run(tx, [grads], params, "jitted")[0][0] for tx in pair]
         for pair in zip((optax.adaptive_grad_clip(0.1), optax.adaptive_grad_clip(0.1, axis=axis)), mine, strict=True)
     )
     assert farthest(same, default) <= NORM
     assert farthest(keras, given) <= NORM
-    assert (farthest(keras, default) > 1e5) == (ours is not None)
+    assert (farthest(keras, default) > 1e5) == (keras_axes is not None)
 
 
 @pytest.mark.parametrize("c", [0.0, 5.0, INF])
@@ -313,7 +314,7 @@ def test_examples_as_in_optax(c: float, optax: Any) -> None:
 
 
 def test_an_infinite_example(optax: Any) -> None:
-    """Optax leaves out what it can of it, ours makes the sum NaN; of one that is NaN, optax scales nothing down."""
+    """optax drops the infinite example, gradxform returns NaN; for a NaN, optax scales nothing down."""
     jax = pytest.importorskip("jax")
     for value, left in ((INF, [NAN, 3.0]), (NAN, [NAN, 12.0])):
         grads = jax.numpy.float32([[value, 9.0], [4.0, 3.0]])
@@ -425,7 +426,7 @@ def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> 
 
 @pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 2)])
 def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any) -> None:
-    """The paper's formulas, in float64, on gradients of float64, of which ours keeps statistics in float64 too.
+    """The paper's formulas, in float64, on float64 gradients, for which gradxform keeps statistics in float64.
 
     With a warmup of one the first deviation is zero, and whatever is above the mean is a spike, of any z.
     """

@@ -1,4 +1,4 @@
-"""What the frameworks' own functions do on the cases the README names, and what ours do instead."""
+"""What the frameworks' own functions return for the cases that the README names, and what gradxform returns."""
 
 from __future__ import annotations
 

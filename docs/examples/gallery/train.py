@@ -88,7 +88,7 @@ def same_numbers_everywhere(axes: Any) -> None:
     for name, label, color in zip(same_numbers.NATIVE, names, ("#9ecae1", OTHER, BAD), strict=True):
         distances = [min(case.native[name], 3e9) for case in cases]
         axes.plot(same_numbers.SIZES, distances, color=color, linewidth=2.2, label=label)
-    axes.plot(same_numbers.SIZES, [case.ours for case in cases], color="black", linewidth=2.5, label="gradxform")
+    axes.plot(same_numbers.SIZES, [case.gradxform for case in cases], color="black", linewidth=2.5, label="gradxform")
     axes.set_yscale("symlog", linthresh=1)
     axes.set(
         xscale="log", xlabel="size of elements", ylabel="error in ULP", yticks=[0, 1e3, 1e6, 1e9], ylim=(-0.3, 1e17)
