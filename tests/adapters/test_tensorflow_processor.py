@@ -1021,7 +1021,7 @@ def test_params_are_given_in_the_order_of_the_variables() -> None:
 
 @pytest.mark.parametrize("given", [None, 5], ids=repr)
 def test_what_is_no_list_of_variables(given: Any) -> None:
-    with pytest.raises(TypeError, match="variables must be a list of them"):
+    with pytest.raises(TypeError, match="variables must be a list of variables"):
         gx.tensorflow.GradientProcessor(gx.trace(0.5), given)
 
 
