@@ -561,7 +561,7 @@ def test_other_shapes_and_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"trace: the traces have shape \(3,\)"):
         gx.trace(0.5).update(grads, gx.trace(0.5).init([np.ones(3)]))
     tx = gx.clip_percentile(50.0, 2, per_leaf=True)
-    with pytest.raises(ValueError, match="the state has norms of 1 gradients, and there are 2"):
+    with pytest.raises(ValueError, match="the state has norms of 1 gradients, the tree 2; both must match"):
         tx.update([np.ones(1), np.ones(1)], tx.init([np.ones(1)]))
 
 
