@@ -73,7 +73,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             Clips by norm need no extra pass over the gradients; other transforms need one.
 
     Returns:
-        The new state; a stateless transform returns `state`. With `return_norm`: the norm if the transform is
+        The new state; a stateless transform returns `state`. With `return_norm`, the norm if the transform is
         stateless, else a tuple of new state and norm. The norm is None if there are no gradients, and along axes of
         `across` if no norm over all devices is computed.
 

@@ -33,7 +33,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
         ord: Order p of the norm: at least 1, or infinity. Default: 2.
 
     Returns:
-        A 0-d array of the tree's framework: float64 if a leaf is float64 or complex128, else float32. NaN if a leaf
+        A 0-d array of the tree's framework, float64 if a leaf is float64 or complex128, else float32. NaN if a leaf
         holds NaN. A tree without leaves gives NumPy's zero.
 
     Raises:
@@ -70,7 +70,7 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
         ord: Order p of the norms: at least 1, or infinity. Default: 2.
 
     Returns:
-        A dict from path (keys of the tree joined by "/") to a 0-d array of the tree's framework: float64 if a leaf is
+        A dict from path (keys of the tree joined by "/") to a 0-d array of the tree's framework, float64 if a leaf is
         float64 or complex128, else float32. None is left out.
 
     Raises:
