@@ -65,8 +65,8 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         A transform for gradients of any shape and floating or complex dtype. Its state holds, for the last step, the
         joint norm of the gradients in scope before and after and their ratio, in float32 (float64 for float64
         gradients). It also holds whether any gradient's norm shrank, a bool, and the int32 number of gradients with
-        NaN, infinity, or a norm beyond float64. If elements change, a norm counts as smaller beyond a few units in the last
-        place. A step without gradients changes nothing.
+        NaN, infinity, or a norm beyond float64. If elements change, a norm counts as smaller beyond a few units in the
+        last place. A step without gradients changes nothing.
 
     Raises:
         TypeError: `tx` is not a transform, or `name` is not a string. On use: a gradient is integer; the message gives
