@@ -58,7 +58,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         >>> import jax
         >>> import gradxform as gx
         >>> tx = gx.across(gx.clip_global_norm(1.0), "stage")
-        >>> stages = jax.numpy.array([[3.0, 0.0], [0.0, 4.0]])  # one row a device
+        >>> stages = jax.numpy.array([[3.0, 0.0], [0.0, 4.0]])  # one row per device
         >>> print(jax.vmap(lambda gradient: tx([gradient])[0], axis_name="stage")(stages))
         [[0.6 0. ]
          [0.  0.8]]
