@@ -25,6 +25,8 @@ _FORMS = (
     "of these, or a tree of bools"
 )
 _MODULES = {"named_parameters": "list(module.parameters())", "trainable_variables": "module.trainable_variables"}
+_MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
+"""Functions of whole trees, as a mask of optax calls them."""
 _VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
@@ -100,6 +102,11 @@ def _takes_leaf(transform: str, function: Any) -> bool:
     if isinstance(function, types.BuiltinFunctionType):  # `names.__contains__`, `re.compile("bias").search`
         return False
     code = getattr(function, "__code__", None) if isinstance(function, FUNCTIONS[0]) else None
+    if code is not None and (_MAPS & {*code.co_names} or {"tree", "map"} <= {*code.co_names}):
+        raise TypeError(
+            f"{transform}: where is called with one path at a time, such as 'dense/kernel', and {short(function)} maps "
+            "a tree; write the tree of bools that it returns, mask(params), or a function of path and leaf"
+        )
     if code is not None and code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
         if code.co_argcount == 1:  # torch.compile follows this, and no signature
             return False
@@ -184,14 +191,23 @@ def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> tuple[
 
 
 def _by_function(transform: str, function: _Function, view: Flat) -> tuple[bool, ...]:
-    if not function.takes_leaf:
-        return tuple(_decision(transform, function.call(path)) for path in view.source.paths)
-    pairs = zip(view.source.paths, view.leaves, strict=True)
-    return tuple(_decision(transform, function.call(*each)) for each in pairs)
+    leaves = [(leaf,) if function.takes_leaf else () for leaf in view.leaves]
+    pairs = zip(view.source.paths, leaves, strict=True)
+    return tuple(_decision(transform, function, path, *leaf) for path, leaf in pairs)
 
 
-def _decision(transform: str, result: Any) -> bool:
-    """What a function said of one leaf."""
+def _decision(transform: str, function: _Function, path: str, *leaf: Any) -> bool:
+    """What a function says of one leaf."""
+    try:
+        result = function.call(path, *leaf)
+    except (AttributeError, TypeError, LookupError, AssertionError) as error:
+        if leaf and not isinstance(error, AttributeError):  # which may be of traced values
+            raise
+        given = "(path, leaf)" if leaf else "one path at a time"
+        advice = "" if leaf else "; of a function of the parameters, write the tree of bools that it returns"
+        raise TypeError(
+            f"{transform}: where is called with {given}, and raised {short(error)} for {path!r}{advice}"
+        ) from error
     if not isinstance(result, bool) and isinstance(result, (Mapping, list, tuple)):  # optax calls with the parameters
         raise TypeError(
             f"{transform}: where is called with one path at a time and must return a bool, got {short(result)}; write "

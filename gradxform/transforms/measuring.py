@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -19,7 +18,8 @@ from gradxform.core.source import SINGLE, Mask
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
 from gradxform.numerics import devices as rows
-from gradxform.transforms.combining import chain
+from gradxform.transforms import labels
+from gradxform.transforms.combining import chain, partition
 
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
 
@@ -57,9 +57,10 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     their inputs and one of their outputs.
 
     Args:
-        tx: A transform, or any object with `init` and `update`. The transforms of a chain are measured one by one. An
-            optax transform is named after the function that made it, if known.
-        name: Name of the measures. Default: the transform's name. A named chain is measured as one.
+        tx: A transform, or any object with `init` and `update`. The transforms of a chain are measured one by one, and
+            those of a partition under the labels of its rules. An optax transform is named after the function that
+            made it, if known.
+        name: Name of the measures. Default: the transform's name. A named chain or partition is measured as one.
 
     Returns:
         A transform for gradients of any shape and floating or complex dtype. Its state holds, for the last step, the
@@ -98,7 +99,9 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         raise TypeError(f"measure: name must be a nonempty string, got {name!r} of type {type(name).__name__}")
     if inner.name == "chain" and name is None:
         parts = [part for _, part in inner.arguments]
-        return chain(*(measure(part, own) for part, own in zip(parts, _told_apart(parts), strict=True)))
+        return chain(*(measure(part, own) for part, own in zip(parts, labels.told_apart(parts), strict=True)))
+    if inner.name == "partition" and name is None:
+        inner = _parts_measured(inner)
     called = name or name_of(tx)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
@@ -143,23 +146,20 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     return GradientTransformation(rule, start)
 
 
-def _told_apart(parts: Sequence[Any]) -> list[str | None]:
-    """Names for equal kinds of masks in a chain, from their patterns; None if the transform's own name is unique."""
-    kinds = list(map(name_of, parts))
-    return [_chosen(part) if kinds.count(kind) > 1 else None for part, kind in zip(parts, kinds, strict=True)]
+def _parts_measured(tx: GradientTransformation) -> GradientTransformation:
+    """Measure a partition's transforms too, each under the label of its rule."""
+    given = dict(zip(("rules", "default"), (value for _, value in tx.arguments), strict=False))
+    names = labels.of_rules(given["rules"])
+    rules = {where: _beneath(part, name) for name, (where, part) in zip(names, given["rules"].items(), strict=True)}
+    default = given.get("default")
+    return partition(rules, None if default is None else _beneath(default, "default"))
 
 
-def _chosen(part: Any) -> str | None:
-    """Name a mask after its pattern, in characters that all loggers accept.
-
-    For "encoder/**" the name is "masked/encoder/clip_norm". None for other transforms, and for other forms of `where`.
-    """
-    if not isinstance(part, GradientTransformation) or part.name not in ("masked", "freeze"):
-        return None
-    *inside, where = (value for _, value in part.arguments)
-    pattern = where.pattern if isinstance(where, re.Pattern) else where
-    keys = re.findall(r"[\w. -]+", pattern) if isinstance(pattern, str) else []
-    return "/".join([part.name, *keys, *map(name_of, inside)]) if keys else None
+def _beneath(part: Any, label: str) -> GradientTransformation:
+    """Measure a transform of a partition under a label, and the transforms of a chain one by one."""
+    if isinstance(part, GradientTransformation) and part.name == "chain":
+        return chain(*(_beneath(each, label) for _, each in part.arguments))
+    return measure(part, f"partition/{label}/{name_of(part)}")
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
@@ -219,8 +219,9 @@ def metrics(state: Any) -> dict[str, Array]:
     Returns:
         A dict from "transform/measure" to a 0-d array of the state's framework, such as "clip_global_norm/norm_before",
         .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
-        "clip_norm_1". Masks in a chain are named by pattern: "masked/encoder/clip_norm" for
-        ``masked(clip_norm(1.0), "encoder/**")``. Empty if nothing is measured.
+        "clip_norm_1". Masks in a chain and the rules of a partition are named by the pattern, function or variable that
+        selects: "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm"
+        for ``partition({"encoder/**": clip_norm(1.0)})``. Empty if nothing is measured.
 
     Raises:
         TypeError: `state` holds no state.

@@ -7,12 +7,13 @@ import pickle
 import random
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS
+from support import FRAMEWORKS, one_sentence
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -371,3 +372,44 @@ def test_paths_of_a_tree() -> None:
     assert gx.paths(iter([np.ones(1), np.ones(1)])) == ["0", "1"]
     with pytest.raises(TypeError, match="no array"):
         gx.paths({"a": object()})
+
+
+# --- functions of the parameters, as optax calls them -----------------------------------------------------------------
+
+
+jax: Any = None
+traverse_util: Any = None
+"""Which these functions name, and of which nothing is called."""
+
+
+def of_items(params: Any) -> Any:
+    return {key: leaf.ndim > 1 for key, leaf in params.items()}
+
+
+TREE_FUNCTIONS: list[tuple[Callable[..., Any], str]] = [
+    (lambda params: jax.tree.map(lambda p: p.ndim > 1, params), "maps a tree; write the tree of bools that it returns"),
+    (
+        lambda params: jax.tree_util.tree_map_with_path(lambda path, _: True, params),
+        "mask(params), or a function of path and leaf",
+    ),
+    (lambda params: traverse_util.flatten_dict(params), "maps a tree"),
+    (of_items, "has no attribute 'items'\") for 'w'; of a function of the parameters, write the tree of bools"),
+    (lambda params: params["w"], "where is called with one path at a time, and raised TypeError"),
+    (lambda path: path[99], "raised IndexError('string index out of range') for 'w'"),
+    (lambda leaf, path: leaf.ndim > 1, "where is called with (path, leaf), and raised AttributeError"),
+]
+
+
+@pytest.mark.parametrize(("where", "words"), TREE_FUNCTIONS, ids=range(len(TREE_FUNCTIONS)))
+def test_a_function_of_the_parameters(where: Callable[..., Any], words: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        gx.masked(gx.scale(2.0), where)({"w": np.ones((2, 2))})
+    one_sentence(str(caught.value), words)
+
+
+def test_what_a_function_of_path_and_leaf_raises_of_values_is_its_own() -> None:
+    def of_values(path: str, leaf: Any) -> bool:
+        raise TypeError("a traced array has no truth")
+
+    with pytest.raises(TypeError, match=r"^a traced array has no truth$"):
+        gx.freeze(of_values)({"w": np.ones(2)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, array, assert_bits, assert_ulp, call, tensors
+from support import FRAMEWORKS, MODES, array, assert_bits, assert_ulp, call, f32, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -253,9 +254,59 @@ def test_masks_of_one_chain_are_told_apart_by_their_patterns() -> None:
     ]
     assert found(one, gx.masked(clip, lambda path, _: path == "b/w"), gx.masked(clip, "**")) == [
         "masked/a/clip_norm",
+        "masked/lambda/clip_norm",
         "masked",
-        "masked_1",
     ]
+    several = gx.masked(clip, ["a/**", re.compile("^b/w$")])
+    assert found(several, gx.masked(clip, is_b)) == ["masked/a b/w/clip_norm", "masked/is_b/clip_norm"]
+    many = gx.masked(clip, ["a/w", "b/w", "**/w", "*/w"])
+    assert found(many, gx.masked(clip, functools.partial(is_b))) == [
+        "masked/a/w b/w w 1 more/clip_norm",
+        "masked/is_b/clip_norm",
+    ]
+    assert found(one, gx.masked(clip, {"a": True, "b": False})) == ["masked/a/clip_norm", "masked"]
+
+
+def is_b(path: str) -> bool:
+    return path.startswith("b")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_rules_of_a_partition_are_measured_under_their_labels(framework: str) -> None:
+    tree = tensors(framework, {"a": f32(3, 4), "b": f32(2), "c": f32(5), "d": f32(8)})
+    rules = {"a": gx.chain(gx.clip_norm(1.0), gx.scale(2.0)), is_b: gx.clip_value(1.0), ("**c",): gx.scale(-1.0)}
+    tx = gx.partition(rules, default=gx.scale(0.5))
+    measured_too = gx.measure(tx)
+    updates, state = measured_too.update(tree, measured_too.init(tree))
+    assert_bits(updates, tx(tree))
+    norms = {name: float(array(value)) for name, value in gx.metrics(state).items() if "norm_after" in name}
+    assert norms == {
+        "partition/norm_after": pytest.approx((4 + 1 + 25 + 16) ** 0.5),
+        "partition/a/clip_norm/norm_after": 1.0,
+        "partition/a/scale/norm_after": 2.0,
+        "partition/is_b/clip_value/norm_after": 1.0,
+        "partition/c/scale/norm_after": 5.0,
+        "partition/default/scale/norm_after": 4.0,
+    }
+
+
+def test_a_partition_with_a_name_is_measured_as_one() -> None:
+    rules = {"w": gx.clip_norm(1.0), re.compile("^w$"): gx.stop()}
+    assert names(gx.measure(gx.partition(rules), "all")) == ["all"]
+    assert names(gx.measure(gx.partition(rules))) == ["partition", "partition/w/clip_norm", "partition/w/stop"]
+    wheres = gx.partition({"**": gx.clip_norm(1.0), "w": gx.stop()})
+    assert names(gx.measure(wheres)) == ["partition", "partition/0/clip_norm", "partition/w/stop"]
+
+
+def test_variables_are_known_by_their_names() -> None:
+    tf = pytest.importorskip("tensorflow")
+    w, b = tf.Variable([3.0, 4.0], name="kernel"), tf.Variable([1.0], name="bias")
+    clip = gx.clip_norm(1.0)
+    tx = gx.measure(gx.chain(gx.masked(clip, [w, b]), gx.masked(clip, b), gx.masked(clip, ["kernel", b])))
+    processor = gx.tensorflow.GradientProcessor(tx, [w, b])
+    processor([(tf.constant([3.0, 4.0]), w), (tf.constant([2.0]), b)])
+    found = list(dict.fromkeys(name.rpartition("/")[0] for name in gx.metrics(processor)))
+    assert found == ["masked/kernel bias/clip_norm", "masked/bias/clip_norm", "masked/kernel bias/clip_norm_1"]
 
 
 def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() -> None:
