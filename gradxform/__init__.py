@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gradxform.backend.lookup import adapter, extends, preload
@@ -114,6 +115,8 @@ __all__ = [
 
 
 preload()
+if hints.Finder not in sys.meta_path:
+    sys.meta_path.append(hints.Finder)
 
 
 def __getattr__(name: str) -> Any:
@@ -121,7 +124,7 @@ def __getattr__(name: str) -> Any:
 
     Of a name that other libraries have, or of a typo, the error says the name here.
     """
-    if name in ("jax", "keras", "mlx", "numpy", "tensorflow", "torch"):
+    if name in hints.ADAPTERS:
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")

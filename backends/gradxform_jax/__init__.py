@@ -1,6 +1,14 @@
 """gradxform on JAX arrays, and beside optax."""
 
+from typing import Any
+
+from gradxform.core import hints
 from gradxform_jax._optax import as_optax, freeze
 from gradxform_jax.kernels import backend as backend
 
 __all__ = ["as_optax", "freeze"]
+
+
+def __getattr__(name: str) -> Any:
+    """Of a name that is not here, the error says what to write."""
+    raise hints.no_attribute_of(__name__, name, __all__)

@@ -1,5 +1,8 @@
 """gradxform in Keras 3: optimizers and layers with a transform inside, on three Keras backends."""
 
+from typing import Any
+
+from gradxform.core import hints
 from gradxform_keras._layers import GradientReversal, GradientTransform
 from gradxform_keras._paths import paths_in as paths_in
 from gradxform_keras._scaled import add_properties
@@ -8,3 +11,8 @@ from gradxform_keras._wrap import wrap
 add_properties()
 
 __all__ = ["GradientReversal", "GradientTransform", "wrap"]
+
+
+def __getattr__(name: str) -> Any:
+    """Of a name that is not here, the error says what to write."""
+    raise hints.no_attribute_of(__name__, name, __all__)

@@ -1,5 +1,8 @@
 """gradxform on TensorFlow: lists of (gradient, variable)."""
 
+from typing import Any
+
+from gradxform.core import hints
 from gradxform_tensorflow._apply import apply
 from gradxform_tensorflow._override import gradient_function, override_gradients
 from gradxform_tensorflow._processor import GradientProcessor
@@ -8,3 +11,8 @@ from gradxform_tensorflow._tracing import TracingType as TracingType
 from gradxform_tensorflow.kernels import backend as backend
 
 __all__ = ["GradientProcessor", "apply", "gradient_function", "override_gradients"]
+
+
+def __getattr__(name: str) -> Any:
+    """Of a name that is not here, the error says what to write."""
+    raise hints.no_attribute_of(__name__, name, __all__)

@@ -1,5 +1,8 @@
 """gradxform on PyTorch tensors: pure, and in place on the gradients of parameters."""
 
+from typing import Any
+
+from gradxform.core import hints
 from gradxform_torch._attach import Attached, attach
 from gradxform_torch._attach import handles_of as handles_of
 from gradxform_torch._modules import GradientReversal, GradientTransform
@@ -8,3 +11,8 @@ from gradxform_torch._paths import paths_in as paths_in
 from gradxform_torch.sharded import backend as backend
 
 __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attach", "init"]
+
+
+def __getattr__(name: str) -> Any:
+    """Of a name that is not here, the error says what to write."""
+    raise hints.no_attribute_of(__name__, name, __all__)

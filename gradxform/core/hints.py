@@ -1,4 +1,4 @@
-"""What is said of a name that is not here: the name that it has here, or the nearest."""
+"""What is said of a name that is not here: the name that it has here, what to write instead, or the nearest."""
 
 from __future__ import annotations
 
@@ -6,10 +6,36 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from gradxform.core.other_names import KEYWORDS, NAMES
+from gradxform.core.transformation import factories
 
+ADAPTERS = ("jax", "keras", "mlx", "numpy", "tensorflow", "torch")
+"""The frameworks that have a package here, `gradxform_<framework>`."""
 _NEAR = 0.7
+_USES = {
+    "jax": "optax.chain(gx.{}(...), optimizer)",
+    "keras": "gx.keras.wrap(optimizer, gx.{}(...))",
+    "tensorflow": "gx.tensorflow.apply(gx.{}(...), grads_and_vars)",
+    "torch": "gx.torch.apply_(gx.{}(...), model)",
+}
+"""How an adapter uses a transform."""
+_OPTIMIZERS = {
+    "jax": ("optax", "optax.chain(tx, optax.{}(...))"),
+    "keras": ("keras.optimizers", "gx.keras.wrap(keras.optimizers.{}(...), tx)"),
+    "tensorflow": ("keras.optimizers", "gx.keras.wrap(keras.optimizers.{}(...), tx)"),
+    "torch": ("torch.optim", "gx.torch.attach(torch.optim.{}(...), tx)"),
+}
+"""Where each has its optimizers, and how one is used."""
+_ENTRIES = {
+    "jax": "optax.chain(tx, optimizer)",
+    "keras": "gx.keras.wrap(optimizer, tx)",
+    "tensorflow": "gx.tensorflow.GradientProcessor(tx, variables)",
+    "torch": "gx.torch.attach(optimizer, tx)",
+}
+_LIKE_ENTRIES = {"GradientProcessor", "apply", "apply_", "apply_gradients", "as_optax", "attach", "init", "wrap"}
+"""What leads into an adapter, under the names of all of them."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -37,6 +63,50 @@ def no_attribute(name: str, known: Iterable[str]) -> AttributeError | ImportErro
     return AttributeError(f"module 'gradxform' has no attribute {name!r}{hint}", name=name)  # else Python adds a guess
 
 
+def no_attribute_of(package: str, name: str, known: Iterable[str]) -> AttributeError | ImportError:
+    """The error of a name that an adapter `gradxform_<framework>` does not have; for its `__getattr__` alone."""
+    adapter = package.removeprefix("gradxform_")
+    hint = "" if name.startswith("_") else _instead(adapter, name, tuple(known))
+    if hint and sys._getframe(2).f_code.co_name == "_handle_fromlist" and not _is_submodule(name, package):
+        return ImportError(f"cannot import name {name!r} from {package!r}{hint}", name=package)
+    return AttributeError(f"module {package!r} has no attribute {name!r}{hint}", name=name)
+
+
+def _instead(adapter: str, name: str, known: tuple[str, ...]) -> str:
+    """What to write instead of a name that an adapter does not have."""
+    own = NAMES.get(name, name)
+    if own in factories and adapter in _USES:
+        return f"; write {_USES[adapter].format(own)}"
+    if own in getattr(sys.modules.get("gradxform"), "__all__", ()):
+        return f"; its name is gx.{own}"
+    where, use = _OPTIMIZERS.get(adapter, ("", ""))
+    if hasattr(sys.modules.get(where), name):
+        return f"; write {use.format(name)}"
+    near = nearest(name, known)
+    if near is not None:
+        return f"; did you mean gx.{adapter}.{near}?"
+    return f"; write {_ENTRIES[adapter]}" if name in _LIKE_ENTRIES and adapter in _ENTRIES else ""
+
+
+class Finder:
+    """Says of ``import gradxform.torch`` how the adapter is imported; asked last, and finds nothing."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """None, but for the adapters.
+
+        Raises:
+            ModuleNotFoundError: says what to write.
+        """
+        package, _, adapter = name.partition(".")
+        if package == "gradxform" and adapter in ADAPTERS:
+            raise ModuleNotFoundError(
+                f"No module named {name!r}; write import gradxform as gx, then gx.{adapter}, or from "
+                f"gradxform_{adapter} import ...",
+                name=name,
+            )
+
+
 def transform_named(name: str, known: Iterable[str]) -> str:
     """A hint of the transform that may have been meant; empty if none is near."""
     names = tuple(known)
@@ -52,5 +122,5 @@ def argument_named(name: str, known: Iterable[str]) -> str | None:
     return next((own for own in KEYWORDS.get(name, ()) if own in names), None) or nearest(name, names)
 
 
-def _is_submodule(name: str) -> bool:
-    return importlib.util.find_spec(f"gradxform.{name}") is not None
+def _is_submodule(name: str, package: str = "gradxform") -> bool:
+    return importlib.util.find_spec(f"{package}.{name}") is not None

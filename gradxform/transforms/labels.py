@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -38,10 +37,8 @@ def _of_where(where: Any) -> str:
     """What a `where` chooses: the keys of a pattern, a function's name, a variable's; empty where nothing tells."""
     if isinstance(where, (list, tuple)):  # variables among them
         return _of_several(map(own_name, where) if isinstance(where, Variables) else map(_of_where, where))
-    if isinstance(where, functools.partial):
-        where = where.func
     if isinstance(where, FUNCTIONS):
-        where = where.__name__
+        where = getattr(getattr(where, "func", where), "__name__", "")  # of a functools.partial, its function's
     pattern = where.pattern if isinstance(where, re.Pattern) else where
     return "/".join(re.findall(r"[\w. -]+", pattern)) if isinstance(pattern, str) else ""
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import traceback
 from typing import Any
 
 import numpy as np
 import pytest
-from support import one_sentence
+from support import one_sentence, python
 
 import gradxform as gx
 from gradxform.core.other_names import KEYWORDS, NAMES
@@ -226,10 +224,50 @@ def test_python_adds_no_guess_of_its_own() -> None:
         ("from gradxform import clip_nrom", "did you mean gx.clip_norm?"),
         ("from gradxform import frobnicate", "ImportError: cannot import name 'frobnicate' from 'gradxform'"),
         ("from gradxform import cli, proof, testing", ""),
+        (
+            "from gradxform.torch import attach",
+            "write import gradxform as gx, then gx.torch, or from gradxform_torch i",
+        ),
+        ("import gradxform.keras", "No module named 'gradxform.keras'; write import gradxform as gx, then gx.keras"),
+        ("import gradxform.frobnicate", "ModuleNotFoundError: No module named 'gradxform.frobnicate'"),
+        ("from gradxform import numpy; from gradxform_numpy import kernels, bench", ""),
+        ("from gradxform_numpy import clip", "cannot import name 'clip' from 'gradxform_numpy'; its name is gx.clip_v"),
         ("from gradxform import *", ""),
     ],
 )
 def test_an_import(line: str, last: str) -> None:
-    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
+    done = python("-c", line, check=False)
     assert done.returncode == (1 if last else 0), done.stderr
     assert last in (done.stderr.strip().splitlines() or [""])[-1]
+
+
+ADAPTERS = [
+    ("torch", "clip_grad_norm_", "write gx.torch.apply_(gx.clip_global_norm(...), model)"),
+    ("torch", "clip_grad_value_", "write gx.torch.apply_(gx.clip_value(...), model)"),
+    ("torch", "clip_norm", "write gx.torch.apply_(gx.clip_norm(...), model)"),
+    ("torch", "get_total_norm", "its name is gx.global_norm"),
+    ("torch", "AdamW", "write gx.torch.attach(torch.optim.AdamW(...), tx)"),
+    ("torch", "wrap", "write gx.torch.attach(optimizer, tx)"),
+    ("torch", "apply", "did you mean gx.torch.apply_?"),
+    ("jax", "clip_by_global_norm", "write optax.chain(gx.clip_global_norm(...), optimizer)"),
+    ("jax", "attach", "write optax.chain(tx, optimizer)"),
+    ("jax", "as_optx", "did you mean gx.jax.as_optax?"),
+    ("keras", "clipnorm", "write gx.keras.wrap(optimizer, gx.clip_norm(...))"),
+    ("keras", "Adam", "write gx.keras.wrap(keras.optimizers.Adam(...), tx)"),
+    ("keras", "apply", "write gx.keras.wrap(optimizer, tx)"),
+    ("tensorflow", "clip_by_global_norm", "write gx.tensorflow.apply(gx.clip_global_norm(...), grads_and_vars)"),
+    ("tensorflow", "wrap", "write gx.tensorflow.GradientProcessor(tx, variables)"),
+    ("tensorflow", "apply_", "did you mean gx.tensorflow.apply?"),
+    ("numpy", "clip", "its name is gx.clip_value"),
+]
+
+
+@pytest.mark.parametrize(("adapter", "name", "words"), ADAPTERS, ids=[f"{a}.{name}" for a, name, _ in ADAPTERS])
+def test_a_name_of_another_library_in_an_adapter(adapter: str, name: str, words: str) -> None:
+    pytest.importorskip(adapter)
+    with pytest.raises(AttributeError) as caught:
+        getattr(getattr(gx, adapter), name)
+    assert str(caught.value) == f"module 'gradxform_{adapter}' has no attribute {name!r}; {words}"
+    for strange in ("_clip_norm", "frobnicate"):
+        with pytest.raises(AttributeError, match=f"^module 'gradxform_{adapter}' has no attribute '{strange}'$"):
+            getattr(getattr(gx, adapter), strange)
