@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform.backend.misplaced import short
+from gradxform.backend.misplaced import instead, short
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
@@ -33,7 +33,10 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
         ValueError: A variable is given twice, or a gradient's shape differs from its variable's; the message names it.
     """
     if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
-        raise TypeError(f"{what}: grads_and_vars must be (gradient, variable) pairs, got {grads_and_vars!r:.100}")
+        raise TypeError(
+            f"{what}: grads_and_vars must be (gradient, variable) pairs, got {short(grads_and_vars)}; write "
+            "list(zip(tape.gradient(loss, variables), variables))"
+        )
     pairs = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)]
     found = Pairs([g for g, _ in pairs], [v for _, v in pairs], [path_of(v) for _, v in pairs])
     _check(what, found)
@@ -73,6 +76,24 @@ def transformed(
 def identity_of(variable: Any) -> int:
     """One id for a variable, shared by Keras's and TensorFlow's object for it."""
     return id(variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable))
+
+
+def variables_of(what: str, given: Any) -> list[Any]:
+    """The variables of a list, a dict or a model, or one alone.
+
+    Raises:
+        TypeError: what holds no variables, or other items too.
+    """
+    given = getattr(given, "trainable_variables", given)
+    given = [given] if _is_variable(given) else given
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{what}: variables must be a list of them, got {short(given)}{instead(given)}")
+    found = list(given.values() if isinstance(given, Mapping) else given)
+    for i, variable in enumerate(found):
+        if not _is_variable(variable):
+            hint = "; write [variable for _, variable in pairs]" if isinstance(variable, tuple) else ""
+            raise TypeError(f"{what}: item {i} of variables is no variable: {short(variable)}{hint}")
+    return found
 
 
 def _is_variable(item: Any) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from gradxform import GradientTransformation
+from gradxform.backend.misplaced import short
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
@@ -156,10 +157,15 @@ class GradientProcessor(tf.Module):
             TypeError: `optimizer` has no ``apply_gradients``.
             ValueError: As in a call; or steps may be skipped in a graph under a strategy with several replicas.
         """
+        if callable(getattr(grads_and_vars, "apply_gradients", None)):
+            raise TypeError(
+                "tensorflow.GradientProcessor: the arguments are the other way round; write "
+                "processor.apply_gradients(optimizer, grads_and_vars)"
+            )
         if not callable(getattr(optimizer, "apply_gradients", None)):
             raise TypeError(
                 "tensorflow.GradientProcessor: optimizer must have apply_gradients, got "
-                f"{optimizer!r:.80} of type {type(optimizer).__name__}"
+                f"{short(optimizer)} of type {type(optimizer).__name__}"
             )
         found, new = self._transformed(grads_and_vars, params)
         return applied.when(is_due(self.tx, new), optimizer, found, self._slots.variables)
@@ -216,17 +222,7 @@ class _Slots:
     """Variables of a processor, sorted by path, hidden from the module's attribute tracking."""
 
     def __init__(self, variables: Any) -> None:
-        variables = getattr(variables, "trainable_variables", variables)  # a model
-        if not isinstance(variables, Iterable):
-            raise TypeError(
-                f"tensorflow.GradientProcessor: variables must be a list of variables, got {variables!r:.100}"
-            )
-        given = list(variables.values() if isinstance(variables, Mapping) else variables)
-        for i, variable in enumerate(given):
-            if not hasattr(variable, "assign"):
-                raise TypeError(
-                    f"tensorflow.GradientProcessor: item {i} of variables is not a variable: {variable!r:.100}"
-                )
+        given = pairs.variables_of("tensorflow.GradientProcessor", variables)
         keys = keys_of([path_of(variable) for variable in given])
         self.order = sorted(range(len(given)), key=keys.__getitem__)
         self.keys = self.sorted(keys)

@@ -45,8 +45,8 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
     Raises:
         TypeError: `optimizer` is not an optimizer, or `tx` is not a transform.
-        ValueError: A pattern matches no path, or a ``state_dict`` that was or will be loaded has another transform's
-            state.
+        ValueError: A pattern matches no path yet (attach after ``add_param_group``), or a ``state_dict`` that was or
+            will be loaded has another transform's state.
 
     Example:
         >>> import torch
@@ -65,7 +65,12 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
-    return Attached(bare(optimizer), tx)
+    try:
+        return Attached(bare(optimizer), tx)
+    except ValueError as error:
+        if "matches no path" in str(error):
+            error.add_note("To choose parameters of a group that is added later, attach after add_param_group.")
+        raise
 
 
 class Attached:

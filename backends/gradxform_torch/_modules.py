@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation, on_backward, reverse_gradient
+from gradxform.core import arguments
 
 
 class GradientTransform(torch.nn.Module):
@@ -51,6 +52,9 @@ class GradientReversal(torch.nn.Module):
         scale: Factor of the reversed gradient. It is a buffer: ``module.scale.fill_(0.5)`` changes it between steps
             without recompiling.
 
+    Raises:
+        TypeError: a scale that is no number.
+
     Example:
         >>> import torch
         >>> import gradxform as gx
@@ -68,7 +72,8 @@ class GradientReversal(torch.nn.Module):
     def __init__(self, scale: float = 1.0) -> None:
         """Store the factor."""
         super().__init__()
-        self.register_buffer("scale", torch.tensor(float(scale)))
+        factor: Any = arguments.number("GradientReversal", "scale", scale)
+        self.register_buffer("scale", torch.tensor(float(factor)))
 
     def forward(self, x: Any) -> Any:
         """Return a tensor, or a structure of tensors, unchanged."""

@@ -57,9 +57,10 @@ def bare(optimizer: Any) -> torch.optim.Optimizer:
     """
     found = unwrapped(optimizer)
     if not isinstance(found, torch.optim.Optimizer):
+        hint = "; hand in its optimizer" if hasattr(optimizer, "optimizer") else instead(optimizer)
         raise TypeError(
-            f"torch.attach: an optimizer of torch.optim is wanted, got {short(optimizer)} of type "
-            f"{type(optimizer).__name__}{instead(optimizer)}"
+            f"torch.attach: expected a torch.optim optimizer, got {short(optimizer)} of type "
+            f"{type(optimizer).__name__}{hint}"
         )
     return found
 

@@ -226,6 +226,8 @@ def _advice(leaf: Any) -> str:
     """What to do about a leaf that is no array."""
     if type(leaf).__name__ == "KerasTensor":
         return "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
+    if callable(getattr(leaf, "init", None)) and callable(getattr(leaf, "update", None)):
+        return "it is a transformation, whose state is what tx.init(params) returns"
     if callable(leaf):
         return "leave it out: hand in the arrays of a model, such as equinox.filter(model, equinox.is_inexact_array)"
     return "hand in a pytree of arrays, with None where there is no gradient"

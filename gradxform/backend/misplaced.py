@@ -44,6 +44,13 @@ _KINDS = {
     "nnx.Optimizer": Misplaced("optimizer", "a Flax optimizer", "give it optax.chain(tx, optax.adam(...))"),
     "flax.TrainState": Misplaced("optimizer", "a Flax TrainState", "give it tx=optax.chain(tx, optax.adam(...))"),
     "haiku.Module": Misplaced("model", "a Haiku module", _JAX),
+    "gradxform_keras.Transforming": Misplaced(
+        "optimizer", "a wrapped optimizer", "of its state, write optimizer.gradient_transformation_state"
+    ),
+    "gradxform_torch.Attached": Misplaced(
+        "handle", "the handle of gx.torch.attach", "of its state, write handle.state"
+    ),
+    "gradxform_tensorflow.GradientProcessor": Misplaced("handle", "a processor", "of its state, write processor.state"),
     "mlx.Optimizer": Misplaced("optimizer", "an MLX optimizer", "write optimizer.update(model, tx(gradients))"),
 }
 """By the root of a class's module and its name."""
@@ -75,7 +82,7 @@ def as_leaf(path: str, leaf: Any) -> str | None:
     if found is None:
         return None
     where = f"the leaf at {path!r}" if path else "this"
-    return f"gradients are wanted, and {where} is {found.what} ({kind_of(leaf)}); {found.instead}"
+    return f"expected gradients, but {where} is {found.what} ({kind_of(leaf)}); {found.instead}"
 
 
 def instead(value: Any) -> str:

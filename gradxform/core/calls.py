@@ -22,6 +22,8 @@ def refusal(make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, 
         return gradients_first(make, args, kwargs)
     unknown = next((key for key in kwargs if key not in parameters), None)
     if unknown is not None:
+        if unknown in ("mask", "where"):
+            return f"{name} has no argument {unknown!r}; write gx.masked(gx.{name}(...), where)"
         near = argument_named(unknown, parameters)
         all_of_them = f"its arguments are {', '.join(parameters)}" if parameters else "it has none"
         return f"{name} has no argument {unknown!r}; " + (f"did you mean {near}?" if near else all_of_them)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core.flat import Flat
+from gradxform.core.flat import Flat, flat_view
 
 _SHOWN = 5
 
@@ -199,6 +199,21 @@ def check_gradients(view: Flat, tree: Any) -> None:
         "Pass the gradients only: tx([gradient for gradient, _ in pairs]); or (gradient, variable) pairs to "
         "gx.tensorflow.apply(tx, pairs), and parameters to gx.torch.apply_(tx, parameters)"
     )
+
+
+def gradients_view(what: str, tree: Any) -> Flat | None:
+    """The view of a tree that a function of gradients is given; None if there is no leaf.
+
+    Raises:
+        TypeError: a list of (gradient, variable) pairs, of which both would count.
+    """
+    view = flat_view(tree)
+    if view is not None and _is_pairs(tree, view.backend.variables):
+        raise TypeError(
+            f"{what}: expected gradients, got (gradient, variable) pairs; write [gradient for gradient, "
+            "_ in pairs]"
+        )
+    return view
 
 
 def _is_pairs(tree: Any, kinds: tuple[type, ...]) -> bool:

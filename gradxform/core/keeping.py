@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gradxform.backend.misplaced import short
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context, GradientTransformation, Rule, Start
 
@@ -27,5 +28,5 @@ def not_its_own(name: str, wanted: str, state: Any) -> str:
     """The error message for the state of another transformation."""
     return (
         f"{name}: the state must be {wanted}, from tx.init(params) of this transformation, got "
-        f"{state!r:.80} of type {type(state).__name__}"
+        f"{short(state)} of type {type(state).__name__}"
     )

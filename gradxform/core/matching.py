@@ -57,6 +57,8 @@ def check(transform: str, where: Where) -> Where:
         if any(isinstance(item, (str, re.Pattern, *FUNCTIONS)) or is_variable(item) for item in items):
             variables = tuple(item for item in items if is_variable(item))
             return _AnyOf(tuple(_listed(transform, item) for item in items if not is_variable(item)), variables)
+        for item in items:
+            _refuse_module(transform, item)
         return where
     return _AnyOf((), (where,)) if is_variable(where) else _single(transform, where)
 
@@ -83,14 +85,18 @@ def _single(transform: str, where: Any) -> Any:
         raise TypeError(f"{transform}: where must be {_FORMS}, got {where!r}")
     if isinstance(where, Iterator):
         raise TypeError(f"{transform}: where is {where!r:.100}, which can be read once; write list(...) of it")
+    _refuse_module(transform, where)
+    if callable(where):
+        return _Function(where, _takes_leaf(transform, where))
+    return where
+
+
+def _refuse_module(transform: str, where: Any) -> None:
     for name, variables in _MODULES.items():
         if hasattr(where, name):
             raise TypeError(
                 f"{transform}: where is a {type(where).__name__}; write its variables, {variables}, or a pattern"
             )
-    if callable(where):
-        return _Function(where, _takes_leaf(transform, where))
-    return where
 
 
 def _is_transformation(where: Any) -> bool:
@@ -185,7 +191,7 @@ def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> tuple[
     if not any(found) and _alike(view):
         raise ValueError(
             f"{transform}: the gradients belong to none of the variables {Variables(variables)!r} of where; the paths "
-            f"are {_some(view)}"
+            f"are {_some(view)}; a variable is chosen by identity: copy the transformation together with the model"
         )
     return tuple(found[slot] for slot in view.source.kept)
 

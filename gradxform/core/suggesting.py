@@ -50,7 +50,7 @@ def _is_found_in(pattern: str, paths: Sequence[str]) -> bool:
 
 def _candidates(pattern: str, paths: Sequence[str]) -> Iterator[str]:
     """Patterns near another one, the nearest first."""
-    bare = pattern.strip("/")
+    bare = pattern.strip("/").removesuffix(":0")  # of a variable's name in TensorFlow
     yield from _wider(bare)
     corrected = _corrected(bare, paths)
     if corrected != bare:

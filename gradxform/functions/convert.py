@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -150,28 +151,33 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
 
 def _opened(what: str, state: Any) -> dict[str, Any]:
     """Leaves of a state by path."""
+    if isinstance(state, (str, os.PathLike)):
+        raise TypeError(f"{what}: expected a state, got the name of a file; write np.load({os.fspath(state)!r})")
     if isinstance(state, Mapping) and not isinstance(state, dict):
         state = dict(state)  # an open .npz file
     try:
         backend, (leaves, _) = lookup.opened(state)
     except TypeError as error:
         raise TypeError(f"{what}: {error}") from error
+    if lookup.is_number(state):
+        raise TypeError(f"{what}: expected a state, a tuple or dict of arrays, got {state!r}")
     return {} if backend is None else _by_path(what, backend.paths(state), leaves)
 
 
 def _check_paths(what: str, given: Sequence[str], wanted: Sequence[str], old: Mapping[str, str]) -> None:
     missing, strange = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
-    if missing or strange:
-        parts = [
-            f"{what} {_some(paths, old)}"
-            for what, paths in (("the state lacks", missing), ("like has no", strange))
-            if paths
-        ]
-        raise ValueError(
-            f"{what}: {'; '.join(parts)}. like must be the state of the same transform and parameters: "
-            "tx.init(params). If paths differ, pass a function: "
-            + ("rename" if what == "from_numpy" else "gx.from_numpy(state, like, rename)")
-        )
+    if not (missing or strange):
+        return
+    lacks = [f"the state lacks {_some(missing, old)}"] if missing else []
+    if what == "from_numpy":
+        strangers = f"like has no {_some(strange, old)}"
+        advice = "like must be the state of the same transform and parameters: tx.init(params). "
+        advice += "If paths differ, pass a function: rename"
+    else:
+        strangers = f"there is no place for {_some(strange, old)}"
+        advice = "The state must belong to the same transform and parameters. "
+        advice += "If paths differ, convert them with gx.from_numpy(state, like, rename)"
+    raise ValueError(f"{what}: {'; '.join([*lacks, strangers] if strange else lacks)}. {advice}")
 
 
 def _some(paths: Sequence[str], old: Mapping[str, str] = MappingProxyType({})) -> str:
@@ -191,7 +197,7 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
     dtype = np.asarray(like).dtype if number else _dtype((lookup.owner(like) or backend).dtype(like))
     if array.shape != shape:
         raise ValueError(
-            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, but like has {shape}"
+            f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, but {_wanted(what, shape)}"
             f"{axes_that_fit(array.shape, shape)}"
         )
     if array.dtype.kind == "V" and array.dtype.itemsize == 2 and dtype.name == "bfloat16":
@@ -200,11 +206,16 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
         cast = array.astype(dtype, order="C") if _kind(array.dtype) == _kind(dtype) else None
     if cast is None or not _is_same(array, cast):
         raise ValueError(
-            f"{what}: the leaf at {path!r} is {array.dtype}, but like has {dtype}, which cannot hold its values"
+            f"{what}: the leaf at {path!r} is {array.dtype}, but {_wanted(what, dtype)}, which cannot hold its values"
         )
     if number:
         return type(like)(cast.item())
     return (lookup.owner(like) or backend).placed(cast, like)  # a NumPy number belongs to no parameters
+
+
+def _wanted(what: str, value: Any) -> str:
+    """What stands in the place of a leaf: in `like`, or in the state of an adapter."""
+    return f"like has {value}" if what == "from_numpy" else f"the state needs {value}"
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

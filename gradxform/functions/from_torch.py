@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradxform.backend import lookup
+from gradxform.backend.misplaced import kind_of, misplaced, short
 from gradxform.functions.renaming import Rename
 
 Shape = tuple[int, ...]
@@ -30,6 +31,13 @@ _THIRDS = {"query": 0, "key": 1, "value": 2}
 _OUT = ("out", "attention_output")
 _COLLECTIONS = {"params", "batch_stats"}
 """Of linen's variables."""
+_MODELS = {
+    "a Flax NNX module": "write nnx.state(model, nnx.Param)",
+    "a Flax module": "write model.init(key, inputs)",
+    "a Keras model or layer": "write {v.path: v for v in model.weights}",
+    "a PyTorch model": "write those of the new one, in Flax or Keras",
+}
+"""What to write instead of a model."""
 
 
 def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> Rename:
@@ -52,6 +60,9 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
     Returns:
         A function of path and array that returns a dict from new paths to arrays.
 
+    Raises:
+        TypeError: a model in the place of its parameters, `modules` that are no mapping.
+
     Example:
         >>> import numpy as np
         >>> import gradxform as gx
@@ -64,6 +75,13 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
     References:
         The layouts of `torch.nn.Linear`, ``flax.nnx.Linear``, ``keras.layers.Dense`` and similar layers.
     """
+    if isinstance(params, str):  # as from_numpy calls a rename
+        raise TypeError("rename_from_torch makes a rename: write rename=gx.rename_from_torch(params of the new model)")
+    if modules is not None and not isinstance(modules, Mapping):
+        raise TypeError(
+            "rename_from_torch: modules must be a dict from names in PyTorch to new paths, such as {'0': 'fc'}, got "
+            + short(modules)
+        )
     places = _places(params)
     shapes = {path: shape for path, (_, shape) in places.items()}
     table: dict[str, dict[str, Move]] = {}
@@ -84,7 +102,16 @@ def rename_from_torch(params: Any, modules: Mapping[str, str] | None = None) -> 
 
 def _places(params: Any) -> dict[str, tuple[str, Shape]]:
     """Path and shape of each parameter, by path without a linen collection."""
-    backend, (leaves, _) = lookup.opened(params)
+    try:
+        backend, (leaves, _) = lookup.opened(params)
+    except TypeError:
+        found = misplaced(params)
+        if found is None or found.kind != "model":
+            raise
+        raise TypeError(
+            f"rename_from_torch: expected the parameters of the new model by path, got {found.what} "
+            f"({kind_of(params)}); {_MODELS.get(found.what, 'pass its parameters')}"
+        ) from None
     if backend is None:
         return {}
     pairs = zip(backend.paths(params), leaves, strict=True)

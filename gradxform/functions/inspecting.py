@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core import arguments, extended
+from gradxform.core import arguments, extended, fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT
@@ -50,7 +50,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
         ``optax.global_norm``, `tf.linalg.global_norm`.
     """
     order = arguments.order("global_norm", ord)
-    view = flat_view(tree)
+    view = fitting.gradients_view("global_norm", tree)
     if view is None:
         return np.zeros((), np.float32)
     norm = view.global_norm(order)
@@ -88,7 +88,7 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
         `torch.linalg.vector_norm` for each of ``model.named_parameters()``.
     """
     order = arguments.order("norms", ord)
-    view = flat_view(tree)
+    view = fitting.gradients_view("norms", tree)
     if view is None:
         return {}
     found, paths = _stored(view, view.norms(order)), view.source.paths
@@ -159,7 +159,7 @@ def nonfinite_paths(tree: Any) -> list[str]:
     References:
         `torch.autograd.detect_anomaly`.
     """
-    view = flat_view(tree)
+    view = fitting.gradients_view("nonfinite_paths", tree)
     if view is None:
         return []
     view = view.focus([dtype in INEXACT for dtype in view.source.dtypes])

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core import arguments, elements, extended
+from gradxform.core import arguments, elements, extended, fitting
 from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
-from gradxform.core.flat import Flat, Norm, clip_coefficient, flat_view
+from gradxform.core.flat import Flat, Norm, clip_coefficient
 from gradxform.core.source import SINGLE
 from gradxform.numerics import Array, formulas
 
@@ -101,7 +101,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
 
 def _batched(name: str, grads: Any) -> Flat:
     """View of gradients with a batch axis."""
-    view = flat_view(grads)
+    view = fitting.gradients_view(name, grads)
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check_inexact()

@@ -11,7 +11,6 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements, fitting
 from gradxform.core.autograph import unconverted
-from gradxform.core.flat import flat_view
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry
 
@@ -39,7 +38,7 @@ def _several(name: str, trees: Any) -> _Several:
             f"{name}: expected a list of trees, one per task, got one tree (a {type(trees).__name__}); write "
             f"{name}([first, second, ...])"
         )
-    views = [flat_view(tree) for tree in trees]
+    views = [fitting.gradients_view(name, tree) for tree in trees]
     found = [(rank, view) for rank, view in enumerate(views) if view is not None]
     if not found:
         raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradxform.backend.misplaced import short
 from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
-from gradxform.core.foreign import as_transformation
+from gradxform.core.foreign import as_transformation, is_transformation
 from gradxform.core.keeping import not_its_own
 from gradxform.core.matching import Where
 from gradxform.core.transformation import Context, GradientTransformation, Start, stateless
@@ -162,9 +164,13 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
             f"partition: rules must map patterns to transforms, such as {{'**/bias': tx}}, got {rules!r:.72}"
         )
     wheres = [matching.check("partition", where) for where in rules]
-    parts = tuple(
-        as_transformation("partition", tx) for tx in (*rules.values(), identity() if default is None else default)
-    )
+    last = identity() if default is None else default
+    if not is_transformation(last) and (isinstance(last, Mapping) or inspect.isfunction(last)):  # labels, as in optax
+        raise TypeError(
+            f"partition: default must be a transformation or an object with init and update, got {short(last)} of type "
+            f"{type(last).__name__}; the keys of rules choose, and need no labels: {{'encoder/**': tx}}"
+        )
+    parts = tuple(as_transformation("partition", tx) for tx in (*rules.values(), last))
 
     def masks(view: Flat) -> list[tuple[bool, ...]]:
         free, found = (True,) * len(view.leaves), []

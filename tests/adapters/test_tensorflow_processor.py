@@ -279,7 +279,7 @@ def test_a_state_is_not_set_within_a_graph() -> None:
 
     with pytest.raises(RuntimeError, match=r"GradientProcessor: set the state eagerly"):
         step()
-    with pytest.raises(ValueError, match=r"'trace/w' has shape \(3,\), but like has \(2,\)"):
+    with pytest.raises(ValueError, match=r"'trace/w' has shape \(3,\), but the state needs \(2,\)"):
         processor.state = {"trace": {"w": np.zeros(3, np.float32)}}
 
 

@@ -26,13 +26,48 @@ class Net(tf.Module):  # type: ignore[misc]
 
 def test_a_processor_of_a_module() -> None:
     net = Net()
-    for given in (net, {"w": net.w}, net.trainable_variables):
+    for given in (net, {"w": net.w}, net.trainable_variables, net.w):
         processor = gx.tensorflow.GradientProcessor(gx.trace(0.5), given)
         assert set(processor.state.trace) == {"w"}
         assert processor([(tf.constant([2.0, 4.0]), net.w)])[0][0].numpy().tolist() == [2.0, 4.0]
 
 
+def pairs() -> Any:
+    net = Net()
+    return [(tf.constant([3.0, 4.0]), net.w), (tf.constant(1.0), net.steps)]
+
+
+def processor() -> Any:
+    return gx.tensorflow.GradientProcessor(TX, Net())
+
+
+class Optimizer:
+    """What has the method by which one is known."""
+
+    def apply_gradients(self, _: Any) -> None:
+        pass
+
+
 WRONG: list[tuple[Any, ...]] = [
+    (
+        lambda: gx.global_norm(pairs()),
+        TypeError,
+        "global_norm: expected gradients, got (gradient, variable)",
+    ),
+    (lambda: gx.norms(pairs()), TypeError, "write [gradient for gradient, _ in pairs]"),
+    (lambda: gx.nonfinite_paths(pairs()), TypeError, "these are (gradient, variable) pairs"),
+    (lambda: gx.mean([pairs(), pairs()]), TypeError, "mean: expected gradients"),
+    (lambda: gx.per_example_clip_norm(pairs(), 1.0), TypeError, "per_example_clip_norm: expected gradients"),
+    (lambda: gx.to_numpy(processor()), TypeError, "this is a processor", "write processor.state"),
+    (lambda: gx.tensorflow.apply(TX, Net()), TypeError, "write list(zip(tape.gradient(loss, variables), variables))"),
+    (lambda: gx.tensorflow.GradientProcessor(TX, 3), TypeError, "variables must be a list of them, got 3"),
+    (lambda: gx.tensorflow.GradientProcessor(TX, pairs()), TypeError, "write [variable for _, variable in pairs]"),
+    (
+        lambda: processor().apply_gradients(pairs(), Optimizer()),
+        TypeError,
+        "apply_gradients(optimizer, grads_and_vars)",
+    ),
+    (lambda: gx.tensorflow.apply(gx.freeze("w:0"), pairs()), ValueError, "'w:0' matches no path", "did you mean 'w'?"),
     (lambda: gx.tensorflow.GradientProcessor(TX, tf.Module()), ValueError, "model.build(shape), or a first call"),
 ]
 

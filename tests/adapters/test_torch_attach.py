@@ -257,7 +257,7 @@ def test_paths_of_what_has_parameters() -> None:
 
 @pytest.mark.parametrize("given", [None, 3, "adam", torch.nn.Linear(1, 1), torch.optim.SGD], ids=repr)
 def test_what_is_no_optimizer(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"torch\.attach: an optimizer of torch\.optim is wanted"):
+    with pytest.raises(TypeError, match=r"torch\.attach: expected a torch\.optim optimizer"):
         gx.torch.attach(given, gx.clip_norm(1.0))
 
 
@@ -570,7 +570,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     restored.load_state_dict(optimizer.state_dict())
     message = (
         r"torch\.attach: the optimizer has loaded a state_dict .* not of trace\(0.5\): the state lacks .* "
-        r"pass a function: gx\.from_numpy\(state, like, rename\)\. Attach .*param_groups\[0\]\.pop"
+        r"convert them with gx\.from_numpy\(state, like, rename\)\. Attach .*param_groups\[0\]\.pop"
     )
     with pytest.raises(ValueError, match=message):
         gx.torch.attach(restored, gx.trace(0.5))
@@ -603,7 +603,7 @@ def test_the_state_dict_of_another_transformation_is_refused() -> None:
         kept = optimizer.state_dict()
     handle = gx.torch.attach(optimizer, gx.ema(0.5))
     before = bits(handle.state)
-    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks .*'ema/0'.*like has no 'trace/0'"):
+    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks .*'ema/0'.*there is no place for 'trace/0'"):
         optimizer.load_state_dict(kept)
     assert bits(handle.state) == before
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +38,13 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: gx.torch.apply_(TX, optimizer().param_groups), "write gx.torch.attach(optimizer, tx)"),
     (lambda: gx.torch.apply_(TX, optimizer()), "write gx.torch.attach(optimizer, tx)"),
     (lambda: gx.torch.attach(TX, optimizer()), "write gx.torch.attach(optimizer, tx)"),
-    (lambda: gx.torch.attach(model(), TX), "an optimizer of torch.optim is wanted, got Linear"),
+    (lambda: gx.torch.attach(model(), TX), "expected a torch.optim optimizer, got Linear"),
+    (lambda: gx.torch.attach(torch.optim.lr_scheduler.StepLR(optimizer(), 1), TX), "StepLR; hand in its optimizer"),
+    (lambda: gx.torch.GradientReversal(TX), "GradientReversal: scale must be a real number"),
+    (lambda: gx.to_numpy(gx.torch.attach(optimizer(), TX)), "the handle of gx.torch.attach", "write handle.state"),
+    (lambda: gx.from_numpy({}, like=gx.torch.attach(optimizer(), TX)), "write handle.state"),
+    (lambda: gx.global_norm([(p.grad, p) for p in model().parameters()]), "write [gradient for gradient, _ in pairs]"),
+    (lambda: gx.freeze([model()]), "where is a Linear; write its variables, list(module.parameters()), or a pattern"),
     (lambda: gx.freeze(["bias", ("weight", model().weight)]), "a list as where holds patterns, functions and var"),
     (lambda: gx.freeze(model().named_parameters()), "can be read once; write list(...) of it"),
 ]
@@ -82,3 +90,54 @@ def test_parameters_chosen_with_their_names(pairs: Callable[[Any], Any]) -> None
     assert made.bias.grad is None and made.weight.grad is not None
     gx.torch.apply_(gx.partition({tuple(made.named_parameters()): gx.stop()}), made)
     assert made.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))], ids=["copy", "pickle"]
+)
+def test_a_choice_of_parameters_is_copied_with_its_model(copied: Callable[[Any], Any]) -> None:
+    made = model()
+    tx = gx.freeze(made.bias)
+    other, same = copied((made, tx))
+    other.weight.grad, other.bias.grad = torch.ones(1, 2), torch.ones(1)
+    gx.torch.apply_(same, other)
+    assert other.bias.grad is None and other.weight.grad is not None
+    with pytest.raises(ValueError) as caught:
+        gx.torch.apply_(copied(tx), made)
+    one_sentence(str(caught.value), "chosen by identity: copy the transformation together with the model")
+
+
+def test_a_pattern_for_a_group_that_is_added_later() -> None:
+    made = model()
+    late = torch.optim.SGD([("weight", made.weight)], lr=0.1)
+    with pytest.raises(ValueError, match="the pattern 'bias' matches no path; the paths are 'weight'") as caught:
+        gx.torch.attach(late, gx.freeze("bias"))
+    assert caught.value.__notes__ == [
+        "To choose parameters of a group that is added later, attach after add_param_group."
+    ]
+    late.add_param_group({"params": [("bias", made.bias)]})
+    before = made.bias.clone()
+    gx.torch.attach(late, gx.freeze("bias"))
+    made.weight.grad, made.bias.grad = torch.ones(1, 2), torch.ones(1)
+    late.step()
+    assert torch.equal(made.bias, before)
+
+
+def test_what_is_no_state_of_a_handle() -> None:
+    """None of these speaks of an argument that nobody has written."""
+    handle = gx.torch.attach(optimizer(), gx.trace(0.9))
+    for state, words in [
+        (5, "expected a state, a tuple or dict of arrays, got 5"),
+        (
+            {"trace/w": torch.zeros(1, 2)},
+            "the state lacks 'trace/bias', 'trace/weight'; there is no place for 'trace/w'",
+        ),
+        ({"trace": {"weight": torch.zeros(2, 2), "bias": torch.zeros(1)}}, "(2, 2), but the state needs (1, 2)"),
+        (
+            {"trace": {"weight": torch.zeros(1, 2) + 1j, "bias": torch.zeros(1)}},
+            "complex64, but the state needs float32",
+        ),
+    ]:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            handle.state = state
+        assert words in str(caught.value) and "like" not in str(caught.value).replace("(state, like, rename)", "")

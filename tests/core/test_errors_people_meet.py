@@ -87,6 +87,23 @@ TYPED = [
     ("gx.clip_value(clip_value_min=-1)", TypeError, "did you mean low?"),
     ("gx.accumulate(gx.stop(), every_k_schedule=4)", TypeError, "did you mean every?"),
     ("gx.clip_norm(1.0, foo=0)", TypeError, "its arguments are max_norm, axes, ord, like"),
+    (
+        "gx.add_decayed_weights(1e-4, mask={'w': True})",
+        TypeError,
+        "write gx.masked(gx.add_decayed_weights(...), where)",
+    ),
+    ("gx.clip_norm(1.0, where='w')", TypeError, "no argument 'where'; write gx.masked(gx.clip_norm(...), where)"),
+    (
+        "gx.partition({'w': gx.stop()}, lambda path: 'w')",
+        TypeError,
+        "default must be a transformation",
+        "need no labels",
+    ),
+    (
+        "gx.partition({'a': gx.stop()}, {'w': 'a'})",
+        TypeError,
+        "the keys of rules choose, and need no labels: {'encoder/**': tx}",
+    ),
     # the wrong order
     ("gx.masked('*w', gx.stop())", TypeError, "the arguments are swapped; write gx.masked(tx, where)"),
     ("gx.masked(lambda path, leaf: True, gx.stop())", TypeError, "write gx.masked(tx, where)"),
@@ -113,6 +130,14 @@ TYPED = [
     ("gx.sign()([np.ones(2, np.int16)])", TypeError, "int16", "cast it, or exclude it with masked(...)"),
     ("gx.clip_value(1.0)([np.ones(2) * 1j])", TypeError, "complex128", "use clip_norm"),
     ("gx.sign()([np.ones(2) * 1j])", TypeError, "a complex number has no sign"),
+    (
+        "gx.ema(0.9).update(GRADS, {'w': np.ones((9, 9))})",
+        ValueError,
+        "ema: the state must be EmaState",
+        "of type dict",
+    ),
+    ("gx.to_numpy(gx.stop())", TypeError, "it is a transformation, whose state is what tx.init(params) returns"),
+    ("gx.from_numpy('state.npz', GRADS)", TypeError, "got the name of a file: write np.load('state.npz')"),
     ("gx.ema(0.9).update(GRADS, gx.trace(0.9).init(GRADS))", ValueError, "ema: the state must be EmaState"),
 ]
 

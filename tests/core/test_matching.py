@@ -20,6 +20,7 @@ from gradxform.backend import lookup
 from gradxform.core import globs
 from gradxform.core.flat import flat_view
 from gradxform.core.matching import check, chosen
+from gradxform.core.readings import by_glob
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
 PATHS = ["bias", "encoder/bias", "encoder/dense/bias", "encoder/dense/kernel", "layers/0/bias", "layers/1/kernel"]
@@ -413,3 +414,16 @@ def test_what_a_function_of_path_and_leaf_raises_of_values_is_its_own() -> None:
 
     with pytest.raises(TypeError, match=r"^a traced array has no truth$"):
         gx.freeze(of_values)({"w": np.ones(2)})
+
+
+def test_a_layer_with_the_name_of_its_model() -> None:
+    """As written comes first: so the pattern is for the model."""
+    paths = ["net/net/kernel", "net/net/bias", "net/other/kernel"]
+    for pattern, wanted in [
+        ("net/**", paths),
+        ("net/net/**", paths[:2]),
+        ("net/kernel", paths[:1]),
+        ("other/**", paths[2:]),
+    ]:
+        found = by_glob(pattern, paths, True, False)
+        assert [path for path, inside in zip(paths, found, strict=True) if inside] == wanted

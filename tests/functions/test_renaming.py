@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, array, tensors
+from support import FRAMEWORKS, array, one_sentence, tensors
 
 import gradxform as gx
 
@@ -255,3 +255,36 @@ def test_functions_of_ones_own_go_around_it() -> None:
     found = gx.from_numpy({"up.weight": numbers(2, 5, 5), "fc.weight": numbers(2, 3)}, like=params, rename=rename)
     np.testing.assert_array_equal(found["up/kernel"], numbers(2, 5, 5))
     np.testing.assert_array_equal(found["fc/kernel"], numbers(2, 3).T)
+
+
+class Model:
+    """What each of these is recognised by: its name, and the module of its class."""
+
+    def __init_subclass__(cls, module: str) -> None:
+        cls.__module__ = module
+
+
+class Module(Model, module="torch.nn.modules.module"):
+    pass
+
+
+class Layer(Model, module="keras.src.layers.layer"):
+    pass
+
+
+MISPLACED: list[tuple[Any, str]] = [
+    (lambda: gx.rename_from_torch(Module()), "got a PyTorch model (Module); write those of the new one, in Flax or K"),
+    (lambda: gx.rename_from_torch(Layer()), "got a Keras model or layer (Layer); write {v.path: v for v in model.weig"),
+    (lambda: gx.rename_from_torch({}, modules=["fc"]), "modules must be a dict from names in PyTorch", "got ['fc']"),
+    (
+        lambda: gx.from_numpy({"w": np.ones(2)}, {"w": np.ones(2)}, rename=gx.rename_from_torch),
+        "rename_from_torch makes a rename: write rename=gx.rename_from_torch(params of the new model)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in MISPLACED], ids=range(4))
+def test_what_is_no_tree_of_parameters(typed: Any, words: list[str]) -> None:
+    with pytest.raises(TypeError) as caught:
+        typed()
+    one_sentence(str(caught.value), *words)

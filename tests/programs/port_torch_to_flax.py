@@ -1,21 +1,15 @@
-"""From PyTorch to Flax in the midst of a run: weights and momentum are renamed and transposed, and the run goes on."""
+"""From PyTorch to Flax in the midst of a run: weights and averages are renamed and transposed, and the run goes on."""
 
 import flax.linen as nn
 import jax
 import numpy as np
 import torch
-from flax.traverse_util import unflatten_dict
 
 import gradxform as gx
 
-TX = gx.chain(gx.clip_global_norm(1.0), gx.trace(0.9))
+TX = gx.chain(gx.clip_global_norm(1.0), gx.ema(0.9))
 X = np.sin(np.arange(256, dtype="float32").reshape(32, 8))
 Y = 10.0 * X.sum(axis=1, keepdims=True)
-
-
-def to_flax(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    renamed = {name.replace("0/", "params/layers_0/").replace("2/", "params/layers_2/"): name for name in arrays}
-    return {name.replace("weight", "kernel"): arrays[old].T for name, old in renamed.items()}
 
 
 def main() -> None:
@@ -25,9 +19,11 @@ def main() -> None:
     grad = jax.jit(jax.value_and_grad(lambda params: ((net.apply(params, X) - Y) ** 2).mean()))
     for step in range(20):
         if step == 10:
-            params = to_flax({name.replace(".", "/"): p.detach().numpy() for name, p in model.named_parameters()})
-            params = unflatten_dict(jax.tree.map(jax.numpy.asarray, params), sep="/")
-            state = gx.from_numpy(to_flax(gx.to_numpy(handle.state, by_path=True)), like=TX.init(params))
+            like = net.init(jax.random.key(0), X)
+            rename = gx.rename_from_torch(like, modules={"0": "layers_0", "2": "layers_2"})
+            weights = {name: p.detach().numpy() for name, p in model.named_parameters()}
+            params = gx.from_numpy(weights, like=like, rename=rename)
+            state = gx.from_numpy(gx.to_numpy(handle.state), like=TX.init(params), rename=rename)
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(torch.from_numpy(X)), torch.from_numpy(Y))
         loss.backward()
