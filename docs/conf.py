@@ -23,7 +23,7 @@ author = "the gradxform authors"
 release = version = gradxform.__version__
 copyright = f"{author}, Apache-2.0. gradxform {release}; the examples of these pages ran with {versions()}."
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_design",
@@ -51,6 +51,11 @@ pygments_style, pygments_dark_style = "friendly", "native"
 
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 3
+nb_execution_mode = "force"  # docs/notebooks, in an empty folder; a cell that raises fails the build
+nb_execution_in_temp = nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_output_stderr = "remove"
+nb_merge_streams = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
