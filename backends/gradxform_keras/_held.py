@@ -166,7 +166,7 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
         initializer=lambda shape, dtype=None: keras.ops.convert_to_tensor(leaf, dtype),
         dtype=leaf.dtype.name,
         aggregation="only_first_replica",  # all replicas compute the same state
-        name="gradxform_" + path.replace("/", "_"),
+        name="gradxform_" + re.sub(r"[^A-Za-z0-9_.-]", "_", path),  # TensorFlow rejects other characters
     )
 
 

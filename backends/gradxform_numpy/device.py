@@ -14,5 +14,5 @@ def find(name: str | None = None, index: int = 0) -> Place:
         Absent: Another device is requested.
     """
     if name not in (None, "cpu") or index:
-        raise Absent("which computes on the processor alone")
+        raise Absent("which runs on the CPU only")
     return Place("cpu", "cpu", np.asarray)

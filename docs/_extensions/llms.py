@@ -13,6 +13,7 @@ import gradxform as gx
 LEFT_OUT = re.compile(r"numbers/(?!index)")
 """Pages of results, which llms-full.txt leaves out."""
 BLOCK = re.compile(r"^```\{([\w-]+)\} *(.*?)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+FRONT_MATTER = re.compile(r"\A---\n.*?^---\n\n", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^:::+(?:\{([\w-]+)\} *(.*))?\n(?:^:[\w-]+:.*\n)*", re.MULTILINE)
 TITLED = ("tab-item", "grid-item-card", "dropdown")
 ENTRY = re.compile(r"^\.\. auto\w+:: (\S+)", re.MULTILINE)
@@ -49,14 +50,14 @@ def block(found):
     name, argument, body = found.groups()
     if name == "eval-rst":
         return "\n".join(map(entry, ENTRY.findall(body)))
-    if name == "code-block":
+    if name in ("code-block", "code-cell"):
         return f"```{argument}\n{body}```\n"
     return body if name == "rst-class" else ""
 
 
 def plain(text):
     """Markdown without directives."""
-    text = BLOCK.sub(block, text.removeprefix("---\nhide-toc: true\n---\n\n"))
+    text = BLOCK.sub(block, FRONT_MATTER.sub("", text))
     text = FENCE.sub(lambda found: f"**{found[2]}**\n\n" if found[1] in TITLED else "", text)
     return re.sub(r"^\{\.[\w-]+\}\n", "", re.sub(r"\n{3,}", "\n\n", text), flags=re.MULTILINE)
 

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=gradxform.__doc__.partition("\n")[0])
 DEFAULT_CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0))"
 
-Chain = Annotated[str, typer.Option("--chain", help="The transforms, as gradxform.parse reads them.")]
+Chain = Annotated[str, typer.Option("--chain", help="The transforms, as text that gradxform.parse reads.")]
 Frameworks = Annotated[
     str | None, typer.Option("--frameworks", help="Some of numpy,jax,tensorflow,torch; all by default.")
 ]
@@ -31,7 +31,7 @@ def _names(given: str | None) -> list[str] | None:
 
 
 def _for_people(command: Callable[..., int]) -> Callable[..., None]:
-    """A command whose TypeErrors and ValueErrors are one line and exit code 2."""
+    """Turn a command's TypeErrors, ValueErrors and OSErrors into one line and exit code 2."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
@@ -73,19 +73,22 @@ def parity_command(
     frameworks: Frameworks = None,
     device: Device = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Every transform and the frameworks' own functions; writes a page of tables.")
+        bool,
+        typer.Option(
+            "--full", help="Measure every transform and the frameworks' own functions; write a page of tables."
+        ),
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", help="The page that --full writes. [default: parity.md]")] = None,
 ) -> int:
-    """Run a chain on the same gradients everywhere, eager and compiled, and hold the results against a reference."""
+    """Run a chain on the same gradients in every framework, eager and compiled, and compare with the exact result."""
     if full and (gradients is not None or chain != DEFAULT_CHAIN):
-        raise ValueError("parity: --full measures transforms and gradients of its own; leave out --chain, --gradients")
+        raise ValueError("parity: --full brings its own transforms and gradients; leave out --chain and --gradients")
     if full:
         from gradxform.cli.parity import full as everything
 
         return everything.run(_names(frameworks), out or Path("parity.md"), Console(), device)
     if out is not None:
-        raise ValueError("parity: --out is the page that --full writes; give both or none")
+        raise ValueError("parity: --out is the page that --full writes; pass both or neither")
     from gradxform.cli.parity import run as parity
 
     return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console(), device)
@@ -94,13 +97,13 @@ def parity_command(
 @app.command("bench")
 @_for_people
 def bench_command(
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or all of it.")] = True,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or everything.")] = True,
     frameworks: Frameworks = None,
     device: Device = None,
     trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2.")] = None,
     out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
 ) -> int:
-    """Time chains beside the frameworks' own functions, paired in one run."""
+    """Time chains and the frameworks' own functions, in turn in one run."""
     from gradxform.cli.bench import run as bench
 
     return bench.run(quick, _names(frameworks), _names(trees), out, Console(), device)
@@ -111,7 +114,7 @@ def bench_command(
 def report_command(
     chain: Annotated[
         str | None,
-        typer.Option("--chain", help="The transforms that give a wrong number, as gradxform.parse reads them."),
+        typer.Option("--chain", help="The transforms with a wrong result, as text that gradxform.parse reads."),
     ] = None,
     gradients: Annotated[
         Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")

@@ -1,4 +1,4 @@
-"""The option --device: the device of each framework that has one, and the reason where there is none."""
+"""The option --device: find the device of each framework, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gradxform.cli.text import say
 from gradxform.proof.place import Absent, Cost, Place
 
 NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
-"""What may be asked for; "gpu" is whichever of the next four a framework has."""
-HELP = f"One of {', '.join(NAMES)}, or one of several: cuda:1. Also counts operations and memory."
+"""Accepted names. "gpu" is any of the next four that a framework has."""
+HELP = f"One of {', '.join(NAMES)}, optionally with an index: cuda:1. Also counts operations and memory."
 
 
 class Program(Protocol):
-    """What `gradxform_<framework>.device` brings."""
+    """The interface of `gradxform_<framework>.device`."""
 
     def find(self, name: str | None = None, index: int = 0) -> Place:
-        """The device of a name, or the framework's default one; `Absent` if there is none."""
+        """Return the named or default device; raise `Absent` if there is none."""
 
 
 def parse(command: str, asked: str) -> tuple[str, int]:
-    """A device's name and its number.
+    """Split a device into its name and index.
 
     Raises:
-        ValueError: an unknown name, or a number that is none.
+        ValueError: the name is unknown or the index is not a number.
     """
     name, colon, index = asked.strip().lower().partition(":")
     if name not in NAMES:
@@ -45,10 +45,10 @@ def parse(command: str, asked: str) -> tuple[str, int]:
 
 
 def find(framework: str, name: str | None = None, index: int = 0) -> Place:
-    """A framework's device.
+    """Return a framework's device.
 
     Raises:
-        Absent: it has no such device.
+        Absent: the framework has no such device.
     """
     module = f"gradxform_{framework}.device"
     try:
@@ -58,14 +58,14 @@ def find(framework: str, name: str | None = None, index: int = 0) -> Place:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise Absent(f"its backend has no module {module}, so that its devices are not known") from error
+        raise Absent(f"whose backend has no module {module}") from error
 
 
 def places(command: str, asked: str, frameworks: Iterable[str], console: Console) -> dict[str, Place]:
-    """The device of each framework; says which frameworks are left out, and why.
+    """Return the device of each framework, and print which frameworks are left out and why.
 
     Raises:
-        ValueError: an unknown name, or a device that no framework has.
+        ValueError: the name is unknown, or no framework has the device.
     """
     name, index = parse(command, asked)
     found, absent = {}, []
@@ -76,32 +76,32 @@ def places(command: str, asked: str, frameworks: Iterable[str], console: Console
             absent.append(framework)
             say(console, f"left out: {title(framework)}, {error}")
     if not found:
-        raise ValueError(f"{command}: no framework has the device {asked!r}; what is here: {here(absent)}")
+        raise ValueError(f"{command}: no framework has the device {asked!r}; available: {here(absent)}")
     return found
 
 
 def here(frameworks: Iterable[str]) -> str:
-    """The devices that frameworks have, and which of them have each."""
+    """Return the available devices, each with the frameworks that have it."""
     owners: dict[str, dict[str, None]] = {}
     for framework in frameworks:
         for name in NAMES:
             with contextlib.suppress(Absent):
                 owners.setdefault(str(find(framework, name)), {})[title(framework)] = None
-    return "; ".join(f"{words} ({', '.join(names)})" for words, names in owners.items()) or "none that is known"
+    return "; ".join(f"{words} ({', '.join(names)})" for words, names in owners.items()) or "none"
 
 
 def title(framework: str) -> str:
-    """A framework's name as people write it."""
+    """Return a framework's display name."""
     return lookup.backend(framework).title
 
 
 def ran_on(places: dict[str, Place]) -> str:
-    """Each framework and its device, in words."""
+    """Return each framework and its device in words."""
     return "; ".join(f"{title(framework)} on {place}" for framework, place in places.items())
 
 
 def costs(rows: Iterable[tuple[str, Place, Cost]], heading: str) -> Table:
-    """A table of what steps cost."""
+    """Return a table of the cost of steps."""
     table = Table("framework and mode", "ran on", title=heading, title_justify="left")
     for header in ("operations", "peak memory", "read and written"):
         table.add_column(header, justify="right")
@@ -111,19 +111,19 @@ def costs(rows: Iterable[tuple[str, Place, Cost]], heading: str) -> Table:
 
 
 OPERATIONS = (
-    "operations: launches in eager modes, where compiled those of the module or graph; - where unknown, and on the CPU "
-    "in eager modes, where NumPy does part of the work"
+    "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
+    "steps on the CPU, where NumPy does part of the work"
 )
-EXPLAINED = f"{OPERATIONS}\npeak memory: above that of the gradients, results included; - where unknown"
+EXPLAINED = f"{OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown"
 
 
 def amount(value: int | None) -> str:
-    """A count; a dash if it is unknown."""
+    """Format a count; a dash if unknown."""
     return "-" if value is None else f"{value:,}"
 
 
 def size(value: Any) -> str:
-    """Bytes in a unit that suits them; a dash if they are unknown."""
+    """Format bytes in a suitable unit; a dash if unknown."""
     if value is None:
         return "-"
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -1,4 +1,4 @@
-"""Gradients from a file: .npz or .safetensors."""
+"""Read gradients from an .npz or .safetensors file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 
 
 def read(command: str, path: Path) -> dict[str, Any]:
-    """The arrays of a file, by name.
+    """Return the arrays of a file by name.
 
     Raises:
-        ValueError: there is no such file, or it holds no arrays, or arrays that are not numbers.
+        ValueError: the file is missing or broken, or holds no arrays or non-numeric ones.
     """
     if not path.is_file():
-        raise ValueError(f"{command}: --gradients {path} is no file")
+        raise ValueError(f"{command}: --gradients {path} is not a file")
     arrays = _safetensors(command, path) if path.suffix == ".safetensors" else _npz(command, path)
     if not arrays:
         raise ValueError(f"{command}: --gradients {path} holds no arrays")

@@ -1,4 +1,4 @@
-"""Imports of frameworks without their messages on the terminal."""
+"""Hide the messages that frameworks print on import."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet(**environment: str) -> Iterator[None]:
-    """Nothing on standard error; TensorFlow's C++ writes to the descriptor itself, whatever its log level.
+    """Silence standard error by its file descriptor: TensorFlow's C++ code ignores `sys.stderr` and log levels.
 
     Args:
-        **environment: environment variables to set meanwhile.
+        **environment: environment variables to set inside the block.
     """
     environment["TF_CPP_MIN_LOG_LEVEL"] = "3"
     before = {key: os.environ.get(key) for key in environment}

@@ -1,4 +1,4 @@
-"""`gradxform report`: the facts that a report of a wrong number needs, as Markdown."""
+"""`gradxform report`: print what a report of a wrong number needs, as Markdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     """Print versions and devices; with a chain, the distance of each result from the reference.
 
     Raises:
-        ValueError: an unknown framework, a device that none has, or gradients that are missing or cannot be read.
+        ValueError: a framework is unknown, no framework has the device, or gradients are missing or unreadable.
     """
     names = frameworks_or_installed("report", frameworks)
     tree = None if gradients is None else read("report", gradients)
@@ -56,14 +56,14 @@ def run(
 
 
 def _environment(frameworks: Sequence[str]) -> Iterator[str]:
-    """Platform, versions and devices."""
+    """Yield platform, versions and devices."""
     yield f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}"
     yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}"
     yield f"- Devices: {device.here(frameworks)}"
 
 
 def _described(tree: dict[str, Any]) -> str:
-    """Shape, dtype, norm and number of non-finite elements of each gradient, and the norm of all."""
+    """Return a table of dtype, shape, non-finite elements and norm of each gradient, and the global norm."""
     rows = []
     for name, norm in gradxform.norms(tree).items():
         leaf = tree[name]
@@ -76,7 +76,7 @@ def _described(tree: dict[str, Any]) -> str:
 def _distances(
     cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
 ) -> str:
-    """The largest distance of each framework and mode from the reference, over all trees, and where it is."""
+    """Return a table of the largest distance from the reference, and its place, by framework and mode."""
     rows = []
     for row in results:
         worst, place, problems = None, "", []

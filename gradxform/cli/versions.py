@@ -1,4 +1,4 @@
-"""Versions of the packages whose numbers are compared."""
+"""Versions of Python, gradxform and the frameworks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGES = ("numpy", "ml_dtypes", "jax", "jaxlib", "optax", "tensorflow", "kera
 
 
 def versions() -> dict[str, str]:
-    """The version of Python, gradxform and each installed package, by name."""
+    """Return the versions of Python, gradxform and each installed package."""
     found = {"Python": platform.python_version(), "gradxform": gradxform.__version__}
     for name in _PACKAGES:
         try:

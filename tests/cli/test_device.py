@@ -165,7 +165,7 @@ def test_a_device_that_no_framework_sees(command: list[str], tmp_path: Path, mon
         assert f"left out: {NAMES[name]}, which " in result.stdout
     titles = ", ".join(NAMES[name] for name in names)
     assert result.stderr == (
-        f"gradxform: {command[0]}: no framework has the device 'cuda'; what is here: cpu ({titles})\n"
+        f"gradxform: {command[0]}: no framework has the device 'cuda'; available: cpu ({titles})\n"
     )
     assert not (tmp_path / "demo.png").exists()
 
@@ -182,7 +182,7 @@ def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest
     arguments = ["parity", "--device", "gpu", "--gradients", gradients, "--frameworks", "numpy,torch"]
     result = invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
-    assert "left out: NumPy, which computes on the processor alone" in result.output
+    assert "left out: NumPy, which runs on the CPU only" in result.output
     assert "numpy eager" not in result.output
     assert "torch eager" in result.output
 
@@ -193,7 +193,7 @@ def test_the_frameworks_that_have_it_are_run(gradients: str, monkeypatch: pytest
         ("cudaa", "(did you mean 'cuda'?); the known ones are cpu, gpu, cuda, rocm, metal, mps, tpu"),
         ("toaster", "no device is named 'toaster'; the known ones are"),
         ("cuda:x", "must end with a number after the colon, as in 'cuda:0'"),
-        ("cpu:7", "no framework has the device 'cpu:7'; what is here: cpu"),
+        ("cpu:7", "no framework has the device 'cpu:7'; available: cpu"),
     ],
 )
 @pytest.mark.parametrize("command", ["parity", "demo", "bench"])

@@ -1,4 +1,4 @@
-"""The demo's picture: loss and gradient norm against the step, without and with the chain, one line a framework."""
+"""Plot the demo: loss and gradient norm per step, without and with the chain, one line per framework."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradxform.cli.demo.task import CLASSES, NAMES, Run
 from gradxform.core.transformation import GradientTransformation
 
 _STYLES = ((5.5, "#9ecae1"), (2.8, "#f28e2b"), (0.9, "#111111"))
-"""Width and colour by rank: each line narrower than the one below it, so that all are seen where they coincide."""
+"""Width and colour by rank. Each line is narrower than the one below, so all show where they coincide."""
 _GREY = "#5f6368"
 
 
 def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out: Path) -> None:
-    """Draw the runs into a file; its suffix says the format."""
+    """Draw the runs to a file in the format of its suffix."""
     figure = Figure(figsize=(9.6, 5.8), layout="constrained", facecolor="white")
     axes = figure.subplots(2, 2, sharex=True, sharey="row")
     for column, chained in enumerate((False, True)):
@@ -36,7 +36,7 @@ def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out
 
 
 def _accuracies(runs: Sequence[Run]) -> str:
-    """The test accuracies as one number, or as a range."""
+    """Return the test accuracies as one number or a range."""
     low, high = (f"{bound(run.accuracy for run in runs):.0%}" for bound in (min, max))
     return f"test accuracy {low}" if low == high else f"test accuracy {low} to {high}"
 
@@ -49,7 +49,7 @@ def _draw(axis: Any, runs: Sequence[Run], series: Sequence[Sequence[float]]) -> 
 
 
 def _mark_lost(axis: Any, runs: Sequence[Run]) -> None:
-    """Say where a run became NaN."""
+    """Label the steps where runs became NaN."""
     lines = [f"{NAMES[run.framework]}: NaN from step {run.lost}" for run in runs if run.lost is not None]
     if lines:
         style = {"ha": "right", "va": "center", "fontsize": 9, "color": "#b00020"}

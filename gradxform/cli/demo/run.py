@@ -1,17 +1,16 @@
-"""The demo: a recurrent network whose gradients explode, trained in every framework with and without a chain.
+"""The demo trains a recurrent network with exploding gradients in every framework, with and without a chain.
 
-A tanh network reads scikit-learn's digits pixel by pixel, 64 steps deep, with a recurrent matrix that starts as 1.1
-times an orthogonal one, so that backward signals grow over the pixels. The loss is summed over a batch of 128; SGD has
-learning rate 0.01 and momentum 0.9. Gradient norms begin near 150 and go beyond 1000 where the network learns. Without
-a chain the first steps throw the weights so far off that the network saturates for good: norms reach tens of thousands,
-the loss is worse than by chance, accuracy stays near chance, 10%.
+A tanh network reads scikit-learn's digits pixel by pixel, 64 steps deep. Its recurrent matrix starts as 1.1 times an
+orthogonal one, so backward signals grow over the pixels. The loss is summed over a batch of 128; SGD has learning rate
+0.01 and momentum 0.9. Gradient norms start near 150 and exceed 1000 where the network learns. Without a chain the first
+steps saturate the network for good: norms reach tens of thousands, and accuracy stays near chance, 10%.
 
-With ``chain(clip_norm(5.0), clip_global_norm(1.0))`` it reaches about 90%, and the curves of the frameworks coincide,
-though each has its own autodiff. Both transforms matter (test accuracy for four seeds of data, weights and batches):
-clip_norm alone gives 74 to 84%, clip_global_norm alone 85 to 91%, both 89 to 94%, since limiting each weight's
-gradient first keeps the largest from using up the whole step.
+With ``chain(clip_norm(5.0), clip_global_norm(1.0))`` accuracy reaches about 90%. The frameworks' curves coincide,
+although each uses its own autodiff. Both transforms matter. Over four seeds of data, weights and batches, clip_norm
+alone gives 74 to 84%, clip_global_norm alone 85 to 91%, both 89 to 94%. Clipping each weight's gradient first keeps the
+largest one from using up the whole step.
 
-A chain may name the paths "rnn/input", "rnn/recurrent", "rnn/bias", "head/kernel" and "head/bias".
+A chain may select "rnn/input", "rnn/recurrent", "rnn/bias", "head/kernel" and "head/bias".
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from gradxform.transforms.combining import identity
 
 DEFAULT_STEPS = 400
 BUDGET = 2.0
-"""The largest difference allowed between any two frameworks, in units in the last place of float32."""
+"""Largest allowed difference between two frameworks, in ULP of float32."""
 FRAMEWORKS = ("jax", "tensorflow", "torch")
-"""What can train; the first that is there gives the gradients that all are compared on."""
+"""Frameworks that can train. All are compared on the gradients of the first one that is installed."""
 
 _TAIL = 20
 
@@ -110,7 +109,7 @@ def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
 
 
 def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
-    """The frameworks to train in; says which are left out."""
+    """Return the frameworks to train in, and print those left out."""
     check_names("demo", "framework", frameworks, tuple(NAMES))
     wanted, there = frameworks or FRAMEWORKS, lookup.installed()
     for name in FRAMEWORKS:
@@ -118,7 +117,7 @@ def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
             say(console, f"left out: {NAMES[name]} is not installed (pip install 'gradxform[{name}]')")
     chosen = [name for name in FRAMEWORKS if name in wanted and name in there]
     if not chosen:
-        raise ValueError(f"demo: one of {', '.join(FRAMEWORKS)} must be asked for and installed, since it has to train")
+        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}, installed and requested")
     return chosen
 
 
@@ -128,7 +127,7 @@ def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
 def _train_all(
     chain: GradientTransformation, places: dict[str, Place], task: Task, parity: _Parity, console: Console
 ) -> list[Run]:
-    """Each framework's run with the chain and its run without, the first one's gradients sent through all."""
+    """Train each framework with and without the chain, and compare all on the gradients of the first."""
     with progress(console) as shown:
         bar = shown.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
         with quiet(KERAS_BACKEND="tensorflow"):
@@ -152,7 +151,7 @@ def _train(
     parity: _Parity | None,
     tick: Callable[[], None],
 ) -> Run:
-    """Fill in what a run shows; its seconds hold compilation, and no comparison of frameworks."""
+    """Fill in a run. Its seconds include compilation but not the comparison of frameworks."""
 
     def on_step(loss: float, before: Gradients, after: Gradients) -> None:
         after = {path: after.get(path, np.zeros_like(gradient)) for path, gradient in before.items()}
@@ -175,7 +174,7 @@ def _train(
 
 
 class _Parity:
-    """The largest differences of the chain's results on the same gradients, over all steps and pairs of frameworks."""
+    """The largest difference between the chain's results on the same gradients, for each pair of frameworks."""
 
     def __init__(self, chain: GradientTransformation, places: dict[str, Place]) -> None:
         self.chain = chain
@@ -187,7 +186,7 @@ class _Parity:
         self.worst: dict[frozenset[str], tuple[float, str]] = {
             frozenset(pair): (0.0, "") for pair in combinations(self.names, 2)
         }
-        """For each pair, the distance in ULP, and where it was."""
+        """For each pair, the distance in ULP and its place."""
 
     def see(self, before: Gradients, after: Gradients) -> None:
         """Send the source's gradients of one step through the chain in the other frameworks."""
@@ -208,7 +207,7 @@ class _Parity:
         return {path: backend.to_numpy(leaf) for path, leaf in result.items()}
 
     def from_source(self, name: str) -> float:
-        """The distance of a framework's results from the source's."""
+        """Return the distance of a framework's results from the source."""
         return self.worst[frozenset((self.source, name))][0]
 
     @property
@@ -217,7 +216,7 @@ class _Parity:
         return max(self.worst.values())[0] > BUDGET
 
     def verdict(self) -> str:
-        """What came out of the comparison, in one line."""
+        """Return the result of the comparison in one line."""
         ulp, where = max(self.worst.values())
         if self.over_budget:
             return f"over the budget of {BUDGET:g} ULP: {where}"

@@ -1,4 +1,4 @@
-"""The gradients of the demo's first step, by backpropagation through time in NumPy."""
+"""Gradients of the demo's first step, by backpropagation through time in NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradxform.cli.demo.task import Task
 
 
 def loss_and_gradients(task: Task, step: int = 0) -> tuple[float, dict[str, Any]]:
-    """The loss of one batch at the first weights, and its gradients: float32 arrays by path."""
+    """Return the loss of one batch at the initial weights, and its gradients as float32 arrays by path."""
     images, labels = task.batches[step]
     w = task.weights
     states = [np.zeros((len(images), w["rnn/bias"].size), np.float32)]

@@ -1,4 +1,4 @@
-"""The task of the demo: data, first weights and batches, the same for every framework."""
+"""The demo's task: data, initial weights and batches, the same for every framework."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from gradxform.core.transformation import GradientTransformation
 
 Array = Any
-"""A NumPy array; with `Weights` and `Gradients`, float32 by path: "rnn/recurrent"."""
+"""A NumPy array. `Weights` and `Gradients` hold float32 arrays by path, such as "rnn/recurrent"."""
 Weights = Mapping[str, Array]
 Gradients = dict[str, Array]
 
 OnStep = Callable[[float, Gradients, Gradients], None]
-"""Called after each step with the batch's loss, the gradients of autodiff, and what the chain made of them."""
+"""Called after each step with the batch loss, the gradients before the chain, and after it."""
 
 NAMES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
-"""The frameworks' names as people write them."""
+"""Display names."""
 
 HIDDEN = 64
 GAIN = 1.1
@@ -33,21 +33,21 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Task:
-    """Handwritten digits read pixel by pixel by a recurrent network, and how to train it.
+    """A recurrent network that reads handwritten digits pixel by pixel, and how to train it.
 
-    The network has one hidden unit vector h, which starts at zero, and reads the 64 pixels x of an image one by one::
+    The network has one hidden vector h, which starts at zero. It reads the 64 pixels x of an image in turn::
 
         h <- tanh(x * input + h @ recurrent + bias)        for each pixel
-        logits = h @ kernel + bias                         after the last one
+        logits = h @ kernel + bias                         after the last pixel
 
     The loss is the cross-entropy summed over a batch; the optimizer is SGD with momentum.
     """
 
     weights: Weights
-    """The first weights: "rnn/input" [64], "rnn/recurrent" [64, 64], "rnn/bias" [64], "head/kernel" [64, 10],
+    """Initial weights: "rnn/input" [64], "rnn/recurrent" [64, 64], "rnn/bias" [64], "head/kernel" [64, 10],
     "head/bias" [10]."""
     batches: tuple[tuple[Array, Array], ...]
-    """One a step: images [128, 64], float32 from 0 to 1, and labels [128], int32."""
+    """One per step: images [128, 64], float32 from 0 to 1, and labels [128], int32."""
     test_images: Array
     test_labels: Array
     learning_rate: float
@@ -56,42 +56,42 @@ class Task:
 
 @dataclass
 class Run:
-    """What was seen while one framework trained the task."""
+    """Measurements of one training run in one framework."""
 
     framework: str
-    """Its name: "torch"."""
+    """The framework's name, such as "torch"."""
     chained: bool
     losses: list[float] = field(default_factory=list)
-    """The mean cross-entropy of an image, a step each."""
+    """Mean cross-entropy per image, one number per step."""
     norms: list[float] = field(default_factory=list)
-    """The global norm of the gradients before the chain, a step each."""
+    """Global norm of the gradients before the chain, one number per step."""
     clipped: int = 0
-    """The steps whose gradients the chain changed."""
+    """Number of steps whose gradients the chain changed."""
     accuracy: float = 0.0
     seconds: float = 0.0
 
     @property
     def lost(self) -> int | None:
-        """The first step whose loss or gradient was not finite; None if there was none."""
+        """The first step with a non-finite loss or gradient, or None."""
         steps = enumerate(zip(self.losses, self.norms, strict=True), 1)
         return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
 
 
 class Program(Protocol):
-    """What `gradxform_<framework>.demo` brings: the network in that framework, trained by its own autodiff."""
+    """The interface of `gradxform_<framework>.demo`: the network, trained by the framework's own autodiff."""
 
     def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Array:
-        """Train from the task's first weights on its batches; the logits [n, 10] of the test images.
+        """Train from the initial weights on the batches, and return the logits [n, 10] of the test images.
 
-        `put` makes an array of the framework of one of NumPy's, on the device that was asked for.
+        `put` converts a NumPy array to the framework, on the requested device.
         """
 
 
 def digits(steps: int) -> Task:
-    """The task on scikit-learn's digits, with a batch for each step.
+    """Return the task on scikit-learn's digits, with one batch per step.
 
-    A recurrent matrix that is 1.1 times an orthogonal one lengthens a backward signal at every one of the 64 pixels
-    whose unit is not saturated (1.1 ** 64 = 446), so the gradient can explode; tanh keeps the forward pass bounded.
+    The recurrent matrix starts as 1.1 times an orthogonal one. It lengthens the backward signal at every pixel whose
+    unit is not saturated, by up to 1.1 ** 64 = 446, so gradients can explode. tanh bounds the forward pass.
     """
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

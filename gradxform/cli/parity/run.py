@@ -1,4 +1,4 @@
-"""`gradxform parity`: where two frameworks first differ, and where most."""
+"""`gradxform parity`: show where frameworks first differ, and where most."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradxform.proof.place import Place
 from gradxform.testing import frameworks_or_installed
 
 BUDGETS = {"float16": 1, "bfloat16": 1}
-"""The largest distance from the reference allowed, in units in the last place, where it is not two."""
+"""Largest allowed distance from the reference in ULP, where it is not 2."""
 
 
 def run(
@@ -31,7 +31,7 @@ def run(
     console: Console,
     asked: str | None = None,
 ) -> int:
-    """Compare, on a device that was asked for, print a table, and return 1 if a difference is over budget."""
+    """Compare frameworks on the requested device, print a table, and return 1 if a difference is over budget."""
     if tx.stateful:
         raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
     names = frameworks_or_installed("parity", frameworks)
@@ -58,7 +58,7 @@ def run(
 
 
 def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
-    """What a step takes in each framework and mode, on the first tree."""
+    """Print the cost of a step on the first tree, by framework and mode."""
     name, tree = case
     rows = []
     with console.status("counting ..."), quiet():
@@ -72,14 +72,14 @@ def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict
 
 
 def demo_step() -> dict[str, Any]:
-    """The gradients of one step of the demo's network, computed in NumPy."""
+    """Return the gradients of one step of the demo's network, computed in NumPy."""
     from gradxform.cli.demo import step, task
 
     return step.loss_and_gradients(task.digits(steps=1))[1]
 
 
 def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
-    """Gradients that other libraries get wrong, one tree each; none for a chain that chooses by path or axes."""
+    """Return gradients that other libraries get wrong, one tree each; none if the chain selects by path or axes."""
 
     def f32(*values: float) -> Any:
         return np.array(values, np.float32)
@@ -104,7 +104,7 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
 def _table(
     cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
 ) -> tuple[Table, list[str]]:
-    """A row for each outcome of a case, with all that had it, and what is over budget."""
+    """Return a row per outcome of a case, with the frameworks that had it, and the results over budget."""
     table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
     over: list[str] = []
     for i, case in enumerate(cases):
@@ -133,7 +133,7 @@ def _left_out(result: parity.Result) -> str:
 
 
 def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
-    """Whether any leaf is farther from the reference than its dtype's budget."""
+    """Return whether any leaf is farther from the reference than its dtype's budget."""
     for path, right in wanted.items():
         _, worst = parity.differences({path: result.leaves[path]}, {path: right})
         if worst is not None and worst.ulp > BUDGETS.get(right.dtype.name, 2):
@@ -142,7 +142,7 @@ def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
 
 
 def _between(results: Sequence[Sequence[parity.Result]]) -> str:
-    """The largest difference of any two results, in words."""
+    """Describe the largest difference between two results."""
     found: tuple[float, str] = (0.0, "")
     for one, other in itertools.combinations(results, 2):
         for a, b in zip(one, other, strict=True):
