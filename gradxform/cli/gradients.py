@@ -24,10 +24,10 @@ def read(command: str, path: Path) -> dict[str, Any]:
     if not arrays:
         raise ValueError(f"{command}: --gradients {path} holds no arrays")
     for name, array in arrays.items():
-        if array.dtype.kind not in "biufc" and array.dtype.isbuiltin != 2:  # 2: bfloat16, float8; np.savez loses both
+        if array.dtype.kind not in "biufc" and array.dtype.isbuiltin != 2:  # 2: bfloat16, which np.savez loses
             raise ValueError(
                 f"{command}: --gradients {path}: {name!r} has the dtype {array.dtype.str}, which is not numeric; "
-                "save bfloat16 and float8 as .safetensors"
+                "save bfloat16 as .safetensors"
             )
     return dict(arrays)
 
@@ -48,4 +48,4 @@ def _safetensors(command: str, path: Path) -> Mapping[str, Any]:
     except ModuleNotFoundError as error:
         raise ValueError(f"{command}: --gradients {path} needs safetensors: pip install safetensors") from error
     except Exception as error:
-        raise ValueError(f"{command}: --gradients {path} is not a .safetensors file ({error})") from error
+        raise ValueError(f"{command}: --gradients {path} cannot be read as .safetensors ({error})") from error
