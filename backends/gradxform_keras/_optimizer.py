@@ -44,7 +44,7 @@ class Transforming(Optimizer):
 
     @property
     def gradient_transformation_state(self) -> Any:
-        """The transform's state: a pytree of backend arrays, in dicts by path. None before the optimizer is built.
+        """State of the transform, a pytree of backend arrays, in dicts by path. None before the optimizer is built.
 
         Set it to a state of the same transform from any framework, such as a result of `gradxform.to_numpy`.
         """

@@ -87,7 +87,7 @@ class GradientProcessor(tf.Module):
 
     @property
     def state(self) -> Any:
-        """The transform's state: a pytree of tensors, in dicts by path."""
+        """State of the transform, a pytree of tensors, in dicts by path."""
         paths = self._slots.places_of_state
         values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
         return backend.unflatten(self._slots.structure, values)

@@ -124,7 +124,7 @@ class Attached:
 
     @property
     def state(self) -> Any:
-        """The transform's state: a pytree of tensors, in dicts by path.
+        """State of the transform, a pytree of tensors, in dicts by path.
 
         On an accelerator, each step overwrites these tensors. Clone what you want to keep.
         """
