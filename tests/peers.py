@@ -141,7 +141,7 @@ def _number(value: Any) -> str:
     return text.removesuffix(".0").replace("nan", "NaN")
 
 
-def ours(transform: str) -> Native:
+def gradxform_clip(transform: str) -> Native:
     """A transform as such a function."""
     import gradxform as gx
 
@@ -150,7 +150,7 @@ def ours(transform: str) -> Native:
 
 def table(transform: str, likes: Sequence[str]) -> str:
     """The hard cases by library, in Markdown."""
-    columns = [("gradxform", ours(transform)), *((like, find(transform, like)) for like in likes)]
+    columns = [("gradxform", gradxform_clip(transform)), *((like, find(transform, like)) for like in likes)]
     rows = [["g", *(name for name, _ in columns)], ["---"] * (len(columns) + 1)]
     rows += [[case, *(shown(clip, case) for _, clip in columns)] for case in HARD]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

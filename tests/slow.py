@@ -38,8 +38,8 @@ SLOW = {
     r"test_tensorflow_processor\.py::test_every_mode.*\[function-(add_noise|accum|schedule|part|.*leaf)": GRAPHS,
     r"test_tensorflow_processor\.py::test_a_session_gives.*\[(add_noise|accumulate|clip)": SESSION,
     r"test_tensorflow_distribute\.py": "starts one process with two logical devices, for all of its cases together",
-    r"test_optax\.py::test_(in_a_combinator_ours_trains|freeze_around_an_optimizer).*(?<!adam)\]$": TRAINS,
-    r"test_optax\.py::test_optax_own_test_of_ours": "runs optax's own test suite with our transforms in it",
+    r"test_optax\.py::test_(a_transform_trains_like_optax|freeze_around_an_optimizer).*(?<!adam)\]$": TRAINS,
+    r"test_optax\.py::test_an_optax_test_on_gradxform": "runs optax's own test suite on gradxform's transforms",
     r"test_torch_attach\.py::test_a_compiled_step": INDUCTOR,
     # --- backends
     r"test_jax\.py::test_derivatives_without_64_bits.*(reverse over|forward over)": XLA,

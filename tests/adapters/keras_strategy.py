@@ -1,4 +1,4 @@
-"""Keras's clip and gradxform's under MirroredStrategy on two logical CPUs; test_keras.py runs it in a process."""
+"""Clips of Keras and gradxform under MirroredStrategy on two logical CPUs; test_keras.py runs it in a subprocess."""
 
 from __future__ import annotations
 

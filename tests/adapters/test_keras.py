@@ -60,7 +60,7 @@ def under_a_strategy() -> Any:
 
 
 def test_the_limit_holds_for_what_two_replicas_apply_together(under_a_strategy: Any) -> None:
-    """Keras clips in each replica and adds up: twice the limit. gradxform clips the sum."""
+    """Keras clips in each replica and then sums: twice the limit. gradxform clips the sum."""
     assert under_a_strategy["replicas"] == 2
     assert under_a_strategy["native"] == pytest.approx(0.5, rel=1e-5)
     assert under_a_strategy["gradxform"] == pytest.approx(0.25, rel=1e-5)

@@ -1,4 +1,4 @@
-"""gradxform inside optax's combinators, optax inside gradxform's, and optax's own tests run on gradxform."""
+"""gradxform and optax together: each in the other's combinators, and optax's own tests run on gradxform."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_training_equals_that_with_the_native_clip(inner: str) -> None:
     after = {"adam": lambda: optax.adam(1e-2), "sgd": lambda: optax.sgd(0.1, momentum=0.9)}
     after["adamw"] = lambda: optax.adamw(1e-2, weight_decay=0.1)
     params = {"w": jnp.linspace(-1.0, 1.0, 64), "b": jnp.ones(3)}
-    ours = train(optax.chain(gx.clip_global_norm(1.0), after[inner]()), params)
+    result = train(optax.chain(gx.clip_global_norm(1.0), after[inner]()), params)
     native = train(optax.chain(optax.clip_by_global_norm(1.0), after[inner]()), params)
-    assert float(jnp.max(jnp.abs(params["w"] - ours["w"]))) > 0.01
-    assert_close(ours, native)
+    assert float(jnp.max(jnp.abs(params["w"] - result["w"]))) > 0.01
+    assert_close(result, native)
 
 
 def test_in_a_train_state_that_goes_through_scan_and_cond() -> None:
@@ -90,12 +90,10 @@ def sgd(tx: Any) -> Any:
 
 COMBINATORS: dict[str, Wrap] = {
     "chain": sgd,
-    "named_chain": lambda tx: optax.named_chain(("gradxform", tx), ("sgd", optax.sgd(0.1))),
+    "named_chain": lambda tx: optax.named_chain(("clip", tx), ("sgd", optax.sgd(0.1))),
     "masked": lambda tx: optax.masked(tx, ONLY_W),
     "masked, by a function": lambda tx: optax.masked(tx, lambda tree: jax.tree.map(lambda x: x.ndim > 1, tree)),
-    "partition": lambda tx: optax.partition(
-        {"gradxform": tx, "other": optax.adam(0.1)}, {"b": "other", "w": "gradxform"}
-    ),
+    "partition": lambda tx: optax.partition({"clip": tx, "other": optax.adam(0.1)}, {"b": "other", "w": "clip"}),
     "multi_transform": lambda tx: optax.multi_transform({0: optax.set_to_zero(), 1: tx}, {"b": 0, "w": 1}),
     "selective_transform": lambda tx: optax.selective_transform(tx, freeze_mask={"b": True, "w": False}),
     "apply_if_finite": lambda tx: optax.apply_if_finite(tx, 2),
@@ -165,9 +163,9 @@ def run(name: str, tx: Any, steps: int = 4) -> Any:
 
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("name", COMBINATORS)
-def test_in_a_combinator_ours_trains_as_optax_own(name: str, kind: str) -> None:
-    ours, native = PAIRS[kind]
-    found = run(name, ours)
+def test_a_transform_trains_like_optax_in_a_combinator(name: str, kind: str) -> None:
+    tx, native = PAIRS[kind]
+    found = run(name, tx)
     wanted = run(name, native)
     assert_close(found, wanted, rtol=3e-6, atol=1e-6)
     moved = found.fast if name == "lookahead" else found
@@ -230,7 +228,7 @@ def test_every_function_of_optax_that_takes_a_transformation_is_in_the_table() -
 
 
 @of_this_version
-def test_an_optax_monitor_measures_with_ours() -> None:
+def test_an_optax_monitor_around_gradxform() -> None:
     tx = optax.monitor({"clipped": CLIP, "mean": gx.jax.as_optax(gx.ema(0.5))})
     state = tx.init(grads())
     for _ in range(2):
@@ -328,10 +326,10 @@ def test_a_limit_in_several_injected_transforms_of_one_function() -> None:
 # --- optax in gradxform ----------------------------------------------------------------------------------------------
 
 
-def both(ours: Any, theirs: Any) -> None:
+def both(tx: Any, native: Any) -> None:
     """Two optimizers give the same parameters after some steps."""
     params = {"b": jnp.ones(3), "w": jnp.linspace(-1.0, 1.0, 8)}
-    assert_close(train(ours, params), train(theirs, params))
+    assert_close(train(tx, params), train(native, params))
 
 
 def test_optax_in_chain_is_handed_the_parameters() -> None:
@@ -419,7 +417,7 @@ IN_GRADXFORM: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, bo
 
 
 @pytest.mark.parametrize("name", IN_GRADXFORM)
-def test_what_is_of_optax_does_in_ours_what_it_does_in_optax(name: str) -> None:
+def test_optax_transforms_act_alike_in_gradxform(name: str) -> None:
     *makes, extra = IN_GRADXFORM[name]
 
     def trained(optimizer: Any) -> Any:
@@ -439,8 +437,8 @@ def test_what_is_of_optax_does_in_ours_what_it_does_in_optax(name: str) -> None:
 
 def test_an_update_has_the_dtype_of_its_gradient_where_optax_alone_would_have_that_of_its_state() -> None:
     gradient, params = {"w": jnp.ones(2, jnp.bfloat16)}, {"w": jnp.ones(2)}
-    native, ours = optax.adam(0.1, mu_dtype=jnp.float32), gx.chain(optax.adam(0.1, mu_dtype=jnp.float32))
-    for tx, dtype in ((native, np.float32), (ours, jnp.bfloat16), (optax.chain(gx.chain(CLIP), native), np.float32)):
+    native, chained = optax.adam(0.1, mu_dtype=jnp.float32), gx.chain(optax.adam(0.1, mu_dtype=jnp.float32))
+    for tx, dtype in ((native, np.float32), (chained, jnp.bfloat16), (optax.chain(gx.chain(CLIP), native), np.float32)):
         assert tx.update(gradient, tx.init(params), params)[0]["w"].dtype == dtype
 
 
@@ -527,7 +525,7 @@ def test_freeze_hands_on_extra_arguments() -> None:
 
 
 # --- optax's own tests, which its wheel ships ------------------------------------------------------------------------
-# They run with gradxform's transforms instead of optax's: each method calls one of them, or stands below with
+# They run with gradxform transforms in place of optax's. Each test method calls one, or is listed below with
 # the reason why it does not run.
 
 ROOT = Path(optax.__file__).parent
@@ -550,7 +548,7 @@ def per_example_layer_norm_clip(grads: Any, global_l2_norm_clip: Any, uniform: b
 
 
 def masked(inner: Any, mask: Any) -> Any:
-    """Optax's mask may be a function of the tree; gradxform's is a function of a path and a leaf."""
+    """A mask in optax may be a function of the tree; in gradxform it is a function of path and leaf."""
     if not isinstance(mask, (types.FunctionType, functools.partial)):
         return gx.jax.as_optax(gx.masked(inner, mask))
     return optax.GradientTransformationExtraArgs(
@@ -642,7 +640,7 @@ CLIPS = {
     "clip_by_block_rms": gx.clip_rms,
     "clip_by_global_norm": gx.clip_global_norm,
 }
-OURS: dict[str, dict[str, Mapping[str, Any]]] = {
+REPLACED: dict[str, dict[str, Mapping[str, Any]]] = {
     "transforms/_clipping_test.py": {
         "_clipping": CLIPS
         | {
@@ -717,21 +715,21 @@ OURS: dict[str, dict[str, Mapping[str, Any]]] = {
         "wrappers": {"masked": masked},
     },
 }
-"""What is put in the place of optax's functions, by the file and by the name of the module in it."""
+"""The replacements of optax's functions, by file and module name."""
 FEWER_STEPS = {"transforms/_adding_test.py": 4, "_src/transform_test.py": 36}
-"""Of `scale(0.1**i)` the factor itself is subnormal from 38 on: optax gives zero for 500 of it, gradxform 500 of it."""
+"""From step 38 on, the factor of `scale(0.1**i)` is subnormal: 500 times it is zero in optax, not in gradxform."""
 NOT_RUN = {
-    "*.test_unitwise_norm_with_axis": "a helper of optax without a counterpart",
-    "*.test_multi_steps_every_k_schedule": "the number of steps of `accumulate` is no schedule",
-    "*.test_multi_steps_mixed_precision*": "an update of gradxform has the dtype of its gradient, not of its state",
-    "*.test_zero_nans": "optax keeps which gradients were NaN, and leaves infinities; zero_nonfinite is about both",
+    "*.test_unitwise_norm_with_axis": "a helper of optax without an equivalent",
+    "*.test_multi_steps_every_k_schedule": "the number of steps of `accumulate` cannot be a schedule",
+    "*.test_multi_steps_mixed_precision*": "updates have the dtype of the gradient, not of the state",
+    "*.test_zero_nans": "optax records NaN gradients and keeps infinities; zero_nonfinite removes both",
     "*.test_statefull_inner": "asks for the state of zero_nans",
-    "*bad_structure*": "gradxform's ValueError names the path instead of JAX's words",
-    "*jax_bool": "gradxform's trees of bools hold no arrays",
-    "*.test_tree_mismatch_fails[23]": "gradxform's trees of bools may have more leaves, for gradients that are None",
+    "*bad_structure*": "the same error type, but the message names the path",
+    "*jax_bool": "trees of bools hold no arrays in gradxform",
+    "*.test_tree_mismatch_fails[23]": "a tree of bools may have more leaves, for gradients of None",
     "*.test_masked_state_structure": "asks for optax's MaskedNode in the state",
     "*.test_tree_map_params": "asks for optax's MaskedNode in the state",
-    "*.test_inject_hyperparams_starts_with_step_count_zero": "has integer gradients, which gradxform refuses",
+    "*.test_inject_hyperparams_starts_with_step_count_zero": "has integer gradients, which gradxform rejects",
     "*.test_power_iteration*": "its norms are those of optax's own power_iteration",
 }
 NOT_RUN |= dict.fromkeys(
@@ -745,12 +743,12 @@ NOT_RUN |= dict.fromkeys(
         *("schedules/_inject_*prng*", "schedules/_inject_*args_error*", "schedules/_inject_*stateless*"),
         *("_src/utils_*NormalDiag*", "_src/utils_*Helpers*", "_src/linear_algebra_*nnls*", "_src/linear_*_matrix_*"),
     ),
-    "calls nothing that gradxform has",
+    "calls no function with an equivalent",
 )
 ELSEWHERE = {
     "assignment, losses, perturbations, projections": "no transformations of gradients",
     "microbatching, experimental": "of functions of many examples; aggregating.process is in the table above",
-    "tree_utils, _src/update, _src/numerics, _src/linesearch, _src/base": "no counterpart in gradxform",
+    "tree_utils, _src/update, _src/numerics, _src/linesearch, _src/base": "functions without an equivalent",
     "_src/alias, _src/factorized, _src/lookahead, _src/sharding, optax_test": "of optimizers",
     "contrib/_common, contrib/_complex, contrib/_galore, contrib/_mechanic, contrib/_muon": "of optimizers",
     "contrib/_reduce_on, contrib/_sam, contrib/_schedule_free": "of optimizers",
@@ -773,16 +771,16 @@ def counted(name: str, function: Any) -> Any:
 
 @functools.cache
 def cases(file: str) -> dict[str, unittest.TestCase]:
-    """The test methods of one of optax's files, with gradxform's functions in it, by name."""
+    """The test methods of one of optax's files by name, with gradxform transforms in it."""
     code = ast.parse((ROOT / file).read_text())
     first = 1 + max(i for i, part in enumerate(code.body) if isinstance(part, (ast.Import, ast.ImportFrom)))
     module = types.ModuleType(f"optax_own_{Path(file).stem}")
     sys.modules[module.__name__] = module
     space = vars(module)
     exec(compile(ast.Module(code.body[:first], []), file, "exec"), space)
-    for name, functions in OURS[file].items():
-        ours = {function: counted(function, ours) for function, ours in functions.items()}
-        space[name] = types.SimpleNamespace(**(vars(space[name]) | ours))
+    for name, functions in REPLACED[file].items():
+        replaced = {function: counted(function, tx) for function, tx in functions.items()}
+        space[name] = types.SimpleNamespace(**(vars(space[name]) | replaced))
     exec(compile(ast.Module(code.body[first:], []), file, "exec"), space)
     if file in FEWER_STEPS:
         space["STEPS"] = FEWER_STEPS[file]
@@ -799,12 +797,12 @@ def why_not(file: str, name: str) -> list[str]:
     return [pattern for pattern in NOT_RUN if fnmatch.fnmatch(f"{file}::{name}", pattern)]
 
 
-METHODS = [(file, name) for file in OURS if (ROOT / file).exists() for name in cases(file)]
+METHODS = [(file, name) for file in REPLACED if (ROOT / file).exists() for name in cases(file)]
 
 
 @of_this_version
 @pytest.mark.parametrize(("file", "name"), [method for method in METHODS if not why_not(*method)])
-def test_optax_own_test_of_ours(file: str, name: str) -> None:
+def test_an_optax_test_on_gradxform(file: str, name: str) -> None:
     calls.clear()
     result = unittest.TestResult()
     try:
@@ -822,5 +820,5 @@ def test_every_test_that_optax_ships_is_run_or_explained() -> None:
     assert {pattern for method in METHODS for pattern in why_not(*method)} == set(NOT_RUN)
     elsewhere = tuple(start.replace("/_", "/") for starts in ELSEWHERE for start in starts.split(", "))
     files = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*_test.py")}
-    assert set(OURS) <= files
-    assert [file for file in files - set(OURS) if not file.replace("/_", "/").startswith(elsewhere)] == []
+    assert set(REPLACED) <= files
+    assert [file for file in files - set(REPLACED) if not file.replace("/_", "/").startswith(elsewhere)] == []

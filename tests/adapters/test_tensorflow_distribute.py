@@ -94,7 +94,7 @@ def moved(strategy: Any, compiled: bool, process: Callable[[Any], Any], gradient
     return shown(made)
 
 
-def ours(tx: Any) -> Callable[[Any], Any]:
+def transformed(tx: Any) -> Callable[[Any], Any]:
     return lambda pairs: gx.tensorflow.apply(tx, pairs)
 
 
@@ -283,18 +283,18 @@ def cases(strategy: Any, compiled: bool) -> dict[str, Any]:
             strategy, compiled, list, same, optimizer=lambda: keras.optimizers.SGD(1.0, clipnorm=1.0)
         ),
         "native by hand": moved(strategy, compiled, by_hand, same),
-        "clip_norm": moved(strategy, compiled, ours(gx.clip_norm(1.0)), same),
-        "clip_global_norm": moved(strategy, compiled, ours(gx.clip_global_norm(1.0)), same),
-        "different": moved(strategy, compiled, ours(gx.clip_global_norm(1.0)), different),
-        "chain": moved(strategy, compiled, ours(CHAIN), different),
-        "clip_value": moved(strategy, compiled, ours(gx.clip_value(3.0)), different),
-        "below the limit": moved(strategy, compiled, ours(gx.clip_norm(100.0)), different),
-        "None": moved(strategy, compiled, ours(gx.clip_global_norm(1.0)), with_none),
-        "large": moved(strategy, compiled, ours(gx.clip_norm(1.0)), large),
-        "sparse": moved(strategy, compiled, ours(gx.clip_norm(1.0)), sparse(ROWS)),
-        "sparse, fewer rows": moved(strategy, compiled, ours(gx.clip_norm(1.0)), sparse(FEWER_ROWS)),
-        "one replica": moved(one, compiled, ours(CHAIN), lambda _: summed),
-        "one device": moved(tf.distribute.OneDeviceStrategy("CPU:1"), compiled, ours(CHAIN), lambda _: summed),
+        "clip_norm": moved(strategy, compiled, transformed(gx.clip_norm(1.0)), same),
+        "clip_global_norm": moved(strategy, compiled, transformed(gx.clip_global_norm(1.0)), same),
+        "different": moved(strategy, compiled, transformed(gx.clip_global_norm(1.0)), different),
+        "chain": moved(strategy, compiled, transformed(CHAIN), different),
+        "clip_value": moved(strategy, compiled, transformed(gx.clip_value(3.0)), different),
+        "below the limit": moved(strategy, compiled, transformed(gx.clip_norm(100.0)), different),
+        "None": moved(strategy, compiled, transformed(gx.clip_global_norm(1.0)), with_none),
+        "large": moved(strategy, compiled, transformed(gx.clip_norm(1.0)), large),
+        "sparse": moved(strategy, compiled, transformed(gx.clip_norm(1.0)), sparse(ROWS)),
+        "sparse, fewer rows": moved(strategy, compiled, transformed(gx.clip_norm(1.0)), sparse(FEWER_ROWS)),
+        "one replica": moved(one, compiled, transformed(CHAIN), lambda _: summed),
+        "one device": moved(tf.distribute.OneDeviceStrategy("CPU:1"), compiled, transformed(CHAIN), lambda _: summed),
         "dataset": dataset(strategy, compiled),
         "dataset, alone": dataset(None, compiled),
         "restored": restored(strategy, compiled),
@@ -350,7 +350,7 @@ def test_the_native_trap_each_replica_clips_its_own_and_the_sum_is_two(case: Any
 
 
 @pytest.mark.parametrize("name", ["clip_norm", "clip_global_norm"])
-def test_ours_moves_the_variable_by_the_limit(case: Any, name: str) -> None:
+def test_gradxform_moves_the_variable_by_the_limit(case: Any, name: str) -> None:
     assert_ulp(np.float32(case[name][0]), -UNIT)
     assert_ulp(np.float32(np.linalg.norm(np.float32(case[name][0]).astype(np.float64))), 1.0)
 

@@ -390,7 +390,7 @@ TRAINED = gx.chain(gx.freeze("frozen"), gx.trace(0.9), gx.clip_zscore(0.5, warmu
 def test_a_keras_optimizer_trains_as_with_update_by_hand(name: str, jit_compile: bool | None) -> None:
     kind = keras.Variable if name == "AdamW" else tf.Variable
 
-    def train(ours: bool) -> Any:
+    def train(processed: bool) -> Any:
         frozen, free = kind(np.float32([0.1, -0.0]), name="frozen"), kind(np.float32([0.1, 0.2]), name="free")
         optimizer = KERAS[name]()
         optimizer.build([frozen, free])
@@ -401,7 +401,7 @@ def test_a_keras_optimizer_trains_as_with_update_by_hand(name: str, jit_compile:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum((free - 3.0) ** 4) + tf.reduce_sum(frozen)
             a, b = tape.gradient(loss, [frozen, free] if kind is tf.Variable else [frozen.value, free.value])
-            if ours:
+            if processed:
                 optimizer.apply_gradients(processor([(a, frozen), (b, free)]))
                 return state
             updates, state = TRAINED.update({"frozen": a, "free": b}, state)
@@ -413,9 +413,9 @@ def test_a_keras_optimizer_trains_as_with_update_by_hand(name: str, jit_compile:
             state = step(state)
         return [bits(frozen), bits(free)]
 
-    ours = train(ours=True)
-    assert ours == train(ours=False)
-    assert ours[0] == bits(np.float32([0.1, -0.0]))
+    result = train(processed=True)
+    assert result == train(processed=False)
+    assert result[0] == bits(np.float32([0.1, -0.0]))
 
 
 V1: dict[str, Callable[[], Any]] = {
@@ -428,14 +428,14 @@ V1: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", V1)
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference variables", "resource variables"])
 def test_a_v1_optimizer_in_a_session(name: str, use_resource: bool) -> None:
-    def train(ours: bool) -> tuple[list[Any], Any]:
+    def train(processed: bool) -> tuple[list[Any], Any]:
         with tf.Graph().as_default(), v1.Session() as session:
             w = v1.get_variable("w", initializer=np.float32([0.5, 0.5]), use_resource=use_resource)
             frozen = v1.get_variable("frozen", initializer=np.float32([0.1, 0.2]), use_resource=use_resource)
             unused = v1.get_variable("unused", initializer=np.float32([7.0]), use_resource=use_resource)
             factor, step = v1.placeholder(tf.float32, (2,)), v1.train.get_or_create_global_step()
             optimizer, tx = V1[name](), gx.chain(gx.freeze("frozen"), gx.trace(0.5), gx.clip_global_norm(4.0))
-            if ours:
+            if processed:
                 pairs = optimizer.compute_gradients(tf.reduce_sum(w * factor) + tf.reduce_sum(frozen))
                 assert [g is None for g, _ in pairs] == [False, False, True]
                 processor = gx.tensorflow.GradientProcessor(tx, [w, frozen, unused])
@@ -447,17 +447,17 @@ def test_a_v1_optimizer_in_a_session(name: str, use_resource: bool) -> None:
             for i in range(4):
                 given = np.float32([1.0 + i, -2.0])
                 trace = np.float32(given + np.float32(0.5) * trace)
-                session.run(train_op, {factor: given if ours else gx.clip_global_norm(4.0)([trace])[0]})
+                session.run(train_op, {factor: given if processed else gx.clip_global_norm(4.0)([trace])[0]})
                 seen.append(session.run(w))
             assert session.run(step) == 4
             assert bits(session.run(frozen)) == bits(np.float32([0.1, 0.2]))
             assert session.run(unused).tolist() == [7.0]
-            state = session.run(processor.state[1].trace["w"]) if ours else trace
+            state = session.run(processor.state[1].trace["w"]) if processed else trace
         return seen, state
 
-    (ours, state), (wanted, trace) = train(True), train(False)
+    (result, state), (wanted, trace) = train(True), train(False)
     assert_ulp(state, trace)
-    assert_ulp(ours, wanted, ulp=4)
+    assert_ulp(result, wanted, ulp=4)
 
 
 @pytest.mark.parametrize("use_resource", [False, True], ids=["reference variables", "resource variables"])

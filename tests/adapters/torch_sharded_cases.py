@@ -601,13 +601,13 @@ def _by_name() -> Any:
 
 @case("FSDP2 gets the native clip")
 def _() -> None:
-    ours, native = fsdp(Net()), fsdp(Net())
-    for model in (ours, native):
+    sharded, native = fsdp(Net()), fsdp(Net())
+    for model in (sharded, native):
         backward(model, 0, 2, rank())
-    gx.torch.apply_(gx.clip_global_norm(0.5), ours)
+    gx.torch.apply_(gx.clip_global_norm(0.5), sharded)
     total = torch.nn.utils.clip_grad_norm_(native.parameters(), 0.5)
     assert total.full_tensor() > 1
-    for p, q in zip(ours.parameters(), native.parameters(), strict=True):
+    for p, q in zip(sharded.parameters(), native.parameters(), strict=True):
         np.testing.assert_allclose(own(p.grad), own(q.grad), rtol=3e-6, atol=0)
 
 

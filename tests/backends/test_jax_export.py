@@ -100,10 +100,10 @@ WITH_OPTAX = {
 
 @pytest.mark.parametrize("name", WITH_OPTAX)
 def test_operations_of_291_leaves(name: str) -> None:
-    ours, theirs, most = WITH_OPTAX[name]
+    tx, native, most = WITH_OPTAX[name]
     of = functools.partial(exported, dtype="float32", platform="cuda", shapes=llama(32))
     assert len(llama(32)) == 291
-    assert counted(of(ours)) <= most * counted(of(theirs()))
+    assert counted(of(tx)) <= most * counted(of(native()))
 
 
 @pytest.mark.parametrize("tx", [gx.clip_global_norm(1.0), gx.clip_norm(1.0), CHAIN, gx.ema(0.9)], ids=without_addresses)

@@ -266,7 +266,7 @@ def test_a_program_of_symbolic_shapes() -> None:
         assert_ulp(program.call(tree), tx(tree))
 
 
-def test_a_flax_train_state_with_ours_in_its_optimizer(tmp_path: Path) -> None:
+def test_a_flax_train_state_with_a_transform_in_its_optimizer(tmp_path: Path) -> None:
     train_state = pytest.importorskip("flax.training.train_state")
     serialization = pytest.importorskip("flax.serialization")
     tx = optax.chain(gx.chain(gx.clip_global_norm(1.0), gx.ema(0.5)), optax.adam(0.1))

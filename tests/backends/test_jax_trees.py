@@ -271,7 +271,7 @@ def test_freeze_around_an_optimizer_takes_the_tree(name: str) -> None:
 # --- as their own training loops have it -----------------------------------------------------------------------------
 
 
-def test_an_nnx_optimizer_with_ours() -> None:
+def test_an_nnx_optimizer_with_a_transform() -> None:
     tx = optax.chain(gx.masked(gx.clip_norm(1e-3), "linear/kernel"), gx.ema(0.5), optax.sgd(1.0))
     model = NnxNet(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)

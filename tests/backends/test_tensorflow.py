@@ -392,7 +392,7 @@ def test_the_free_variables_train_as_if_they_were_alone(name: str) -> None:
 
 def test_keras_training_equals_that_with_the_native_clip() -> None:
     results = []
-    for ours in (True, False):
+    for transformed in (True, False):
         rng = np.random.default_rng(0)
         variables = [tf.Variable(rng.normal(size=(8, 4)).astype(np.float32), name=f"v{i}") for i in range(3)]
         optimizer = keras.optimizers.Adam(0.01)
@@ -400,7 +400,7 @@ def test_keras_training_equals_that_with_the_native_clip() -> None:
             with tf.GradientTape() as tape:
                 loss = tf.add_n([tf.reduce_sum(tf.sin(5 * v)) for v in variables])
             gradients = tape.gradient(loss, variables)
-            if ours:
+            if transformed:
                 pairs = gx.tensorflow.apply(gx.clip_global_norm(5.0), zip(gradients, variables, strict=True))
             else:
                 pairs = list(zip(tf.clip_by_global_norm(gradients, 5.0)[0], variables, strict=True))
@@ -845,7 +845,7 @@ def test_in_map_fn_and_while_loop() -> None:
     assert_ulp(tf.vectorized_map(CLIP, rows), [[0.6, 0.8], [0.3, 0.4]])
 
 
-def test_autograph_rewrites_nothing_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autograph_converts_no_library_code(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorflow.python.autograph.impl import api
 
     rewritten, true = [], api._TRANSPILER.transform

@@ -122,13 +122,13 @@ def test_one_parameter_alone() -> None:
 
 
 def test_a_model_after_backward_gets_the_native_clip() -> None:
-    ours, native = Net(), Net()
-    backward(ours)
+    model, native = Net(), Net()
+    backward(model)
     backward(native)
-    gx.torch.apply_(gx.clip_global_norm(1.0), ours)
+    gx.torch.apply_(gx.clip_global_norm(1.0), model)
     norm = torch.nn.utils.clip_grad_norm_(native.parameters(), 1.0)
     assert norm > 10
-    for p, q in zip(ours.parameters(), native.parameters(), strict=True):
+    for p, q in zip(model.parameters(), native.parameters(), strict=True):
         if q.grad is None:
             assert p.grad is None
         else:

@@ -53,13 +53,13 @@ def _ulps(norm: float, exact: float) -> float:
 
 
 def small() -> Table:
-    """One clip of six small leaves (mlp), NumPy in place: the native way, the right norm by hand, and gradxform."""
+    """One clip of six small leaves (mlp), NumPy in place: native, an accurate norm by hand, and gradxform."""
     bench = _imported("gradxform_numpy.bench")
     tree = gradients(TREES["mlp"]())
     in_place = next(mode for mode in bench.MODES if mode.name == "in place")
-    ours, native = in_place.sides(CHAINS[1], tree, device.find("numpy"))
+    side, native = in_place.sides(CHAINS[1], tree, device.find("numpy"))
     by_hand = bench._writing(functools.partial(_clip_by_hand, limit=CHAINS[1][0].value), tree)
-    times = _times((native, by_hand, ours))
+    times = _times((native, by_hand, side))
     ratios = np.median(times / times[:, :1], axis=0)
     exact = math.sqrt(sum(float(np.sum(leaf.astype(np.float64) ** 2)) for leaf in tree.values()))
     norms = (math.sqrt(sum(map(squares, tree.values()))) for squares in (bench._squares, _squares_by_hand))

@@ -132,15 +132,15 @@ def test_gradients_within_their_limits_are_not_written_in_place(
 
 @pytest.fixture
 def compiled() -> Callable[[tuple[Step, ...], str], Any]:
-    """A chain of the benchmark on large leaves, compiled by XLA, in gradxform and optax."""
+    """A chain of the benchmark on large leaves, compiled by XLA: in gradxform and optax."""
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
     native = importlib.import_module("gradxform_jax.bench")._NATIVE
     grads = given("jax", tree((64, 64, 1000, 1 << 18, 3 << 18, 1 << 20, 1 << 21)))
 
-    def made(steps: tuple[Step, ...], whose: str) -> Any:
+    def made(steps: tuple[Step, ...], library: str) -> Any:
         parts = [native[step.name](step.value) for step in steps]
-        tx = transformation(steps) if whose == "gradxform" else optax.chain(*parts)
+        tx = transformation(steps) if library == "gradxform" else optax.chain(*parts)
         state = tx.init(grads)
         return jax.jit(lambda updates: tx.update(updates, state)[0]).lower(grads).compile()
 
@@ -153,9 +153,9 @@ def test_bytes_accessed_beside_optax(
 ) -> None:
     """One pass a norm. On the CPU, XLA counts a branch for extreme numbers too, which would read large leaves again."""
 
-    def accessed(whose: str) -> float:
+    def accessed(library: str) -> float:
         jax.clear_caches()
-        found = compiled(CHAINS[length], whose).cost_analysis()
+        found = compiled(CHAINS[length], library).cost_analysis()
         return float((found[0] if isinstance(found, list) else found)["bytes accessed"])
 
     jax, fast = importlib.import_module("jax"), importlib.import_module("gradxform_jax._norms")

@@ -103,8 +103,8 @@ def test_an_embedding(framework: str, mode: str, embedding: Any) -> None:
 
 def test_pytorch_loses_digits_of_an_embeddings_norm(embedding: Any) -> None:
     torch = pytest.importorskip("torch")
-    theirs = torch.nn.utils.get_total_norm([torch.from_numpy(embedding)]).numpy()
-    assert max_ulp(theirs, np.float32(right_norm(embedding))) > 1000
+    native = torch.nn.utils.get_total_norm([torch.from_numpy(embedding)]).numpy()
+    assert max_ulp(native, np.float32(right_norm(embedding))) > 1000
 
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)

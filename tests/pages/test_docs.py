@@ -146,7 +146,7 @@ def test_the_tables_of_hard_cases_are_what_the_libraries_do(like: str) -> None:
     for transform, table in zip(("clip_global_norm", "clip_norm"), tables, strict=True):
         header, _, *rows = ([cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines())
         assert [row[0] for row in rows] == list(peers.HARD)
-        clip = peers.ours(transform) if like == "gradxform" else peers.find(transform, like)
+        clip = peers.gradxform_clip(transform) if like == "gradxform" else peers.find(transform, like)
         for row in rows:
             assert row[header.index(like)] == peers.shown(clip, row[0]), (transform, row[0])
 

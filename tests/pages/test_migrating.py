@@ -641,7 +641,7 @@ def optax() -> dict[str, Row]:
     def works(*names: str) -> Check:
         def check() -> None:
             for name, kind in itertools.product(names, combinators.PAIRS):
-                combinators.test_in_a_combinator_ours_trains_as_optax_own(name, kind)
+                combinators.test_a_transform_trains_like_optax_in_a_combinator(name, kind)
 
         return check
 

@@ -72,24 +72,24 @@ def test_many_small_leaves() -> None:
 def test_tensorflow_agrees_on_ordinary_gradients() -> None:
     tf = pytest.importorskip("tensorflow")
     leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
-    theirs = [t.numpy() for t in tf.clip_by_global_norm([tf.constant(leaf) for leaf in leaves], 1.0)[0]]
-    assert max(map(max_ulp, of("clip_global_norm(1.0)", *leaves), theirs)) <= 3
-    theirs = [tf.clip_by_norm(tf.constant(leaf), 0.7, axes=[1]).numpy() for leaf in leaves]
-    assert max(map(max_ulp, of("clip_norm(0.7, axes=1)", *leaves), theirs)) <= 4
-    theirs = [tf.clip_by_value(tf.constant(leaf), -0.5, 0.5).numpy() for leaf in leaves]
-    assert max(map(max_ulp, of("clip_value(0.5)", *leaves), theirs)) == 0
+    expected = [t.numpy() for t in tf.clip_by_global_norm([tf.constant(leaf) for leaf in leaves], 1.0)[0]]
+    assert max(map(max_ulp, of("clip_global_norm(1.0)", *leaves), expected)) <= 3
+    expected = [tf.clip_by_norm(tf.constant(leaf), 0.7, axes=[1]).numpy() for leaf in leaves]
+    assert max(map(max_ulp, of("clip_norm(0.7, axes=1)", *leaves), expected)) <= 4
+    expected = [tf.clip_by_value(tf.constant(leaf), -0.5, 0.5).numpy() for leaf in leaves]
+    assert max(map(max_ulp, of("clip_value(0.5)", *leaves), expected)) == 0
 
 
 def test_optax_agrees_on_ordinary_gradients() -> None:
     optax = pytest.importorskip("optax")
     leaves = [np.random.default_rng(i).standard_normal((30, 20)).astype(np.float32) for i in range(3)]
-    for theirs, ours in (
+    for native, expression in (
         (optax.clip_by_global_norm(1.0), "clip_global_norm(1.0)"),
         (optax.clip(0.5), "clip_value(0.5)"),
         (optax.chain(optax.clip_by_global_norm(1.0), optax.scale(-0.1)), "chain(clip_global_norm(1.0), scale(-0.1))"),
     ):
-        updates = theirs.update(leaves, theirs.init(leaves))[0]
-        assert max(map(max_ulp, of(ours, *leaves), map(np.asarray, updates))) <= 4
+        updates = native.update(leaves, native.init(leaves))[0]
+        assert max(map(max_ulp, of(expression, *leaves), map(np.asarray, updates))) <= 4
 
 
 def test_torch_agrees_on_ordinary_gradients() -> None:

@@ -342,8 +342,8 @@ def test_threefry_is_that_of_jax() -> None:
         key = jax.random.wrap_key_data(np.uint32([seed >> 32, seed & 0xFFFFFFFF]), impl="threefry2x32")
         with np.errstate(over="ignore"):
             first, second = random.bits(Block(0), (seed >> 32, seed & 0xFFFFFFFF), np.arange(1000))
-        ours = (first ^ second).view(np.uint32)
-        np.testing.assert_array_equal(ours, np.asarray(jax.random.bits(key, (1000,), np.uint32)))
+        result = (first ^ second).view(np.uint32)
+        np.testing.assert_array_equal(result, np.asarray(jax.random.bits(key, (1000,), np.uint32)))
         folded = jax.random.key_data(jax.random.fold_in(key, 5))
         with np.errstate(over="ignore"):
             again = reference_state.threefry(seed >> 32, seed & 0xFFFFFFFF, 0, 5)
@@ -982,8 +982,8 @@ def test_gradient_surgery(framework: str, mode: str, dtype: str) -> None:
         named = parity.named_leaves(got, lookup.backend(framework))
         errors = [max(float(np.abs(named[path] - right[path]).max()) for path in named) for right in candidates]
         assert min(errors) < (3e-7 if dtype == "float32" else 2e-15)
-        ours = call("numpy", "eager", lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
-        for path, leaf in parity.named_leaves(ours).items():
+        result = call("numpy", "eager", lambda *given, seed=seed: gx.pcgrad(list(given), seed), *trees)
+        for path, leaf in parity.named_leaves(result).items():
             assert max_ulp(named[path], leaf) <= (2 if dtype == "float32" else 16)
 
 

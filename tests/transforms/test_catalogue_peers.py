@@ -1,7 +1,7 @@
 """The catalogue's transforms beside the functions of other libraries that they stand for, on the same gradients.
 
 Where all sums and products are exact (small whole numbers, and hyperparameters that are binary fractions), so is the
-agreement. Elsewhere the budgets count roundings: half a unit for each of the peer's and one half for gradxform.
+agreement. Elsewhere the budgets count roundings: half a ULP for each of the peer's, and half a ULP for gradxform.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def sizes(tree: Tree) -> Tree:
     return {name: np.abs(leaf) for name, leaf in tree.items()}
 
 
-def farthest(got: Tree, theirs: Tree) -> float:
-    return max(max_ulp(got[name], theirs[name]) for name in theirs)
+def farthest(got: Tree, expected: Tree) -> float:
+    return max(max_ulp(got[name], expected[name]) for name in expected)
 
 
-def apart(got: Tree, theirs: Tree, terms: Tree) -> float:
+def apart(got: Tree, expected: Tree, terms: Tree) -> float:
     """The largest distance of sums in units in the last place of what their terms' sizes add up to."""
-    units = {name: np.spacing(np.float32(np.maximum(np.abs(theirs[name]), terms[name]))) for name in theirs}
-    return max(float(np.max(np.abs(np.float64(got[name]) - theirs[name]) / units[name])) for name in theirs)
+    units = {name: np.spacing(np.float32(np.maximum(np.abs(expected[name]), terms[name]))) for name in expected}
+    return max(float(np.max(np.abs(np.float64(got[name]) - expected[name]) / units[name])) for name in expected)
 
 
 def run(tx: Any, steps: Sequence[Tree], params: Tree, mode: str = "eager") -> list[tuple[Tree, Any]]:
@@ -85,12 +85,12 @@ def run(tx: Any, steps: Sequence[Tree], params: Tree, mode: str = "eager") -> li
     return found
 
 
-def both(mine: Any, other: Any, steps: Sequence[Tree], params: Tree, mode: str) -> Any:
-    """The updates and states of gradxform and of the peer; a peer with conditions, slow in eager, is compiled."""
+def both(tx: Any, other: Any, steps: Sequence[Tree], params: Tree, mode: str) -> Any:
+    """The updates and states of a transform and its peer; peers with conditions are compiled, since eager is slow."""
     slow = "MultiSteps" in str(type(other)) or "apply_if_finite" in str(other.update)
-    found = run(mine, steps, params, mode), run(other, steps, params, "jitted" if slow else mode)
-    (got, states), (theirs, others) = (tuple(zip(*each, strict=True)) for each in found)
-    return got, theirs, list(zip(states, others, strict=True))
+    found = run(tx, steps, params, mode), run(other, steps, params, "jitted" if slow else mode)
+    (got, states), (expected, others) = (tuple(zip(*each, strict=True)) for each in found)
+    return got, expected, list(zip(states, others, strict=True))
 
 
 def library(name: str) -> Any:
@@ -101,7 +101,7 @@ optax, tf, torch = map(library, ("optax", "tensorflow", "torch"))
 
 
 class Pair(NamedTuple):
-    """A transform of gradxform and one of optax, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
+    """A transform and its optax peer, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
 
     What is allowed: a distance in units in the last place of whole numbers and corners, and of any numbers' products;
     for any numbers' sums, what the roundings of each step come to in units in the last place of the terms.
@@ -136,23 +136,23 @@ PAIRS = {
 def test_whole_numbers_and_corners_as_in_optax(name: str, mode: str, optax: Any) -> None:
     """One after the other, so that what a state keeps of NaN and infinity is the same too."""
     steps = [whole(0), whole(1), *(CORNERS[case] for case in PAIRS[name].corners), whole(2)]
-    got, theirs, _ = both(*PAIRS[name].make(optax, 0.5), steps, whole(9), mode)
-    assert max(map(farthest, got, theirs)) <= PAIRS[name].ulp
+    got, expected, _ = both(*PAIRS[name].make(optax, 0.5), steps, whole(9), mode)
+    assert max(map(farthest, got, expected)) <= PAIRS[name].ulp
 
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_any_numbers_as_in_optax(name: str, optax: Any) -> None:
     pair, steps, params = PAIRS[name], [ordinary(seed) for seed in range(4)], ordinary(9)
-    mine, other = pair.make(optax, 0.875)
-    got, theirs, _ = both(mine, other, steps, params, "jitted")
+    tx, other = pair.make(optax, 0.875)
+    got, expected, _ = both(tx, other, steps, params, "jitted")
     if name == "centralize":  # the terms of a difference of an element and a mean: at most twice the largest element
         terms = [{key: 2 * np.max(np.abs(leaf)) for key, leaf in step.items()} for step in steps]
-        assert max(map(apart, got, theirs, terms)) <= 1.5
+        assert max(map(apart, got, expected, terms)) <= 1.5
     elif pair.linear is None:
-        assert max(map(farthest, got, theirs)) <= pair.ulp
+        assert max(map(farthest, got, expected)) <= pair.ulp
     else:
         for step, (terms, _) in enumerate(run(other, list(map(sizes, steps)), sizes(params), "jitted")):
-            assert apart(got[step], theirs[step], terms) <= pair.linear * (step + 1)
+            assert apart(got[step], expected[step], terms) <= pair.linear * (step + 1)
 
 
 def outcomes(tx: Any, *steps: Tree) -> list[str]:
@@ -162,7 +162,7 @@ def outcomes(tx: Any, *steps: Tree) -> list[str]:
 
 
 def test_corners_that_optax_means_otherwise(optax: Any) -> None:
-    """optax keeps one NaN of an infinite gradient; gradxform turns everything that shares the norm into NaN.
+    """optax hides an infinite gradient except for one NaN; gradxform turns everything that shares the norm into NaN.
 
     Optax multiplies the NaN of a sum by zero: its update between two is NaN, and so are all later ones.
     """
@@ -176,20 +176,20 @@ def test_corners_that_optax_means_otherwise(optax: Any) -> None:
     assert outcomes(gx.zero_nonfinite(), inf) == ["0.0 1.0 1.0"]
     steps = CORNERS["NaN"], ones, ones, ones
     assert outcomes(multi, *steps) == ["nan 0.0 0.0", "nan 1.0 1.0", "nan 0.0 0.0", "nan 1.0 1.0"]
-    mine = outcomes(gx.accumulate(gx.identity(), 2), *steps)
-    assert mine == ["0.0 0.0 0.0", "nan 1.0 1.0", "0.0 0.0 0.0", "1.0 1.0 1.0"]
+    own = outcomes(gx.accumulate(gx.identity(), 2), *steps)
+    assert own == ["0.0 0.0 0.0", "nan 1.0 1.0", "0.0 0.0 0.0", "1.0 1.0 1.0"]
 
 
 def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
     """Optax takes 1 - d exactly for the average, and in float32 to debias it, where for 0.9999 it is 0.017 % more."""
     grads = ordinary(0)
-    (mine,), (theirs,), _ = both(gx.ema(0.9999), optax.ema(0.9999), [grads], grads, "jitted")
-    assert farthest(mine, grads) <= 1
-    assert 1000 < farthest(theirs, grads) < 4000
+    (own,), (expected,), _ = both(gx.ema(0.9999), optax.ema(0.9999), [grads], grads, "jitted")
+    assert farthest(own, grads) <= 1
+    assert 1000 < farthest(expected, grads) < 4000
 
 
 SCHEDULES: dict[str, tuple[Callable[[Any], Any], float]] = {
-    # optax raises to the power in float32, which XLA does to 2 units; gradxform in float64.
+    # optax computes the power in float32, which XLA rounds within 2 ULP; gradxform in float64.
     "exponential": (lambda o: o.exponential_decay(0.5, 3, 0.7), 4),
     "staircase": (lambda o: o.exponential_decay(0.5, 2, 0.5, staircase=True), 0),
     "piecewise": (lambda o: o.piecewise_constant_schedule(0.5, {2: 0.25, 4: 0.5}), 0),
@@ -203,13 +203,13 @@ def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> Non
     schedule, budget = SCHEDULES[name][0](optax), SCHEDULES[name][1]
     steps = [ordinary(0), ordinary(1), CORNERS["NaN"], CORNERS["inf"], ordinary(2), ordinary(3)]
     pair = gx.scale_by_schedule(schedule), optax.scale_by_schedule(schedule)
-    got, theirs, states = both(*pair, steps, steps[0], mode)
-    assert max(map(farthest, got, theirs)) <= budget
-    assert [int(mine.count) for mine, _ in states] == [int(other.count) for _, other in states]
+    got, expected, states = both(*pair, steps, steps[0], mode)
+    assert max(map(farthest, got, expected)) <= budget
+    assert [int(own.count) for own, _ in states] == [int(other.count) for _, other in states]
     other = optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=schedule)
     steps[3] = steps[2]  # of an infinite gradient, optax makes one NaN and zeros
-    got, theirs, _ = both(gx.clip_global_norm(schedule), other, steps, steps[0], mode)
-    assert max(map(farthest, got, theirs)) <= NORM + budget
+    got, expected, _ = both(gx.clip_global_norm(schedule), other, steps, steps[0], mode)
+    assert max(map(farthest, got, expected)) <= NORM + budget
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -221,27 +221,27 @@ def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any)
     steps = [*map(sizes, kinds), CORNERS["zeros"], sizes(whole(2))]
     tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0))
     pair = gx.skip_nonfinite(tx, None if most == 100 else most), optax.apply_if_finite(tx, most)
-    got, theirs, states = both(*pair, steps, whole(9), mode)
+    got, expected, states = both(*pair, steps, whole(9), mode)
     # Adam's are sums of positive numbers, a root and two quotients, which XLA fuses and rounds as it likes.
-    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 0)
-    for mine, other in states:
-        assert int(mine.total) == int(other.total_notfinite)
-        assert int(mine.consecutive) == int(other.notfinite_count)
-        assert bool(gx.has_updated(mine)) == (bool(other.last_finite) or int(other.notfinite_count) > most)
+    assert max(map(farthest, got, expected)) <= (6 if inner == "adam" else 0)
+    for own, other in states:
+        assert int(own.total) == int(other.total_notfinite)
+        assert int(own.consecutive) == int(other.notfinite_count)
+        assert bool(gx.has_updated(own)) == (bool(other.last_finite) or int(other.notfinite_count) > most)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
-    """Except for a norm at the limit, which gradxform accepts and optax skips; optax's has_updated knows no skips."""
+    """optax also skips a norm equal to the limit, and its has_updated does not report skips."""
     skip = functools.partial(optax.skip_large_updates, max_squared_norm=25.0)
     steps = [{"w": np.float32(values)} for values in ([3, 3], [0, 0], [3, 5], [NAN, 1], [INF, 0], [4, 1], [3, 4])]
     other = optax.MultiSteps(optax.trace(0.5), 1, should_skip_update_fn=skip)
-    got, theirs, states = both(gx.skip_large(gx.trace(0.5), 5.0), other, steps, steps[0], mode)
-    assert max(map(farthest, got[:-1], theirs[:-1])) == 0
-    assert [bool(gx.has_updated(mine)) for mine, _ in states] == [True, True, False, False, False, True, True]
+    got, expected, states = both(gx.skip_large(gx.trace(0.5), 5.0), other, steps, steps[0], mode)
+    assert max(map(farthest, got[:-1], expected[:-1])) == 0
+    assert [bool(gx.has_updated(own)) for own, _ in states] == [True, True, False, False, False, True, True]
     skipped = [bool(state.skip_state["should_skip"]) for _, state in states]
     assert skipped == [False, False, True, True, True, False, True]
-    assert [int(mine.total) for mine, _ in states] == [0, 0, 1, 2, 3, 3, 3]
+    assert [int(own.total) for own, _ in states] == [0, 0, 1, 2, 3, 3, 3]
     assert all(bool(other.has_updated(state)) for _, state in states)
 
 
@@ -255,10 +255,10 @@ def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax:
     """
     tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0), gx.scale(-0.25))
     steps, other = [sizes(whole(seed)) for seed in range(9)], optax.MultiSteps(tx, every)
-    got, theirs, states = both(gx.accumulate(tx, every), other, steps, whole(9), mode)
-    assert max(map(farthest, got, theirs)) <= (6 if inner == "adam" else 2 if every == 4 else 0)
-    for mine, state in states:
-        assert bool(gx.has_updated(mine)) == bool(other.has_updated(state))
+    got, expected, states = both(gx.accumulate(tx, every), other, steps, whole(9), mode)
+    assert max(map(farthest, got, expected)) <= (6 if inner == "adam" else 2 if every == 4 else 0)
+    for own, state in states:
+        assert bool(gx.has_updated(own)) == bool(other.has_updated(state))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -267,32 +267,33 @@ def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
     halves = optax.exponential_decay(1.0, 1, 0.5, staircase=True)
     adam, steps = optax.adam(0.25), [sizes(whole(seed)) for seed in range(5)]
     head, tail = (gx.sign(), gx.trace(0.5), gx.scale_by_schedule(halves)), (gx.add_decayed_weights(0.5), gx.trace(0.5))
-    mine = optax.chain(*head, adam, *tail)
+    own = optax.chain(*head, adam, *tail)
     head = optax.scale_by_sign(), optax.trace(0.5), optax.scale_by_schedule(halves)
     other = optax.chain(*head, adam, optax.add_decayed_weights(0.5), optax.trace(0.5))
     for wrap in (lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3))[: 1 + (mode == "jitted")]:
-        got, theirs, _ = both(wrap(mine), wrap(other), steps, sizes(whole(9)), mode)
+        got, expected, _ = both(wrap(own), wrap(other), steps, sizes(whole(9)), mode)
         # A trace of five steps of -0.25, each up to 6 units off, and of decayed weights that are exact.
-        assert max(apart(a, b, dict.fromkeys(SHAPES, 0.5)) for a, b in zip(got, theirs, strict=True)) <= 6
+        assert max(apart(a, b, dict.fromkeys(SHAPES, 0.5)) for a, b in zip(got, expected, strict=True)) <= 6
 
 
 @pytest.mark.parametrize(
-    ("shape", "optax_axes", "keras_axes"),
-    [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)],
+    ("shape", "axes", "axis"), [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)]
 )
-def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], optax_axes: Any, keras_axes: Any, optax: Any) -> None:
+def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], axes: Any, axis: Any, optax: Any) -> None:
     """Of three axes, optax takes a unit over the first alone; a kernel with an axis of one is one unit to it."""
     rng = np.random.default_rng(0)
     grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
-    axis = optax_axes if keras_axes is None else keras_axes
-    mine = gx.clip_adaptive(0.1, axes=optax_axes), gx.clip_adaptive(0.1, axes="keras")
+    given_axis = axes if axis is None else axis
+    transforms = gx.clip_adaptive(0.1, axes=axes), gx.clip_adaptive(0.1, axes="keras")
     (default, same), (given, keras) = (
         [run(tx, [grads], params, "jitted")[0][0] for tx in pair]
-        for pair in zip((optax.adaptive_grad_clip(0.1), optax.adaptive_grad_clip(0.1, axis=axis)), mine, strict=True)
+        for pair in zip(
+            (optax.adaptive_grad_clip(0.1), optax.adaptive_grad_clip(0.1, axis=given_axis)), transforms, strict=True
+        )
     )
     assert farthest(same, default) <= NORM
     assert farthest(keras, given) <= NORM
-    assert (farthest(keras, default) > 1e5) == (keras_axes is not None)
+    assert (farthest(keras, default) > 1e5) == (axis is not None)
 
 
 @pytest.mark.parametrize("c", [0.0, 5.0, INF])
@@ -304,17 +305,17 @@ def test_examples_as_in_optax(c: float, optax: Any) -> None:
     for leaf in batch.values():
         leaf[5] = 0  # an example of zeros is within every limit, that of zero too
     given, positive = (jax.tree.map(jax.numpy.asarray, tree) for tree in (batch, sizes(batch)))
-    for ours, theirs, share in (  # optax shares a limit out among the layers
+    for clip, native, share in (  # optax splits a limit over the layers
         (gx.per_example_clip_global_norm, optax.per_example_global_norm_clip, c),
         (gx.per_example_clip_norm, optax.per_example_layer_norm_clip, c * len(batch) ** 0.5),
     ):
-        (got, clipped), (wanted, number), (terms, _) = ours(given, c), theirs(given, share), theirs(positive, share)
+        (got, clipped), (wanted, number), (terms, _) = clip(given, c), native(given, share), native(positive, share)
         assert apart(numpys(got), numpys(wanted), numpys(terms)) <= 4
         assert jax.tree.map(int, clipped) == jax.tree.map(int, number)
 
 
 def test_an_infinite_example(optax: Any) -> None:
-    """optax drops the infinite example, gradxform returns NaN; for a NaN, optax scales nothing down."""
+    """gradxform makes the sum NaN. optax drops most of an infinite example, and does not scale a NaN one."""
     jax = pytest.importorskip("jax")
     for value, left in ((INF, [NAN, 3.0]), (NAN, [NAN, 12.0])):
         grads = jax.numpy.float32([[value, 9.0], [4.0, 3.0]])
@@ -369,20 +370,20 @@ def test_noise_from_the_generator_of_jax() -> None:
 @pytest.mark.parametrize("c", [0.001, 0.05, 1e9])
 def test_average_norms_as_in_tensorflow(c: float, tf: Any) -> None:
     """TensorFlow multiplies by the limit and divides by the norm below it too, and loses an infinite gradient."""
-    ours, theirs = gx.clip_average_norm(c), tf.compat.v1.clip_by_average_norm
+    tx, native = gx.clip_average_norm(c), tf.compat.v1.clip_by_average_norm
     for tree in (ordinary(1), whole(1), CORNERS["zeros"], CORNERS["NaN"]):
         for leaf in tensors("tensorflow", tree):
-            assert max_ulp(ours(leaf).numpy(), theirs(leaf, c).numpy()) <= NORM
+            assert max_ulp(tx(leaf).numpy(), native(leaf, c).numpy()) <= NORM
     leaf = tf.constant([INF, 1.0])
-    assert np.isnan(ours(leaf).numpy()).tolist() == [True, True]
-    assert np.isnan(theirs(leaf, c).numpy()).tolist() == [True, False]
+    assert np.isnan(tx(leaf).numpy()).tolist() == [True, True]
+    assert np.isnan(native(leaf, c).numpy()).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("every", "momentum"), [(2, 0.0), (4, 0.5), (3, 0.5)])
 def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> None:
     """An optimizer that is called only when an update is due; a mean of three numbers is rounded."""
     sgd = pytest.importorskip("keras").optimizers.SGD
-    mine, theirs = ([tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2))
+    own, expected = ([tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2))
     optimizer, other = (sgd(0.25, momentum, gradient_accumulation_steps=steps) for steps in (None, every))
     tx = gx.accumulate(gx.identity(), every)
     state = tx.init(tensors("tensorflow", whole(9)))
@@ -390,10 +391,10 @@ def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> 
         grads = tensors("tensorflow", whole(seed))
         updates, state = tx.update(grads, state)
         if gx.has_updated(state):
-            optimizer.apply_gradients(zip(updates, mine, strict=True))
-        other.apply_gradients(zip(grads, theirs, strict=True))
+            optimizer.apply_gradients(zip(updates, own, strict=True))
+        other.apply_gradients(zip(grads, expected, strict=True))
         # Two updates, each of a mean, a velocity and a difference, in units of a parameter of 6 and more.
-        assert apart(named(mine), named(theirs), dict.fromkeys(named(mine), 6.0)) <= (2 if every == 3 else 0)
+        assert apart(named(own), named(expected), dict.fromkeys(named(own), 6.0)) <= (2 if every == 3 else 0)
 
 
 def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
@@ -426,7 +427,7 @@ def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> 
 
 @pytest.mark.parametrize(("threshold", "decay", "warmup"), [(2.5, 0.97, 4), (1.0, 0.5, 3), (2.0, 0.9, 2)])
 def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any) -> None:
-    """The paper's formulas, in float64, on float64 gradients, for which gradxform keeps statistics in float64.
+    """The paper's formulas, in float64, on float64 gradients, whose statistics are float64 too.
 
     With a warmup of one the first deviation is zero, and whatever is above the mean is a spike, of any z.
     """
@@ -452,28 +453,28 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
 @pytest.mark.parametrize("decay", [0.5, 0.9])
 def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:
     """The parameters' way under torch.optim.SGD; exact for whole numbers and a decay of one half."""
-    theirs = list(map(torch.nn.Parameter, tensors("torch", whole(9))))
-    optimizer = torch.optim.SGD(theirs, 0.25, momentum=decay, nesterov=nesterov, weight_decay=weight_decay)
+    expected = list(map(torch.nn.Parameter, tensors("torch", whole(9))))
+    optimizer = torch.optim.SGD(expected, 0.25, momentum=decay, nesterov=nesterov, weight_decay=weight_decay)
     tx = gx.chain(gx.add_decayed_weights(weight_decay), gx.trace(decay, nesterov=nesterov), gx.scale(-0.25))
-    mine = tensors("torch", whole(9))
-    state = tx.init(mine)
+    own = tensors("torch", whole(9))
+    state = tx.init(own)
     for seed in range(4):
-        updates, state = tx.update(tensors("torch", whole(seed)), state, mine)
-        mine = [parameter + update for parameter, update in zip(mine, updates, strict=True)]
-        for parameter, grad in zip(theirs, tensors("torch", whole(seed)), strict=True):
+        updates, state = tx.update(tensors("torch", whole(seed)), state, own)
+        own = [parameter + update for parameter, update in zip(own, updates, strict=True)]
+        for parameter, grad in zip(expected, tensors("torch", whole(seed)), strict=True):
             parameter.grad = grad
         optimizer.step()
         # Of terms of up to 6 * (1 + d + ...), in a parameter of that size: one rounding a step each.
-        far = apart(named(mine), named(theirs), dict.fromkeys(named(mine), 8.0))
+        far = apart(named(own), named(expected), dict.fromkeys(named(own), 8.0))
         assert far <= (0 if decay == 0.5 else 1.5 * (seed + 1))
 
 
 def test_centralized_as_in_torch(torch: Any) -> None:
     for tree, budget in ((whole(3), 0.0), (ordinary(3), 1.5)):
         for leaf in tensors("torch", tree):
-            theirs = leaf - leaf.mean(dim=tuple(range(1, leaf.ndim)), keepdim=True) if leaf.ndim > 1 else leaf
+            expected = leaf - leaf.mean(dim=tuple(range(1, leaf.ndim)), keepdim=True) if leaf.ndim > 1 else leaf
             got, default = gx.centralize(axes="torch")(leaf), gx.centralize()(leaf)
-            assert apart(named([got]), named([theirs]), {"0": 2 * leaf.abs().max().item()}) <= budget
+            assert apart(named([got]), named([expected]), {"0": 2 * leaf.abs().max().item()}) <= budget
             assert torch.equal(got, default)
 
 
@@ -489,8 +490,8 @@ def test_adaptive_clips_as_in_timm(clipping: float, torch: Any) -> None:
     for tree, params in ((ordinary(1), ordinary(9)), (ordinary(2), zeros), (zeros, whole(9)), (CORNERS["NaN"], zeros)):
         for grad, param in zip(tensors("torch", tree), tensors("torch", params), strict=True):
             most, norm = unit_norm(param).clamp(min=1e-3) * clipping, unit_norm(grad)
-            theirs = torch.where(norm < most, grad, grad * (most / norm.clamp(min=1e-6)))
-            assert max_ulp(tx(grad, params=param).numpy(), theirs.numpy()) <= NORM
+            expected = torch.where(norm < most, grad, grad * (most / norm.clamp(min=1e-6)))
+            assert max_ulp(tx(grad, params=param).numpy(), expected.numpy()) <= NORM
 
 
 def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:

@@ -43,7 +43,7 @@ def distance(some: Any, others: Any) -> float:
     return max(max_ulp(np.asarray(a), np.asarray(b)) for a, b in zip(some, others, strict=True))
 
 
-def ours(tx: Any, framework: str, leaves: list[Any], compiled: bool = False) -> list[Any]:
+def clipped(tx: Any, framework: str, leaves: list[Any], compiled: bool = False) -> list[Any]:
     return arrays(call(framework, "compiled" if compiled else "eager", tx.__call__, leaves))
 
 
@@ -59,7 +59,7 @@ def test_bit_by_bit_in_its_own_framework(transform: str, like: str, dtype: str, 
     for seed, c in enumerate(LIMITS if mode == "eager" else LIMITS[:2]):
         leaves = [*ordinary(dtype, seed), *([LOSSY] if dtype == "float32" else [])]
         tx = getattr(gx, transform)(c, like=like)
-        assert distance(ours(tx, HOME[like], leaves, mode == "compiled"), native(leaves, c)) == 0, c
+        assert distance(clipped(tx, HOME[like], leaves, mode == "compiled"), native(leaves, c)) == 0, c
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -75,7 +75,7 @@ def test_bit_by_bit_wherever_the_librarys_norm_is_right(transform: str, like: st
         leaves = whole(dtype, seed)
         for c in LIMITS:
             tx = getattr(gx, transform)(c, like=like)
-            assert distance(ours(tx, "numpy", leaves), native(leaves, c)) == 0, (seed, c)
+            assert distance(clipped(tx, "numpy", leaves), native(leaves, c)) == 0, (seed, c)
 
 
 NOT_THERE: set[tuple[str, ...]] = {
@@ -113,7 +113,7 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
 def test_the_formulas_roundings_in_numpy(transform: str, like: str, dtypes: list[str]) -> None:
     for seed, c in enumerate((0.01, 0.1, 0.3, 0.7, 1.0, 3.0)):
         tx, leaves = getattr(gx, transform)(c, like=like), [leaf for dtype in dtypes for leaf in ordinary(dtype, seed)]
-        assert distance(ours(tx, "numpy", leaves), list(parity.expected(tx, leaves).values())) == 0
+        assert distance(clipped(tx, "numpy", leaves), list(parity.expected(tx, leaves).values())) == 0
 
 
 @pytest.mark.parametrize("like", LIKE)
@@ -124,13 +124,13 @@ def test_elsewhere_as_near_as_the_librarys_norm_is(transform: str, like: str) ->
     same = 0
     for seed in range(40):
         leaves = ordinary("float32", seed)
-        for got, theirs in zip(
-            ours(getattr(gx, transform)(0.05, like=like), "numpy", leaves), native(leaves, 0.05), strict=True
+        for got, expected in zip(
+            clipped(getattr(gx, transform)(0.05, like=like), "numpy", leaves), native(leaves, 0.05), strict=True
         ):
             # The norm of their result tells how far off their norm was.
-            far = max_ulp(np.float32(norm([got])), np.float32(norm([theirs])))
-            assert max_ulp(got, theirs) <= 2 + 2 * far
-            same += max_ulp(got, theirs) == 0
+            far = max_ulp(np.float32(norm([got])), np.float32(norm([expected])))
+            assert max_ulp(got, expected) <= 2 + 2 * far
+            same += max_ulp(got, expected) == 0
     assert same >= 30
 
 
@@ -144,10 +144,10 @@ def test_the_norm_is_right_where_the_librarys_is_not(like: str, framework: str) 
     ):
         tx = gx.clip_global_norm(1.0, like=like)
         right = parity.expected(gx.clip_global_norm(1.0), leaves)
-        assert distance(ours(tx, framework, leaves), list(right.values())) <= 2
+        assert distance(clipped(tx, framework, leaves), list(right.values())) <= 2
 
 
-def test_what_the_formulas_do_beside_ours() -> None:
+def test_the_formulas_compared_with_gradxform() -> None:
     def clip(like: str, c: float, *values: float, each: bool = False) -> Any:
         tx = (gx.clip_norm if each else gx.clip_global_norm)(c, like=like)
         return tx(np.float32(values)).tolist()
@@ -172,9 +172,9 @@ def test_tensorflows_axes() -> None:
     tf = pytest.importorskip("tensorflow")
     for axes in ((0,), (1,), (-1, 0)):
         leaf = ordinary("float32", 1)[1]
-        (got,) = ours(gx.clip_norm(0.7, axes=axes, like="tensorflow"), "tensorflow", [leaf])
+        (got,) = clipped(gx.clip_norm(0.7, axes=axes, like="tensorflow"), "tensorflow", [leaf])
         assert max_ulp(got, tf.clip_by_norm(tf.constant(leaf), 0.7, axes=list(axes)).numpy()) == 0
-        (numpys,) = ours(gx.clip_norm(0.7, axes=axes, like="tensorflow"), "numpy", [leaf])
+        (numpys,) = clipped(gx.clip_norm(0.7, axes=axes, like="tensorflow"), "numpy", [leaf])
         assert max_ulp(got, numpys) <= 4
 
 
@@ -183,10 +183,10 @@ def test_torchs_orders(ord: float) -> None:
     pytest.importorskip("torch")
     leaves = ordinary("float32", 2)
     native: Any = peers.find("clip_global_norm", "torch")
-    got = ours(gx.clip_global_norm(0.7, ord=ord, like="torch"), "torch", leaves)
+    got = clipped(gx.clip_global_norm(0.7, ord=ord, like="torch"), "torch", leaves)
     assert distance(got, native(leaves, 0.7, norm_type=float(ord))) == 0
     tx = gx.clip_global_norm(0.7, ord=ord, like="torch")
-    assert distance(ours(tx, "numpy", leaves), list(parity.expected(tx, leaves).values())) == 0
+    assert distance(clipped(tx, "numpy", leaves), list(parity.expected(tx, leaves).values())) == 0
 
 
 def test_a_negative_limit_that_is_an_array_is_zero() -> None:
@@ -200,7 +200,7 @@ def test_an_empty_gradient_has_no_infinity_norm_in_torch() -> None:
     pytest.importorskip("torch")
     for transform in TRANSFORMS:
         tx = getattr(gx, transform)(1.0, ord=float("inf"), like="torch")
-        got = ours(tx, "torch", [np.float32([3, 4]), np.zeros((0, 2), np.float32)])
+        got = clipped(tx, "torch", [np.float32([3, 4]), np.zeros((0, 2), np.float32)])
         assert max_ulp(got[0], np.float32([0.75, 1])) <= 9
 
 
@@ -213,7 +213,7 @@ def test_dtypes_together_bit_by_bit_in_eager(dtype: str) -> None:
             leaves = [leaf.astype((dtype, "float32")[i % 2]) for i, leaf in enumerate(ordinary("float32", seed))]
             for c in (0.01, 0.7):
                 tx = gx.clip_global_norm(c, like=like)
-                assert distance(ours(tx, HOME[like], leaves), native(leaves, c)) == 0, (like, seed)
+                assert distance(clipped(tx, HOME[like], leaves), native(leaves, c)) == 0, (like, seed)
 
 
 def test_several_dtypes_together() -> None:
@@ -221,11 +221,11 @@ def test_several_dtypes_together() -> None:
     for like in ("optax", "torch"):
         pytest.importorskip(NEEDS.get(like, like))
         native = peers.find("clip_global_norm", like)
-        assert distance(ours(gx.clip_global_norm(0.7, like=like), HOME[like], leaves), native(leaves, 0.7)) <= 1
+        assert distance(clipped(gx.clip_global_norm(0.7, like=like), HOME[like], leaves), native(leaves, 0.7)) <= 1
     for like in LIKE:
         wide = [leaf.astype(np.float64) for leaf in leaves]
-        got = ours(gx.clip_global_norm(0.7, like=like), "numpy", leaves)
-        for one, right in zip(got, ours(gx.clip_global_norm(0.7, like=like), "numpy", wide), strict=True):
+        got = clipped(gx.clip_global_norm(0.7, like=like), "numpy", leaves)
+        for one, right in zip(got, clipped(gx.clip_global_norm(0.7, like=like), "numpy", wide), strict=True):
             assert max_ulp(one, right.astype(one.dtype)) <= 3
 
 
@@ -233,7 +233,7 @@ def test_several_dtypes_together() -> None:
 def test_complex_gradients_by_their_parts(framework: str) -> None:
     leaves = [np.complex64([3 + 4j, 0]), np.complex64([12j])]
     for like in LIKE:
-        got = ours(gx.clip_global_norm(1.0, like=like), framework, leaves)
+        got = clipped(gx.clip_global_norm(1.0, like=like), framework, leaves)
         assert got[0][0] == pytest.approx((3 + 4j) / 13, rel=1e-6)
         assert got[1][0] == pytest.approx(12j / 13, rel=1e-6)
 
@@ -261,8 +261,8 @@ def test_a_scope_and_holes() -> None:
 def test_the_librarys_own_norm_is_over_the_scope(like: str) -> None:
     pytest.importorskip(NEEDS.get(like, HOME[like]))
     leaves = ordinary("float32", 1)
-    alone = ours(gx.clip_global_norm(1.0, like=like), HOME[like], leaves[1:])
-    masked = ours(gx.masked(gx.clip_global_norm(1.0, like=like), re.compile("[1-9]")), HOME[like], leaves)
+    alone = clipped(gx.clip_global_norm(1.0, like=like), HOME[like], leaves[1:])
+    masked = clipped(gx.masked(gx.clip_global_norm(1.0, like=like), re.compile("[1-9]")), HOME[like], leaves)
     assert distance(masked[1:], alone) == 0
     assert masked[0].tobytes() == leaves[0].tobytes()
 
@@ -274,7 +274,7 @@ def test_in_place_in_torch() -> None:
     for parameter, leaf in zip(parameters, leaves, strict=True):
         parameter.grad = torch.from_numpy(leaf.copy())
     for like in ("torch", "optax"):
-        wanted = ours(gx.clip_global_norm(0.7, like=like), "torch", [p.grad.numpy().copy() for p in parameters])
+        wanted = clipped(gx.clip_global_norm(0.7, like=like), "torch", [p.grad.numpy().copy() for p in parameters])
         before = [parameter.grad for parameter in parameters]
         gx.torch.apply_(gx.clip_global_norm(0.7, like=like), parameters)
         assert distance([parameter.grad.numpy() for parameter in parameters], wanted) == 0
@@ -283,7 +283,7 @@ def test_in_place_in_torch() -> None:
 
 def test_in_place_in_numpy() -> None:
     leaves = ordinary("float32", 1)
-    wanted = ours(gx.clip_global_norm(0.7, like="optax"), "numpy", [leaf.copy() for leaf in leaves])
+    wanted = clipped(gx.clip_global_norm(0.7, like="optax"), "numpy", [leaf.copy() for leaf in leaves])
     gx.numpy.apply_(gx.clip_global_norm(0.7, like="optax"), leaves)
     assert distance(leaves, wanted) == 0
 
