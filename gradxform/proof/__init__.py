@@ -1,1 +1,1 @@
-"""The proof: an oracle in extended precision, the rows and gradients it is asked about, and how far results are off."""
+"""Checks against a reference in extended precision: rows, gradients and distances."""

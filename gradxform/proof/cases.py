@@ -1,4 +1,4 @@
-"""What each row of the table is run on: groups of runs that are alike but for their values.
+"""The runs of each row of the table, in groups that differ only in values.
 
 One compilation of a framework serves a whole group.
 """
@@ -17,24 +17,24 @@ from gradxform.proof.values import HARD, RANDOM, Values, hard, held
 
 CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"
 MANY = ("clip_norm(1.0)", "clip_global_norm(1.0)", CHAIN)
-"""The rows that are run on many leaves."""
+"""The rows that also run on many leaves."""
 _AFTER = "hard numbers one after the other"
 _TURNED = ", the leaves turned"
 _CENTRALIZED = "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))"
 LEFT_OUT: dict[tuple[str, str | None], tuple[str, ...]] = {
-    # 300 beside 2^126 and -2^126: its place in the sum decides whether it is lost.
+    # 300 with 2^126 and -2^126: the order of the sum decides whether it is lost.
     ("centralize()", None): ("huge of both signs",),
     (_CENTRALIZED, None): ("huge of both signs",),
-    # XLA flushes each summand of a mean, so that what is lost adds up.
+    # XLA flushes each summand of a mean, so losses add up.
     (_CENTRALIZED, "float64"): ("tiny",),
-    # Over budget so far: 8 ULP in JAX, whose power of a float64 number is not right to the last bit.
+    # Over budget so far: 8 ULP in JAX, whose float64 power is not accurate to the last bit.
     ("clip_global_norm(1.0, ord=2.5)", "complex128"): ("heavy tails",),
 }
-"""Runs of a row that are not measured, in one dtype or in all."""
+"""Runs of a row that are left out, in one dtype or in all."""
 
 
 class Run(NamedTuple):
-    """The gradients of some steps, one after the other, and the parameters."""
+    """The gradients of consecutive steps, and the parameters."""
 
     steps: list[Tree]
     params: Tree
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose trees have one structure."""
+    """Runs whose trees have the same structure."""
 
     column: str
     """The dtype, or "mixed"."""
@@ -55,16 +55,16 @@ class Sizes:
     """How much is measured."""
 
     share: float = 1.0
-    """How many of the random trees; at least one of each kind."""
+    """The share of random trees; at least one of each kind."""
     many: int = 64
-    """The leaves of the tree with many."""
+    """Number of leaves of the large tree."""
     large: tuple[int, int] = (1536, 2000)
     embedding: tuple[int, int] = (50257, 768)
     """GPT-2's token embedding."""
 
 
 def available(dtypes: Sequence[str]) -> tuple[str, ...]:
-    """The dtypes that are here; bfloat16 comes with a framework."""
+    """The available dtypes; bfloat16 comes with a framework."""
     if importlib.util.find_spec("ml_dtypes") is None:
         return tuple(dtype for dtype in dtypes if dtype != "bfloat16")
     importlib.import_module("ml_dtypes")
@@ -72,7 +72,7 @@ def available(dtypes: Sequence[str]) -> tuple[str, ...]:
 
 
 def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
-    """All that `gradxform parity --full` runs a row on."""
+    """The groups on which `gradxform parity --full` runs a row."""
     for dtype in available(row.dtypes):
         yield ordinary_and_hard(row, dtype, sizes.share)
     if row.expression in MANY:
@@ -90,9 +90,9 @@ def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
 def ordinary_and_hard(
     row: Row, dtype: str, share: float = 0.0, large: bool = False, shapes: Shapes | None = None
 ) -> Group:
-    """Random numbers of every kind, and those that libraries get wrong, in a tree of one dtype.
+    """Random numbers of every kind and edge cases, in a tree of one dtype.
 
-    A transform that keeps a state sees one run of normal numbers and one of hard ones, and the first step of the rest.
+    A stateful transform gets a run of normal numbers, a run of edge cases, and the first step of the rest.
     """
     shapes = shapes or (nested if large else small)(dtype, row.matrix)
     kinds = dtypes(shapes)
@@ -120,7 +120,7 @@ def ordinary_and_hard(
 
 
 def _held(name: str, dtype: str) -> Values:
-    """The numbers of a hard case; none where the dtype has not all of them."""
+    """The numbers of an edge case; None if the dtype cannot represent them."""
     values = hard(name, dtype)
     return values if held(values, dtype) else ((), ())
 
@@ -136,7 +136,7 @@ def mixed(row: Row) -> Group:
 
 
 def _halves(name: str, _: str) -> Values:
-    """The numbers of a hard case that all dtypes have."""
+    """The numbers of an edge case that all dtypes can represent."""
     return hard(name, "float16")
 
 

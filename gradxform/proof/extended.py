@@ -1,4 +1,4 @@
-"""The numbers of the references: IEEE's quadruple precision, or NumPy's longdouble where it is wider than float64."""
+"""The number format of the references: IEEE quadruple precision, or NumPy's longdouble if wider than float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Complex:
-    """The parts of complex numbers, for which there is no wider dtype."""
+    """Complex numbers as two parts, since there is no wider complex dtype."""
 
     real: Any
     imag: Any
@@ -21,10 +21,10 @@ class Complex:
 
 @functools.cache
 def kind() -> Any:
-    """The dtype.
+    """Return the dtype.
 
     Raises:
-        ImportError: NumPy alone has no more digits than float64 here.
+        ImportError: NumPy has nothing wider than float64 here.
     """
     try:
         from numpy_quaddtype import QuadPrecDType
@@ -43,7 +43,7 @@ def bits() -> int:
 
 
 def number(x: Any) -> Any:
-    """Numbers of any dtype, or one of Python's, without loss."""
+    """Convert numbers of any dtype, or a Python number, without loss."""
     x = np.asarray(x)
     if x.dtype.kind == "c":
         return Complex(number(x.real), number(x.imag))
@@ -54,7 +54,7 @@ def number(x: Any) -> Any:
 
 
 def narrowed(value: Any, dtype: Any) -> Any:
-    """As an array of another dtype, rounded once; casts by themselves go by way of float64."""
+    """Round once to another dtype; plain casts would round through float64."""
     if isinstance(value, Complex):
         whole = np.empty(np.shape(value.real), dtype)
         whole.real, whole.imag = (narrowed(part, whole.real.dtype) for part in (value.real, value.imag))
@@ -65,7 +65,7 @@ def narrowed(value: Any, dtype: Any) -> Any:
     with np.errstate(all="ignore"):
         wide = value.astype(np.float64)
         near = wide.astype(dtype)
-        opposite = 2 * wide - near  # a number of the dtype as well where float64 is halfway
+        opposite = 2 * wide - near  # the other neighbour if float64 is halfway
         if dtype in (np.float32, np.float16) and not np.any((opposite != near) & (opposite.astype(dtype) == opposite)):
             return near
         error = value - number(near)
@@ -74,7 +74,7 @@ def narrowed(value: Any, dtype: Any) -> Any:
 
 
 def each(function: Callable[..., Any], *values: Any) -> Any:
-    """A function of real numbers; of each part where some are complex, with the real ones as they are."""
+    """Apply a function of real numbers, to each part if some are complex."""
     if not any(isinstance(value, Complex) for value in values):
         return function(*values)
     real = [value.real if isinstance(value, Complex) else value for value in values]
@@ -88,7 +88,7 @@ def size(value: Any) -> Any:
 
 
 def where(condition: Any, one: Any, other: Any) -> Any:
-    """One or the other."""
+    """Select elementwise."""
     return each(lambda one, other: np.where(condition, one, other), one, other)
 
 
@@ -98,5 +98,5 @@ def plus(one: Any, other: Any) -> Any:
 
 
 def zeros(value: Any) -> Any:
-    """Zeros in the place of a value."""
+    """Zeros like a value."""
     return each(np.zeros_like, value)

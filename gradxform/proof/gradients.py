@@ -1,4 +1,4 @@
-"""Trees of gradients, all of one structure: nested, with None, 0-d and empty leaves among them."""
+"""Trees of gradients with one structure: nested, with None, 0-d and empty leaves."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gradxform.proof.rows import COMPLEX
 from gradxform.proof.values import RANDOM, Array, Values, range_of
 
 Tree = Any
-"""A tree of NumPy arrays, None among them."""
+"""A tree of NumPy arrays and None."""
 Shapes = Any
-"""A tree of `Leaf`, None among them."""
+"""A tree of `Leaf` and None."""
 
 
 class Leaf:
-    """The shape and dtype of a gradient. Not a tuple, which would be a node of the tree."""
+    """The shape and dtype of a gradient; not a tuple, which would be a tree node."""
 
     def __init__(self, dtype: str, *shape: int) -> None:
-        """A gradient that is still without values."""
+        """A gradient without values."""
         self.dtype, self.shape = dtype, shape
 
     def holding(self, values: Array) -> Array:
@@ -65,9 +65,9 @@ def random(shapes: Shapes, kind: str, seed: int = 0) -> Tree:
 
 
 def chosen(shapes: Shapes, values_of: Callable[[str], Values], turned: bool = False) -> Tree:
-    """Zeros, but for the first numbers of the first two leaves that are large enough, those of their own dtypes.
+    """Zeros, except for the first numbers of the first two leaves that are large enough.
 
-    Turned, the first of the two leaves has the second's numbers.
+    If turned, the two leaves swap their numbers.
     """
     left = [1, 0] if turned else [0, 1]
 

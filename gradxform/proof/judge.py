@@ -1,4 +1,4 @@
-"""How far a result is from the reference, and in words where a distance says nothing."""
+"""Compare a result with the reference: a distance, or a failure in words."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from gradxform.proof.ulp import ulps
 from gradxform.proof.values import RANGES
 
 _FLUSHING = ("jax", "tensorflow")
-"""Their kernels turn subnormal results into zero, but for float16."""
+"""Frameworks whose kernels flush subnormal results to zero, except in float16."""
 _SENSE = 64
-"""Up to this distance, nothing is NaN or zero that should not be: bfloat16 has 128 numbers to a power of two."""
+"""Up to this distance, nothing is wrongly NaN or zero: bfloat16 has 128 numbers per power of two."""
 
 
 class Verdict(NamedTuple):
-    """What became of one tree."""
+    """The result of one tree."""
 
     worst: Difference | None = None
     over: Difference | None = None
-    """The largest distance that is beyond the budget of its dtype."""
+    """The largest distance over the budget of its dtype."""
     wrong: str = ""
-    """NaN, infinity or zero where the reference has a number, or the other way round."""
+    """NaN, infinity or zero where the reference has a number, or vice versa."""
     flushed: int = 0
-    """Results that were lost because a number was subnormal; they are not measured in units in the last place."""
+    """Results lost to flushed subnormal numbers; not measured in ULP."""
 
     def and_then(self, other: Verdict) -> Verdict:
-        """The verdict on both of two trees."""
+        """Combine the verdicts on two trees."""
         return Verdict(
             larger(self.worst, other.worst),
             larger(self.over, other.over),
@@ -42,25 +42,25 @@ class Verdict(NamedTuple):
 
 @dataclass
 class Tally:
-    """What became of all runs of one transform in one dtype, framework and mode."""
+    """The results of all runs of one transform in one dtype, framework and mode."""
 
     cases: int = 0
     elements: int = 0
     ulp: float = 0.0
-    """The largest distance where nothing is wrong."""
+    """The largest distance among results without a failure."""
     case: str = ""
-    """The run it was in."""
+    """The run with the largest distance."""
     worst: str = ""
-    """And the element."""
+    """The element with the largest distance."""
     over: list[str] = field(default_factory=list)
-    """Runs with distances beyond the budget, and the elements."""
+    """Runs with distances over the budget, and the elements."""
     within: int = 0
-    """The cases of clips that were not due, whose results must be what was given, bit by bit."""
+    """The number of runs within the limit, whose results must be bit-identical to the input."""
     flushed: int = 0
     wrong: dict[str, list[str]] = field(default_factory=dict)
-    """The cases by what was wrong in them."""
+    """The cases by kind of failure."""
     why: str = ""
-    """What was said when a result was first refused."""
+    """The message of the first refusal."""
 
     def add(self, case: str, elements: int, verdict: Verdict) -> None:
         """Count one run."""
@@ -76,13 +76,13 @@ class Tally:
             self.ulp, self.case, self.worst = verdict.worst.ulp, case, str(verdict.worst)
 
     def refuse(self, case: str, elements: int, why: str) -> None:
-        """Count a run for which there was no result."""
+        """Count a run without a result."""
         self.why = self.why or f" ({why})"
         self.add(case, elements, Verdict(wrong="refused"))
 
 
 def merged(tallies: list[Tally]) -> Tally:
-    """Several tallies as one."""
+    """Merge tallies."""
     total = Tally()
     for tally in tallies:
         total.cases, total.elements = total.cases + tally.cases, total.elements + tally.elements
@@ -97,9 +97,9 @@ def merged(tallies: list[Tally]) -> Tally:
 
 @np.errstate(all="ignore")
 def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
-    """Hold one result against the reference and the budgets of its row.
+    """Compare one result with the reference and the budgets of its row.
 
-    Where the part of a gradient that a transform computes with on its way is subnormal, some kernels lose it.
+    Some kernels flush subnormal intermediate results; `Row.part` says how small these are.
     """
     worst: Difference | None = None
     over: Difference | None = None
@@ -120,14 +120,14 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
 
 
 def _lost(found: Any, exact: Any, distance: Any, part: float) -> Any:
-    """The elements that became zero, or lost their last bits, because a number on the way was subnormal."""
+    """Elements that became zero or lost bits because an intermediate number was subnormal."""
     least = _smallest(exact)
     lost = (found == 0) | ((part < 1) & (distance > 1) & (np.abs(found - exact) <= least))
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 
 def _parts(path: str, got: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    """A leaf, or the real and the imaginary part of a complex one."""
+    """Return a real leaf, or both parts of a complex one."""
     if wanted.dtype.name in COMPLEX:
         yield f"{path}.real", got.real, wanted.real
         yield f"{path}.imag", got.imag, wanted.imag
@@ -136,7 +136,7 @@ def _parts(path: str, got: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _in_words(got: Any, wanted: Any, distance: Any) -> str:
-    """What is wrong where the distance is beyond sense."""
+    """Describe the failure if the distance is not meaningful."""
     got, wanted = np.asarray(got), np.asarray(wanted)
     if (np.isnan(got) & ~np.isnan(wanted)).any():
         return "NaN"

@@ -1,4 +1,4 @@
-"""One chain on the same gradients in every framework, eager and compiled, against a reference."""
+"""Run a chain on the same gradients in every framework, eager and compiled, and compare with a reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Runner = Callable[..., tuple[list["Result"], Any]]
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that two results do not agree on."""
+    """One element that differs between two results."""
 
     path: str
     index: tuple[int, ...]
@@ -39,15 +39,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Result:
-    """What one framework gave in one mode for one tree."""
+    """The result of one framework and mode for one tree."""
 
     framework: str
     mode: str
     leaves: Leaves
     problem: str = ""
-    """What is wrong with structure, dtypes, shapes or devices; then there are no leaves to compare."""
+    """A problem with structure, dtypes, shapes or devices; then there are no leaves."""
     left_out: str = ""
-    """Why it was not run; then there are no leaves either."""
+    """Why it was left out; then there are no leaves."""
 
 
 def _numpy() -> Backend:
@@ -55,7 +55,7 @@ def _numpy() -> Backend:
 
 
 def named_leaves(tree: Any, backend: Backend | None = None) -> Leaves:
-    """A tree's leaves as NumPy arrays by path, None left out."""
+    """Return a tree's leaves as NumPy arrays by path, without None."""
     backend = backend or lookup.lookup(tree)
     if backend is None:
         return {}
@@ -70,10 +70,10 @@ def run(
     modes: Sequence[str] = ("eager", "compiled"),
     places: Mapping[str, Place] | None = None,
 ) -> list[list[Result]]:
-    """The first steps on trees of NumPy arrays: for each framework and mode, one result for each tree.
+    """Run the first step on trees of NumPy arrays; return one result per framework and mode and tree.
 
-    The gradients themselves are the parameters. Trees of one structure share one compilation. Trees of dtypes that a
-    framework's place does not have are left out there.
+    The gradients are also the parameters. Trees of one structure share a compilation. Trees with dtypes that a place
+    does not support are left out there.
     """
     results = []
     for framework in frameworks:
@@ -95,20 +95,20 @@ def run(
 def run_steps(
     tx: GradientTransformation, steps: Sequence[Any], params: Any, framework: str, mode: str
 ) -> tuple[list[Result], Any]:
-    """The results of one step after the other, on trees of NumPy arrays that are alike, and the last state."""
+    """Run consecutive steps on similar trees of NumPy arrays; return the results and the last state."""
     return runner(tx, framework, mode)(steps, params)
 
 
 def modes_of(framework: str) -> tuple[str, ...]:
-    """The ways in which a framework runs."""
+    """The modes of a framework."""
     return ("eager",) if lookup.backend(framework).compile(lambda: None) is None else ("eager", "compiled")
 
 
 def runner(tx: GradientTransformation, framework: str, mode: str, place: Place | None = None) -> Runner:
-    """Run steps in one framework and mode; trees that are alike but for their values are compiled once.
+    """Return a function that runs steps in one framework and mode; similar trees are compiled once.
 
-    The runner takes the gradients of each step, the parameters and the state to begin with (the first one if left out),
-    and returns the results and the last state. All of them lie at a place, by default where the framework puts them.
+    The runner takes the gradients of each step, the parameters and an optional initial state. It returns the results
+    and the last state. Everything is at `place`, by default the framework's own device.
     """
     backend = lookup.backend(framework)
     place = place or anywhere(backend)
@@ -127,7 +127,7 @@ def runner(tx: GradientTransformation, framework: str, mode: str, place: Place |
 
 
 def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[..., tuple[Any, Any]]:
-    """The update, compiled if the mode says so."""
+    """Return the update, compiled if the mode requires it."""
 
     def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
         return tx.update(updates, state, params)
@@ -136,7 +136,7 @@ def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[.
 
 
 def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:
-    """What a step on a tree of NumPy arrays takes at a place, after a first one."""
+    """Measure the cost of a step on a tree of NumPy arrays at a place, after a first step."""
     function = _step(tx, lookup.backend(framework), mode)
     with place.on():
         own = optree.tree_map(place.put, tree)
@@ -146,7 +146,7 @@ def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place
 
 
 def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | None = None) -> Result:
-    """A result, after a look at all that is not a value: structure, None, framework, device, dtypes and shapes."""
+    """Check structure, None, framework, device, dtypes and shapes of a result."""
     given, structure = named_leaves(tree, _numpy()), optree.tree_structure(tree, none_is_leaf=False)
     if optree.tree_structure(out, none_is_leaf=False) != structure:
         return Result(backend.name, mode, {}, f"the structure became {optree.tree_structure(out)}")
@@ -164,12 +164,12 @@ def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | No
 
 
 def expected(tx: GradientTransformation, tree: Any) -> Leaves:
-    """The reference's result for a tree of NumPy arrays."""
+    """Return the reference result for a tree of NumPy arrays."""
     return expected_steps(tx, [tree], tree)[0]
 
 
 def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:
-    """The reference's results of one step after the other."""
+    """Return the reference results of consecutive steps."""
     named = [named_leaves(tree, _numpy()) for tree in steps]
     own = list(named_leaves(params, _numpy()).values())
     results = references(tx, [list(leaves.items()) for leaves in named], own)
@@ -177,7 +177,7 @@ def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any
 
 
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
-    """The first and the largest difference of two results; None where there is none."""
+    """Return the first and the largest difference of two results, or None."""
     first: Difference | None = None
     largest: Difference | None = None
     for path, right in wanted.items():
@@ -189,11 +189,11 @@ def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Differe
 
 
 def difference(path: str, got: Any, wanted: Any, distance: Any, place: int | None = None) -> Difference:
-    """The difference of two leaves at one place, by default where it is largest."""
+    """Return the difference of two leaves at one index, by default the largest."""
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(distance)) if place is None else place, np.shape(got)))
     return Difference(path, index, got[index].item(), wanted[index].item(), float(distance[index]))
 
 
 def larger(one: Difference | None, other: Difference | None) -> Difference | None:
-    """The larger of two differences; the first if they are equal."""
+    """Return the larger of two differences."""
     return other if one is None or (other is not None and other.ulp > one.ulp) else one

@@ -1,4 +1,4 @@
-"""Where a framework computes, and what a step costs there."""
+"""Devices of frameworks, and the cost of a step on them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gradxform.backend.protocol import Backend
 
 
 class Absent(LookupError):
-    """A framework does not have the device that was asked for; the text says why."""
+    """A framework does not have the requested device; the text says why."""
 
 
 class Cost(NamedTuple):
-    """What one step asks of a device; None where the framework does not tell."""
+    """The cost of one step on a device; None if unknown."""
 
     operations: int | None = None
-    """Launches of an eager step; operations of a compiled module or of a graph."""
+    """Launches of an eager step, or operations of a compiled module or a graph."""
     peak: int | None = None
-    """Bytes in use above those of the arguments, results included."""
+    """Peak bytes beyond the arguments, including results."""
     accessed: int | None = None
-    """Bytes read and written, as the compiler counts them."""
+    """Bytes read and written, as counted by the compiler."""
 
 
 def _nothing_known(function: Callable[..., Any], *args: Any) -> Cost:
@@ -38,28 +38,28 @@ class Place:
     name: str
     """Its kind: "cpu", "cuda"."""
     words: str
-    """What it is, in the framework's words: "NVIDIA H100 (cuda:0)"."""
+    """The framework's description: "NVIDIA H100 (cuda:0)"."""
     put: Callable[[Any], Any]
-    """A NumPy array as an array of the framework that lies there."""
+    """Convert a NumPy array to an array on this device."""
     on: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    """What code runs in, so that it runs there."""
+    """A context in which code runs on this device."""
     lies: Callable[[Any], bool] = lambda leaf: True
-    """Whether an array lies there."""
+    """Whether an array is on this device."""
     cost: Callable[..., Cost] = _nothing_known
-    """`cost(function, *args)`: what a call of a function takes, eager or compiled by the framework."""
+    """`cost(function, *args)`: the cost of a call, eager or compiled by the framework."""
     without: tuple[str, ...] = ()
-    """The dtypes that the device does not have."""
+    """The dtypes that the device does not support."""
 
     def lacks(self, tree: Any) -> str:
-        """The dtypes of a tree of NumPy arrays that are not there, in words; empty if all are."""
+        """Name the unsupported dtypes of a tree of NumPy arrays; empty if there are none."""
         found = {leaf.dtype.name for leaf in optree.tree_leaves(tree)} & set(self.without)
         return " and ".join(sorted(found))
 
     def __str__(self) -> str:
-        """The device, and the dtypes that it does not have."""
+        """The device and its unsupported dtypes."""
         return f"{self.words}, no {' and no '.join(self.without)}" if self.without else self.words
 
 
 def anywhere(backend: Backend) -> Place:
-    """Where a framework puts arrays by itself."""
+    """The default device of a framework."""
     return Place("", "", backend.from_numpy)

@@ -1,7 +1,7 @@
-"""Every transform a second time, straight from its formula, in extended precision: what the others are held against.
+"""A reference implementation of every transform: the plain formula in extended precision.
 
-Nothing here goes through the flat view or a backend. Values have more digits than float64, so that its results can be
-judged as well; they are rounded to a leaf's dtype once, at the end.
+Nothing here uses the flat view or a backend. Values have more digits than float64, so that float64 results can be
+checked too. They are rounded to a leaf's dtype once, at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Leaves = Sequence[tuple[str, Any]]
 
 
 def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] | None = None) -> list[Any]:
-    """What a transformation gives for leaves with paths, at its first step, as NumPy arrays of the leaves' dtypes.
+    """Return the result of the first step for leaves with paths, as NumPy arrays of the leaves' dtypes.
 
     Raises:
         NotImplementedError: a transform without a reference.
@@ -37,7 +37,7 @@ def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] 
 
 
 def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Any]:
-    """What a transformation gives at each of some steps."""
+    """Return the results of consecutive steps."""
     memory: Memory = {}
     results = []
     with np.errstate(all="ignore"):
@@ -52,7 +52,7 @@ def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequ
 
 
 def norm(leaves: Sequence[Any], ord: float = 2) -> float:
-    """The norm of arrays together, in extended precision."""
+    """Return the global norm of arrays, in extended precision."""
     with np.errstate(all="ignore"):
         return float(norm_of([extended(leaf) for leaf in leaves], ord))
 
@@ -110,7 +110,7 @@ def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, l
 
 
 def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
-    """In the arithmetic of the leaves' dtypes."""
+    """Compute in the arithmetic of the leaves' dtypes."""
     clipped = clip([rounded(leaf) for leaf in leaves], max_norm, lambda given: norm_of(list(map(extended, given)), ord))
     for leaf, new in zip(leaves, clipped, strict=True):
         leaf.value = extended(new)
@@ -182,7 +182,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
         return _apply(tx, leaves, _inner(memory, "inner"))
     trial = [dataclasses.replace(leaf) for leaf in leaves]
     _apply(tx, trial, copy.deepcopy(_inner(memory, "inner")))
-    for leaf, tried in zip(leaves, trial, strict=True):  # what is stopped is stopped on every step
+    for leaf, tried in zip(leaves, trial, strict=True):  # stopped leaves are stopped in every step
         leaf.value, leaf.stopped = zeros(leaf.value), tried.stopped
 
 

@@ -1,4 +1,4 @@
-"""References of the catalogue's stateless transforms."""
+"""Reference implementations of stateless transforms."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _sign(leaves: Sequence[Leaf]) -> None:
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # as it would come out now
+        leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # checks the value as it would be returned
 
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
@@ -90,7 +90,7 @@ def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, a
 
 
 def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
-    """A user's function sees a dtype of NumPy's own."""
+    """Pass a NumPy dtype to a user's function."""
     for leaf in leaves:
         leaf.value = extended(fn(narrowed(leaf.value, np.result_type(leaf.dtype, np.float64))))
 

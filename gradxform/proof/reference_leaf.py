@@ -1,4 +1,4 @@
-"""What the references of transforms share: a leaf in extended precision, its norm, its limit, its rounding."""
+"""Shared by the reference implementations: a leaf in extended precision, norms, limits and rounding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SINGLE = ("float16", "bfloat16", "float32", "complex64")
 
 @dataclass
 class Leaf:
-    """One gradient on its way through a chain."""
+    """One gradient in a chain."""
 
     path: str
     dtype: Any
@@ -28,7 +28,7 @@ class Leaf:
 
 
 def extended(leaf: Any) -> Any:
-    """A leaf's numbers in extended precision; integers as they are."""
+    """Convert a leaf to extended precision; keep integers."""
     array = np.asarray(leaf)
     return array if array.dtype.kind in "iub" else _flushed(number(array), array.dtype)
 
@@ -39,7 +39,7 @@ def rounded(leaf: Leaf) -> Any:
 
 
 def norm_of(values: Sequence[Any], ord: float) -> Any:
-    """The norm of several arrays together."""
+    """Return the global norm of several arrays."""
     sizes = np.concatenate([number(size(value)).ravel() for value in values] or [np.zeros(0)])
     if sizes.size == 0:
         return number(0)
@@ -50,9 +50,9 @@ def norm_of(values: Sequence[Any], ord: float) -> Any:
 
 
 def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf | None = None) -> Any:
-    """Times min(1, c / n), with n and c compared in the accumulation dtype.
+    """Multiply by min(1, c / n), with n and c compared in the accumulation dtype.
 
-    A leaf that changes, because slices of it have factors of their own, leaves what its dtype for sums cannot hold.
+    If slices have separate factors, the result is rounded to the dtype of sums.
     """
     limit = np.float32(max_norm)
     kind = np.float32 if single and np.all((0 < limit) & (limit < math.inf)) else np.float64
@@ -67,34 +67,34 @@ def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf 
 
 
 def times(value: Any, factor: Any) -> Any:
-    """A value times a real factor; a complex one by its parts, so that infinity times zero does not come up."""
+    """Multiply by a real factor; complex values by parts, to avoid infinity times zero."""
     return each(np.multiply, value, _moved(number(factor), 2.0**-50))
 
 
 def is_single(leaf: Leaf) -> bool:
-    """Whether sums of this leaf are kept in float32."""
+    """Whether sums of this leaf are float32."""
     return leaf.dtype.name in _SINGLE
 
 
 def kept(value: Any, leaf: Leaf) -> Any:
-    """A value rounded to the dtype that sums of a leaf are kept in, by way of float64."""
+    """Round a value to the dtype of a leaf's sums, through float64."""
     if is_single(leaf):
         return each(lambda part: stored(np.asarray(part).astype(np.float64), np.float32), _moved(value, 2.0**-22))
     return each(lambda part: stored(part, np.float64), _moved(value, 2.0**-51))
 
 
 def stored(x: Any, kind: Any) -> Any:
-    """A number as a state of some dtype holds it."""
+    """Round a number to a state's dtype."""
     return extended(narrowed(x, kind))
 
 
 _SHAKING: list[Any] = []
-"""A generator and whether subnormal numbers become zero, while results are wanted of another rounding."""
+"""A generator and a flag for flushing, while results with perturbed rounding are computed."""
 
 
 @contextlib.contextmanager
 def shaken(rng: Any, flushing: bool) -> Iterator[None]:
-    """Within it, what is kept changes by up to two units in the last place: an ill-conditioned result changes much."""
+    """In this context, states change by up to 2 ULP; ill-conditioned results change a lot."""
     _SHAKING.append((rng, flushing))
     try:
         yield
@@ -110,7 +110,7 @@ def _moved(value: Any, unit: float) -> Any:
 
 
 def _flushed(value: Any, dtype: Any) -> Any:
-    """Without what is subnormal in a dtype; bfloat16 has the range of float32."""
+    """Flush subnormal numbers of a dtype; bfloat16 has the range of float32."""
     if not _SHAKING or not _SHAKING[-1][1]:
         return value
     least = np.finfo(np.float32 if dtype.name == "bfloat16" else dtype).tiny

@@ -1,4 +1,4 @@
-"""Other libraries' clipping as they publish it, in NumPy's arithmetic of the gradients' dtypes, with the right norm."""
+"""Other libraries' published clipping formulas, in the gradients' dtypes, with an accurate norm."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 Clip = Callable[[Sequence[Any], float, Callable[..., Any]], list[Any]]
-"""Gradients, the limit, and the right norm of gradients in extended precision; the clipped gradients."""
+"""Takes gradients, the limit and a function for the accurate norm; returns clipped gradients."""
 
 
 def _norm_in(dtype: Any, exact: Any) -> Any:
-    """A norm as the root of its square, each rounded to a dtype; the norm itself where the square is out of range."""
+    """Return a norm as the root of its square, each rounded to a dtype; the norm itself if the square overflows."""
     squares = _as(dtype, exact * exact)
     lost = not float(np.finfo(np.float32).tiny if dtype.itemsize != 8 else 0) < squares < np.inf or (
         dtype.name == "float16" and squares <= np.finfo(np.float16).tiny

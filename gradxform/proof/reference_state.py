@@ -1,4 +1,4 @@
-"""References of transforms that keep a state, and of the random numbers: each has a memory of its own."""
+"""Reference implementations of stateful transforms and of random numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _kind(leaves: Sequence[Leaf]) -> Any:
 
 
 def _scopes(leaves: Sequence[Leaf], per_leaf: bool, memory: Memory) -> list[tuple[Sequence[Leaf], Memory, Any]]:
-    """The leaves that have one norm, their memory, and the dtype of what is kept."""
+    """Yield the leaves that share a norm, their memory and the dtype of the state."""
     scopes = [[leaf] for leaf in leaves] if per_leaf else [leaves]
     return [(scope, memory.setdefault(rank, {}), _kind(leaves)) for rank, scope in enumerate(scopes)]
 

@@ -1,6 +1,6 @@
 """The table of transforms: the tests and `gradxform parity --full` run every row in every framework and mode.
 
-A row is an expression that builds a transform, and how near its results must come to those of `proof.reference`.
+A row is an expression that builds a transform, with the error budget against `proof.reference`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gradxform.core.transformation import GradientTransformation
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
-"""The dtype of a complex dtype's parts."""
+"""The dtype of the parts of a complex dtype."""
 MIXED = "mixed"
-"""In the place of a dtype: float32, float16, bfloat16 and float64 in one tree."""
+"""A pseudo dtype: float32, float16, bfloat16 and float64 in one tree."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Row:
 
     Half precision has 1, or 0 where this is 0."""
     double: float | None = None
-    """The budget for float64 and complex128 where hyperparameters are float64 numbers themselves and cost more."""
+    """The budget for float64 and complex128, if the rounding of hyperparameters adds error."""
     real: bool = False
     """For real gradients only."""
     single: bool = False
-    """Not for float64 gradients: sums may cancel what is not right to the last bit."""
+    """Not for float64 gradients, whose sums may cancel."""
     part: float = 1.0
-    """The part of a gradient that it computes with on its way: 0.1, if it multiplies by a tenth."""
+    """The smallest intermediate result relative to the gradient: 0.1 if it multiplies by 0.1."""
 
     def __str__(self) -> str:
         """The expression."""
@@ -55,22 +55,22 @@ class Row:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of gradients that it takes."""
+        """The supported gradient dtypes."""
         left_out = {*(COMPLEX if self.real else ()), *(("float64", "complex128") if self.single else ())}
         return tuple(dtype for dtype in DTYPES if dtype not in left_out)
 
     @property
     def mixed(self) -> bool:
-        """Whether it is run on several dtypes in one tree: without a state, over whole leaves."""
+        """Whether it runs on trees of mixed dtypes: stateless, over whole leaves."""
         return self in STATELESS and not self.matrix
 
     @property
     def steps(self) -> int:
-        """How many gradients one after the other show what it does."""
+        """How many consecutive gradients show its behaviour."""
         return 5 if self.tx.stateful else 1
 
     def budget(self, dtype: Any) -> float:
-        """The largest distance allowed in one dtype."""
+        """The error budget in one dtype."""
         name = np.dtype(dtype).name
         if self.double is not None and name in ("float64", "complex128"):
             return self.double
@@ -144,13 +144,13 @@ STATEFUL = (
     Row("measure(masked(trace(0.5), '**/w'), 'momentum')", double=64),
     Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
 )
-"""Transforms that need parameters, or that keep a state: these run over several steps."""
+"""Transforms with parameters or a state; stateful ones run over several steps."""
 
 ROWS = STATELESS + STATEFUL
 
 
 def first() -> tuple[Row, ...]:
-    """The rows that name a transform for the first time: together they have them all."""
+    """The first row of each transform."""
     seen: set[str] = set()
     found = []
     for row in ROWS:

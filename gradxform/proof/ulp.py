@@ -1,4 +1,4 @@
-"""Distances in units in the last place."""
+"""Distances in ULP (units in the last place)."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def ulps(a: Any, b: Any) -> Any:
 
 
 def _native(x: Any) -> Any:
-    """The same numbers in this machine's byte order."""
+    """Convert to this machine's byte order."""
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def _ordinal(x: Any) -> Any:
-    """The place of each number in the row of all numbers of its dtype; both zeros have place zero."""
+    """Return the rank of each number among all numbers of its dtype; both zeros have rank 0."""
     integer = _INTEGERS[x.dtype.itemsize]
     bits = np.ascontiguousarray(x).view(integer).reshape(x.shape).astype(np.int64)
     return np.where(bits < 0, np.int64(np.iinfo(integer).min) - bits, bits)
 
 
 def _distance(first: Any, second: Any) -> Any:
-    """The distance of two places; of numbers on two sides of zero in float64, which an integer may not hold."""
+    """Return the distance of two ranks; across zero in float64, since it may overflow an integer."""
     apart = np.abs(first.astype(np.float64) - second.astype(np.float64))
     return np.where((first < 0) == (second < 0), np.abs(first - second).astype(np.float64), apart)

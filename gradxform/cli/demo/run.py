@@ -58,15 +58,15 @@ def run(
     console: Console,
     asked: str | None = None,
 ) -> int:
-    """Train the task with and without a chain, compare the frameworks on the way, show a table, write a picture.
+    """Train with and without a chain, compare the frameworks, print a table, and draw a picture.
 
     Args:
         chain: a stateless transformation; ``chain(clip_norm(5.0), clip_global_norm(1.0))`` shows the point.
         steps: the number of training steps, at least 1.
-        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all of them. One that is not installed is
-            named and left out; NumPy has no autodiff and is there to compare with.
+        frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all. Frameworks that are not installed are
+            named and left out. NumPy has no autodiff and only takes part in the comparison.
         out: the picture's file, a PNG, SVG or PDF by its suffix.
-        console: where progress and table go.
+        console: prints progress and the table.
         asked: the device to train on, such as "cuda"; None for each framework's own default.
 
     Returns:
@@ -74,8 +74,8 @@ def run(
 
     Raises:
         TypeError: a chain that keeps a state.
-        ValueError: an unknown framework, none that can train, a device that none of them has, fewer than one step, or
-            an `out` that cannot be written to.
+        ValueError: an unknown framework, no framework that can train, a device that none has, fewer than one step, or
+            an `out` that cannot be written.
     """
     _check(chain, steps, out)
     chosen = _choose(frameworks, console)
