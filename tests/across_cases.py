@@ -1,4 +1,4 @@
-"""What the tests of `across` in each framework run: transforms, trees of several devices, and one device's result."""
+"""Cases of the `across` tests in each framework: transforms, trees on several devices, expected results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gradxform.testing import max_ulp
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": ml_dtypes.bfloat16}
 SHAPES = {"v": (7,), "w": (6, 5)}
-"""The leaves of each device; those named r are the same on all."""
+"""The leaves of each device; leaves named r are replicated."""
 SHARED = (4, 3)
 STEPS = 4
 BAD, LARGE = 1, 2
-"""The steps at which one device has a NaN, and a large leaf."""
+"""The steps in which one device has a NaN or a large leaf."""
 
 CLIP = "clip_global_norm(1.0)"
 TRANSFORMS = {
@@ -54,9 +54,9 @@ TRANSFORMS = {
     "add_decayed_weights(0.1)": (0, 0),
     "trace(0.9)": (0, 0),
 }
-"""Expressions, and the collectives of a step: for a tree that is split, and for leaves that are."""
+"""Expressions, with the collectives per step for a split tree and for split leaves."""
 FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "skip_large(trace(0.5), 60.0)")
-"""Those that run in every dtype."""
+"""Expressions that run in every dtype."""
 ORDERS = {"ord=3": 4, "ord=2.5": 4}
 
 
@@ -74,7 +74,7 @@ def device(place: int, step: int, dtype: str, shared: bool = True) -> dict[str, 
 
 
 def merged(trees: list[dict[str, Any]], split: str) -> dict[str, Any]:
-    """The one large tree of all devices, of which what is the same everywhere is there once."""
+    """Join the trees of all devices; replicated leaves appear once."""
     if split == "leaves":
         found = {name: np.concatenate([tree[name] for tree in trees]) for name in SHAPES}
     else:
@@ -83,7 +83,7 @@ def merged(trees: list[dict[str, Any]], split: str) -> dict[str, Any]:
 
 
 def parts(whole: dict[str, Any], count: int, split: str) -> list[dict[str, Any]]:
-    """What each device has of it."""
+    """Split a tree over the devices."""
     if split == "leaves":
         found = [{name: np.split(whole[name], count)[i] for name in SHAPES} for i in range(count)]
     else:
@@ -92,13 +92,13 @@ def parts(whole: dict[str, Any], count: int, split: str) -> list[dict[str, Any]]
 
 
 def steps(expression: str, count: int, dtype: str) -> list[list[dict[str, Any]]]:
-    """The gradients of all devices at each step: finite ones only, where a transform hands NaN on."""
+    """The gradients of all devices at each step; finite only if a transform passes NaN on."""
     hands_on = "skip" not in expression and "percentile" not in expression and "zscore" not in expression
     return [[device(i, step, dtype) for i in range(count)] for step in range(STEPS) if step != BAD or not hands_on]
 
 
 def expected(expression: str, count: int, dtype: str, split: str) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
-    """What one device that had the whole tree would give to each at each step, and its measures at the end."""
+    """The results of a single device with the whole tree, split over the devices, and its final measures."""
     tx, found = gx.parse(expression), []
     given = [merged(trees, split) for trees in steps(expression, count, dtype)]
     state = tx.init(given[0])
@@ -109,11 +109,11 @@ def expected(expression: str, count: int, dtype: str, split: str) -> tuple[list[
 
 
 def budget(expression: str, dtype: str) -> float:
-    """The most units in the last place."""
+    """The error budget in ULP."""
     return next((ulp for word, ulp in ORDERS.items() if word in expression), 1 if dtype == "bfloat16" else 2)
 
 
 def off(found: dict[str, Any], wanted: dict[str, Any]) -> float:
-    """The largest distance of two trees' leaves, in units in the last place; NaN is NaN's equal."""
+    """The largest distance of two trees' leaves in ULP; NaN equals NaN."""
     assert found.keys() == wanted.keys()
     return max(float(max_ulp(np.asarray(found[name]), np.asarray(wanted[name]))) for name in wanted)

@@ -1,4 +1,4 @@
-"""What every test has: quiet frameworks, compilers that keep what they made, an order, and no leftover backend."""
+"""Shared set-up: quiet frameworks, compiler caches, the order of tests, and no leftover backends."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CACHE = Path(__file__).parent.parent / ".cache"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# A second run finds what the first has compiled. pytest's workers are the parallelism: a compiler needs no pool.
+# A second run reuses compiled code. pytest's workers provide the parallelism, so compilers need no pool.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE / "jax"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 COSTLY_FIRST = ("torch", "numpy", "", "jax", "tensorflow")
-"""pytest-xdist gives each worker a contiguous part of the tests, so that a framework's are on few workers."""
+"""The order of frameworks. pytest-xdist gives each worker a contiguous part, so few workers import each framework."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,12 +31,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave programs to test_programs.py: to look for doctests in one is to import it, and all that it imports."""
+    """Skip programs when looking for doctests, which would import them; test_programs.py runs them."""
     return True if collection_path.parent.name == "programs" and not collection_path.name.startswith("test_") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests by framework, and write the table of slow tests where it is asked for."""
+    """Sort the tests by framework; write the table of slow tests if requested."""
     for item in items:
         if (reason := slow.reason(item.nodeid)) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.slow(reason=reason))
@@ -63,7 +63,7 @@ def _function(item: pytest.Item) -> str:
 
 @pytest.fixture(autouse=True)
 def backends_of_other_frameworks_are_forgotten() -> Iterator[None]:
-    """Forget what a test has found of packages on a path of its own."""
+    """Forget the backends that a test has added."""
     yield
     from gradxform.backend import lookup
 

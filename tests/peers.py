@@ -92,7 +92,7 @@ def _one_by_one(native: Native) -> Native:
 
 
 def find(transform: str, like: str, compiled: bool = False) -> Native:
-    """The native function that a transform with `like` stands for."""
+    """The native function that a transform with `like` reproduces."""
     each = transform == "clip_norm"
     if like == "tensorflow" and each:
         return _tensorflow(lambda tf, leaves, c: [tf.clip_by_norm(leaf, c) for leaf in leaves], compiled)
@@ -122,16 +122,16 @@ HARD: dict[str, tuple[float, list[Any]]] = {
     "[0 0], c = 0": (0.0, [np.float32([0, 0])]),
     "[3 4], c = inf": (INF, [np.float32([3, 4])]),
 }
-"""Limits and gradients; the limit is 1 where no other is named."""
+"""Limits and gradients of the edge cases; the limit is 1 unless named."""
 
 
 def shown(clip: Native, case: str) -> str:
-    """What a function makes of a hard case, for the table in the documentation."""
+    """Format a function's result for an edge case, for the table in the documentation."""
     limit, leaves = HARD[case]
     try:
         with np.errstate(all="ignore"):
             clipped = clip([leaf.copy() for leaf in leaves], limit)
-    except Exception:  # whatever a library raises for what it does not take
+    except Exception:  # libraries raise different errors
         return "refused"
     return ", ".join("[" + " ".join(map(_number, leaf.ravel())) + "]" for leaf in clipped)
 
@@ -142,14 +142,14 @@ def _number(value: Any) -> str:
 
 
 def gradxform_clip(transform: str) -> Native:
-    """A transform as such a function."""
+    """Wrap a gradxform clip as a native function."""
     import gradxform as gx
 
     return lambda leaves, c: list(getattr(gx, transform)(c)(list(leaves)))
 
 
 def table(transform: str, likes: Sequence[str]) -> str:
-    """The hard cases by library, in Markdown."""
+    """The edge cases by library, in Markdown."""
     columns = [("gradxform", gradxform_clip(transform)), *((like, find(transform, like)) for like in likes)]
     rows = [["g", *(name for name, _ in columns)], ["---"] * (len(columns) + 1)]
     rows += [[case, *(shown(clip, case) for _, clip in columns)] for case in HARD]

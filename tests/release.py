@@ -1,4 +1,4 @@
-"""What `make check` asks of a release: the built wheel and sdist work in an empty folder, the pages build."""
+"""Release checks for `make check`: the built wheel and sdist work in an empty folder, the pages build."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support import ROOT
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a wheel and an sdist built from this tree."""
+    """Build a wheel and an sdist; return their folder."""
     out = tmp_path_factory.mktemp("dist")
     subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", out, ROOT], check=True, capture_output=True
@@ -39,7 +39,7 @@ def test_the_sdist_holds_the_tests(built: Path) -> None:
 
 
 def test_the_installed_wheel_works_in_an_empty_folder(built: Path, tmp_path: Path) -> None:
-    """In an environment of its own, with NumPy and optree alone and no framework beside them."""
+    """Run in a separate environment with NumPy and optree only."""
     (wheel,) = built.glob("*.whl")
     venv.create(tmp_path / "venv", with_pip=False)
     packages = tmp_path / "site"

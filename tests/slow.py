@@ -1,7 +1,7 @@
-"""What `make test` leaves to `make test-slow`, with the reason; docs/numbers/tests.md has the list with its counts.
+"""The slow tests, which only `make test-slow` runs, with reasons; docs/numbers/tests.md lists their counts.
 
-Each key is a regular expression that is searched in the test's id; one that no test matches is an error. The table of
-transforms marks its own (tests/transforms/test_table.py).
+Each key is a regular expression, searched in test ids; a key without a match is an error. The table of transforms marks
+its own slow tests (tests/transforms/test_table.py).
 """
 
 from __future__ import annotations

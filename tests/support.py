@@ -1,4 +1,4 @@
-"""What several test files use: frameworks and modes, arrays of any framework, assertions, processes."""
+"""Helpers of the tests: frameworks and modes, arrays of any framework, assertions, processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MIGRATED_FROM = ("tensorflow", "keras", "torch", "optax")
 """The pages of docs/migrating whose code test_migration.py runs."""
 OTHERS = ("scale", "freeze", "partition", "normalize", "clip_norm(0.0)")
 NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w in row.expression for w in OTHERS)]
-"""Rows that return gradients within their limits bit by bit."""
+"""Rows that return gradients within their limits bit-identically."""
 
 STATEFUL = {
     "accumulate": gx.accumulate(gx.trace(0.5), 2),
@@ -47,7 +47,7 @@ STATEFUL = {
     "skip_nonfinite": gx.skip_nonfinite(gx.ema(0.5), 2),
     "trace": gx.trace(0.5),
 }
-"""Every transform that keeps a state."""
+"""Every stateful transform."""
 
 
 def f16(*values: float) -> Any:
@@ -74,24 +74,24 @@ def array(leaf: Any) -> Any:
 
 
 def arrays(tree: Any) -> list[Any]:
-    """Convert the leaves of a tree to NumPy arrays; None is left out."""
+    """Convert the leaves of a tree to NumPy arrays, without None."""
     return list(map(array, optree.tree_leaves(tree)))
 
 
 def in_mode(framework: str, mode: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function, compiled if the mode says so."""
+    """Return the function, compiled if the mode requires it."""
     found = function if mode == "eager" else lookup.backend(framework).compile(function)
     assert found is not None, f"{framework} has no compiler"
     return found
 
 
 def call(framework: str, mode: str, function: Callable[..., Any], *trees: Any) -> Any:
-    """Call a function with trees of NumPy arrays that are converted to a framework's arrays."""
+    """Convert trees of NumPy arrays to a framework's arrays and call a function with them."""
     return in_mode(framework, mode, function)(*(tensors(framework, tree) for tree in trees))
 
 
 def _pairs(found: Any, wanted: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """Path and NumPy arrays of each two leaves; numbers and lists of numbers take the dtype of the result."""
+    """Yield path and NumPy arrays of each pair of leaves; plain numbers take the dtype of the result."""
     leaves, structure = optree.tree_flatten(found)
     for path, new, old in zip(structure.paths(), leaves, structure.flatten_up_to(wanted), strict=True):
         got = array(new)
@@ -99,7 +99,7 @@ def _pairs(found: Any, wanted: Any) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def bits(tree: Any) -> Any:
-    """Return the tree with dtype, shape and bits in the place of each leaf, to be compared with another."""
+    """Replace each leaf with its dtype, shape and bits, for comparison."""
 
     def of(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
         found = array(leaf)
@@ -116,7 +116,7 @@ def assert_bits(found: Any, wanted: Any) -> None:
 
 
 def assert_ulp(found: Any, wanted: Any, ulp: float = 2, what: Any = "") -> None:
-    """Assert that two trees agree within some units in the last place; 0 units include the sign of zero."""
+    """Assert that two trees agree within some ULP; 0 includes the sign of zero."""
     for path, got, right in _pairs(found, wanted):
         assert max_ulp(got, right) <= ulp, (what, path, got, right)
         signs = [np.signbit(np.stack([x.real, x.imag]).astype(np.float64)) for x in (got, right)]
@@ -124,7 +124,7 @@ def assert_ulp(found: Any, wanted: Any, ulp: float = 2, what: Any = "") -> None:
 
 
 def assert_close(found: Any, wanted: Any, rtol: float = 0.0, atol: float = 4 * 2.0**-23) -> None:
-    """Assert that two trees of finite numbers agree to a tolerance: by default, four units of float32 at one."""
+    """Assert that two trees of finite numbers agree to a tolerance, by default 4 ULP of float32 at one."""
     assert optree.tree_structure(found) == optree.tree_structure(wanted)
     for path, got, right in _pairs(found, wanted):
         assert np.isfinite(got).all(), path
@@ -145,18 +145,18 @@ def assert_right(row: Row, group: Group, framework: str, mode: str, run: parity.
 
 
 def each_transform_once(given: Sequence[Row], reason: str) -> list[Any]:
-    """Rows as parameters: those that name a transform for the first time stay quick."""
+    """Rows as parameters; only the first row of each transform is quick."""
     slow = (pytest.mark.slow(reason=reason),)
     return [pytest.param(row, marks=() if row in first() else slow, id=str(row)) for row in given]
 
 
 def without_addresses(value: Any) -> str:
-    """A repr that is the same in every process, for the name of a test."""
+    """Return a repr that is the same in every process, for test ids."""
     return re.sub(r" at 0x\w+", "", repr(value))
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a process that imports the package, its backends and the tests, without pytest's."""
+    """Return the environment for a process that imports the package, its backends and the tests."""
     path = os.pathsep.join(str(ROOT / folder) for folder in (".", "backends", "tests"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return {**kept, "PYTHONPATH": path, **variables}
@@ -171,7 +171,7 @@ def python(*arguments: str | Path, check: bool = True, cwd: Path = ROOT, **varia
 
 
 def rows(page: str, header: str) -> list[list[str]]:
-    """Return the cells of the page's table with that header, which may be given without its outer bars."""
+    """Return the cells of the page's table with a given header (with or without outer bars)."""
     line = header if header.startswith("|") else f"| {header} |"
     found = re.search(rf"^{re.escape(line)}\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert found, header
@@ -179,7 +179,7 @@ def rows(page: str, header: str) -> list[list[str]]:
 
 
 def assert_drawn(picture: Path) -> None:
-    """Assert that this run has drawn a picture, and that the documentation has one of that name."""
+    """Assert that this run drew a picture, and that the documentation has one with that name."""
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert picture.stat().st_size > 20_000
     assert (ROOT / "docs/pictures" / picture.name).exists()
@@ -211,7 +211,7 @@ def parameter(gradient: Any, dtype: Any = None) -> Any:
 
 
 def one_sentence(message: str, *words: str) -> None:
-    """An error's message is one line and one sentence of at most 250 characters, and has all these words."""
+    """Assert that a message is one sentence on one line, has at most 250 characters, and contains all these words."""
     for word in words:
         assert word in message, message
     assert len(message) <= 250, message

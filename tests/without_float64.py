@@ -1,6 +1,6 @@
-"""Devices without float64, simulated on a processor: what makes, or is given, a number of 64 bits is refused.
+"""Devices without float64, simulated on a CPU: operations with 64-bit numbers raise an error.
 
-What the simulation leaves out: that a device may turn subnormal numbers into zero, and rounds some functions otherwise.
+Not simulated: flushed subnormal numbers, and functions with other rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDE = ("float64", "complex128", "int64", "uint64")
 
 
 class Standard:
-    """The functions of array-api-strict as docs/extending/backend.md has them, over float32."""
+    """The array-api-strict functions of docs/extending/backend.md, over float32."""
 
     base = FLOAT32
 
@@ -31,30 +31,30 @@ class Standard:
         return getattr(self.inner, name)
 
     def of(self, values: Any) -> Any:
-        """An array of NumPy's."""
+        """Convert to a NumPy array."""
         return self.strict.asarray(np.array(values, order="C"))
 
     def float64(self, x: Any) -> Any:
-        """A number or an array in the base format."""
+        """Convert to the base format."""
         if not hasattr(x, "__array_namespace__") or isinstance(x, np.ndarray):
             return self.of(np.asarray(x, np.float32))
         return self.strict.astype(x, self.strict.float32)
 
     def int32(self, x: Any) -> Any:
-        """Whole numbers."""
+        """Convert to integers."""
         return self.of(np.int32(x)) if isinstance(x, int) else self.strict.astype(x, self.strict.int32)
 
     def where(self, condition: Any, yes: Any, no: Any) -> Any:
-        """Elementwise choice."""
+        """Select elementwise."""
         kind = type(condition)
         return self.strict.where(condition, *(x if isinstance(x, kind) else self.float64(x) for x in (yes, no)))
 
     def stack(self, numbers: Any) -> Any:
-        """Numbers as a vector."""
+        """Stack numbers into a vector."""
         return self.strict.stack([x if "int" in str(getattr(x, "dtype", "")) else self.float64(x) for x in numbers])
 
     def take(self, vector: Any, index: Any) -> Any:
-        """Some numbers of a vector."""
+        """Select numbers of a vector."""
         if not isinstance(index, tuple):
             return vector[index, ...]
         return self.strict.take(vector, self.of(np.asarray(index, np.int32)), axis=0)
@@ -64,26 +64,26 @@ class Standard:
         return self.of(np.arange(count, dtype=np.float32))
 
     def iota(self, x: Any) -> Any:
-        """The number of each element."""
+        """Return the index of each element."""
         return self.of(np.arange(x.size, dtype=np.int32).reshape(x.shape))
 
     def rounded(self, x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype."""
+        """Round to a dtype."""
         return self.float64(x)
 
     def high_half(self, x: Any) -> Any:
-        """The number without the lower half of its bits."""
+        """Clear the lower half of the bits."""
         return self.of((np.array(x).view(np.int32) & np.int32(-0x1000)).view(np.float32))
 
     def power_of_two(self, x: Any) -> Any:
-        """The largest power of two that is no larger; one for zero and what is not finite."""
+        """Round down to a power of two; 1 for zero and nonfinite numbers."""
         given = np.array(x)
         power = np.ldexp(np.float32(1.0), np.frexp(given)[1] - 1).astype(np.float32)
         return self.of(np.where((given > 0.0) & np.isfinite(given), power, np.float32(1.0)))
 
 
 def of_the_standard(monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The backend of array-api-strict on a device without numbers of 64 bits."""
+    """The array-api-strict backend on a device without 64-bit numbers."""
     strict: Any = pytest.importorskip("array_api_strict")
     backend = lookup.backend("array_api_strict")
     monkeypatch.setattr(backend, "xp", Standard(), raising=False)
@@ -93,7 +93,7 @@ def of_the_standard(monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 
 def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """PyTorch's kernels for such a device, run on the CPU; and the mode that refuses its wide tensors."""
+    """PyTorch's kernels for such a device on the CPU, in a mode that rejects 64-bit tensors."""
     torch = pytest.importorskip("torch")
     namespace, plain = (importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain"))
     monkeypatch.setattr(namespace, "base_of", lambda device: FLOAT32)
@@ -106,7 +106,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """PyTorch's kernels for small leaves together, and for parts of large ones, run on the CPU; and that mode."""
+    """PyTorch's kernels for packed small leaves and pieces of large ones on the CPU, in that mode."""
     torch = pytest.importorskip("torch")
     namespace, plain, fused, packed, kernels = (
         importlib.import_module(f"gradxform_torch.{name}")
@@ -123,7 +123,7 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def refusing(device: str) -> Any:
-    """A mode in which an operation that makes a tensor of 64 bits on a device raises; the places of a sort may be."""
+    """A mode in which operations that create 64-bit tensors raise an error; indices of a sort are allowed."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -140,7 +140,7 @@ def refusing(device: str) -> Any:
 
 
 def indexing() -> Any:
-    """A mode in which tensors of a device that is not there can be indexed: Python's brackets look for the device."""
+    """A mode in which tensors of a missing device can be indexed; Python's brackets look for the device."""
     import torch
     from torch.overrides import TorchFunctionMode
 

@@ -1,4 +1,4 @@
-"""A process with two processors, in which the commands run on the second: `python device_cases.py jax FOLDER`."""
+"""Run the commands on the second of two CPU devices: `python device_cases.py jax FOLDER`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUIET = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "20
 
 
 def main(framework: str, folder: str) -> None:
-    """Parity, the benchmark and the demo; eager kernels are handed arrays of that device alone, and make no others."""
+    """Run parity, the benchmark and the demo; eager kernels see only arrays on that device."""
     from typer.testing import CliRunner
 
     from gradxform.backend import lookup
@@ -59,7 +59,7 @@ def main(framework: str, folder: str) -> None:
 
 
 def is_eager(framework: str, array: Any) -> bool:
-    """Whether an array has values: it is not traced."""
+    """Whether an array has values, i.e. is not traced."""
     if framework == "jax":
         import jax
 

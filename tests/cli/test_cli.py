@@ -1,4 +1,4 @@
-"""The commands: what they print, the codes they end with, one line for a mistake."""
+"""The commands: output, exit codes, one line per mistake."""
 
 from __future__ import annotations
 

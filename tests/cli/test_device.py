@@ -1,4 +1,4 @@
-"""`--device`: where each framework runs, what that takes, and one sentence where there is no such device."""
+"""`--device`: where each framework runs, at what cost, and one sentence if there is no such device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gradients(tmp_path: Path) -> str:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A benchmark that measures next to nothing."""
+    """Shorten the benchmark."""
     monkeypatch.setattr(bench, "QUICK", bench.QUICK._replace(chains=(1,), effort=Effort(0.0, 2, 2)))
 
 
@@ -61,7 +61,7 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
     assert f"in {NAMES[framework]} on cpu" in result.output
     for mode in parity.modes_of(framework):
         (line,) = re.findall(rf"^│ {framework} {mode} .*│ cpu .*$", result.output, re.MULTILINE)
-        assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # which tells all there is
+        assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # the only one that reports everything
     assert "one step on g.npz, 2 leaves, 16 B" in result.output
 
 
@@ -102,7 +102,7 @@ def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Pa
 
 
 def test_every_transform_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device without float64: what needs it is left out, and the tables keep their columns."""
+    """Without float64, runs that need it are left out, and the tables keep their columns."""
     pytest.importorskip("torch")
     monkeypatch.setattr(full, "SIZES", Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8)))
     monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
@@ -122,7 +122,7 @@ def test_every_transform_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, framework: str, *dtypes: str) -> None:
-    """A framework's devices are without some dtypes."""
+    """Let a framework's devices lack some dtypes."""
     find = device.find
 
     def other(name: str, asked: str | None = None, index: int = 0) -> Place:
@@ -216,7 +216,7 @@ def test_a_backend_that_names_no_devices(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 def test_every_array_of_a_run_lies_on_the_second_device(framework: str, tmp_path: Path) -> None:
-    """Two processors, of which the second one is asked for: parity, the demo and the benchmark."""
+    """Parity, the demo and the benchmark on the second of two CPU devices."""
     pytest.importorskip(framework)
     script = [sys.executable, str(HERE / "device_cases.py"), framework, str(tmp_path)]
     done = subprocess.run(script, capture_output=True, text=True, timeout=280, check=False)
@@ -226,7 +226,7 @@ def test_every_array_of_a_run_lies_on_the_second_device(framework: str, tmp_path
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """PyTorch believes in one CUDA device, or in Apple's; tensors have no values, and may not be mixed."""
+    """Simulate a CUDA or Apple device in PyTorch; tensors have no values, and devices cannot be mixed."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -259,7 +259,7 @@ def test_pytorch_on_a_device(asked: str, words: str, simulated: Any) -> None:
     cost = place.cost(gx.clip_global_norm(1.0), tree)
     assert cost.operations > 1
     if asked == "cuda":
-        assert cost.peak == 600  # as the allocator says
+        assert cost.peak == 600  # from the allocator
         assert cost.operations < 60
     else:
         assert sum(leaf.nbytes for leaf in leaves.values()) <= cost.peak < 1e5
@@ -280,7 +280,7 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
 
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
 def test_pytorchs_network_on_a_device(asked: str, simulated: Any) -> None:
-    """The demo's: weights, images and logits lie there. PyTorch's autograd starts no thread for a simulated device."""
+    """The demo's weights, images and logits are on the device; autograd starts no thread for a simulated one."""
     program = __import__("gradxform_torch.demo").demo
     place, task = device.find("torch", asked), digits(1)
     network = program._Network(task, place.put)

@@ -1,4 +1,4 @@
-"""`gradxform parity --full`: the page it writes, what it says of wrong results, and the code it ends with."""
+"""`gradxform parity --full`: the page, the report of wrong results, and the exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(tmp_path: Path, *arguments: str) -> tuple[Any, str]:
 
 def test_every_transform_is_measured() -> None:
     text = " ".join(row.expression for row in ROWS)
-    beyond = {"elementwise", "transform", "scale_by_schedule", "across"}  # which no expression builds, or need an axis
+    beyond = {"elementwise", "transform", "scale_by_schedule", "across"}  # need a function or an axis
     for name in set(factories) - beyond:
         assert f"{name}(" in text, name
 
@@ -91,7 +91,7 @@ def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: py
 
 def test_the_page_of_mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlx")
-    monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # of real numbers: MLX has no complex128, and refuses it
+    monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
     result, text = write(tmp_path, "--frameworks", "mlx")
     assert result.exit_code == 0, result.output
     assert "| MLX |" in text and "| MLX, mx.compile |" in text
@@ -167,7 +167,7 @@ def test_only_a_kernel_that_flushes_may_lose_subnormal_numbers(dtype: Any, frame
 
 
 def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() -> None:
-    """A tenth of 1e-37 is below the smallest normal float32, 1.2e-38; a tenth of 1e-36 is not."""
+    """1e-37 / 10 is below the smallest normal float32, 1.2e-38; 1e-36 / 10 is not."""
     part, whole = Row("ema(0.9)", part=0.1), Row("identity()")
     for value, flushed in ((1e-37, 1), (1e-36, 0)):
         wanted, lost, less = (np.float32([x]) for x in (value, 0.0, value - 1e-38))

@@ -1,4 +1,4 @@
-"""A backend of a framework that this library has not heard of is found by its name alone."""
+"""A backend of an unknown framework is found by its package name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PACKAGE = '"""A framework."""\nfrom gradxform_fakelib.backend import backend as 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A framework, and a folder with its backend."""
+    """Create a framework and a folder with its backend."""
     (tmp_path / "gradxform_fakelib").mkdir()
     (tmp_path / "fakelib.py").write_text(FRAMEWORK)
     (tmp_path / "gradxform_fakelib/__init__.py").write_text(PACKAGE)
@@ -58,9 +58,9 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fakelib(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The framework, imported; its backend is not, and is forgotten afterwards: see conftest.py."""
+    """Import the framework without its backend; conftest.py forgets the backend afterwards."""
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setitem(sys.modules, "fakelib", None)  # so that it is taken out again
+    monkeypatch.setitem(sys.modules, "fakelib", None)  # removed again after the test
     del sys.modules["fakelib"]
     return importlib.import_module("fakelib")
 
@@ -164,7 +164,7 @@ def test_a_backend_that_lacks_something_says_what(folder: Path, monkeypatch: pyt
 def test_what_only_has_the_name_is_no_backend(
     fakelib: Any, folder: Path, content: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder in the working directory, or somebody's package of helpers; the error still names the path."""
+    """A folder or package of the same name is not a backend; the error still names the path."""
     (folder / "other").mkdir()
     (folder / "other/gradxform_fakelib").mkdir()
     if content is not None:

@@ -1,4 +1,4 @@
-"""Bad input: the right exception, and a message that names the argument or the path, and the value."""
+"""Bad input raises the right exception; the message names the argument or the path, and the value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TREE = {"encoder": {"kernel": W, "bias": W}, "head": W}
 
 
 def raises(error: type[Exception], *words: str) -> Any:
-    """The context of an error whose message has all these words."""
+    """Expect an error whose message contains all these words."""
     return pytest.raises(error, match="(?s)" + "".join(f"(?=.*{re.escape(word)})" for word in words))
 
 
@@ -216,7 +216,7 @@ def test_rules_that_are_no_mapping(rules: Any) -> None:
 
 
 class Half:
-    """An object with only one of the two functions."""
+    """An object with only one of init and update."""
 
     def init(self, params: Any) -> None: ...
 
@@ -281,7 +281,7 @@ def test_an_adapter_given_what_is_no_transformation(framework: str, tx: Any) -> 
 
 
 class Counter:
-    """A stateful transformation of a strange library."""
+    """A stateful transformation of another library."""
 
     def init(self, params: Any) -> int:
         return 0

@@ -1,4 +1,4 @@
-"""What people really type: one sentence says what to write instead. Models and optimizers: in their adapters' tests."""
+"""Common mistakes: one sentence says what to write instead. The adapters' tests cover models and optimizers."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ TYPED = [
     ("gx.chain(gx.stop(), GRADS)", TypeError, "gradients come later: tx(gradients)"),
     ("gx.stop()()", TypeError, "stop() must be called with gradients: tx(gradients)"),
     ("gx.trace(0.9)()", TypeError, "state = tx.init(params)"),
-    # arguments by another name
+    # arguments with other names
     ("gx.clip_norm(max_nrm=1.0)", TypeError, "no argument 'max_nrm'; did you mean max_norm?"),
     ("gx.clip_norm(1.0, axis=0)", TypeError, "did you mean axes?"),
     ("gx.clip_global_norm(1.0, norm_type=2)", TypeError, "did you mean ord?"),
@@ -120,7 +120,7 @@ TYPED = [
     ("gx.scale(WarmUp())", TypeError, "lambda step: 0.1 * 0.99**step"),
     ("gx.clip_norm(lambda: 1.0)", TypeError, "max_norm is a function of ()"),
     ("gx.scale(gx.stop())", TypeError, "got stop() of type GradientTransformation"),
-    # trees that are none
+    # not trees
     ("gx.global_norm(g for g in [np.ones(2)])", TypeError, "this is an iterator (generator)", "list(...)"),
     ("gx.norms(GRADS.values())", TypeError, "dict_values", "list(...)"),
     ("gx.stop()({'w': map(abs, [1.0])})", TypeError, "the leaf at 'w' is an iterator (map)"),
@@ -174,7 +174,7 @@ def test_an_expression_says_the_same(typed: str, words: str) -> None:
         ),
         ("chain(clip_golbal_norm(1.0))", "'clip_golbal_norm' (did you mean clip_global_norm?); the known ones are acc"),
         ("gx.zero_nans()", "'zero_nans' (its name here is zero_nonfinite); the known"),
-        ("get_total_norm()", "'get_total_norm'; the known ones"),  # which is a function here, and no transform
+        ("get_total_norm()", "'get_total_norm'; the known ones"),  # a function here, not a transform
         ("print(1.0)", "'print'; the known ones"),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_fits_is_none_of_these() -> None:
 
 
 def test_a_schedule_of_keras_on_another_framework() -> None:
-    """It calls functions of Keras's backend, which refuse other tracers with a TypeError."""
+    """Keras schedules call Keras's backend, which rejects other tracers with a TypeError."""
 
     class ExponentialDecay:
         def __call__(self, step: Any) -> Any:

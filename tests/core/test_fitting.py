@@ -1,4 +1,4 @@
-"""Trees that do not fit each other are refused by the first path that differs, in every framework."""
+"""Trees that do not match raise an error that names the first differing path, in every framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flat view: pending factors, scopes, and the cases a review found."""
+"""The flat view: pending factors, scopes and edge cases."""
 
 from __future__ import annotations
 

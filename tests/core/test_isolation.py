@@ -1,4 +1,4 @@
-"""No framework is imported for the user, and a machine without one serves those it has."""
+"""No framework is imported unless the user does, and missing frameworks do not matter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_module_of_the_core_imports_a_framework(path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["clipping", "scaling", "stopping", "combining"])
 def test_transforms_do_not_know_of_backends(family: str) -> None:
-    """Those that only rescale see the flat view, never a backend or a formula."""
+    """Transforms that only scale use the flat view, never a backend or a formula."""
     source = (ROOT / "gradxform/transforms" / f"{family}.py").read_text()
     assert "import" in source
     assert not re.search(r"gradxform\.(backend|numerics)|gradxform import", source)
@@ -68,7 +68,7 @@ def test_transforms_do_not_know_of_backends(family: str) -> None:
 
 def test_import_costs_at_most_50_ms_over_numpy(tmp_path: Path) -> None:
     code = "import numpy, time; t = time.perf_counter(); import gradxform; print(time.perf_counter() - t)"
-    # An installation has bytecode, which the first run writes here. The other worker may hold the processor: one quiet
-    # moment in twenty is enough to see the cost.
+    # The first run writes bytecode. The other worker may hold the CPU: one quiet moment in twenty is enough to see the
+    # cost.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     assert any(float(python("-c", code, **kept).stdout) < 0.05 for _ in range(20))

@@ -1,4 +1,4 @@
-"""Which paths a `where` chooses."""
+"""Which paths a `where` selects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_pattern_serves_every_framework(framework: str) -> None:
 
 
 def test_a_callable_tree_of_bools_is_a_tree() -> None:
-    """Equinox modules can be called; what they hold decides (optax issue 913)."""
+    """Equinox modules are callable; their leaves decide (optax issue 913)."""
 
     class Module:
         def __init__(self, bias: Any, kernel: Any) -> None:
@@ -135,7 +135,7 @@ class ByPath:
             {"encoder.dense": False, "encoder.bias": False, "layers.0.bias": True, "layers/1": False, "bias": False},
             ["layers/0/bias"],
         ),
-        # A second argument that has a default is no place for the leaf.
+        # A second argument with a default does not receive the leaf.
         (lambda path, name="layers": path.startswith(name), ["layers/0/bias", "layers/1/kernel"]),
         (functools.partial(re.search, "^bias"), ["bias"]),
         (re.compile("^bias").search, ["bias"]),
@@ -149,7 +149,7 @@ def test_lists_and_functions_of_the_path(where: Any, paths: list[str]) -> None:
 
 @pytest.mark.parametrize("where", [[], (), {}])
 def test_an_empty_list_is_the_mask_of_an_empty_tree_alone(where: Any) -> None:
-    """As optax has it."""
+    """As in optax."""
     tx = gx.masked(gx.scale(2.0), where)
     assert tx.update(where, tx.init(where))[0] == where
     for act in (tx, tx.init) if not isinstance(where, dict) else (tx,):
@@ -159,7 +159,7 @@ def test_an_empty_list_is_the_mask_of_an_empty_tree_alone(where: Any) -> None:
 
 @pytest.mark.parametrize("where", [lambda params: {"encoder": True}, lambda path, leaf: [False], lambda path: (path,)])
 def test_a_function_that_returns_a_tree_is_refused(where: Any) -> None:
-    """As optax's masks are, which are called with the parameters; a tree that is not empty is true."""
+    """optax calls mask functions with the parameters; a nonempty tree would be true."""
     with pytest.raises(TypeError, match=r"one path at a time and must return a bool, got .*; write a tree of bools"):
         selected(where)
 
@@ -185,7 +185,7 @@ def test_what_is_no_choice_is_refused_when_the_transform_is_built(where: Any, er
 @pytest.mark.parametrize(
     ("where", "paths", "chosen_paths"),
     [
-        # A dict of PyTorch's gradients keeps the dots of the names.
+        # A dict of PyTorch gradients keeps the dots of the names.
         ("layer/0/weight", ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
         ("layer.0.weight", ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
         ("layer.0.weight", ["layer/0/weight", "layer/1/weight"], ["layer/0/weight"]),
@@ -197,7 +197,7 @@ def test_what_is_no_choice_is_refused_when_the_transform_is_built(where: Any, er
         (re.compile("layer/0/"), ["layer.0.weight", "layer.1.weight"], ["layer.0.weight"]),
         (re.compile(r"^(?!layer/0)"), ["layer/0/weight", "layer/1/weight"], ["layer/1/weight"]),
         (re.compile(r"^(?!layer\.0)"), ["layer.0.weight", "layer.1.weight"], ["layer.1.weight"]),
-        # A path as written comes first.
+        # The literal path comes first.
         ("a.b", ["a.b", "a/b"], ["a.b"]),
         ("a/b", ["a.b", "a/b"], ["a/b"]),
         # torch.compile and FSDP, at the root and below.
@@ -229,7 +229,7 @@ def test_paths_that_read_alike(where: Any, paths: list[str], chosen_paths: list[
 @pytest.mark.parametrize(
     ("where", "paths"),
     [
-        ("w", ["encoder/w", "encoder/b"]),  # the first key is no wrapper's, and the tree is of no Keras model
+        ("w", ["encoder/w", "encoder/b"]),  # neither a wrapper's key nor a Keras model
         ("module/w", ["w", "b"]),
         ("w", ["module/w", "encoder/w"]),
         ("encoder/w", ["encoder_w", "encoder-w"]),
@@ -243,7 +243,7 @@ def test_paths_that_do_not_read_alike(where: Any, paths: list[str]) -> None:
 
 
 def test_a_gradient_that_is_none_counts_among_the_paths() -> None:
-    """Else the choice would change with the gradients of a step."""
+    """Otherwise the selection would depend on the gradients of a step."""
     tree = {"w": None, "module": {"w": np.ones(1)}}
     assert gx.freeze("w")(tree)["module"]["w"].tolist() == [1.0]
 
@@ -309,7 +309,7 @@ WILDCARDS = ["*", "**", "?", "/", "a", "b", "**/", "/**", "*a", "***"]
 
 
 def test_many_wildcards_fit_what_few_do() -> None:
-    """Both ways to match, beside regular expressions, on random patterns and paths."""
+    """Both matchers agree with regular expressions on random patterns and paths."""
     forms = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     draw, count = random.Random(7), 0
     for _ in range(3000):
@@ -351,7 +351,7 @@ def test_transforms_with_lists_are_values() -> None:
 
 
 def test_a_tree_does_not_know_variables() -> None:
-    """Arrays of a bare tree are nobody's; the error says what to write instead."""
+    """Arrays of a plain tree have no owner; the error says what to write instead."""
     array = np.ones(2)
     tx = gx.freeze([array])
     assert tx == gx.freeze([array]) != gx.freeze([np.ones(2)])

@@ -1,4 +1,4 @@
-"""What is pending for a gradient stays pending: no step that is left out drops it, and nothing rounds it on the way."""
+"""Pending factors survive skipped steps, and nothing rounds them on the way."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_numbers_of_the_first_cases(framework: str, mode: str) -> None:
 
 
 class Momentum:
-    """A transformation of another library, whose updates are its state."""
+    """A transformation of another library whose updates are its state."""
 
     def init(self, params: Any) -> Any:
         return optree.tree_map(lambda leaf: leaf * 0, params)
@@ -237,7 +237,7 @@ def test_a_state_in_numpys_arrays_stays_as_it_was_on_a_step_that_is_left_out(fra
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_means_of_rows_whose_products_a_compiler_fuses(framework: str, mode: str) -> None:
-    """XLA computes a product twice, once fused with a sum: the parts of the sum were cut at two places."""
+    """XLA computes a product twice, once fused with a sum; the two copies must be split at the same bit."""
     rng = np.random.default_rng(230)
     tree, params = {"a": rng.standard_normal((4, 40))}, {"a": rng.standard_normal((4, 40))}
     tx = gx.chain(gx.clip_adaptive(0.01, axes="keras"), gx.centralize(axes="keras"))

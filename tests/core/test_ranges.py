@@ -1,4 +1,4 @@
-"""Float64 gradients whose factors and norms float64 cannot hold, and whose results it can."""
+"""Float64 gradients with representable results whose factors and norms exceed float64's range."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CASES: dict[str, list[Any]] = {
 }
 """A chain, and a gradient."""
 AT_ONCE = ("clip_norm(1e-200)", "clip_norm(1.0)", "chain(scale(1e-200), scale(1e-200), clip_value(1e-150))")
-"""Those that are quick where code is compiled, or looked up for each shape."""
+"""The quick cases in compiled and eager JAX code."""
 SLOW = (pytest.mark.slow(reason="compilers take a second for each chain; three are quick"),)
 
 
@@ -115,7 +115,7 @@ def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], ex
     [pytest.param(*where, marks=SLOW if where == ("torch", "compiled") else ()) for where in MODES],
 )
 def test_a_gradient_whose_norm_is_subnormal(framework: str, mode: str) -> None:
-    """Its norm is one; kernels that take it for zero leave it as small as it is."""
+    """Its norm is one; kernels that flush it to zero leave it unchanged."""
     tree = {"w": np.array([1e-310])}
     (result,), _ = parity.runner(gx.normalize_norm(), framework, mode)([tree], tree)
     found = float(result.leaves["w"][0])

@@ -1,4 +1,4 @@
-"""The identity forward, a transformation of what flows back: in JAX, TensorFlow and PyTorch, eager and compiled."""
+"""Identity forward, transformed gradients backward: in JAX, TensorFlow and PyTorch, eager and compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradxform.proof import parity
 from gradxform.proof.gradients import few
 from gradxform.proof.rows import STATELESS, Row
 
-# torch.compile makes an instance of an autograd.Function, of which it then complains.
+# torch.compile instantiates an autograd.Function and then warns about it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 
 Function = Callable[..., Any]
@@ -91,7 +91,7 @@ def gradient(request: pytest.FixtureRequest) -> Function:
 
 
 def total(x: Any) -> Any:
-    """The sum in the framework of an array."""
+    """Sum in the framework of an array."""
     return gx.xp(x).sum(x)
 
 
@@ -291,7 +291,7 @@ def test_vmap_clips_each_example() -> None:
 
 
 def test_the_gradient_of_the_gradient() -> None:
-    """d/dw of the clipped gradient w c / |w|, against its derivative."""
+    """The derivative of the clipped gradient w c / |w| in w."""
     clip, w = gx.on_backward(gx.clip_norm(1.0)), np.array([3.0, 4.0])
     wanted = (np.array([1.0, 0.0]) - w * w[0] / 25) / 5
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
@@ -404,7 +404,7 @@ def test_one_hot_of_the_largest(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", EAGER)
 def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
-    """The formula with stop_gradient, beside it, is not."""
+    """The formula with stop_gradient is not."""
     rng = np.random.default_rng(0)
     (x,) = constants(framework, [(rng.normal(size=100_000) * 10.0 ** rng.integers(-8, 8, 100_000)).astype(np.float32)])
 
@@ -486,7 +486,7 @@ WEIGHTS = np.float32([30.0, 40.0])
 
 
 def test_scan_and_checkpoint() -> None:
-    """At each of three steps back, the gradient of the carry is clipped before it is multiplied."""
+    """In each of three backward steps, the carry's gradient is clipped before it is multiplied."""
     jax = pytest.importorskip("jax")
     jnp = jax.numpy
 
@@ -507,7 +507,7 @@ def test_forward_mode_is_refused() -> None:
 
 
 def test_shard_map() -> None:
-    """Each shard's part of the gradient is clipped by itself."""
+    """Each shard of the gradient is clipped separately."""
     jax = pytest.importorskip("jax")
     jnp, spec = jax.numpy, jax.sharding.PartitionSpec
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -580,7 +580,7 @@ def test_modules() -> None:
 
 @pytest.mark.timeout(300)
 def test_compiled_from_cold() -> None:
-    """In a fresh process, where the first thing that is traced is all of it, and no graph may break."""
+    """In a new process, the first trace covers everything without a graph break."""
     pytest.importorskip("torch")
     code = """
 import torch, gradxform as gx
@@ -601,7 +601,7 @@ def test_vmap_in_pytorch() -> None:
     assert_ulp(torch.func.vmap(torch.func.grad(through))(x), 2 * x)
     assert torch.func.vmap(through)(x).tolist() == [1.0, 3.0]
     y = through(x.clone().requires_grad_())
-    y.mul_(2.0)  # the output is its own memory
+    y.mul_(2.0)  # the output has its own memory
     limits = torch.tensor([1.0, 2.0])
     slope = torch.func.grad(lambda x, c, w: (gx.on_backward(gx.clip_norm(c))(x) * w).sum())
     found = torch.func.vmap(slope, (None, 0, None))(torch.zeros(2), limits, torch.tensor(WEIGHTS))
@@ -623,7 +623,7 @@ def test_a_gradient_of_eight_bits_is_refused() -> None:
 
 
 def test_a_batch_of_some_leaves_and_limits_alone() -> None:
-    """What flows back to a leaf without a batch is transformed for each example, and summed only then."""
+    """The gradient of an unbatched leaf is transformed per example and then summed."""
     jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
     jnp = jax.numpy
     ones = jnp.ones((5, 2))
@@ -650,7 +650,7 @@ def test_a_batch_of_some_leaves_and_limits_alone() -> None:
 @pytest.mark.parametrize("row", [row for row in STATELESS if not row.matrix], ids=str)
 @pytest.mark.parametrize("framework", EAGER)
 def test_every_stateless_transform(framework: str, row: Row) -> None:
-    """What flows back is what the transform makes of the same gradients."""
+    """The backward pass applies the transform to the gradients."""
     pytest.importorskip(framework)
     tree = parity.named_leaves(few("float32"))
 

@@ -1,4 +1,4 @@
-"""What was saved before fields of states were renamed is still read."""
+"""States saved before their fields were renamed can still be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`has_updated` and `metrics` find the state in all that holds one, and refuse what holds none."""
+"""`has_updated` and `metrics` find the state in every object that holds one, and reject others."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TX = gx.chain(gx.measure(gx.clip_global_norm(1.0)), gx.accumulate(gx.identity(),
 
 @dataclasses.dataclass
 class Train:
-    """A train state of one's own."""
+    """A custom train state."""
 
     step: int
     whatever: Any
 
 
 def assert_found(holder: Any, due: bool) -> None:
-    """The measures of this file's transformation, and whether its last step is to be applied."""
+    """The metrics of this file's transformation, and whether its last step was applied."""
     assert float(array(gx.metrics(holder)["clip_global_norm/norm_before"])) == 5.0
     assert bool(gx.has_updated(holder)) is due
 

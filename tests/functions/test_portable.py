@@ -1,4 +1,4 @@
-"""States that go from one framework to another in the midst of training."""
+"""States that move from one framework to another during training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS, CHANGE = 6, 3
 
 
 def transformation() -> gx.GradientTransformation:
-    """All that keep a state, some with a row for each gradient."""
+    """All stateful transforms, some with a row per gradient."""
     inner = gx.chain(
         gx.measure(gx.clip_percentile(60.0, 3, per_leaf=True)),
         gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
@@ -36,7 +36,7 @@ PATHS = {"layer/w": (3, 5), "layer/b": (7,), "layer-2/w": (2, 3), "head": ()}
 
 
 def gradients(step: int) -> dict[str, Any]:
-    """By path; one step is NaN."""
+    """Gradients by path; one step is NaN."""
     rng = np.random.default_rng(step)
     found = {path: np.asarray(rng.standard_normal(shape), np.float32) for path, shape in PATHS.items()}
     if step == CHANGE - 1:
@@ -63,7 +63,7 @@ TREES = {
     "tensorflow": flat,
     "torch": lambda leaves: dict(reversed(nested(leaves).items())),
 }
-"""The same paths in trees of other structure and order."""
+"""The same paths in trees with another structure and order."""
 
 
 def tree(framework: str, step: int) -> Any:
@@ -109,7 +109,7 @@ def test_a_run_goes_on_in_another_framework(before: str, after: str, tmp_path: P
 
 
 def assert_same_leaves(old: Any, before: str, new: Any, after: str) -> None:
-    """Bit by bit, and of the framework; the tables too, whose rows are in an order of their own."""
+    """Bit-identical and of the right framework, including tables, whose rows are sorted."""
     leaves, others = by_path(before, old), by_path(after, new)
     assert all(lookup.owner(leaf) is lookup.backend(after) for leaf in optree.tree_leaves(new))
     assert_bits(others, leaves)
@@ -198,7 +198,7 @@ def test_bfloat16_from_an_npz(tmp_path: Path) -> None:
 
 
 def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow's tree engine opens any mapping; NumPy's does not."""
+    """TensorFlow's tree engine accepts any mapping; NumPy's does not."""
     monkeypatch.setattr(lookup, "FRAMEWORKS", ("numpy",))
     np.savez(tmp_path / "x.npz", **{"a/b": np.ones(2, np.float32)})
     found = gx.from_numpy(np.load(tmp_path / "x.npz"), like={"a": {"b": ZERO}})

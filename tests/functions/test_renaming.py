@@ -1,4 +1,4 @@
-"""States under other names and in other layouts: PyTorch's as those of Flax and Keras."""
+"""States with other names and layouts: PyTorch states in Flax and Keras."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_kernel(path: str, array: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
-    """The state of ema has a field of its own called weight, and the counts have no layout."""
+    """The state of ema has a field called weight, and counts have no layout."""
     tx = gx.chain(gx.skip_nonfinite(gx.accumulate(gx.ema(0.9), 2)), gx.clip_percentile(50.0, 3), gx.scale(2.0))
     old, new = {"weight": numbers(2, 3), "b": None}, {"kernel": numbers(3, 2), "b": None}
     seen = []
@@ -131,7 +131,7 @@ def test_what_is_no_renaming() -> None:
 
 @pytest.mark.parametrize("tx", [gx.clip_percentile(50.0, 3, per_leaf=True), gx.clip_zscore(per_leaf=True)])
 def test_rows_of_a_table_would_change_places(tx: gx.GradientTransformation) -> None:
-    """They are in the order of the paths: the weight is the last, and the kernel that it becomes the first."""
+    """Rows are sorted by path: the weight is last, and becomes the kernel, which is first."""
     old, new = {"weight": ZERO, "other": ZERO}, {"kernel": ZERO, "other": ZERO}
     tx = gx.chain(gx.scale(1.0), tx)
     with pytest.raises(ValueError, match=r"at '1' has one row per parameter.*use its initial state"):
@@ -185,7 +185,7 @@ def test_batch_norm(names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("outer", ["", "block/attention/"])
 def test_attention(out: str, joint: bool, outer: str) -> None:
-    """A head's share of the query is what PyTorch's rows of that head give."""
+    """A head's share of the query equals PyTorch's rows of that head."""
     heads, width, size = 2, 3, 6
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((size, size)).astype(np.float32) for name in "qkvo"}

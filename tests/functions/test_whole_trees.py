@@ -1,4 +1,4 @@
-"""Functions of whole trees: the norm of all leaves, the gradients of several tasks and of many examples."""
+"""Functions of whole trees: global norm, gradients of several tasks and of many examples."""
 
 from __future__ import annotations
 
