@@ -1,4 +1,4 @@
-"""gradxform in Keras 3, on the backend that KERAS_BACKEND names; test_keras.py runs these in a process for each."""
+"""gradxform in Keras 3, on the backend named by KERAS_BACKEND; test_keras.py runs these in one process per backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support import assert_ulp, bits, one_sentence
 
 import gradxform as gx
 
-# NumPy says so of Keras's variables, which Keras itself reads in this way.
+# NumPy warns because Keras reads its variables this way.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:keras.wrap.* cannot be saved with the model:UserWarning"),
@@ -41,10 +41,10 @@ def variables(values: Any = None) -> list[Any]:
 
 
 def steps(optimizer: Any, gradients: Any, given: Any = None) -> list[np.ndarray]:
-    """What becomes of variables in some steps."""
+    """Train variables for some steps."""
     made = variables() if given is None else given
     for gradient in gradients:
-        if BACKEND == "jax" and isinstance(optimizer, opt.LossScaleOptimizer):  # whose apply leaks tracers in JAX
+        if BACKEND == "jax" and isinstance(optimizer, opt.LossScaleOptimizer):  # its apply leaks tracers in JAX
             _apply_statelessly(optimizer, tensors(gradient), made)
         else:
             optimizer.apply(tensors(gradient), made)
@@ -65,7 +65,7 @@ def many(count: int, seed: int = 0) -> list[list[np.ndarray]]:
 
 
 def in_order(by_path: dict[str, Any]) -> list[Any]:
-    """What a state holds by path, in the order of the variables."""
+    """The contents of a state by path, in the order of the variables."""
     return [by_path[path] for path in PATHS]
 
 
@@ -76,7 +76,7 @@ def starts() -> list[np.ndarray]:
 
 @keras.saving.register_keras_serializable("tests")
 class Custom(opt.Optimizer):
-    """An optimizer of a user's own, with an option and a step."""
+    """A custom optimizer with an option and a step."""
 
     def __init__(self, learning_rate: float = 1.0, power: float = 1.0, **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
@@ -136,7 +136,7 @@ def test_frozen_variables_stay_bit_by_bit_and_the_others_move_as_if_alone(name: 
     kernel, bias = steps(gx.keras.wrap(MAKE[name](), tx), gradients, variables(starts()))
     assert kernel.tobytes() == starts()[0].tobytes()
     alone = gx.keras.wrap(MAKE[name](), gx.trace(0.5))
-    if "Keras's clip" in name:  # which comes first, and sees all of them
+    if "Keras's clip" in name:  # runs first and sees all gradients
         return
     (moved,) = steps(alone, [g[1:] for g in gradients], variables(starts())[1:])
     assert bias.tobytes() == moved.tobytes()
@@ -290,14 +290,14 @@ def test_a_state_moves_on_as_numpys_does(name: str) -> None:
 
 def test_noise_is_that_of_another_model_of_the_same_layers() -> None:
     found = []
-    for _ in range(2):  # the second is named "sequential_1", or with a higher number
+    for _ in range(2):  # the second name is "sequential_1" or higher
         model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, name="out")])
         before = [np.array(weight) for weight in model.get_weights()]
         zeros = [np.zeros(weight.shape, np.float32) for weight in before]
         steps(gx.keras.wrap(opt.SGD(1.0), gx.add_noise(0.1, seed=3)), [zeros], model.trainable_variables)
         found.append([after - start for after, start in zip(model.get_weights(), before, strict=True)])
     for first, second in zip(*found, strict=True):
-        np.testing.assert_allclose(first, second, atol=1e-6)  # the weights they are added to differ
+        np.testing.assert_allclose(first, second, atol=1e-6)  # the initial weights differ
         assert np.any(first)
 
 
@@ -346,7 +346,7 @@ def test_a_transform_that_chose_nothing(name: str) -> None:
     for count in (1, 2, 3):
         assert_ulp(steps(optimizer, [G], given), [-count * g for g in G], ulp=0)
         kept = gx.to_numpy(optimizer.gradient_transformation_state)
-        optimizer.gradient_transformation_state = kept  # which Keras hands on in containers of its own
+        optimizer.gradient_transformation_state = kept  # Keras wraps it in its own containers
         assert bits(gx.to_numpy(optimizer.gradient_transformation_state)) == bits(kept)
 
 
@@ -428,7 +428,7 @@ CAREFUL: dict[str, Callable[..., Any]] = {
     ids=repr,
 )
 def test_a_step_that_is_skipped_leaves_the_optimizer_alone(name: str, tx: Any) -> None:
-    """As if it had never been: momentum and weight decay act on zeros too."""
+    """A skipped step has no effect; zeros would still move weights by momentum and weight decay."""
     good = many(4)
     plain, given = CAREFUL[name](), variables(starts())
     wanted = steps(plain, good, given)
@@ -497,7 +497,7 @@ def test_weights_that_are_excluded_from_decay_stay_excluded() -> None:
 
 
 class WithFunction(Custom):
-    """A user's optimizer whose configuration leaves out a function and a list."""
+    """A custom optimizer whose config omits a function and a list."""
 
     def __init__(self, learning_rate: float = 1.0, fn: Any = None, **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
@@ -622,7 +622,7 @@ def test_a_model_that_is_saved_goes_on_bit_by_bit(name: str, outside: bool, tmp_
     assert held.gradient_transformation == CHAIN
     assert bits(list(again.optimizer.variables)) == bits(list(model.optimizer.variables))
     assert any(np.any(np.asarray(leaf)) for leaf in held.gradient_transformation_state[2].trace.values())
-    if (BACKEND, name) != ("jax", "averages"):  # Keras itself cannot fit twice there: the weights are the averages
+    if (BACKEND, name) != ("jax", "averages"):  # Keras cannot fit twice here: the weights are the averages
         assert bits(fit(again).get_weights()) == bits(fit(model).get_weights())
     assert model.get_weights()[0].tobytes() == frozen
 
@@ -839,7 +839,7 @@ def test_a_pattern_is_checked_when_the_optimizer_is_built() -> None:
 
 
 def test_variables_are_chosen_by_identity() -> None:
-    """As the variables of a model are; they are not the optimizer's own, as limits are."""
+    """Like a model's variables, and unlike limits, they do not belong to the optimizer."""
     kernel, bias = variables()
     optimizer = gx.keras.wrap(opt.SGD(1.0, momentum=0.9, weight_decay=0.1), gx.freeze([kernel]))
     before = keras.ops.convert_to_numpy(kernel)
@@ -876,7 +876,7 @@ A_FUNCTION = "<function <lambda> .*Write a function with a name, decorated with 
 
 
 class Constant(opt.schedules.LearningRateSchedule):
-    """A schedule of a user's, who forgot get_config."""
+    """A custom schedule without get_config."""
 
     def __call__(self, step: Any) -> Any:
         return 1.0
@@ -912,7 +912,7 @@ def test_what_cannot_be_saved_says_so_when_it_is_wrapped(name: str) -> None:
 
 
 def one_step(layer: Any, weights: np.ndarray) -> np.ndarray:
-    """What a step of size one takes from a kernel, whose output goes through a layer and is multiplied by weights."""
+    """Return the change of a kernel in a step of size one; its output goes through a layer and is weighted."""
     given = keras.Input((1,))
     dense = keras.layers.Dense(len(weights), use_bias=False, kernel_initializer="zeros")
     model = keras.Model(given, layer(dense(given)))
@@ -1123,7 +1123,7 @@ CHAIN_OF_STATES = gx.chain(gx.masked(gx.trace(0.5), "**/kernel"), gx.clip_zscore
 
 
 def test_write_what_other_backends_are_compared_with(request: pytest.FixtureRequest) -> None:
-    """The weights after three steps of every stateful chain, for test_keras.py."""
+    """Return the weights after three steps of every stateful chain, for test_keras.py."""
     import os
 
     folder = os.environ.get("GRADXFORM_KERAS_OUT")

@@ -1,4 +1,4 @@
-"""Wrapped optimizers under Keras's ModelParallel on eight devices of JAX, in a process of its own; prints JSON."""
+"""Wrapped optimizers under Keras's ModelParallel on eight JAX devices; a script that prints JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-if __name__ == "__main__":  # and not where pytest looks for doctests
+if __name__ == "__main__":  # not when pytest looks for doctests
     os.environ |= {
         "KERAS_BACKEND": "jax",
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
@@ -45,7 +45,7 @@ def trained(tx: gx.GradientTransformation) -> Any:
 
 
 def spread() -> Any:
-    """Spread kernels over one axis or both of a mesh, and a bias over one."""
+    """Shard kernels over one or both axes of a mesh, and a bias over one."""
     layout = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((2, 4), ["batch", "model"]))
     for path, axes in LAYOUTS.items():
         layout[f"net/{path}"] = axes
@@ -53,7 +53,7 @@ def spread() -> Any:
 
 
 def shards(variables: Any) -> dict[str, list[Any]]:
-    """The shapes of variables and of the parts that the devices hold."""
+    """The shapes of variables and of their shards."""
     return {
         v.path.rpartition("/")[2]: [v.shape, sorted({s.data.shape for s in v.value.addressable_shards})]
         for v in variables
@@ -61,7 +61,7 @@ def shards(variables: Any) -> dict[str, list[Any]]:
 
 
 def report(alone: Any, model: Any) -> dict[str, Any]:
-    """What one model was trained to, beside another on one device."""
+    """Compare a trained model with one trained on a single device."""
     own = [v for v in model.optimizer.variables if "gradxform" in v.path]
     return {
         "weights": _off(alone.get_weights(), model.get_weights()),
@@ -72,7 +72,7 @@ def report(alone: Any, model: Any) -> dict[str, Any]:
 
 
 def _off(one: Any, other: Any) -> float:
-    """The largest difference of arrays, as a part of the largest number in each."""
+    """The largest difference of arrays, relative to the largest number in each."""
     found = []
     for a, b in zip(one, other, strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)

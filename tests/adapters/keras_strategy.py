@@ -17,7 +17,7 @@ LIMIT = 0.25
 
 
 def moved_by(optimizer: Any, **how: Any) -> float:
-    """How far one step of fit moves the weights of a model under the strategy."""
+    """Return how far one step of fit moves a model's weights under the strategy."""
     with strategy.scope():
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(4), keras.layers.Dense(2)])
@@ -25,14 +25,14 @@ def moved_by(optimizer: Any, **how: Any) -> float:
     start = model.get_weights()
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(16, 5)).astype(np.float32), rng.normal(size=(16, 2)).astype(np.float32) * 100
-    x, y = np.concatenate([x, x]), np.concatenate([y, y])  # the replicas come to the same gradient
+    x, y = np.concatenate([x, x]), np.concatenate([y, y])  # the replicas get equal gradients
     model.fit(x, y, batch_size=32, epochs=1, verbose=0, shuffle=False)
     both = zip(model.get_weights(), start, strict=True)
     return float(np.sqrt(sum(np.sum((new.astype(np.float64) - old) ** 2) for new, old in both)))
 
 
 def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
-    """What becomes of a variable in three steps, whose gradients are different in the replicas."""
+    """Train a variable for three steps with different gradients in the replicas."""
     with strategy.scope():
         w = tf.Variable([0.0, 0.0], name="w")
         made = optimizer()
@@ -52,7 +52,7 @@ def steps(optimizer: Any, shares: list[list[float]]) -> list[float]:
 
 
 def processed(tx: gx.GradientTransformation, compiled: bool) -> Any:
-    """What becomes of a variable in two steps of a processor and an optimizer, or what these are refused with."""
+    """Train a variable for two steps with a processor and an optimizer; return it or the error."""
     with strategy.scope():
         w = tf.Variable([0.0, 0.0], name="w")
         made = opt.SGD(1.0, momentum=0.5)
@@ -72,7 +72,7 @@ def processed(tx: gx.GradientTransformation, compiled: bool) -> Any:
 
 
 def compiled(dtype: str) -> list[list[float]]:
-    """What XLA makes of a chain in each replica. Keras's own `jit_compile` does not run under this strategy."""
+    """Run a chain compiled by XLA in each replica; Keras's `jit_compile` does not run under this strategy."""
     tx = gx.chain(gx.clip_norm(5.0), gx.scale(0.5))
     clip = tf.function(lambda leaf: tx([leaf])[0], jit_compile=True)
 
@@ -88,7 +88,7 @@ def compiled(dtype: str) -> list[list[float]]:
 
 
 def refusal(optimizer: Any) -> str:
-    """What a step under the strategy is refused with."""
+    """Return the error of a step under the strategy."""
     try:
         steps(optimizer, [[1.0, 2.0], [2.0, 2.0]])
     except ValueError as error:

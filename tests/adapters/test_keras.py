@@ -1,4 +1,4 @@
-"""gradxform in Keras 3: keras_cases.py in a process for each backend, and the same numbers in all of them."""
+"""gradxform in Keras 3: keras_cases.py in one process per backend, with the same numbers in all."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def run(backend: str, *arguments: str, **more: Any) -> Any:
 
 @pytest.mark.timeout(900)
 def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path) -> None:
-    """One test, so that no two workers run the same processes.
+    """A single test, so that no two workers run the same processes.
 
-    The numbers are weights after a step of plain gradient descent from zero, which adds nothing of its own.
+    The numbers are weights after a step of plain gradient descent from zero.
     """
     for backend in BACKENDS:
         pytest.importorskip(backend)
@@ -74,13 +74,13 @@ def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
 
 
 def test_loss_scaling_in_two_replicas(under_a_strategy: Any) -> None:
-    """The scale of four is undone; a step with an infinite gradient changes neither weights nor the state."""
+    """The loss scale of 4 is undone. A step with an infinite gradient changes neither weights nor state."""
     assert under_a_strategy["scaled"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
     assert under_a_strategy["scaled, skipped"] == [0.0, 0.0]
 
 
 def test_what_xla_compiles_in_each_replica(under_a_strategy: Any) -> None:
-    assert under_a_strategy["compiled"] == [[[1.5, 2.0], [0.25, 0.125]]] * 6  # on CPUs, and where a GPU is seen
+    assert under_a_strategy["compiled"] == [[[1.5, 2.0], [0.25, 0.125]]] * 6  # on CPUs, and if a GPU is visible
 
 
 def test_a_step_that_would_be_left_out_is_refused_where_it_cannot_be(under_a_strategy: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_state_in_model_parallel_is_sharded_as_keras_shards_momentum() -> None
     kept = {"chain": 6, "ema": 6, "accumulate": 12, "masked": 3}
     assert found.keys() == kept.keys()
     for name, report in found.items():
-        assert max(report["weights"], report["state"]) <= 2.0**-20, name  # devices add up in another order
+        assert max(report["weights"], report["state"]) <= 2.0**-20, name  # devices sum in another order
         momentum = {path.removesuffix("_momentum"): parts for path, parts in report["momentum"].items()}
         assert momentum["net_first_kernel"] == [[8, 8], [[8, 2]]]
         assert momentum["net_third_kernel"] == [[8, 8], [[4, 2]]]

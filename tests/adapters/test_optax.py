@@ -145,13 +145,13 @@ PAIRS = {
 
 
 def run(name: str, tx: Any, steps: int = 4) -> Any:
-    """Parameters after some steps, of which one is large, one after the other."""
+    """The parameters after each of some steps, one of them large."""
     optimizer = COMBINATORS[name](tx)
     params = jax.tree.map(jnp.asarray, PARAMS)
     if name == "lookahead":
         params = optax.LookaheadParams.init_synced(params)
 
-    # Eager shares the compiled operations of all combinators; a cond is compiled whenever it is met.
+    # Eager mode shares compiled operations between combinators, but compiles each cond again.
     update = jax.jit(optimizer.update) if name.startswith(WITH_A_COND) else optimizer.update
     state = optimizer.init(params)
     for i in range(steps):
@@ -182,9 +182,9 @@ KEEPING_STATE = {
     "skip": gx.skip_nonfinite(gx.skip_large(gx.ema(0.5), 9.0)),
 }
 GROWS = {"monitor", "snapshot"}
-"""Optax puts what it measures into a state that was made without a place for it."""
+"""optax adds its measurements to a state that was created without them."""
 MULTIPLIES = {"contrib.sam", "contrib.sam, the adversary"}
-"""Optax chooses between two states by adding products, so that bools become numbers."""
+"""optax selects between two states by adding products, which turns bools into numbers."""
 
 
 @pytest.mark.parametrize("name", COMBINATORS)
@@ -206,7 +206,7 @@ def test_in_a_combinator_every_state_goes_through_a_trace_and_keeps_its_form(nam
 
 
 def takers() -> Iterator[str]:
-    """The public functions of optax with an argument that is a transformation, or makes one."""
+    """The public optax functions with an argument that is or creates a transformation."""
     for prefix, place in (("", optax), ("contrib.", optax.contrib), ("aggregating.", aggregating)):
         for name, value in vars(place).items():
             if name.startswith("_") or not (inspect.isfunction(value) or inspect.isclass(value)):
@@ -327,7 +327,7 @@ def test_a_limit_in_several_injected_transforms_of_one_function() -> None:
 
 
 def both(tx: Any, native: Any) -> None:
-    """Two optimizers give the same parameters after some steps."""
+    """Assert that two optimizers give the same parameters after some steps."""
     params = {"b": jnp.ones(3), "w": jnp.linspace(-1.0, 1.0, 8)}
     assert_close(train(tx, params), train(native, params))
 
@@ -462,7 +462,7 @@ VALUES = ("contrib.momo", "contrib.momo_adam", "polyak_sgd")
 
 
 def optimizers() -> list[str]:
-    """The functions of optax whose first argument is a learning rate, and its optimizers that have none."""
+    """The optax functions whose first argument is a learning rate, and optimizers without one."""
     found = []
     for prefix, place in (("", optax), ("contrib.", optax.contrib)):
         for name, value in sorted(vars(place).items()):
@@ -581,7 +581,7 @@ def chain(*txs: Any) -> Any:
 
 
 def named(tx: Any, state_of: Callable[[Any], Any]) -> Any:
-    """A transformation whose state has the names that optax gives to its parts."""
+    """A transformation whose state uses optax's field names."""
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         updates, new = tx.update(updates, state[0], params, **extra)
@@ -808,7 +808,7 @@ def test_an_optax_test_on_gradxform(file: str, name: str) -> None:
     try:
         cases(file)[name].run(result)
     finally:
-        jax.config.update("jax_enable_x64", False)  # as optax's own does unless it fails
+        jax.config.update("jax_enable_x64", False)  # as optax's tests do unless they fail
     for _, problem in (*result.errors, *result.failures):
         pytest.fail(problem, pytrace=False)
     assert result.testsRun == 1

@@ -1,7 +1,7 @@
 """`across` over the replicas of tf.distribute.
 
-Two logical CPUs have to be set up before TensorFlow starts. So this file is also a script, which runs every case and
-prints what came of it; the tests read that.
+Two logical CPUs must be configured before TensorFlow starts. So this file is also a script that runs every case and
+prints the results, which the tests read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def place() -> int:
 
 
 def everywhere(strategy: Any, step: Callable[..., Any], *, compiled: bool, per_replica: Any = ()) -> list[Any]:
-    """What each replica returns of a function of what is given to each."""
+    """Run a function on each replica's arguments; return the results."""
 
     def run() -> Any:
         return strategy.run(lambda: step(*(each[place()] for each in per_replica)))
@@ -76,7 +76,7 @@ def right_everywhere(strategy: Any, expression: str, split: str, dtype: str, com
 
 
 def same_everywhere(states: list[Any]) -> None:
-    """Assert that the numbers of states are the same bits; what is of the gradients' shapes is not."""
+    """Assert that numbers in states are bit-identical; arrays of the gradients' shapes may differ."""
     for path, *leaves in zip(
         tf.__internal__.nest.yield_flat_paths(states[0]), *map(tf.nest.flatten, states), strict=True
     ):
@@ -148,7 +148,7 @@ def _in_scope(strategy: Any, function: Callable[[], Any]) -> Any:
 
 
 def main() -> None:
-    """Prints what failed, by case."""
+    """Print the failures by case."""
     devices = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(devices[0], [tf.config.LogicalDeviceConfiguration()] * COUNT)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

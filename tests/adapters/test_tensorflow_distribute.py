@@ -1,7 +1,7 @@
-"""gradxform under tf.distribute: a limit holds for the sum over the replicas, which is what an optimizer applies.
+"""gradxform under tf.distribute: the limit holds for the sum over the replicas, which the optimizer applies.
 
-Two logical CPUs have to be set up before TensorFlow starts. So this file is also a script, which runs every case and
-prints what came of it; the tests read that.
+Two logical CPUs must be configured before TensorFlow starts. So this file is also a script that runs every case and
+prints the results, which the tests read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BY_REPLICA = [np.float32([3.0, 0.5]), np.float32([-1.0, 4.0])]
 UNIT = np.float32([0.6, 0.8])
 CHAIN = gx.chain(gx.clip_value(3.5), gx.clip_norm(3.0), gx.clip_global_norm(1.0), gx.scale(0.5))
 ROWS = [([1, 1, 4], [[3.0], [1.0], [2.0]]), ([1, 4, 2], [[2.0], [6.0], [3.0]])]
-"""What each replica's gradient of a table has; the sums are 6 in row 1, 3 in row 2, 8 in row 4."""
+"""Each replica's gradient of a table; the sums are 6 in row 1, 3 in row 2, 8 in row 4."""
 TABLE = np.float32([[0.0], [6.0], [3.0], [0.0], [8.0]])
 FEWER_ROWS = [([1, 1, 4], [[3.0], [1.0], [2.0]]), ([1], [[2.0]])]
 FEWER_TABLE = np.float32([[0.0], [6.0], [0.0], [0.0], [2.0]])
@@ -61,7 +61,7 @@ def scope(strategy: Any) -> Any:
 
 
 def repeated(strategy: Any, compiled: bool, step: Callable[[], Any], times: int = 1) -> list[Any]:
-    """What each replica returned in each step."""
+    """The results of each replica in each step."""
 
     def run() -> Any:
         return strategy.run(step) if strategy else step()
@@ -79,7 +79,7 @@ def shown(values: Any) -> Any:
 
 
 def moved(strategy: Any, compiled: bool, process: Callable[[Any], Any], gradients: Any, optimizer: Any = None) -> Any:
-    """Where variables that were zero are after one step of SGD; None gradients are of a variable of two numbers."""
+    """The variables after one SGD step from zero; None gradients belong to a variable of two numbers."""
     with scope(strategy):
         made = mirrored(*[np.zeros(2 if g is None else g.shape) for g in gradients(0)])
         optimizer = (optimizer or (lambda: keras.optimizers.SGD(1.0)))()
@@ -116,7 +116,7 @@ def sparse(rows: Any) -> Callable[[int], list[Any]]:
 
 
 def embedding(strategy: Any, compiled: bool, make: Any) -> Any:
-    """A table read by tf.gather, and a dense weight beside it; the tokens of a row are those of one replica."""
+    """A table read by tf.gather and a dense weight; each row of tokens goes to one replica."""
     with scope(strategy):
         table, weight = mirrored(np.linspace(-1.0, 1.0, 12).reshape(6, 2), [0.5, -0.5])
         optimizer = make()
@@ -140,7 +140,7 @@ def embedding(strategy: Any, compiled: bool, make: Any) -> Any:
 
 
 def dataset(strategy: Any, compiled: bool) -> Any:
-    """Linear regression on batches that a strategy divides among its replicas."""
+    """Linear regression on batches that a strategy splits over its replicas."""
     rng = np.random.default_rng(0)
     inputs, targets = rng.normal(size=(16, 3)).astype(np.float32), rng.normal(size=(16, 1)).astype(np.float32)
     batches = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(8)
@@ -186,7 +186,7 @@ def frozen(strategy: Any, compiled: bool, optimizer: Any) -> Any:
 
 
 def processed(strategy: Any, compiled: bool, name: str) -> Any:
-    """A processor's results in each step, times the replicas, and its state."""
+    """A processor's results in each step, multiplied by the number of replicas, and its state."""
     with scope(strategy):
         made = mirrored(np.zeros(2), np.zeros((3, 1)), np.zeros(1))
         processor = gx.tensorflow.GradientProcessor(STATEFUL[name], made)
@@ -222,7 +222,7 @@ def _next(count: Any) -> Any:
 
 
 def restored(strategy: Any, compiled: bool) -> Any:
-    """A processor saved under the strategy goes on without it, on the sums."""
+    """A processor saved under the strategy continues without it, on the sums."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for under in (strategy, None):
@@ -247,7 +247,7 @@ def restored(strategy: Any, compiled: bool) -> Any:
 
 
 def traces(strategy: Any) -> list[int]:
-    """How often a replica's step was traced, after one step and after three with two limits; and the last result."""
+    """The number of traces of a replica's step after one step and after three with two limits; the last result."""
     with strategy.scope():
         w, limit = mirrored(np.zeros(2), 1.0)
         processor = gx.tensorflow.GradientProcessor(gx.chain(gx.trace(0.0), gx.clip_norm(limit)), [w])

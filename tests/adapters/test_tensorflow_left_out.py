@@ -1,4 +1,4 @@
-"""`GradientProcessor`: a step that is left out leaves the optimizer alone; metrics of a graph are of their step."""
+"""`GradientProcessor`: a skipped step does not run the optimizer; metrics in a graph belong to their step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RUNS += [("accumulate", "AdamW", "XLA"), ("skip_large", "v1", "XLA")]
 
 
 def expected(name: str, optimizer: Any) -> list[Any]:
-    """The weights after each step, of an optimizer that is not called on those that are left out."""
+    """The weights after each step of an optimizer that does not run on skipped steps."""
     tx, due = CASES[name]
     w = tf.Variable([1.0, 1.0], name="w")
     processor, found = gx.tensorflow.GradientProcessor(tx, [w]), []
@@ -118,7 +118,7 @@ def test_metrics_of_a_session_are_those_of_the_step_they_are_fetched_with(fetche
             old = session.run(w)
             found, *_ = session.run([norm, train] if fetched == "beside the train op" else [norm], feed)
             assert found == 5.0 * step
-            if fetched == "alone":  # which moves nothing on
+            if fetched == "alone":  # which does not advance the state
                 assert session.run(w).tolist() == old.tolist()
                 session.run(train, feed)
             assert session.run(last) == session.run(before) == 5.0 * step

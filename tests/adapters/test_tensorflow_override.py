@@ -22,14 +22,14 @@ numbers = itertools.count()
 
 
 def register(tx: Any) -> str:
-    """A name of its own: TensorFlow's registry knows each only once."""
+    """A unique name: TensorFlow's registry accepts each name once."""
     name = f"test_override_{next(numbers)}"
     tf.RegisterGradient(name)(gx.tensorflow.gradient_function(tx))
     return name
 
 
 def registered(overrides: dict[str, Any]) -> Any:
-    """The two steps by hand."""
+    """Register and override by hand."""
     names = {kind: register(tx) for kind, tx in overrides.items()}
     return v1.get_default_graph().gradient_override_map(names)
 
@@ -48,7 +48,7 @@ def override(request: pytest.FixtureRequest) -> Callable[[dict[str, Any]], Any]:
 # --- one function, every mode ----------------------------------------------------------------------------------------
 
 Built = Callable[[Any], tuple[Any, Any]]
-"""From an input to the output whose gradient is wanted, with the gradient that arrives at it."""
+"""A function from an input to an output, with the gradient of the output."""
 
 
 def in_session(build: Built, *values: Any) -> list[Any]:
@@ -502,7 +502,7 @@ def test_the_second_derivative() -> None:
 
     first, second = slopes(tf.constant(point))
     np.testing.assert_allclose(first, point / 5, rtol=1e-14)
-    # The gradient that arrives is y, whose own derivative passes through the override once more.
+    # The incoming gradient is y, and its own derivative passes through the override again.
     jacobian = (np.eye(2) - np.outer(point, point) / 25) / 5
     wanted = jacobian @ weights
     assert np.linalg.norm(wanted) > 1.0

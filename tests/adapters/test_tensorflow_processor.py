@@ -1,4 +1,4 @@
-"""gx.tensorflow.GradientProcessor: a transformation with a state, between computing gradients and applying them."""
+"""gx.tensorflow.GradientProcessor: a stateful transformation between computing and applying gradients."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ v1 = tf.compat.v1
 SHAPES = [(2, 3), (4,), (), (3,)]
 tensors = functools.partial(of_framework, "tensorflow")
 NO_GRADIENT = 3
-"""The place of the variable that never has a gradient."""
+"""The position of the variable that never has a gradient."""
 STEPS = 4
 W = np.float32([3.0, 4.0])
 
-# A list's paths are the numbers of its items; the variables here are called by these numbers, so that one pattern, and
-# one stream of noise, serves the processor and the plain list.
+# Paths of a list are indices. The variables here are named by these indices, so one pattern and one noise stream fit
+# both the processor and the plain list.
 TRANSFORMS = {
     "stateless": gx.chain(gx.clip_norm(3.0), gx.clip_global_norm(2.0), gx.scale(-0.1)),
     "chain": gx.chain(
@@ -44,7 +44,7 @@ TRANSFORMS = {
 }
 MAY_SKIP = {"chain"}
 COMPILED = ["chain", "accumulate", "clip_zscore, per leaf", "freeze"]
-"""Those that XLA is asked for too: compiling takes long."""
+"""The cases that also run under XLA, which compiles slowly."""
 
 
 def variable(value: Any = (0.0, 0.0), name: str = "w") -> Any:
@@ -82,7 +82,7 @@ def by_path(values: list[Any]) -> dict[str, Any]:
 
 
 def on_a_plain_dict(name: str, jit_compile: bool | None = None) -> tuple[list[list[Any]], Any]:
-    """What `update` gives on dicts, without the gradients it stops, and the last state; eagerly, or compiled."""
+    """The results of `update` on dicts without stopped gradients, and the last state; eager or compiled."""
     tx, results = TRANSFORMS[name], []
     update = tx.update if jit_compile is None else tf.function(tx.update, jit_compile=jit_compile)
     state = tx.init(by_path([tf.zeros(shape) for shape in SHAPES]))
@@ -670,7 +670,7 @@ def test_a_restored_run_goes_on_bit_by_bit(compiled: bool, name: str, tmp_path: 
     assert [bits(again(tensors(gradients(i, name)))) for i in range(3, 6)] == wanted
     assert bits(list(other.variables)) == end
 
-    # A function that is traced already sees what is restored later.
+    # A traced function sees values that are restored later.
     tf.train.Checkpoint(processor=processor, made=made).restore(path).assert_consumed()
     assert [bits(step(tensors(gradients(i, name)))) for i in range(3, 6)] == wanted
 
@@ -685,7 +685,7 @@ def test_a_checkpoint_of_another_transform_is_not_taken_for_this_one(tmp_path: A
 
 
 class Trained(tf.Module):
-    """What is saved: a variable, a processor, and a step that has both."""
+    """A module to save: a variable, a processor, and a step that uses both."""
 
     def __init__(self, tx: Any) -> None:
         super().__init__()
@@ -933,7 +933,7 @@ def test_a_pattern_is_checked_when_the_processor_is_made() -> None:
 
 
 def test_variables_are_chosen_by_identity() -> None:
-    """Two variables of one name are told apart, and Keras's is the one of TensorFlow inside of it."""
+    """Variables with equal names are distinguished, and a Keras variable equals the TensorFlow variable inside it."""
     first, second, third = variable(name="w"), variable(name="w"), keras.Variable(W, name="k")
     pairs = [(tf.constant(W), v) for v in (first, second, third)]
     for where in ([second, third], [second, third.value], [second, "k"]):

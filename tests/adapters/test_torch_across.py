@@ -1,4 +1,4 @@
-"""`across` in PyTorch: torch_across_cases.py in the processes of a gloo group, and what one process can show."""
+"""`across` in PyTorch: torch_across_cases.py in the processes of a gloo group, and tests in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLIP = gx.clip_global_norm(1.0)
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], sharded.Found]:
-    """What failed in each process of a group, by case."""
+    """The failures in each process of a group, by case."""
     return sharded.groups(tmp_path_factory, cases.__file__)
 
 
@@ -39,7 +39,7 @@ def test_on_four_processes(found: Any, name: str) -> None:
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A group of this process alone."""
+    """A group with only this process."""
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield torch.distributed.group.WORLD
     torch.distributed.destroy_process_group()

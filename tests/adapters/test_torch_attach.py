@@ -1,4 +1,4 @@
-"""Transforms that are attached to optimizers of PyTorch, and the states that they keep there."""
+"""Transforms attached to PyTorch optimizers, and their states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATEFUL = gx.chain(gx.clip_percentile(50.0, 3), gx.masked(gx.trace(0.5), "body/
 
 
 class Model(torch.nn.Module):
-    """A small net whose gradients grow and shrink from step to step."""
+    """A small net whose gradients vary from step to step."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def weights(model: Any) -> Any:
 
 
 def saved_and_loaded(state_dict: Any) -> Any:
-    """Through a file, as safely as PyTorch loads one."""
+    """Save to a file and load with weights_only."""
     file = io.BytesIO()
     torch.save(state_dict, file)
     file.seek(0)
@@ -71,7 +71,7 @@ def saved_and_loaded(state_dict: Any) -> Any:
 def optimizers() -> Iterator[Any]:
     for name, kind in sorted(vars(torch.optim).items()):
         if inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer:
-            if name not in ("LBFGS", "SparseAdam"):  # which have tests of their own
+            if name not in ("LBFGS", "SparseAdam"):  # tested separately
                 yield pytest.param(kind, id=name)
 
 
@@ -170,7 +170,7 @@ def test_a_pattern_that_matches_nothing() -> None:
 
 @pytest.mark.parametrize("tx", [gx.freeze("decoder/**"), gx.chain(gx.clip_norm(1.0), gx.freeze(["**", "decoder/**"]))])
 def test_a_pattern_is_checked_when_it_is_attached(tx: Any) -> None:
-    """Not at the first step, when hours of work may hang on it."""
+    """The error comes from attach, not from the first step."""
     with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path"):
         gx.torch.attach(torch.optim.SGD(Model().named_parameters()), tx)
     optimizer = torch.optim.SGD(Model().parameters())
@@ -180,7 +180,7 @@ def test_a_pattern_is_checked_when_it_is_attached(tx: Any) -> None:
 
 
 def test_parameters_are_chosen_by_identity() -> None:
-    """Named or not, and where a compiled module, or DistributedDataParallel, adds to the names."""
+    """With and without names, and with the prefixes of compiled modules and DistributedDataParallel."""
     for wrapped in (lambda model: model, torch.compile, lambda model: torch.nn.ModuleDict({"module": model})):
         for named in (True, False):
             model = Model()
@@ -300,7 +300,7 @@ def test_two_at_once_run_in_the_order_they_were_attached_in() -> None:
     assert [bits(handle.state) for handle in (first, second)] == wanted
     first.remove()
     assert [key for key in optimizer.state_dict() if key.startswith("gradient")] == ["gradient_transformation"]
-    first.remove()  # once more does nothing
+    first.remove()  # a second call does nothing
 
 
 def test_the_optimizer_is_freed_with_what_is_attached() -> None:
@@ -346,7 +346,7 @@ def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
 
 
 def test_a_class_that_calls_the_step_of_its_base() -> None:
-    """PyTorch calls the hooks of both, if the base has been used before."""
+    """PyTorch calls the hooks of both classes if the base class was used before."""
 
     class Mine(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
@@ -385,7 +385,7 @@ LEFT_OUT = {
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str, closure: bool) -> None:
-    """Zeros would not: momentum and weight decay act on them."""
+    """Zeros would still move weights by momentum and weight decay."""
     tx, gradients, due = LEFT_OUT[name]
     p = parameter(W)
     p.data.fill_(1.0)
@@ -400,7 +400,7 @@ def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str, closure: 
 
 
 def take_step(optimizer: Any, parameters: list[Any], gradients: list[Any], closure: bool) -> None:
-    """One step of given gradients, which are there before it, or which its closure makes."""
+    """One step with given gradients, set before the step or by its closure."""
 
     def make() -> None:
         for p, gradient in zip(parameters, gradients, strict=True):
@@ -425,7 +425,7 @@ def test_a_part_that_is_left_out_leaves_the_other_parts_to_their_clips(closure: 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_distributed_checkpoints_hold_the_state() -> None:
-    """They make an optimizer's state by a step of zeros, before it is saved and loaded, which counts for nothing."""
+    """These functions initialize the optimizer's state with a step of zeros, which must not count."""
     checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     model = Model()
     optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
@@ -439,7 +439,7 @@ def test_distributed_checkpoints_hold_the_state() -> None:
     restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
     other_handle = gx.torch.attach(restored, gx.ema(0.9))
     other.load_state_dict(model.state_dict())
-    checkpoint.set_optimizer_state_dict(other, restored, kept)  # which holds the transformation's too
+    checkpoint.set_optimizer_state_dict(other, restored, kept)  # includes the transform's state
     assert bits(other_handle.state) == bits(handle.state)
     train(optimizer, model, range(2, 4))
     train(restored, other, range(2, 4))
@@ -483,7 +483,7 @@ def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -
 
 
 def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here there is one device alone: what is moved is seen by its memory."""
+    """With a single device, a move shows as a change of memory."""
     from gradxform.functions.convert import matched
     from gradxform_torch import _attach
 
@@ -550,7 +550,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_is_found() -> None:
     restored = torch.optim.AdamW(other.named_parameters(), lr=0.1)
     restored.load_state_dict(kept)
     between = torch.optim.AdamW(other.named_parameters(), lr=0.1)
-    between.load_state_dict(saved_and_loaded(restored.state_dict()))  # by a program that attaches nothing
+    between.load_state_dict(saved_and_loaded(restored.state_dict()))  # in a program without a transform
     for found in (restored, between):
         first = gx.torch.attach(found, gx.chain(gx.clip_norm(1.0), gx.ema(0.9)))
         assert bits(first.state) == bits(handle.state)
@@ -574,7 +574,7 @@ def test_a_state_dict_that_was_loaded_before_the_attachment_of_another_transform
     )
     with pytest.raises(ValueError, match=message):
         gx.torch.attach(restored, gx.trace(0.5))
-    gx.torch.attach(restored, gx.clip_norm(1.0))  # which keeps none
+    gx.torch.attach(restored, gx.clip_norm(1.0))  # stateless
     restored.param_groups[0].pop("gradient_transformation")
     assert not gx.torch.attach(restored, gx.trace(0.5)).state.trace["scale"].any()
 
@@ -645,7 +645,7 @@ SCALED = {
 @pytest.mark.parametrize("unscale", [False, True])
 @pytest.mark.parametrize("name", SCALED)
 def test_with_a_scaler_the_chain_sees_unscaled_gradients(name: str, unscale: bool) -> None:
-    """Of scales that are powers of two, training is bit by bit that without a scaler."""
+    """With power-of-two scales, training is bit-identical to training without a scaler."""
     tx = gx.chain(gx.clip_value(3.0), gx.clip_global_norm(2.0), gx.trace(0.5))
     scaled, plain = Model(), Model()
     optimizer, other = SCALED[name](scaled.parameters()), SCALED[name](plain.parameters())
@@ -705,12 +705,12 @@ def one_step(tx: gx.GradientTransformation, *gradients: Any) -> Any:
     handle = gx.torch.attach(optimizer, tx)
     assert handle.norm is None
     optimizer.step()
-    handle.optimizer = optimizer  # which it does not keep alive
+    handle.optimizer = optimizer  # does not keep the optimizer alive
     return handle
 
 
 def test_the_norm_of_the_gradients_that_came_in() -> None:
-    """Wherever each gradient is measured, in whatever order; nowhere else, since it would cost a pass."""
+    """The norm is known if every gradient was measured, in any order; otherwise it would cost a pass."""
     for expression, norm in {
         "clip_global_norm(1.0)": 13.0,
         "chain(clip_norm(2.0), clip_global_norm(1.0))": 13.0,
@@ -769,7 +769,7 @@ def test_a_handle_says_what_is_attached_to_what() -> None:
 
 
 def test_a_compiled_step() -> None:
-    """The step is one graph, compiled once though each step has new gradients; hooks are called outside of it."""
+    """The step is one graph, compiled once for changing gradients; hooks run outside it."""
     models = [Model(), Model()]
     made = [torch.optim.SGD(model.named_parameters(), lr=0.1) for model in models]
     handles = [gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5))) for optimizer in made]

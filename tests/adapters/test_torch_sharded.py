@@ -28,19 +28,19 @@ Found = dict[str, list[str]]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Found]:
-    """What failed in each process of a group, by case; a group runs once, all of its cases one after the other."""
+    """The failures in each process of a group, by case; each group runs once for all cases."""
     return groups(tmp_path_factory, cases.__file__)
 
 
 def groups(tmp_path_factory: pytest.TempPathFactory, script: str) -> Callable[[int], Found]:
-    """The same for the cases of a script."""
+    """The failures of a script's cases."""
     root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # which the workers share
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # shared by the workers
     return functools.cache(lambda world: once(script, world, root / f"{Path(script).stem} in a group of {world}"))
 
 
 def once(script: str, world: int, folder: Path) -> Found:
-    """The results of a group, which the first of pytest's workers runs and the others wait for."""
+    """The results of a group; the first pytest worker runs it, and the others wait."""
     done = folder / "done.json"
     try:
         folder.mkdir()
@@ -57,7 +57,7 @@ def once(script: str, world: int, folder: Path) -> Found:
 
 
 def run(script: str, world: int, folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """What the processes logged if one of them did not come to its end, and what failed in each."""
+    """The logs if a process did not finish, and the failures of each process."""
     running = []
     for place in range(world):
         with open(folder / f"{place}.log", "w") as log:
@@ -66,7 +66,7 @@ def run(script: str, world: int, folder: Path) -> tuple[str, list[dict[str, str]
     end = time.monotonic() + 240
     while any(process.poll() is None for process in running) and time.monotonic() < end:
         if any(process.poll() for process in running):
-            end = min(end, time.monotonic() + 5)  # the others wait for one that has failed
+            end = min(end, time.monotonic() + 5)  # the others may wait for a failed one
         time.sleep(0.1)
     for process in running:
         process.kill()
@@ -100,7 +100,7 @@ def test_a_process_without_dtensors_does_not_import_them() -> None:
 
 
 def test_a_shard_on_another_device_than_its_mesh_stays_there() -> None:
-    """As FSDP2 offloads to the host: from_local would move it. A mesh that says so stands for the accelerator."""
+    """FSDP2's CPU offloading: from_local would move the tensor. A fake mesh stands for the accelerator."""
     from gradxform_torch import _sharded
 
     offloaded = Offloaded(torch.full((2, 2), 3.0))
@@ -112,7 +112,7 @@ def test_a_shard_on_another_device_than_its_mesh_stays_there() -> None:
 
 
 class Offloaded:
-    """As much of a DTensor as writing a shard asks for."""
+    """The part of a DTensor that writing a shard needs."""
 
     class device_mesh:
         device_type = "cuda"

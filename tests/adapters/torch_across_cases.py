@@ -1,6 +1,6 @@
 """`across` on two and four processes of a gloo group; test_torch_across.py starts them.
 
-Each case compares what this process gets with its part of what one process gets that holds everything.
+Each case compares this process's result with its part of the result of a single process that has everything.
 """
 
 from __future__ import annotations
@@ -54,31 +54,31 @@ def everyone() -> Any:
 
 
 def told(value: Any) -> list[Any]:
-    """What all processes have."""
+    """Gather the values of all processes."""
     found: list[Any] = [None] * world()
     torch.distributed.all_gather_object(found, value)
     return found
 
 
 def agree(value: Any) -> Any:
-    """The value, which has to be the same bit by bit on all processes."""
+    """Return the value after checking that it is bit-identical on all processes."""
     assert len(set(told(array(value).tobytes()))) == 1, told(array(value).tolist())
     return value
 
 
 def calls(function: Callable[[], Any]) -> int:
-    """The collectives of a call."""
+    """Return the collectives of a call."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         function()
     names = ("c10d::", "_c10d_functional::")
     found = {event.key: event.count for event in profile.key_averages() if event.key.startswith(names)}
-    # A functional collective is recorded under its own name and that of the one that it calls.
+    # A functional collective is recorded under its own name and the name of the one it calls.
     others = ("wait", "_wrap_tensor", "_coalesced")
     return sum(count for name, count in found.items() if not any(word in name for word in others))
 
 
 def same_on_all(state: Any) -> None:
-    """Assert that the numbers of a state are the same bits everywhere; what is of the gradients' shapes is not."""
+    """Assert that numbers in a state are bit-identical everywhere; arrays of the gradients' shapes may differ."""
     backend = lookup.backend("torch")
     for path, leaf in zip(backend.paths(state), backend.flatten(state)[0], strict=True):
         if path.rpartition("/")[2] not in table.SHAPES:
@@ -108,7 +108,7 @@ def right_on_all(expression: str, split: str, dtype: str, axis: Any = None) -> N
         updates, state = tx.update(tree, state, tree)
         distance = table.off({name: array(leaf) for name, leaf in updates.items()}, right[rank()])
         assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
-    more = 0  # to tell dtypes, and PyTorch's rounded norms of slices
+    more = 0  # for dtypes, and for PyTorch's rounded norms of slices
     if "global_norm(1.0, like=" in expression:
         more = 2 if split == "leaves" and "torch" in expression else 1
     assert max(asked) == table.TRANSFORMS[expression][split == "leaves"] + more, (expression, split, asked)
@@ -149,7 +149,7 @@ def of_rank(*trees: Any) -> Any:
 
 @case("trees of other structure, and a process without gradients", CASES, ON_FOUR)
 def _() -> None:
-    """Whose collective the others wait for."""
+    """The other processes wait for its collective."""
     three, four, none = torch.tensor([3.0, 0.0]), torch.tensor([[4.0]]), torch.tensor([0.5])
     for tx in (gx.clip_global_norm(1.0), gx.chain(gx.clip_global_norm(1.0), gx.clip_global_norm(1.0))):
         tx = gx.across(tx, everyone())
@@ -179,7 +179,7 @@ def _() -> None:
 
 @case("a condition that one process can read and another cannot", CASES)
 def _() -> None:
-    """The one that can must not leave out the collectives of what it leaves out."""
+    """A process that can skip a step must still run its collectives."""
     tx = gx.across(gx.skip_nonfinite(gx.clip_global_norm(1.0)), everyone())
     bad = torch.tensor([3.0, float("nan")])
     given = of_rank({"a": bad.requires_grad_()}, {"b": torch.tensor([1.0])})
@@ -228,7 +228,7 @@ def _() -> None:
 
 @case("float64 gradients on one process count for all")
 def _() -> None:
-    """A norm of 1 + 2^-40 is above the limit of 1 in float64, and at it in float32."""
+    """A norm of 1 + 2^-40 exceeds the limit 1 in float64, and equals it in float32."""
     one, rest = torch.tensor([1.0]), torch.tensor([2.0**-19.5], dtype=torch.float64)
     for given, unchanged in ((rest.double(), False), (rest.float(), True)):
         tree = of_rank({"a": one}, {"b": given})
@@ -246,7 +246,7 @@ def _() -> None:
 
 @case("a leaf that one process alone has a slice of", CASES)
 def _() -> None:
-    """What is known of all leaves together has to be known by the process that has None, too."""
+    """A process with None must know the global results too."""
     large, small = torch.tensor([30.0, 40.0]), torch.tensor([[3.0], [4.0]])
     for expression in (
         "measure(clip_norm(10.0))",
@@ -262,7 +262,7 @@ def _() -> None:
         for step in range(3):
             given = {"a": large / 1.7**step, "b": small * 1.7**step}
             wanted, right = alone.update(given, right)
-            if step == 1:  # a process that has no slice at all
+            if step == 1:  # a process without any slice
                 updates, state = tx.update(of_rank(given, dict.fromkeys(given)), state)
             else:
                 updates, state = tx.update(of_rank(given | {"b": None}, given | {"a": None}), state)
@@ -275,7 +275,7 @@ def _() -> None:
 
 @case("a leaf that one column of a square alone has a slice of", ON_FOUR)
 def _() -> None:
-    """Among stages that tell each other what they have; of tied leaves, the first stage that has any counts."""
+    """Stages report which leaves they have; for tied leaves, the first stage that has one counts."""
     mesh = meshes["square"]
     stage, place = mesh.get_coordinate()
     four, three = torch.tensor([4.0]), torch.tensor([3.0])
@@ -292,7 +292,7 @@ def _() -> None:
 
 @case("processes whose gradients have other dtypes decide alike", CASES, ON_FOUR)
 def _() -> None:
-    """The sum of squares of some is beyond float64, which a process of float32 gradients might take for infinite."""
+    """Some sums of squares exceed float64; a process with float32 gradients must not take them for infinite."""
     most = torch.tensor([1.5e308], dtype=torch.float64)
     trees = {"a": torch.ones(2)}, {"b": most}, {"c": most}, {"d": most}
     tx = gx.across(gx.skip_nonfinite(gx.identity()), everyone())
@@ -322,7 +322,7 @@ def _() -> None:
 
 @case("leaves that are the same count as the first process that has any knows them", ON_FOUR)
 def _() -> None:
-    """As with embeddings that the second and the last stage share."""
+    """Like embeddings shared by the second and the last stage."""
     three, four = torch.tensor([3.0]), torch.tensor([4.0])
     trees = {"a": three}, {"tied": four}, {"b": torch.zeros(2)}, {"head": four}
     found = gx.across(gx.clip_global_norm(1.0), everyone(), replicated=lambda path, _: path in ("tied", "head"))(
@@ -348,7 +348,7 @@ def _() -> None:
 
 
 def stages() -> list[Any]:
-    """Two stages of a language model, whose embeddings are tied."""
+    """Two stages of a language model with tied embeddings."""
     torch.manual_seed(0)
     first = torch.nn.Sequential(torch.nn.Embedding(11, 8), torch.nn.Linear(8, 8), torch.nn.Tanh())
     last = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 11, bias=False))
@@ -361,7 +361,7 @@ def tied(path: str, _: Any) -> bool:
 
 
 def named(module: Any, stage: int) -> list[tuple[str, Any]]:
-    """The parameters, of which the tied ones are those of the embedding and the head alone."""
+    """The parameters; only embedding and head are tied."""
     rename = {
         ("1.weight", 0): "body.weight",
         ("1.bias", 0): "body.bias",
@@ -396,7 +396,7 @@ def _() -> None:
             spread = gx.across(tx, everyone(), replicated=tied)
             stage = PipelineStage(mine, rank(), 2, torch.device("cpu"))
             schedule = ScheduleGPipe(stage, 2, loss_fn=loss)
-            # One process that has everything: the tied gradients are summed, and count once.
+            # In a single process, the tied gradients are summed and count once.
             joint = [(f"{i}.{name}", p) for i, part in enumerate(whole) for name, p in part.named_parameters()]
             parameters = [(name, p) for name, p in joint if name != "1.2.weight"]
             ones, own = optimizer(parameters), optimizer(named(mine, rank()))
@@ -467,7 +467,7 @@ def _() -> None:
     layer.weight.grad = torch.tensor(own)
     optimizer.step()
     assert_ulp(handles[0].norm, wanted, 1)
-    assert handles[1].norm is None  # the others would have to be asked
+    assert handles[1].norm is None  # would need communication
 
 
 # --- beside DTensors -------------------------------------------------------------------------------------------------
@@ -499,7 +499,7 @@ def _() -> None:
             flat["1"].pop("2_weight", None)
             wanted = tx(flat)
             spread = gx.across(tx, axis, replicated=tied)
-            # The stages of a mesh tell each other one number, and the shards of each stage their norms.
+            # The stages exchange one number, and the shards of each stage their norms.
             asked = calls(lambda spread=spread: gx.torch.apply_(spread, named(mine, stage)))
             assert asked == (1 if expression == "clip_norm(0.01)" else 2), (expression, asked)
             for name, p in parameters.items():
@@ -532,7 +532,7 @@ def _() -> None:
         "is that of the whole already",
         lambda: gx.torch.apply_(gx.across(gx.clip_global_norm(0.5), mesh["b"]), model),
     )
-    for whole in (mesh, everyone()):  # which holds the DTensors' own dimension
+    for whole in (mesh, everyone()):  # includes the DTensors' mesh dimension
         fails(
             ValueError,
             "[0, 1]" if stage == 0 else "[2, 3]",
@@ -625,7 +625,7 @@ def _() -> None:
 
 
 def main(place: int, world: int, folder: str) -> None:
-    """Runs all cases of as many processes, and writes what failed; a process that waits for another gives up."""
+    """Run all cases for this number of processes and write the failures; waiting processes time out."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)

@@ -1,6 +1,6 @@
-"""gradxform on DTensors and under FSDP2, in processes of one gloo group; test_torch_sharded.py starts them.
+"""gradxform on DTensors and under FSDP2, in the processes of a gloo group; test_torch_sharded.py starts them.
 
-Each case compares what this process holds with its part of the unsharded run's result, which every process computes.
+Each case compares this process's shard with its part of the unsharded result, which every process computes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ON_FOUR: dict[str, Callable[[], None]] = {}
 
 meshes: dict[str, Any] = {}
 problems: list[str] = []
-"""What is wrong in the case at work; one process that stopped there would leave the others waiting."""
+"""The problems of the current case; raising in one process would leave the others waiting."""
 
 
 def case(name: str, cases: Any = CASES) -> Callable[[Any], Any]:
@@ -55,7 +55,7 @@ def line() -> Any:
 
 
 def shard(tensor: Any, *placements: Any, mesh: Any = None) -> Any:
-    """A tensor that all processes have, as a DTensor; a number is the axis that it is sharded on."""
+    """Distribute a tensor that all processes have; an int placement is the sharded axis."""
     from torch.distributed.tensor import Partial, Shard, distribute_tensor
 
     placements = tuple(Shard(p) if isinstance(p, int) else p for p in placements)
@@ -82,7 +82,7 @@ def partial() -> Any:
 
 
 def part(whole: Any, beside: Any) -> Any:
-    """What this process holds of a whole result, by where the gradient beside it is."""
+    """This process's part of a whole result, sharded like the gradient."""
     from torch.distributed.tensor import DTensor
 
     if not isinstance(beside, DTensor):
@@ -97,7 +97,7 @@ def own(tensor: Any) -> Any:
 
 
 def assert_same(found: Any, wanted: Any, given: Any, ulp: float = 2) -> None:
-    """A tree of results, beside the unsharded run's and the sharded gradients."""
+    """Compare a tree of results with the unsharded results, sharded like the gradients."""
     flat = torch.utils._pytree.tree_leaves
     leaves = list(zip(flat(found), flat(wanted), flat(given), strict=True))
     assert leaves
@@ -118,7 +118,7 @@ def assert_same(found: Any, wanted: Any, given: Any, ulp: float = 2) -> None:
 
 
 def described(tensor: Any) -> tuple[Any, ...]:
-    """What has to be as it was; summands are added up."""
+    """Return values that must not change; partial sums are added."""
     if not hasattr(tensor, "placements"):
         return tensor.dtype, tensor.shape, tensor.device
     where = tuple(replicated() if p.is_partial() else p for p in tensor.placements)
@@ -127,7 +127,7 @@ def described(tensor: Any) -> tuple[Any, ...]:
 
 
 def agree(value: Any) -> Any:
-    """The value, which has to be the same bit by bit on all processes."""
+    """Return the value after checking that it is bit-identical on all processes."""
     everyone: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(everyone, np.asarray(value).tobytes())
     assert len(set(everyone)) == 1

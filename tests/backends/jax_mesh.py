@@ -1,4 +1,4 @@
-"""Every transform on a mesh of eight forced devices of JAX, in a process of its own; prints JSON."""
+"""Every transform on a mesh of eight forced JAX devices; a script that prints JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-if __name__ == "__main__":  # and not where pytest looks for doctests
+if __name__ == "__main__":  # not when pytest looks for doctests
     os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
 import jax
@@ -33,7 +33,7 @@ LEAVES = {
     "odd": ((7, 33), P()),
     "whole": ((200, 300), P()),
 }
-"""Shapes, and how they are spread."""
+"""Shapes and their shardings."""
 CLIP = gx.clip_global_norm(1.0)
 TRANSFORMS = [
     gx.clip_value(0.5),
@@ -93,14 +93,14 @@ PEERS = {
         optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1)
     ),
 }
-"""What optax has for the same."""
+"""The optax equivalents."""
 MOVES = re.compile(
     r"= (\(?\w+\[[^=]*?) (all-gather|all-to-all|collective-permute|all-reduce|reduce-scatter)(?:-start)?\("
 )
 
 
 def traffic(module: str) -> dict[str, int]:
-    """The most numbers that an operation of each kind moves."""
+    """The largest number of elements that a collective of each kind moves."""
     found: dict[str, int] = {}
     for shapes, operation in MOVES.findall(module):
         sizes = (math.prod(map(int, filter(None, dims.split(",")))) for dims in re.findall(r"\w+\[([\d,]*)\]", shapes))
@@ -115,7 +115,7 @@ def gradients(dtype: str) -> dict[str, np.ndarray]:
 
 
 def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
-    """What one transform does on a mesh, beside what it does on one device."""
+    """Compare a transform on a mesh with the same on one device."""
 
     def step(grads: Any, state: Any) -> Any:
         return tx.update(grads, state, grads)
@@ -141,7 +141,7 @@ def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: 
 
 
 def held_by_optax(peer: Any, given: dict[str, np.ndarray]) -> int:
-    """The bytes of temporaries of optax on each device, on an Auto mesh: some of it does not run on others."""
+    """optax's temporary bytes per device, on an Auto mesh; some transforms do not run on other meshes."""
 
     def step(grads: Any, state: Any) -> Any:
         return peer.update(grads, state, grads)
@@ -162,7 +162,7 @@ def _is_as(found: Any, like: Any) -> bool:
 
 
 def _is_sharded(leaf: Any, spread: dict[str, Any]) -> bool:
-    """Whether an array of a state that has the shape of a gradient is spread as it is."""
+    """Whether an array of a state with a gradient's shape has its sharding."""
     return all(_is_as(leaf, own) for own in spread.values() if own.shape == leaf.shape)
 
 

@@ -1,6 +1,6 @@
-"""Every transform in the ways that JAX's users run it on eight forced devices: donated, scanned, in shard_map, vmapped.
+"""Every transform on eight forced JAX devices: donated, in scan, shard_map and vmap.
 
-In a process of its own; prints JSON.
+A script that prints JSON.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import warnings
 from typing import Any
 
-if __name__ == "__main__":  # and not where pytest looks for doctests
+if __name__ == "__main__":  # not when pytest looks for doctests
     os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
 import jax
@@ -27,11 +27,11 @@ from gradxform.proof.ulp import ulps
 STEPS = 4
 BOTH = ("x", "y")
 SLICED = {"rows": P(BOTH, None), "columns": P(None, BOTH), "both": P("x", "y"), "bias": P(BOTH)}
-"""Leaves of which each device has a slice of its own."""
+"""Leaves that are sharded over all devices."""
 
 
 def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
-    """What one transform does in each way."""
+    """Run one transform in each way."""
 
     def step(grads: Any, state: Any, params: Any) -> Any:
         return tx.update(grads, state, params)
@@ -48,13 +48,13 @@ def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: 
 
 
 def _shardings(state: Any, spread: dict[str, Any], mesh: Any) -> Any:
-    """What `out_shardings` of `jit(tx.init)` a user writes: what is shaped as a gradient is spread as it is."""
+    """The `out_shardings` for `jit(tx.init)`: arrays shaped like a gradient get its sharding."""
     by_shape = {leaf.shape: leaf.sharding for leaf in spread.values()}
     return jax.tree_util.tree_map(lambda leaf: by_shape.get(leaf.shape, NamedSharding(mesh, P())), state)
 
 
 def _scanned(step: Any, spread: Any, state: Any, wanted: Any) -> dict[str, Any]:
-    """Some steps in a scan, whose carry is the gradients and the state."""
+    """Some steps in a scan that carries the gradients and the state."""
 
     def many(grads: Any, state: Any, params: Any) -> Any:
         return jax.lax.scan(lambda carry, _: (step(*carry, params), None), (grads, state), None, length=STEPS)[0]
@@ -73,7 +73,7 @@ def _scanned(step: Any, spread: Any, state: Any, wanted: Any) -> dict[str, Any]:
 
 
 def _donated(step: Any, spread: Any, state: Any) -> dict[str, Any]:
-    """Gradients and state handed over: which of what comes out lies where something was."""
+    """Donate gradients and state; report which results reuse donated memory."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         compiled = jax.jit(step, donate_argnums=(0, 1)).lower(spread, state, spread).compile()
@@ -88,7 +88,7 @@ def _donated(step: Any, spread: Any, state: Any) -> dict[str, Any]:
 
 
 def _alone(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any) -> dict[str, Any]:
-    """In shard_map, where each device is alone with its slices, and in vmap; beside the same slices by themselves."""
+    """Compare shard_map and vmap with the same slices run separately."""
 
     def twice(grads: Any) -> Any:
         found, state = tx.update(grads, tx.init(grads), grads)

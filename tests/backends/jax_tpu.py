@@ -1,7 +1,7 @@
-"""One update as a TPU would compute it, on the CPU: its jaxpr, one operation after the other.
+"""Simulate a TPU's update on the CPU by evaluating its jaxpr, operation by operation.
 
 A TPU's float64 is a pair of float32 numbers: each result in float64 is rounded to 48 bits, with the range of float32.
-What happens within one operation is not shown: products of halves, and sums in parts.
+Rounding inside one operation, such as a sum, is not simulated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEAST = np.finfo(np.float32).tiny
 
 
 def on_tpu(function: Callable[..., Any], *trees: Any) -> Any:
-    """What a function gives for trees of NumPy arrays, as trees of NumPy arrays."""
+    """Call a function with trees of NumPy arrays and return trees of NumPy arrays."""
     jaxpr, shape = jax.make_jaxpr(function, return_shape=True)(*trees)
     with jax.enable_x64(True):
         found = _evaluated(jaxpr, [jnp.asarray(leaf) for leaf in jax.tree_util.tree_leaves(trees)])
@@ -27,7 +27,7 @@ def on_tpu(function: Callable[..., Any], *trees: Any) -> Any:
 
 @np.errstate(all="ignore")
 def paired(x: Any) -> Any:
-    """Float64 numbers as sums of two float32 numbers, of which none is subnormal; others as they are."""
+    """Round float64 numbers to sums of two normal float32 numbers; keep others."""
     if getattr(x, "dtype", None) != np.float64:
         return x
     given = np.asarray(x)

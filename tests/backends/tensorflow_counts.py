@@ -1,4 +1,4 @@
-"""What TensorFlow's graphs hold where an accelerator is seen: operations, and the arrays that they write."""
+"""Count the operations of TensorFlow graphs traced for an accelerator, and the arrays that they write."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import gradxform as gx
 
 
 def tree(count: int, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
-    """Gradients by names, of which every other one ends with an s."""
+    """Gradients by name; every other name ends with an s."""
     rng = np.random.default_rng(0)
     return {f"w{i}" + "s" * (i % 2): tf.constant(rng.standard_normal(shape), dtype) for i in range(count)}
 
 
 def graphs(step: Any, *given: Any) -> Iterator[Any]:
-    """The graph of a function, and those of the functions in it but for what XLA compiles."""
+    """The graph of a function and of its inner functions, except what XLA compiles."""
     graph = tf.function(step, autograph=False).get_concrete_function(*given).graph
     yield graph
     for function in graph.as_graph_def().library.function:
@@ -28,12 +28,12 @@ def graphs(step: Any, *given: Any) -> Iterator[Any]:
 
 
 def operations(tx: gx.GradientTransformation, given: Any) -> list[Any]:
-    """Those of a step of a transformation."""
+    """The graphs of a step of a transformation."""
     return all_of(lambda grads, state: tx.update(grads, state, grads), given, tx.init(given))
 
 
 def all_of(step: Any, *given: Any) -> list[Any]:
-    """Those of a function."""
+    """The graphs of a function."""
     return [operation for graph in graphs(step, *given) for operation in graph.get_operations()]
 
 
@@ -43,7 +43,7 @@ def kinds(found: Any) -> set[str]:
 
 
 def copies(found: Any, size: int) -> set[str]:
-    """The types of those that make as many numbers of 64 bits as a leaf has."""
+    """The types of operations that create a leaf-sized 64-bit array."""
     return {
         operation.type
         for operation in found

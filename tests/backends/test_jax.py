@@ -1,4 +1,4 @@
-"""gradxform on JAX: in optax as it stands, and under every transformation of JAX."""
+"""gradxform on JAX: in optax, and under every JAX transformation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def grads() -> Any:
 
 
 def count_compilations(work: Callable[[], Any]) -> int:
-    """How many programs XLA compiles for a piece of work."""
+    """The number of programs that XLA compiles."""
     events: list[str] = []
 
     def listen(event: str, duration: float, **_: Any) -> None:

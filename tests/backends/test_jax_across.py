@@ -1,4 +1,4 @@
-"""`across` in JAX: eight forced devices in a process of its own, and `vmap` with an axis name in this one."""
+"""`across` in JAX: eight forced devices in a subprocess, and `vmap` with an axis name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ jnp = jax.numpy
 
 CLIP = gx.clip_global_norm(1.0)
 STAGES = {"w": f32([3, 0], [0, 4]), "tied": f32([12], [12])}
-"""One row a device."""
+"""One row per device."""
 
 
 def over(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def test_on_eight_devices(how: str, dtype: str) -> None:
         assert found["measures"] <= 2, name
         assert found["differ"] == [], name
         assert found["collectives"] == cases.TRANSFORMS[expression][split == "leaves"], name
-        # One number a leaf, or a question, of each device; thrice that for what is kept in pairs.
+        # One number per leaf or request and device; three for pairs.
         assert found["numbers"] <= 8 * (8 if how == "vmap" else 1) * 8 * (3 if dtype == "float64" else 1), name
 
 
@@ -86,7 +86,7 @@ def test_jax_draws_noise_on_each_device_for_itself() -> None:
 
 
 def test_derivatives_through_a_norm_of_all_devices() -> None:
-    """As they are of one device that has both rows."""
+    """The results equal those of one device with both rows."""
 
     def loss(tx: Any, rows: Any) -> Any:
         return jnp.sum(tx(rows) * jnp.arange(1.0, 5.0).reshape(2, 2))

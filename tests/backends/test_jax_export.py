@@ -1,4 +1,4 @@
-"""What is lowered for GPUs and TPUs: no loop, no branch, nothing that a TPU has not; and how much of it there is."""
+"""Code lowered for GPUs and TPUs: no loops or branches, only operations of a TPU, and how many."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jax_export import counted, exported, faults  # noqa: E402
 from jax_mesh import TRANSFORMS  # noqa: E402
 
 SUMS = "sum of 64 bits"
-"""Fused into the reduction. A TPU's float64 has the range of float32: test_jax_tpu.py shows that it is enough."""
+"""Fused into the reduction. A TPU's float64 has float32's range, which is enough: see test_jax_tpu.py."""
 ELEMENTS = "elements of 64 bits"
-"""Fused into the loop that rounds them to float32; none is larger than the result or what it is made of."""
+"""Fused into the loop that rounds to float32; none is larger than the result or its inputs."""
 NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(")
 NORMS += ("clip_zscore(", "normalize_norm(", "normalize_global_norm(")
 WIDE: dict[str, set[str]] = {
@@ -27,11 +27,11 @@ WIDE: dict[str, set[str]] = {
     **{words: {ELEMENTS} for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "accumulate(")},
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }
-"""What of 64 bits transforms have whose expressions hold these words; the last alone for the norm of order inf."""
+"""The 64-bit operations of transforms by words in their expressions; for ord=inf only the last."""
 
 
 def wide(expression: str) -> set[str]:
-    """What of 64 bits a transform has."""
+    """The 64-bit operations of a transform."""
     if "ord=float('inf')" in expression:
         return WIDE["ord=float('inf')"]
     return {fault for words, found in WIDE.items() if words in expression for fault in found}
@@ -46,7 +46,7 @@ def test_for_a_tpu(dtype: str, tx: Any) -> None:
 @pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_for_a_gpu(dtype: str, tx: Any) -> None:
-    assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS}  # which a GPU has, with the range of float64
+    assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS}  # supported by a GPU, with float64's range
 
 
 def test_what_is_looked_for_is_found() -> None:
@@ -74,7 +74,7 @@ def test_what_is_looked_for_is_found() -> None:
 
 
 def llama(layers: int | None = None) -> dict[str, tuple[int, ...]]:
-    """The shapes of Llama-7B; with its layers in one leaf each, as in a scan, if no number is given."""
+    """The shapes of Llama-7B; by default with stacked layers, as in a scan."""
     square, wide = (4096, 4096), (11008, 4096)
     layer = dict.fromkeys("qkvo", square) | {"gate": wide, "up": wide, "down": wide[::-1], "n1": (4096,), "n2": (4096,)}
     ends = {"embedding": (32000, 4096), "head": (32000, 4096), "norm": (4096,)}
@@ -90,12 +90,12 @@ def _chain_of_optax() -> Any:
 CHAIN = gx.chain(gx.clip_norm(5.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
 WITH_OPTAX = {
     "clip_global_norm": (gx.clip_global_norm(1.0), lambda: optax.clip_by_global_norm(1.0), 1.0),
-    # The rest of a factor that float32 cannot hold, the limit as float32 has it, and numbers that are not finite:
+    # The rest of a factor that float32 cannot hold, the limit rounded to float32, and nonfinite numbers:
     "clip_norm": (gx.clip_norm(1.0), lambda: optax.clip_by_block_rms(1.0), 3.7),
     "clip_rms": (gx.clip_rms(1.0), lambda: optax.clip_by_block_rms(1.0), 3.8),
     "chain": (CHAIN, _chain_of_optax, 1.8),
 }
-"""How many times the operations of optax there may be."""
+"""The allowed ratio of operations to optax."""
 
 
 @pytest.mark.parametrize("name", WITH_OPTAX)

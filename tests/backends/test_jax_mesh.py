@@ -1,4 +1,4 @@
-"""Sharded gradients: only numbers travel, nothing leaf-sized is held, and what comes out is spread as what went in."""
+"""Sharded gradients: only numbers are communicated, nothing leaf-sized is kept, and results keep their sharding."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from support import python
 pytest.importorskip("jax")
 
 HELD = 1 << 16
-"""Bytes of temporaries on each device, where the largest shard has 256 KiB in float32, or as many as optax has."""
+"""Temporary bytes per device (the largest shard has 256 KiB in float32), or as many as optax needs."""
 COPIES = {"chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": 1 << 20}
-"""On the CPU, XLA hands float32 sums to a library that reads arrays from memory: the clipped leaves are written."""
+"""On the CPU, XLA computes float32 sums in a library that reads memory, so clipped leaves are written."""
 BESIDE = 1 << 14
-"""Bytes of numbers beside the clipped bfloat16 leaves, which optax's chain writes as well."""
+"""Bytes of numbers beyond the clipped bfloat16 leaves, which optax's chain also writes."""
 COPIED = {
     "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
@@ -22,9 +22,9 @@ COPIED = {
     "ema(0.9)",
     *COPIES,
 }
-"""Of donated float32 arrays, XLA keeps copies on the CPU where two results are made of them: not mended."""
+"""On the CPU, XLA copies donated float32 arrays that two results use: known limitation."""
 NUMBERS = 1024
-"""The most numbers that are added up over the devices at once: the norms of the columns that lie on one of them."""
+"""The most numbers in one all-reduce: the norms of the columns on one device."""
 
 
 @pytest.mark.parametrize("mode", ["jit", "eager"])
@@ -34,7 +34,7 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     done = python("tests/backends/jax_mesh.py", kind, dtype, mode)
     reports = json.loads(done.stdout.splitlines()[-1])
     assert len(reports) == 35
-    # What is looked for can be seen: a norm is added up over the devices, and a compiler holds a few numbers for it.
+    # The check can fail: a norm needs an all-reduce and a few temporary numbers.
     if mode == "jit":
         assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
     for name, found in reports.items():

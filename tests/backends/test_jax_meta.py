@@ -1,4 +1,4 @@
-"""Derivatives through updates, in parameters, gradients, rates, limits and factors, against finite differences."""
+"""Derivatives through updates in parameters, gradients, rates, limits and factors, against finite differences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wide() -> Iterator[None]:
 
 
 def task_loss(params: Any) -> Any:
-    """Smooth, with gradients whose norm is about one."""
+    """A smooth loss with gradient norms near one."""
     return jnp.sum(jnp.cos(params["w"]) * jnp.array([0.5, -1.5, 0.8])) + jnp.sum(jnp.sin(params["b"]) * params["w"][0])
 
 
@@ -70,7 +70,7 @@ WITHOUT_DERIVATIVE = {
 
 
 def after(make: Make, start: Any, knobs: Any, adam: bool = False) -> Any:
-    """The loss after some steps of descent, in a scan whose body is rematerialised."""
+    """The loss after some descent steps, in a scan with rematerialization."""
     rule = make(knobs["limit"], knobs["factor"])
     tx = optax.chain(rule, optax.scale_by_adam(eps=1e-3), optax.scale(-knobs["rate"])) if adam else rule
 
@@ -90,7 +90,7 @@ def arrays(tree: Any) -> Any:
 
 
 def central(function: Callable[..., Any], at: Any, h: float = 1e-6) -> Any:
-    """The gradient by differences, place by place."""
+    """The gradient by finite differences."""
     flat, build = jax.flatten_util.ravel_pytree(at)
     found = []
     for i in range(flat.size):
@@ -120,12 +120,12 @@ def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
     assert_near(exact, central(lambda at: both(at)[0], at))
     assert any(abs(float(exact[2][knob])) > 1e-3 for knob in ("limit", "factor"))
     of_zeros = both((at[0], jax.tree.map(jnp.zeros_like, at[1]), at[2]))[1]
-    if not name.startswith("normalize"):  # of a zero, a direction has no derivative
+    if not name.startswith("normalize"):  # a direction has no derivative at zero
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_zeros))
 
 
 def test_the_limit_of_clip_percentile_is_a_constant() -> None:
-    """As AutoClip has it: the norms of the steps before are numbers to it, and its own as well."""
+    """As in AutoClip, norms are constants."""
     norms, g = [1.0, 3.0], jnp.asarray([3.0, 4.0])
     tx = gx.clip_percentile(50.0, 3)
     state = tx.init(g)
@@ -204,7 +204,7 @@ CLIPS: dict[str, Callable[[Any], Any]] = {
 
 
 def slopes(tx: Any, g: Any) -> Any:
-    """The derivative of the sum of the transformed gradients, which is one wherever they are left alone."""
+    """The derivative of the sum of the transformed gradients; 1 where they do not change."""
     return jax.grad(lambda g: jnp.sum(tx(g)))(jnp.asarray(g))
 
 
@@ -239,12 +239,12 @@ def test_beyond_the_limit_it_is_finite_at_any_size(name: str) -> None:
         g, tx = jnp.asarray(G * size), CLIPS[name](jnp.asarray(0.5))
         jacobian = jax.jacrev(tx)(g)
         assert np.isfinite(jacobian).all()
-        along = jacobian @ (g / size)  # a clipped gradient stays where it is when it grows
+        along = jacobian @ (g / size)  # a clipped gradient does not change when it grows
         np.testing.assert_allclose(along, np.zeros(3), atol=1e-12 / size)
 
 
 def test_a_learned_limit_finds_a_better_one() -> None:
-    """A few steps on the limit itself: its derivative has the right sign."""
+    """A few steps on the limit show that its derivative has the right sign."""
 
     def loss(limit: Any) -> Any:
         return after(SMOOTH["clip_global_norm"], arrays(START), arrays(KNOBS) | {"limit": limit})

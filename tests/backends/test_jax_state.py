@@ -1,4 +1,4 @@
-"""The states of all transforms that keep one, through JAX's transformations and through checkpoints."""
+"""The states of all stateful transforms in JAX's transformations and checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ jnp = jax.numpy
 
 STEPS, HALF = 5, 2
 EXPRESSIONS = list({row.tx.name: row.expression for row in STATEFUL if row.tx.stateful}.values())
-"""One of each transform that keeps a state: all of them are compiled together, many times."""
+"""One of each stateful transform; all are compiled together, many times."""
 TXS: dict[str, gx.GradientTransformation] = {
     **{expression: gx.parse(expression) for expression in EXPRESSIONS},
     "a schedule": gx.clip_global_norm(lambda t: 2.0 / (1.0 + t)),
@@ -49,14 +49,14 @@ def first() -> dict[str, Any]:
 
 
 def update_all(gradient: Any, states: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One step of every transform, so that one compilation serves them all."""
+    """One step of every transform, in a single compilation."""
     found = {name: tx.update(gradient, states[name], gradient) for name, tx in TXS.items()}
     return {name: pair[0] for name, pair in found.items()}, {name: pair[1] for name, pair in found.items()}
 
 
 step = jax.jit(update_all)
 assert_close = functools.partial(close, rtol=3e-7, atol=1e-7)
-"""As near as two programs of XLA are that fuse one formula in two ways."""
+"""The tolerance between two XLA programs that fuse a formula differently."""
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def test_a_donated_state_is_taken_without_a_warning() -> None:
         old = state
         update, state = donating(gradient, old)
         assert_bits(update, wanted)
-        # JAX takes only what is read: not the measurements of the last step, nor whether it was due.
+        # JAX only keeps inputs that are read: not the last metrics, nor whether the step was applied.
         held = [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(old)]
         assert [path for path, leaf in held if leaf.is_deleted() == bool(re.search(r"\.measures\b|\.due$", path))] == []
     assert_bits(state, states[3])
@@ -175,7 +175,7 @@ def test_pmap_and_shard_map_over_two_devices() -> None:
 
 def by_orbax(state: Any, folder: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its own making
+        warnings.simplefilter("ignore")  # Orbax's own warnings
         ocp = pytest.importorskip("orbax.checkpoint")
         with ocp.StandardCheckpointer() as checkpointer:
             checkpointer.save(folder / "state", state)

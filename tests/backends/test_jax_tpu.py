@@ -1,4 +1,4 @@
-"""Every transform as a TPU would compute it, whose float64 has the range of float32, against the reference."""
+"""Every transform as a TPU computes it (float64 with float32's range), against the reference."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from jax_tpu import on_tpu, paired  # noqa: E402
 
 SHAPES = {"weights": (37, 41), "kernel": (8, 3, 3, 4), "bias": (301,)}
 SIZES = (1.0, 1e30, 3e38, 1e-25, 0.0)
-"""Of the gradients; zero for numbers of all sizes from 1e-25: the low parts of those below 1e-30 are subnormal."""
+"""Sizes of the gradients; zero means all sizes from 1e-25 on, since low parts below 1e-30 are subnormal."""
 NORMS = ("_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(", "clip_zscore(")
 BEYOND = (*NORMS, "centralize(")
-"""Of gradients of 3e38, the sum or the norm is beyond float32's range, or its inverse is: not mended."""
+"""For gradients of 3e38, the sum, the norm or its inverse exceeds float32's range: known limitation."""
 BEFORE = ("skip_large(", "chain(clip_value(")
-"""Leave such gradients out, or limit them first."""
+"""Transforms that skip such gradients or limit them first."""
 
 
 def gradients(size: float, dtype: str = "float32") -> dict[str, Any]:
-    """Normal numbers of a size, at most 3e38."""
+    """Normally distributed numbers of a scale, at most 3e38."""
     rng = np.random.default_rng(0)
     found = {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
     found = {name: x * (size or 10.0 ** rng.uniform(-25, 30, x.shape)) for name, x in found.items()}
@@ -38,7 +38,7 @@ def gradients(size: float, dtype: str = "float32") -> dict[str, Any]:
 
 
 def verdicts(tx: Any, grads: Any) -> list[Any]:
-    """What becomes of two steps."""
+    """Run two steps."""
     wanted = parity.expected_steps(tx, [grads, grads], grads)
     state, found = tx.init(jax.tree_util.tree_map(jnp.asarray, grads)), []
     for right in wanted:
@@ -80,7 +80,7 @@ def test_derivatives_on_a_tpu(axes: int | None, size: float) -> None:
 
     found, wanted = on_tpu(jax.grad(loss), grads), jax.jit(jax.grad(loss))(grads)
     near = [np.allclose(found[name], right, rtol=1e-5, atol=1e-7) for name, right in wanted.items()]
-    assert all(near) == (size < 1e19)  # the derivative of c / n has the square of n: not mended
+    assert all(near) == (size < 1e19)  # the derivative of c / n squares n: known limitation
 
 
 def test_what_is_looked_for_is_found() -> None:

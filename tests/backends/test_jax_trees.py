@@ -1,4 +1,4 @@
-"""The trees of JAX's libraries, Flax, Equinox and Haiku, and nodes of one's own: their types stay, and the numbers."""
+"""Trees of Flax, Equinox and Haiku, and custom nodes keep their types and numbers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Layer:
 
 @jax.tree_util.register_pytree_node_class
 class Keyless:
-    """A node that gives its children no names."""
+    """A node with unnamed children."""
 
     def __init__(self, *children: Any) -> None:
         self.children = children
@@ -178,14 +178,14 @@ TXS = {
 
 
 def by_path(tree: Any) -> dict[str, Any]:
-    """The arrays of a tree by the paths that gradxform gives them: the plain dict of the same gradients."""
+    """The arrays of a tree by gradxform's paths, as a plain dict."""
     backend = lookup.backend("jax")
     pairs = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)
     return {path: leaf for path, leaf in pairs if leaf is not None and leaf.dtype != jax.dtypes.float0}
 
 
 def nodes(tree: Any) -> Iterator[Any]:
-    """The types of all nodes, from the root on."""
+    """The types of all nodes, from the root down."""
     yield type(tree)
     inner = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)[0]
     for _, child in inner:
@@ -239,7 +239,7 @@ def test_a_state_keeps_the_types_as_well_and_goes_through_a_trace(name: str) -> 
     make, _, where = TREES[name]
     tree = make()
     if name == "MaskedNode, None and float0":
-        tree.pop("v")  # which jit refuses
+        tree.pop("v")  # rejected by jit
     tx = gx.chain(gx.clip_norm(0.01), gx.ema(0.5), gx.masked(gx.trace(0.5), where))
     state = tx.init(tree)
     assert list(nodes(state[1].ema)) == list(nodes(tree))
@@ -255,7 +255,7 @@ def test_freeze_around_an_optimizer_takes_the_tree(name: str) -> None:
     make, _, where = TREES[name]
     tree = make()
     if name == "MaskedNode, None and float0":
-        tree.pop("v")  # which no optimizer of optax takes
+        tree.pop("v")  # rejected by optax's optimizers
     optimizer = gx.jax.freeze(optax.adamw(0.1), where)
     updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
     after = optax.apply_updates(tree, updates)

@@ -1,7 +1,7 @@
-"""MLX: right to the budgets of the others.
+"""MLX, within the same error budgets.
 
-`MLX_COMPILED=all` runs every row under `mx.compile` in every dtype; the first time that takes about half an hour, since
-MLX hands each fused loop to a C++ compiler.
+`MLX_COMPILED=all` runs every row under `mx.compile` in every dtype. The first run takes about half an hour, since MLX
+passes each fused loop to a C++ compiler.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gradxform.testing import assert_parity
 mx = pytest.importorskip("mlx.core")
 nn, optimizers = pytest.importorskip("mlx.nn"), pytest.importorskip("mlx.optimizers")
 
-HERE = [dtype for dtype in DTYPES if dtype != "complex128"]  # which MLX has not
+HERE = [dtype for dtype in DTYPES if dtype != "complex128"]  # missing in MLX
 ALL = os.environ.get("MLX_COMPILED") == "all"
 SOME = ("chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))", "trace(0.9)")
 
@@ -67,7 +67,7 @@ def test_right_numbers_compiled(row: Row) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_no_value_is_read_while_a_function_is_traced(row: Row) -> None:
-    """Traced in every dtype, and not run, which spares the C++ compiler."""
+    """Trace in every dtype without running, to avoid the C++ compiler."""
     for dtype in dtypes_of(row):
         grads = tensors("mlx", gradients(dtype, matrix=row.matrix))
         out, _ = mx.compile(row.tx.update)(grads, row.tx.init(grads), grads)
@@ -299,7 +299,7 @@ def test_complex_numbers_flow_back_and_no_derivative_goes_through_a_transform_of
 
 @pytest.fixture
 def without_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLX as on a GPU: it has no float64, and computes on the caller's stream."""
+    """Simulate MLX on a GPU: no float64, on the caller's stream."""
     monkeypatch.setattr(importlib.import_module("gradxform_mlx.backend"), "on_gpu", lambda: True)
     monkeypatch.delattr(mx, "float64")
 

@@ -1,4 +1,4 @@
-"""gradxform on NumPy: in place, every layout of an array, every container of optree."""
+"""gradxform on NumPy: in place, every memory layout, every optree container."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_stopped_variables_are_left_out(run: Any) -> None:
 
 
 def re_path(_: str) -> Any:
-    """The first gradient that is asked about, whatever the variables are called."""
+    """A `where` that selects the first gradient, whatever its name."""
     seen: list[str] = []
     return lambda path, leaf: seen.append(path) is None and len(seen) % 2 == 1
 

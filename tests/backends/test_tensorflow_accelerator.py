@@ -1,7 +1,7 @@
-"""TensorFlow on an accelerator, as far as CPUs show it: the graph of each transform, and what is read in eager code.
+"""TensorFlow on an accelerator, simulated on CPUs: the graph of each transform, and values read in eager mode.
 
-Graphs are those that are traced where an accelerator is seen. Eager tensors are taken for those of an accelerator, and
-what would read their values is counted.
+Graphs are traced as if an accelerator were visible. Eager tensors count as tensors on an accelerator, and reads of
+their values are counted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ JOINS = ("Concat", "ConcatV2", "DynamicStitch", "ParallelConcat")
 
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process see an accelerator, on which all tensors lie."""
+    """Pretend that all tensors are on an accelerator."""
     monkeypatch.setattr(_eager, "has_only_cpus", lambda: False)
     monkeypatch.setattr(_eager, "readable", lambda tensors: False)
 
@@ -97,7 +97,7 @@ def test_what_is_looked_for_can_be_seen() -> None:
 
 
 def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
-    """Else each number of rows would be compiled for itself."""
+    """Otherwise each number of rows would compile again."""
     unknown = tf.TensorSpec([None, 4], tf.float32)
     for tx in (gx.add_decayed_weights(0.1), gx.clip_norm(1.0), gx.clip_norm(0.1, axes=0), gx.centralize(axes=0)):
         step = tf.function(lambda leaf, tx=tx: tx([leaf], params=[leaf]), autograph=False)
@@ -110,7 +110,7 @@ def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
 @pytest.mark.parametrize(("tx", "most"), [(gx.clip_norm(1.0), 0), (CLIP, 0), (gx.clip_value(0.5), 1), (gx.ema(0.9), 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, accelerator: None) -> None:
-    """Beside those that a tree has once, which are inputs, outputs, numbers, and calls of what XLA compiles."""
+    """The operations per tree are inputs, outputs, constants and calls of XLA clusters."""
     counts = [Counter(found.type for found in operations(tx, tree(n, (8,), dtype))) for n in (30, 130)]
     more = (counts[1] - counts[0]).total() - 200 * (1 + tx.stateful)
     assert more / 100 <= most + (tx.stateful and dtype != "float32"), counts[1] - counts[0]
@@ -119,7 +119,7 @@ def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, acce
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tx", [CLIP, gx.clip_norm(0.1, axes=0), gx.add_decayed_weights(0.1), gx.scale(1e-40)])
 def test_graphs_of_tensorflow_1(tx: Any, dtype: str, accelerator: None) -> None:
-    """XLA compiles what is heavy there too, so that no leaf is written in float64."""
+    """XLA compiles the heavy parts there too, so no leaf is written in float64."""
     given = np.random.default_rng(0).standard_normal((3, 160, 130)).astype(dtype)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         leaves = list(map(tf.compat.v1.placeholder, [dtype] * 3, [(160, 130)] * 3))
@@ -136,7 +136,7 @@ READS = ("numpy", "_numpy", "__array__", "__bool__", "__float__", "__int__", "__
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What reads the values of eager tensors."""
+    """Count reads of eager tensors' values."""
     found: list[str] = []
     for name in READS:
         kind = next(kind for kind in ops.EagerTensor.__mro__ if name in vars(kind))
@@ -201,7 +201,7 @@ def test_large_leaves_in_graphs_of_each_kind(name: str, monkeypatch: pytest.Monk
     given = [LEAVES[name], f32(3.0, 4.0), LEAVES["normal"][:20_001]]
     for tx in (gx.clip_norm(1e-3), gx.clip_global_norm(1.0)):
         on_cpu = tf.function(tx.__call__)
-        compiled = tf.function(on_cpu, jit_compile=True)  # what was traced without XLA before
+        compiled = tf.function(on_cpu, jit_compile=True)  # reuses the trace without XLA
         with monkeypatch.context() as patch:
             patch.setattr(_eager, "has_only_cpus", lambda: False)
             elsewhere = tf.function(tx.__call__)
@@ -212,8 +212,8 @@ def test_large_leaves_in_graphs_of_each_kind(name: str, monkeypatch: pytest.Monk
 
 
 def _flushed(leaf: Any) -> Any:
-    """Without subnormal numbers, of which TensorFlow makes zeros."""
-    with np.errstate(invalid="ignore"):  # NumPy warns of NaN in bfloat16
+    """Without subnormal numbers, which TensorFlow flushes."""
+    with np.errstate(invalid="ignore"):  # NumPy warns about NaN in bfloat16
         return np.where(np.abs(leaf) < ml_dtypes.finfo(leaf.dtype).tiny, np.zeros_like(leaf), leaf)
 
 

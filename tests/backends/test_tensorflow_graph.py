@@ -20,7 +20,7 @@ v1 = tf.compat.v1
 
 
 def runner(tx: Any, like: Any, unknown: bool = False) -> parity.Runner:
-    """Run steps in one graph, which is fed gradients and parameters like these, and the state of the step before."""
+    """Run steps in one graph, fed with gradients, parameters and the previous state."""
 
     def place(leaf: Any) -> Any:
         return v1.placeholder(leaf.dtype, None if unknown else leaf.shape)

@@ -1,4 +1,4 @@
-"""gradxform on PyTorch: in place on the gradients of parameters, compiled, under torch.func and autograd."""
+"""gradxform on PyTorch: in place on parameters' gradients, compiled, under torch.func and autograd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradxform.backend import lookup
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-# Warnings of torch about torch, which it gives at first use.
+# PyTorch's warnings about itself on first use.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning"),
@@ -101,7 +101,7 @@ def test_the_norm_before_takes_no_pass_that_a_clip_does_not_take(monkeypatch: py
         assert float(gx.torch.apply_(tx, [parameter(W)], return_norm=True)) == 5.0
         assert len(passes) == 1, tx
     gx.torch.apply_(gx.clip_value(1.0), [parameter(W)])
-    assert len(passes) == 1  # and none unless it is asked for
+    assert len(passes) == 1  # only on request
 
 
 def test_the_norm_before_stands_beside_a_state() -> None:
@@ -617,7 +617,7 @@ def named_b(path: str, name: str = "b") -> bool:
 
 
 def test_functions_as_where_in_a_compiled_function() -> None:
-    """Those with a leaf, with a default for it, and without; made within, and outside."""
+    """Functions with a leaf argument, with a default for it, and without; defined inside and outside."""
     tree = {"a": torch.ones(2), "b": torch.ones(3)}
 
     def made_within(tree: Any) -> Any:
@@ -715,7 +715,7 @@ def test_the_derivative_through_a_compiled_transform() -> None:
 
 
 class NoRead(TorchDispatchMode):
-    """Raises where a value comes to the host."""
+    """Raise on a host sync."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):

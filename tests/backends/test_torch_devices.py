@@ -1,4 +1,4 @@
-"""Transforms on an accelerator, which is simulated: launches and memory on no device, numbers on the CPU."""
+"""Transforms on a simulated accelerator: launches and memory without a device, numbers on the CPU."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gradxform.proof.ulp import ulps
 from gradxform_torch import _fused, _packed, _parameters, kernels
 
 LEAVES, FEW = 300, 20
-"""How many small gradients there are; few for transforms that take each by itself, along axes."""
+"""The number of small gradients; few for transforms along axes, which treat each separately."""
 SMALL, LARGE = (64, 48), (4096, 8192)
 TREE = 4 * math.prod(LARGE) * 4
 """Bytes of the large gradients in float32."""
-TRANSFORMS = {  # launches for 300 small leaves, and bytes set aside for four large ones, in units of all of them
+TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones relative to their size
     "clip_value(0.5)": (2, 0),
     "clip_norm(1.0)": (35, 0),
     "clip_norm(1.0, ord=1)": (35, 0),
@@ -64,7 +64,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and bytes set aside for four la
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))": (70 + 2 * LEAVES, 1.51),  # half precision rounded once
 }
 OWNED = {"ema(0.9)": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
-"""The same where the adapter owns the state, which is then written into."""
+"""The counts if the adapter owns the state and overwrites it."""
 
 DECIDED = ("accumulate(", "skip_")
 CAPTURED = ["masked(accumulate(ema(0.5), 2), '**/*0')", "masked(skip_nonfinite(trace(0.5)), '**/*0')"]
@@ -97,7 +97,7 @@ def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", [*(tx for tx in TRANSFORMS if not tx.startswith(DECIDED)), *CAPTURED])
 def test_a_captured_step_finds_its_memory_again(tx: str, dtype: str) -> None:
-    """A CUDA graph uses the memory that it saw, so gradients and all numbers of a state stay where they are."""
+    """A CUDA graph reuses memory, so gradients and all numbers of a state must stay in place."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(SMALL, dtype=getattr(torch, dtype), device="cuda")) for _ in "ab"]
         for parameter in parameters:
@@ -123,7 +123,7 @@ def test_a_captured_step_finds_its_memory_again(tx: str, dtype: str) -> None:
 
 @pytest.mark.parametrize(("tx", "launches"), [("clip_global_norm(1.0)", 1), ("clip_norm(1.0)", 25)])
 def test_the_norm_of_a_handle_costs_nothing_until_it_is_read(tx: str, launches: int) -> None:
-    """And then no pass, and no wait; in a CUDA graph, it is computed from the memory that a replay writes."""
+    """No extra pass and no sync; in a CUDA graph, the norm uses the memory that a replay writes."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(SMALL, device="cuda")) for _ in range(LEAVES)]
         for parameter in parameters:
@@ -141,7 +141,7 @@ def test_the_norm_of_a_handle_costs_nothing_until_it_is_read(tx: str, launches: 
 
 
 def test_states_that_change_places(accelerated: None) -> None:
-    """What is new may be an older part of the state, which is written over."""
+    """A new array may be an older part of the state that is overwritten."""
     older = [torch.full((3,), value) for value in (1.0, 2.0)]
     found = _parameters._in_place(older, [torch.full((3,), 3.0), older[0]])
     assert [part.tolist() for part in found] == [[3.0] * 3, [1.0] * 3]
@@ -149,7 +149,7 @@ def test_states_that_change_places(accelerated: None) -> None:
 
 
 def test_what_is_counted_can_be_seen() -> None:
-    """The counters count: a value that is read, one that is sent, and a copy."""
+    """The counters see a read, a transfer and a copy."""
     with FakeTensorMode(), Counted() as found:
         x = torch.empty(1024, device="cuda") * torch.ones(())
         with pytest.raises(Exception, match="local_scalar_dense"):
@@ -159,7 +159,7 @@ def test_what_is_counted_can_be_seen() -> None:
 
 
 def test_a_multi_tensor_call_that_falls_back_counts_as_a_launch_a_leaf() -> None:
-    """By ATen's conditions: one dtype, shapes and strides alike, no gaps."""
+    """ATen's conditions: one dtype, equal shapes and strides, no gaps."""
     with FakeTensorMode():
         leaves = [torch.empty(8, 4, device="cuda") for _ in range(10)]
         rows, half = [leaf.t() for leaf in leaves], [leaf.bfloat16() for leaf in leaves]
@@ -211,7 +211,7 @@ IN_PLACE = [
 
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU as if it were an accelerator: NumPy reads nothing, and the multi-tensor kernels do the work."""
+    """Treat the CPU as an accelerator: NumPy reads nothing, and multi-tensor kernels do the work."""
     monkeypatch.setattr(_fused, "_PLAIN", {"mps"})
     monkeypatch.setattr(_fused, "LARGE", 20)
     monkeypatch.setattr(_packed, "LARGE", 20)
@@ -232,7 +232,7 @@ def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tx", [*OWNED, *IN_PLACE])
 def test_in_place_as_by_numpy(tx: str, dtype: Any, attached: bool, accelerated: None) -> None:
-    """Several steps on parameters, one of them with a gradient that cannot be written to, beside NumPy's."""
+    """Several steps on parameters, one with a read-only gradient, compared with NumPy."""
     shapes = {"a": (3, 40), "b": (5,), "c": (2, 2), "d": (1, 1), "e": (1, 1, 1), "f": ()}
     transform, rng = gx.parse(tx), np.random.default_rng(0)
     parameters = {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in shapes.items()}
@@ -276,7 +276,7 @@ def test_parameters_that_require_a_gradient(tx: str, accelerated: None) -> None:
 
 
 def test_a_pair_for_a_factor(accelerated: None) -> None:
-    """One float64 gradient makes the factors of all pairs."""
+    """One float64 gradient makes all factors pairs."""
     tx = gx.chain(gx.clip_norm(1.0), gx.trace(0.9))
     given = {"w": np.full(30, 2.0, np.float32), "v": np.full(4, 3.0)}
     tensors = {name: torch.from_numpy(leaf) for name, leaf in given.items()}
@@ -288,7 +288,7 @@ def test_a_pair_for_a_factor(accelerated: None) -> None:
 @pytest.mark.parametrize("inplace", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_leaves_that_lie_alike(dtype: Any, inplace: bool, accelerated: None) -> None:
-    """Of one shape, but for some with other strides or gaps; more than are copied at a time."""
+    """Equal shapes, some with other strides or gaps; more than fit one copy."""
     rng = np.random.default_rng(0)
     lies: list[Any] = [torch.clone, lambda x: x.t().contiguous().t(), lambda x: torch.cat([x, x], 1)[:, :3]]
     given = [lies[i % 3](torch.tensor(rng.standard_normal((4, 3)) * 10.0**i).to(dtype)) for i in range(12)]

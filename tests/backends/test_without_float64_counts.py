@@ -1,4 +1,4 @@
-"""How much a device without float64 is asked to do: PyTorch's mps, and MLX's GPU stream, for 300 small leaves."""
+"""Operations on devices without float64 for 300 small leaves: PyTorch's mps and MLX's GPU stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradxform.backend import lookup
 from gradxform.testing import max_ulp
 
 LEAVES, SMALL = 300, (64, 48)
-LAUNCHES = {  # on mps, 300 of them for the copies into gradients
+LAUNCHES = {  # on mps; 300 are copies into gradients
     "clip_global_norm(1.0)": 920,
     "clip_global_norm(1.0, ord=1)": 740,
     "clip_norm(1.0)": 750,
@@ -40,7 +40,7 @@ def test_launches_on_mps(tx: str, dtype: str) -> None:
 
 
 def test_small_leaves_of_several_sizes_on_mps() -> None:
-    """Some seventy launches for each size, and none for each leaf but a copy."""
+    """About seventy launches per size, and only a copy per leaf."""
     pytest.importorskip("torch")
     from torch_counts import counted
 
@@ -52,7 +52,7 @@ def test_small_leaves_of_several_sizes_on_mps() -> None:
 
 
 def test_memory_on_mps() -> None:
-    """Large leaves are measured in pieces; the product is in pieces too, beside the result."""
+    """Large leaves are measured and multiplied in pieces."""
     pytest.importorskip("torch")
     from torch_counts import counted
 
@@ -64,7 +64,7 @@ def test_memory_on_mps() -> None:
 
 @pytest.fixture
 def mlx(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """MLX as on a GPU."""
+    """Simulate MLX on a GPU."""
     core = pytest.importorskip("mlx.core")
     lookup.backend("mlx")
     monkeypatch.setattr(importlib.import_module("gradxform_mlx.backend"), "on_gpu", lambda: True)
@@ -80,7 +80,7 @@ def test_primitives_of_mlx(tx: str, mlx: Any) -> None:
 
 
 def test_a_compiler_changes_no_sum(mlx: Any) -> None:
-    """MLX's makes one kernel of what is done to elements; rows that are hard are summed as without it."""
+    """mx.compile fuses elementwise operations; hard rows are summed as without it."""
     rng = np.random.default_rng(0)
     leaf = np.where(np.arange(20_000) == 777, np.float32(1.0), np.float32(3e-4))
     for own in (leaf, np.full(9_999, 0.1, np.float32), rng.standard_normal(5000).astype(np.float32), f32(3e30, 4e30)):

@@ -1,4 +1,4 @@
-"""The backend of docs/extending/backend.md: found by itself, and right to the budgets of the others."""
+"""The backend of docs/extending/backend.md is discovered, and within the same error budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 @pytest.fixture(autouse=True)
 def on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder of the backend can be imported, and is forgotten afterwards; see conftest.py."""
+    """Make the backend's folder importable; conftest.py forgets it afterwards."""
     monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
 
 
@@ -54,7 +54,7 @@ def test_it_has_no_backward_pass() -> None:
 
 
 def test_its_dtypes_are_told_from_numpys() -> None:
-    """Both have the same hash, and to compare them is a warning of array-api-strict's."""
+    """Both have the same hash, and comparing them makes array-api-strict warn."""
     numerics._name.cache_clear()
     both = strict.ones(1, dtype=strict.float32), np.ones(1, np.float32)
     assert [numerics.dtype_name(array) for array in both] == ["float32", "float32"]

@@ -1,4 +1,4 @@
-"""What PyTorch is asked to do on a device that is not there: launches, copies, memory, under FakeTensorMode."""
+"""Count launches, copies and memory of PyTorch on a missing device, under FakeTensorMode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradxform_torch.counting import Counted
 def counted(
     tx: gx.GradientTransformation, shapes: Sequence[tuple[int, ...]], dtype: str, device: str, how: str = "apply_"
 ) -> Counted:
-    """What one step of a transform asks for: `apply_`, a step with `attach`, or `update`."""
+    """The counts of one step of a transform: `apply_`, a step with `attach`, or `update`."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(s, dtype=getattr(torch, dtype), device=device)) for s in shapes]
         for parameter in parameters:
