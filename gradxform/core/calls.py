@@ -53,9 +53,7 @@ def check_order(make: Callable[..., Any], given: Mapping[str, Any]) -> None:
         swapped = is_transformation(first) and any(isinstance(value, Mapping) for _, value in others)
     if swapped:
         own = list(inspect.signature(make).parameters)[:2]
-        raise TypeError(
-            f"{make.__name__}: the arguments are the other way round; write gx.{make.__name__}({', '.join(own)})"
-        )
+        raise TypeError(f"{make.__name__}: the arguments are swapped; write gx.{make.__name__}({', '.join(own)})")
 
 
 def check_schedule(transform: str, name: str, schedule: Callable[..., Any]) -> None:

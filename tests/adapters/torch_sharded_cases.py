@@ -135,7 +135,7 @@ def agree(value: Any) -> Any:
 
 
 def counted(function: Callable[[], Any]) -> dict[str, int]:
-    """The collectives of a call; the calls of it that are traced have as many as others."""
+    """Return the collectives of a call; traced calls have as many as others."""
     from torch.distributed.tensor.debug import CommDebugMode
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -166,7 +166,7 @@ DTYPES = ["float32", "float64", "bfloat16", "complex64"]
 
 
 def mixed(i: int, leaf: Any) -> Any:
-    """By rows, the same everywhere, as summands, and plain, one after the other."""
+    """Placements in turn: by rows, replicated, partial, and plain tensors."""
     if i % 4 == 3:
         return leaf
     return shard(leaf, [0, replicated(), partial()][i % 4] if leaf.ndim else replicated())
@@ -244,7 +244,7 @@ def _() -> None:
 @case("a limit that all processes but one are above by rounding is kept or not by all alike")
 def _() -> None:
     same = shard(torch.ones(3), replicated())
-    same.to_local().mul_(1.0 + rank() * 2.0**-20)  # as replicas that have drifted apart
+    same.to_local().mul_(1.0 + rank() * 2.0**-20)  # simulates diverged replicas
     for beside in (shard(torch.zeros(5, 2), 0), shard(torch.zeros(1), 0)):
         agree(gx.global_norm([same, beside]))
         agree(gx.global_norm([same.to_local(), beside]))
@@ -550,7 +550,7 @@ def data(step: int) -> Any:
 
 
 def backward(model: Any, step: int, world: int = 1, place: int = 0, dtype: Any = torch.float32) -> None:
-    """The gradients of a mean, of which each process has an equal part of the examples."""
+    """The gradients of a mean; each process has an equal part of the examples."""
     x, y = (t.chunk(world)[place].to(dtype) for t in data(step))
     model.zero_grad()
     ((model(x) - y) ** 2).mean().backward()
@@ -636,7 +636,7 @@ def _() -> None:
     for step in range(4):
         backward(model, step, 2, rank())
         if step == 2 and rank() == 1:
-            own(model.head.weight.grad).fill_(math.nan)  # of which this process has no row
+            own(model.head.weight.grad).fill_(math.nan)  # this process has no row of it
             own(model.body[0].weight.grad)[0, 0] = math.nan
         whole = {name.replace(".", "/"): g for name, g in gathered(model).items()}
         state = gx.torch.apply_(tx, model, state)
@@ -845,7 +845,7 @@ def _() -> None:
 
 
 def main(place: int, world: int, folder: str) -> None:
-    """Runs all cases of as many processes, and writes what failed; a process that waits for another gives up."""
+    """Run all cases for this number of processes and write the failures; waiting processes time out."""
     from torch.distributed.device_mesh import init_device_mesh
 
     torch.set_num_threads(1)
@@ -863,7 +863,7 @@ def main(place: int, world: int, folder: str) -> None:
     for name, run in (CASES if world == 2 else ON_FOUR).items():
         problems.clear()
         try:
-            with warnings.catch_warnings():  # of torch about its own redistribution
+            with warnings.catch_warnings():  # PyTorch warns about its own redistribution
                 warnings.simplefilter("ignore")
                 run()
             failed[name] = "\n".join(problems)

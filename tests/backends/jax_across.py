@@ -1,4 +1,4 @@
-"""`across` on eight forced devices of JAX, in a process of its own; prints JSON."""
+"""`across` on eight forced JAX devices; a script that prints JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-if __name__ == "__main__":  # and not where pytest looks for doctests
+if __name__ == "__main__":  # not when pytest looks for doctests
     os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
 
 import across_cases as cases
@@ -25,7 +25,7 @@ COLLECTIVES = ("psum", "psum_invariant", "all_gather", "all_gather_invariant", "
 
 
 def collectives(jaxpr: Any) -> collections.Counter[str]:
-    """How many collectives of each kind a program has, and the most numbers that one of them moves."""
+    """The number of collectives of each kind in a program, and the most numbers that one moves."""
     found: collections.Counter[str] = collections.Counter()
     for equation in jaxpr.eqns:
         if equation.primitive.name in COLLECTIVES:
@@ -41,7 +41,7 @@ def collectives(jaxpr: Any) -> collections.Counter[str]:
 
 
 def mapped(how: str) -> tuple[Any, Any]:
-    """What maps a function of one device over eight, whose arrays are stacked, and the axis."""
+    """Return a function that maps over eight devices with stacked arrays, and the axis."""
     if how == "vmap":
         return lambda step: jax.vmap(step, axis_name="x"), "x"
     if how == "pmap":
@@ -61,7 +61,7 @@ def mapped(how: str) -> tuple[Any, Any]:
 
 
 def measured(expression: str, dtype: str, split: str, how: str) -> dict[str, Any]:
-    """What a transform gives on eight devices, beside what it gives on one."""
+    """Compare a transform on eight devices with the same on one."""
     over, axis = mapped(how)
     tx = gx.across(gx.parse(expression), axis, split=split, replicated="**r")
     given = [stacked(trees) for trees in cases.steps(expression, COUNT, dtype)]
@@ -87,12 +87,12 @@ def measured(expression: str, dtype: str, split: str, how: str) -> dict[str, Any
 
 
 def differing(tx: Any, state: Any) -> list[str]:
-    """The numbers of a state that are not the same bits on all devices."""
+    """The numbers of a state that differ between devices."""
     if not tx.stateful:
         return []
     found = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        own = getattr(path[-1], "key", None) in cases.SHAPES  # a trace of what each device has for itself
+        own = getattr(path[-1], "key", None) in cases.SHAPES  # traces belong to each device
         if not own and len({row.tobytes() for row in np.asarray(leaf)}) > 1:
             found.append(jax.tree_util.keystr(path))
     return found
@@ -103,7 +103,7 @@ def stacked(trees: list[Any]) -> Any:
 
 
 def proven() -> dict[str, Any]:
-    """What shard_map proves to be the same on all devices, where some leaves lie whole on each; and the traffic."""
+    """What shard_map proves to be replicated if some leaves are, and the communication."""
     from jax_mesh import MOVES, traffic
 
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
@@ -134,12 +134,12 @@ def proven() -> dict[str, Any]:
 
 
 def only_w_is_not(path: str, leaf: Any) -> bool:
-    """What lies whole along the second axis of the mesh."""
+    """Leaves that are replicated along the second axis of the mesh."""
     return path != "w"
 
 
 def spec_of(path: Any, leaf: Any, spec: dict[str, Any], given: dict[str, Any]) -> Any:
-    """Traces are spread as the gradients are, and numbers lie everywhere."""
+    """Traces are sharded like the gradients; numbers are replicated."""
     name = getattr(path[-1], "key", None)
     return spec[name] if name in spec and leaf.shape == given[name].shape else P()
 

@@ -1,4 +1,4 @@
-"""What JAX hands to a compiler for a GPU or a TPU, which need not be there: the operations of one update."""
+"""Lower one update for a GPU or TPU, which need not be present, and list its operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import export
 
 SHAPES = {"weights": (256, 512), "kernel": (64, 3, 3, 64), "bias": (1 << 14,)}
-"""Of 16384 numbers at least; their rows and columns are fewer by far."""
+"""At least 16384 numbers; rows and columns have far fewer."""
 LEAF = 1 << 14
 _NAME = re.compile(r'= "?stablehlo\.(\w+)')
 _TYPE = re.compile(r"tensor<((?:\d+x)*)([a-z]+\d+\w*)>")
@@ -22,7 +22,7 @@ _FUNCTION = re.compile(r'^\s*func\.func \w+ @("[^"]+"|[\w.]+)\(')
 
 
 class Operation(NamedTuple):
-    """One operation: its name, what it takes and makes as sizes and dtypes, and the lines of each of its branches."""
+    """One operation: its name, the sizes and dtypes of operands and results, and the lines of its branches."""
 
     name: str
     given: list[tuple[int, str]]
@@ -42,7 +42,7 @@ def exported(tx: Any, dtype: str, platform: str, shapes: dict[str, tuple[int, ..
 
 
 def operations(module: str) -> Iterator[Operation]:
-    """The operations of a module; those in the regions of others as well."""
+    """The operations of a module, including nested regions."""
     lines = module.splitlines()
     for at, line in enumerate(lines):
         name = _NAME.search(line)
@@ -69,7 +69,7 @@ def _arrays(types: str) -> list[tuple[int, str]]:
 
 
 def faults(module: str) -> set[str]:
-    """What an accelerator does one after the other, and what a TPU has not or has with the range of float32."""
+    """Find sequential operations, and operations that a TPU lacks or supports with float32's range only."""
     found = set()
     for operation in operations(module):
         name, wide = operation.name, any(_is_wide(dtype) for _, dtype in operation.given + operation.made)
@@ -92,7 +92,7 @@ def _is_wide(dtype: str) -> bool:
 
 
 def _chooses(operation: Operation) -> bool:
-    """Whether a case has branches that compute; JAX writes the choice of a platform as one as well, of constants."""
+    """Whether a case operation computes in its branches; platform choices have constant branches."""
     return len(operation.branches) > 1 and any(
         "stablehlo.constant" not in line and "stablehlo.return" not in line
         for branch in operation.branches
@@ -101,9 +101,9 @@ def _chooses(operation: Operation) -> bool:
 
 
 def counted(module: str) -> int:
-    """The number of operations but constants and choices of a platform, of functions each time that they are called.
+    """Count operations without constants and platform choices; functions count per call.
 
-    XLA compiles no such choice; `faults` finds others.
+    XLA does not compile platform choices; `faults` finds other branches.
     """
     own: dict[str, int] = {}
     calls: dict[str, Counter[str]] = {}

@@ -1,4 +1,4 @@
-"""Hugging Face: a Trainer with an optimizer of one's own, whose clip takes the place of max_grad_norm."""
+"""Hugging Face: a Trainer with a custom optimizer, whose clip replaces max_grad_norm."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

@@ -1,4 +1,4 @@
-"""Equinox: filtered gradients, an optimizer's state on disk, and a run that goes on bit by bit."""
+"""Equinox: filtered gradients, an optimizer state on disk, and a run that continues bit for bit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Haiku: a transformed function, its dict of dicts, and a clip of each layer that knows the weights."""
+"""Haiku: a transformed function, its dict of dicts, and an adaptive clip per layer."""
 
 import pickle
 from pathlib import Path
@@ -28,7 +28,7 @@ def main() -> None:
     for _ in range(30):
         params, state, loss = step(params, state, x)
     assert loss < first
-    broken, state, _ = step(params, state, x.at[0, 0].set(jnp.nan))  # a batch that is left out
+    broken, state, _ = step(params, state, x.at[0, 0].set(jnp.nan))  # a skipped batch
     assert jax.tree.all(jax.tree.map(jnp.array_equal, params, broken))
     assert not gx.has_updated(state)
     Path("run.pickle").write_bytes(pickle.dumps((params, state)))

@@ -1,4 +1,4 @@
-"""Flax Linen: a TrainState, a checkpoint of it, and a run that goes on bit by bit."""
+"""Flax Linen: a TrainState, its checkpoint, and a run that continues bit for bit."""
 
 from pathlib import Path
 

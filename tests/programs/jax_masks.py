@@ -1,4 +1,4 @@
-"""optax: masks and labels as its users write them, with a clip inside, beside patterns."""
+"""optax: masks and labels with a clip inside, compared with path patterns."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Flax NNX: a model, an nnx.Optimizer, and weights that are chosen by their paths."""
+"""Flax NNX: a model, an nnx.Optimizer, and weights selected by path."""
 
 import jax
 import jax.numpy as jnp

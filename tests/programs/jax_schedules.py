@@ -1,4 +1,4 @@
-"""optax: schedules for the rate and for the limit, and a limit that is injected and lowered by hand."""
+"""optax: schedules for rate and limit, and an injected limit that is lowered by hand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Keras on TensorFlow: a model with a train_step of its own, and a limit that a callback lowers."""
+"""Keras on TensorFlow: a custom train_step, and a limit that a callback lowers."""
 
 import keras
 import numpy as np

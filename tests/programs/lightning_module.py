@@ -1,4 +1,4 @@
-"""Lightning: a module whose clip is attached where the optimizer is made, is logged, and goes on from a checkpoint."""
+"""Lightning: a clip attached in configure_optimizers, logged, and resumed from a checkpoint."""
 
 from typing import Any
 

@@ -25,4 +25,4 @@ def main() -> None:
         losses.append(loss.item())
         norms.append(float(gx.global_norm(updates)))
     assert losses[-1] < losses[0]
-    assert max(norms) <= 1.0 + 1e-6  # of an average of what is clipped
+    assert max(norms) <= 1.0 + 1e-6  # norms of an average of clipped gradients

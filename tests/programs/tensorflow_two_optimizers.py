@@ -30,4 +30,4 @@ def main() -> None:
     losses, norms = zip(*(train_step() for _ in range(40)), strict=True)
     assert losses[-1] < losses[0]
     assert max(map(float, norms)) <= 1.0 + 1e-6
-    assert train_step.experimental_get_tracing_count() == 2  # the first makes the variables of the optimizers
+    assert train_step.experimental_get_tracing_count() == 2  # the first creates the optimizers' variables

@@ -1,4 +1,4 @@
-"""A run that begins in PyTorch goes on in Flax and in Keras, as it would have gone on in PyTorch."""
+"""A run that starts in PyTorch continues in Flax and Keras as it would in PyTorch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ RATE, STEPS, WORDS, SIZE, HEADS = 0.5, 3, 11, 6, 2
 TOKENS = np.arange(40, dtype=np.int32).reshape(8, 5) ** 2 % WORDS
 TARGETS = np.sin(np.arange(8, dtype=np.float32)).reshape(8, 1)
 TOLERANCE = 4 * 2.0**-23
-"""Four units in the last place of float32 between 1 and 2, where the largest weights are: each of three steps rounds a
-weight once, and its update, at most 0.5, is right to a few units of its own. Measured: 0.25. A kernel in a wrong layout
-is off by 0.05, a hundred thousand times as much."""
+"""Four float32 ULP between 1 and 2, where the largest weights are. Each of three steps rounds a weight once, and its
+update, at most 0.5, is accurate to a few ULP of its own. Measured: 0.25 ULP. A kernel in a wrong layout is off by
+0.05, a hundred thousand times as much."""
 
 
 class Net(torch.nn.Module):
-    """Widths are equal, so that shapes do not tell a kernel from its transpose."""
+    """Equal widths, so that shapes do not distinguish a kernel from its transpose."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Net(torch.nn.Module):
 
 
 class Torch:
-    """The run as it is in PyTorch."""
+    """The run in PyTorch."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -108,7 +108,7 @@ class Flax:
 
 
 class Keras:
-    """The same network in Keras, on whichever framework it runs."""
+    """The same network in Keras, on the current backend."""
 
     def __init__(self) -> None:
         keras = pytest.importorskip("keras")
@@ -156,7 +156,7 @@ def distance(one: Any, other: Any) -> float:
 
 
 def in_a_wrong_layout(rename: Any, part: str) -> Any:
-    """Another network, though its shapes are the same."""
+    """Another network with the same shapes."""
     return lambda path, array: {
         new: leaf.T.reshape(leaf.shape) if part in new else leaf for new, leaf in rename(path, array).items()
     }

@@ -1,4 +1,4 @@
-"""Short programs, each as its community writes it: what their authors would care about holds."""
+"""Short programs, as each community writes them, assert what their authors care about."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ PROGRAMS = {
     "torch_groups": ("torch",),
     "torch_schedulers": ("torch",),
 }
-"""Each program, and what it imports."""
+"""Each program and its imports."""
 PROCESSES = [("tensorflow1_saver", {}), ("torch_ddp", {})]
-"""Those that change what a process is: TensorFlow's behaviour, process groups."""
+"""Programs that change the process: TensorFlow's behaviour, process groups."""
 PROCESSES += [("keras_fit", {"KERAS_BACKEND": backend}) for backend in ("jax", "torch")]
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Files go to a folder of the test's; Keras and Accelerate get their global settings back."""
+    """Run in a temporary folder, and restore the global settings of Keras and Accelerate."""
     monkeypatch.chdir(tmp_path)
     yield
     if keras := sys.modules.get("keras"):

@@ -1,4 +1,4 @@
-"""What is attached to an optimizer under Lightning and Accelerate, which need nothing special."""
+"""Transforms attached to an optimizer work under Lightning and Accelerate unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def loss_of(net: Any, batch: Any) -> Any:
 
 
 def by_hand(epochs: int, accumulate: int = 1, autocast: bool = False) -> Any:
-    """The weights after a loop of one's own."""
+    """The weights after a handwritten loop."""
     net = network()
     optimizer = torch.optim.SGD(net.named_parameters(), lr=0.1, momentum=0.9)
     gx.torch.attach(optimizer, TX)
@@ -131,7 +131,7 @@ def test_lightning_goes_on_from_a_checkpoint(lightning: Any, tmp_path: Path) -> 
 
 
 def test_lightning_in_mixed_precision(lightning: Any, tmp_path: Path) -> None:
-    """Of bfloat16, which has no scaler."""
+    """bfloat16 needs no scaler."""
     model = module(lightning)
     fit(lightning, model, tmp_path, 1, precision="bf16-mixed")
     assert weights(model.net) == by_hand(1, autocast=True) != by_hand(1)

@@ -1,4 +1,4 @@
-"""What type checkers, strict, say of lines that users write: nothing."""
+"""Strict type checkers accept the code that users write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYRIGHT = shutil.which("basedpyright", path=str(Path(sys.executable).parent)) or
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project of a user's own with the program in it."""
+    """A user's project with the program."""
     (tmp_path / "typed.py").write_text(PROGRAM.read_text())
     return tmp_path
 
@@ -37,7 +37,7 @@ def test_the_program_runs() -> None:
 
 @pytest.mark.slow(reason="mypy reads what it can of all frameworks")
 def test_mypy_strict_finds_nothing(folder: Path) -> None:
-    """optax ships no types for mypy, of which its users tell it."""
+    """optax ships no types for mypy, and users configure it to ignore that."""
     for name in ("mypy", "jax", "optax", "torch"):
         pytest.importorskip(name)
     (folder / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-optax.*]\nignore_missing_imports = True\n")
@@ -80,6 +80,6 @@ def test_pyright_strict_finds_nothing(folder: Path) -> None:
     ],
 )
 def test_an_editor_shows_the_formula_as_text(transform: Any, formula: str) -> None:
-    """Above the one in LaTeX, which it shows as it is written."""
+    """The plain formula is above the LaTeX one, which editors show verbatim."""
     before, latex = inspect.getdoc(transform).split(".. math::", 1)
     assert f"``{formula}``" in before and latex

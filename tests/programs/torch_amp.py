@@ -1,4 +1,4 @@
-"""PyTorch: autocast and a GradScaler, with unscale_ and a clip by hand, then with the clip attached."""
+"""PyTorch: autocast and a GradScaler, first with unscale_ and a manual clip, then with an attached clip."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""PyTorch: torch.compile of the model, with the clip attached, and of a whole functional step with the clip inside."""
+"""PyTorch: torch.compile of the model with an attached clip, and of a functional step with the clip inside."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""PyTorch: DistributedDataParallel on two processes, which clip the gradients that DDP has averaged."""
+"""PyTorch: DistributedDataParallel on two processes, clipping averaged gradients."""
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ def worker(rank: int) -> None:
     dist.broadcast(alone.weight.data, 0), dist.broadcast(alone.bias.data, 0)
     model.load_state_dict(alone.state_dict())
     for p, one in zip(train(DistributedDataParallel(model), X[rank::2], Y[rank::2]), train(alone, X, Y), strict=True):
-        torch.testing.assert_close(p, one, rtol=1e-4, atol=1e-5)  # half batches are summed in another order
+        torch.testing.assert_close(p, one, rtol=1e-4, atol=1e-5)  # half batches change the order of summation
         parts = [torch.empty_like(p) for _ in range(2)]
         dist.all_gather(parts, p)
         assert torch.equal(*parts)

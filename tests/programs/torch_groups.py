@@ -1,4 +1,4 @@
-"""PyTorch: parameter groups, without weight decay for biases and norms, and another limit for the embedding."""
+"""PyTorch: parameter groups without weight decay for biases and norms, and a separate limit for the embedding."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Lines that users write, with the types that checkers see: test_types.py runs mypy and pyright, strict, over them."""
+"""User code with its inferred types; test_types.py checks it with strict mypy and pyright."""
 # pyright: strict, reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnusedFunction=false
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
@@ -21,7 +21,7 @@ assert_type(gx.parse("clip_norm(1.0)"), gx.GradientTransformation)
 
 
 class Layer(NamedTuple):
-    """A pytree of one's own."""
+    """A custom pytree."""
 
     w: jax.Array
     b: jax.Array
@@ -69,7 +69,7 @@ def with_torch() -> None:
     assert_type(gx.metrics(handle), dict[str, Any])
 
 
-if TYPE_CHECKING:  # what is wrong is found: an ignore that is not needed is an error
+if TYPE_CHECKING:  # errors are found: an unneeded ignore is an error
 
     def wrong() -> None:
         tx.updates({})  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Random chains on random trees: what is drawn. test_chains.py and `python tests/proof/chains_run.py` hold them to the
+"""Draw random chains on random trees; test_chains.py and `python tests/proof/chains_run.py` compare them with the
 reference.
 
-A structure (a tree's shapes and dtypes, a chain, a number of steps) is compiled once; many values go through it.
+A structure (a tree's shapes and dtypes, a chain, a number of steps) is compiled once and runs on many values.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _SCALE = (-40, 38)
 
 @dataclass(frozen=True)
 class Structure:
-    """What a framework compiles once."""
+    """The part that a framework compiles once."""
 
     expression: str
     shapes: Any
     """Leaves by key; nested dicts and lists."""
     steps: int
     moves: int
-    """After so many steps, a run goes on in another framework."""
+    """The step after which a run continues in another framework."""
 
     @property
     def names(self) -> frozenset[str]:
-        """The transforms that are in it."""
+        """The transforms in it."""
         return frozenset(re.findall(r"([a-z_]+)\(", self.expression)) - {"float"}
 
     @property
     def tx(self) -> gx.GradientTransformation:
-        """The transform; an expression in gradxform's names."""
+        """Build the transform from an expression with gradxform's names."""
         return eval(self.expression, vars(gx))
 
 
 def structure(rng: random.Random) -> Structure:
-    """A tree of up to five leaves, and a chain of one to five transforms."""
+    """Draw a tree of up to five leaves and a chain of one to five transforms."""
     mixed = rng.random() < 0.25
     dtype = rng.choice(("float32", "float32", *DTYPES))
     kinds = _PLAIN if dtype in COMPLEX else _REAL
@@ -68,11 +68,11 @@ def structure(rng: random.Random) -> Structure:
 
 
 structures = st.randoms(use_true_random=False).map(structure)
-"""The same as a strategy of hypothesis, which makes what fails smaller."""
+"""A hypothesis strategy of structures, which shrinks failures."""
 
 
 def transform(rng: random.Random, kinds: tuple[str, ...], depth: int) -> str:
-    """The expression of a transform of the catalogue: of some kinds, or of those for all gradients."""
+    """Draw the expression of a transform: of some kinds, or of the kinds for all gradients."""
     text = rng.choice(rng.choice((_PLAIN, _PLAIN, kinds, _NESTED if depth else _PLAIN)))
 
     def filled(found: re.Match[str]) -> str:
@@ -84,12 +84,12 @@ def transform(rng: random.Random, kinds: tuple[str, ...], depth: int) -> str:
 
 
 def _size(rng: random.Random) -> str:
-    """A number with digits enough that no two are at one limit."""
+    """Draw a number with many digits, so that no two coincide at a limit."""
     return f"{10 ** (rng.uniform(-2, 1) if rng.random() < 0.7 else rng.uniform(-8, 8)):.5g}"
 
 
 def _limit(rng: random.Random) -> str:
-    """A number; now and then a schedule, nothing, or no limit."""
+    """Draw a number; sometimes a schedule, zero or infinity."""
     kind = rng.random()
     if kind < 0.15:
         return f"lambda t: {_size(rng)} / (t + 1.0)"
@@ -97,7 +97,7 @@ def _limit(rng: random.Random) -> str:
 
 
 def _share(rng: random.Random) -> str:
-    """A number between zero and one; now and then a schedule."""
+    """Draw a number between zero and one; sometimes a schedule."""
     number = f"{rng.uniform(0.01, 0.99):.4f}"
     return f"lambda t: {number} / (t + 1.0)" if rng.random() < 0.1 else number
 
@@ -150,7 +150,7 @@ _REAL = (
     "sign()",
 )
 _SINGLE = (*_REAL, "add_noise(<share>, 7)")
-"""With noise, which is right to the last bit of float32 alone."""
+"""Chains with noise, which is accurate to float32 only."""
 _NESTED = (
     "masked(<tx>, '<where>')",
     "masked(<tx>, '<where>')",
@@ -167,7 +167,7 @@ _NESTED = (
 
 
 def values(shapes: Any, rng: np.random.Generator) -> Any:
-    """Random numbers for a tree: leaves of any magnitude, some with zeros, NaN or an infinity."""
+    """Draw numbers for a tree: leaves of any magnitude, some with zeros, NaN or infinity."""
     if isinstance(shapes, dict):
         return {key: values(part, rng) for key, part in shapes.items()}
     if isinstance(shapes, list):
@@ -180,7 +180,7 @@ def values(shapes: Any, rng: np.random.Generator) -> Any:
     with np.errstate(all="ignore"):
         if shapes.dtype not in COMPLEX:
             return shapes.holding(found)
-        # NaN and infinities stand in one part alone: of both in one number, libraries differ.
+        # NaN and infinity are in one part only: libraries differ if one number has both.
         return shapes.holding(
             found + 1j * np.where(np.isfinite(found), rng.standard_normal(shapes.shape) * magnitude, 0.0)
         )

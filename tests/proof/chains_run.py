@@ -1,4 +1,4 @@
-"""Random chains in every framework, against the reference. `python tests/proof/chains_run.py --cases 100000`."""
+"""Compare random chains in every framework with the reference: `python tests/proof/chains_run.py --cases 100000`."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from gradxform.proof.ulp import ulps
 
 Where = tuple[str, str]
 SELDOM = {("jax", "eager"): 5, ("tensorflow", "eager"): 10}
-"""Modes that take several times as long as all others together: they are given one case in so many."""
+"""The slowest modes run one case in so many."""
 FLUSHING = ("jax", "tensorflow")
-"""Their kernels turn subnormal numbers into zero."""
+"""Frameworks whose kernels flush subnormal numbers to zero."""
 SHAKES = 6
 
 
 class Count:
-    """What a run has seen."""
+    """The counts of a run."""
 
     def __init__(self) -> None:
-        """Nothing so far."""
+        """Start at zero."""
         self.cases = self.elements = self.unjudged = 0
         self.worst = 0.0
 
 
 class Wrong(AssertionError):
-    """A result beyond its budget."""
+    """A result over its budget."""
 
 
 def check(structure: Structure, seeds: Sequence[int], modes: Sequence[Where], count: Count) -> None:
-    """Hold one structure, with values of each seed, to the reference in every framework and mode.
+    """Compare one structure, with the values of each seed, with the reference in every framework and mode.
 
     Raises:
-        Wrong: the first result that is not within its budget, with all that is needed to see it again.
+        Wrong: the first result over its budget, with everything needed to reproduce it.
     """
     tx = structure.tx
     runners = {where: parity.runner(tx, *where) for where in modes}
@@ -79,16 +79,16 @@ def check(structure: Structure, seeds: Sequence[int], modes: Sequence[Where], co
 
 
 class Wanted:
-    """The reference's results, and how far they move when something on the way changes in its last bit."""
+    """The reference results, and how far they move when intermediate results change in their last bits."""
 
     def __init__(self, tx: gx.GradientTransformation, steps: Sequence[Any], params: Any) -> None:
-        """Of the steps of one run."""
+        """Take the steps of one run."""
         self.given = tx, steps, params
         self.results = parity.expected_steps(*self.given)
         self._others: dict[bool, list[Any]] = {}
 
     def others(self, flushing: bool) -> list[Any]:
-        """The results of computations that round otherwise, or turn subnormal numbers into zero."""
+        """The results with other rounding, or with flushed subnormal numbers."""
         if flushing not in self._others:
             found = []
             for seed in range(SHAKES):
@@ -98,7 +98,7 @@ class Wanted:
         return self._others[flushing]
 
     def is_ill_conditioned(self, flushing: bool) -> bool:
-        """Whether a result is beyond its budget once some last bits change, or subnormal numbers become zero."""
+        """Whether a result exceeds its budget once some last bits change or subnormal numbers are flushed."""
         return any(
             bool((ulps(other[path], right) > 2.0).any())
             for others in self.others(flushing)
@@ -107,17 +107,17 @@ class Wanted:
         )
 
     def moves(self) -> bool:
-        """Whether a result is beyond its budget once subnormal numbers become zero."""
+        """Whether a result exceeds its budget once subnormal numbers are flushed."""
         return any(
             bool((ulps(other[path], right) > 2.0).any())
-            for others in self.others(flushing=True)[::2]  # the others round otherwise, and flush nothing
+            for others in self.others(flushing=True)[::2]  # the others change rounding and flush nothing
             for other, results in zip(others, self.results, strict=True)
             for path, right in results.items()
         )
 
 
 def _state_of_flushed(run: Any, steps: Sequence[Any], params: Any) -> Any:
-    """The last state of the same run on arrays without subnormal numbers: no result shows it of what is frozen."""
+    """The last state of the run on arrays without subnormal numbers; results do not show it for frozen leaves."""
     return gx.to_numpy(run([optree.tree_map(_flushed, step) for step in steps], optree.tree_map(_flushed, params))[1])
 
 
@@ -138,7 +138,7 @@ def _in_place(tx: gx.GradientTransformation, tree: Any, params: Any) -> parity.R
 def _moved(
     structure: Structure, moved: tuple[Where, Where], runners: Any, steps: Sequence[Any], params: Any
 ) -> list[Any]:
-    """The results of a run that begins in one framework and goes on in another."""
+    """The results of a run that starts in one framework and continues in another."""
     first, second = moved
     begun, state = runners[first](steps[: structure.moves], params)
     backend = lookup.backend(second[0])
@@ -174,9 +174,9 @@ def _hold(
 
 
 def _is_far(got: Any, good: Any, others: Sequence[Any], budget: float, flushing: bool) -> Any:
-    """Whether results are farther off than what an ill-conditioned one moves when a few last bits on the way change.
+    """Whether results are further off than an ill-conditioned result moves when a few last bits change.
 
-    Where subnormal numbers become zero, a sum may have lost one.
+    If subnormal numbers are flushed, a sum may have lost one.
     """
     lost = float(np.finfo(np.float64 if good.dtype == np.float64 else np.float32).smallest_normal) if flushing else 0.0
     near = np.min([ulps(got, other) for other in others], axis=0)
@@ -198,11 +198,11 @@ def _hold_state(
     count: Count,
     flushed: Callable[[], Any],
 ) -> None:
-    """Hold a last state to that of another framework: paths, dtypes, shapes, counters and flags.
+    """Compare a last state with another framework's: paths, dtypes, shapes, counters and flags.
 
-    Its other numbers agree to some last bits of the largest in their array. Counters of results that subnormal numbers
-    decide are not judged where these become zero; nor are numbers beside results that a few last bits decide, and
-    where subnormal numbers become zero, numbers may be those of zeros in their place.
+    Other numbers agree to some last bits of the largest in their array. Not judged if subnormal numbers are flushed:
+    counters that depend on them. Also not judged: numbers next to ill-conditioned results, and numbers that flushed
+    values determine.
     """
     beside, own = dict(_leaves(first)), dict(_leaves(gx.to_numpy(state)))
     for (path, got), (other, right) in zip(own.items(), beside.items(), strict=True):
@@ -216,7 +216,7 @@ def _hold_state(
                 f"the state at {path!r} is {got!r:.80} of {got.dtype}, not {right!r:.80} of {right.dtype} at {other!r}"
             )
             raise Wrong(_said(structure, seed, where, "", said))
-        # What rounding takes of a sum is its last bits, and a deviation is one from a mean.
+        # A rounding error is in the last bits of a sum, and a deviation is a difference from a mean.
         elif "lost" not in path.split("/") and not _agree(
             got, right, beside.get(path.replace("deviation", "mean")), _is_single(path, structure)
         ):
@@ -231,7 +231,7 @@ def _hold_state(
 
 
 def _is_close_call(path: str, *states: dict[str, Any]) -> bool:
-    """Whether a flag says which of two norms is larger that differ in one state, by a few last bits, and not in all."""
+    """Whether a flag compares two norms that differ only by a few last bits, in some states."""
     if not path.endswith("clipped"):
         return False
     norms = [[state[path.replace("clipped", name)] for name in ("norm_before", "norm_after")] for state in states]
@@ -239,7 +239,7 @@ def _is_close_call(path: str, *states: dict[str, Any]) -> bool:
 
 
 def _is_single(path: str, structure: Structure) -> bool:
-    """Whether numbers of a state are made of norms of results of which some are right to float32's last bits alone."""
+    """Whether numbers of a state come from norms of results that are accurate to float32 only."""
     leaves = optree.tree_leaves(structure.shapes, is_leaf=lambda node: hasattr(node, "dtype"))
     name = path.rpartition("/")[2]
     return ("norm" in name or name in ("factor", "history", "mean", "deviation")) and any(
@@ -248,7 +248,7 @@ def _is_single(path: str, structure: Structure) -> bool:
 
 
 def _agree(got: Any, right: Any, beside: Any, single: bool = False) -> bool:
-    """Whether numbers of a state are the same up to a few last bits of the largest of them and of others."""
+    """Whether numbers of a state agree up to a few last bits of the largest."""
     if right.dtype.kind in "biu":
         return True
     if right.dtype.kind == "c":
@@ -276,13 +276,13 @@ def _said(structure: Structure, seed: int, where: Where, moved: str, what: str) 
 
 
 def everywhere(inductor: bool = False) -> list[Where]:
-    """All frameworks and modes; torch.compile takes seconds for each structure."""
+    """All frameworks and modes; torch.compile takes seconds per structure."""
     found = [(name, mode) for name in lookup.installed() for mode in parity.modes_of(name)]
     return [where for where in found if inductor or where != ("torch", "compiled")]
 
 
 def main() -> int:
-    """The command; 1 if a result is wrong, or more than one in a hundred is ill-conditioned."""
+    """Run the command; 1 if a result is wrong, or more than 1 % are ill-conditioned."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--each", type=int, default=50, help="cases of one structure")

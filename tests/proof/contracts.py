@@ -1,8 +1,8 @@
-"""Broken contracts: one promise of the library broken at run time, and the tests that ought to notice.
+"""Broken contracts: break one promise of the library at run time, and run the tests that should notice.
 
-A contract replaces what stands at a *seam*: a factory, a primitive of a backend (``kernel.norms``), a method of the
-flat view (``view.scaled``), or a function named in `SEAMS`. No source text is looked at. Each call of what was replaced
-is counted, so that a contract whose seam is never reached is told from one that no test notices.
+A contract replaces the code at a *seam*: a factory, a backend's primitive (``kernel.norms``), a method of the flat view
+(``view.scaled``), or a function named in `SEAMS`. No source text is read. Calls of the replacement are counted, to
+distinguish a seam that is never reached from a fault that no test notices.
 """
 
 from __future__ import annotations
@@ -57,39 +57,39 @@ SEAMS = {
     "keras.wrap": "gradxform_keras._held:Held.transformed",
     "keras.wrap, weight decay": "gradxform_keras._optimizer:Transforming._moving",
 }
-"""Where the library is broken, besides its factories, primitives and the flat view; each place is named here alone."""
+"""The seams besides factories, primitives and the flat view; each is named here only."""
 
 LIKE = {"numpy": "tensorflow", "jax": "optax", "tensorflow": "tensorflow", "torch": "torch"}
-"""A library whose clipping each framework can do with the library's own norm."""
+"""For each framework, a library whose norm it can compute natively."""
 
 Make = Callable[[Any, Any], Any]
-"""From what stands at a seam, and the backend, to what takes its place."""
+"""Maps the code at a seam and the backend to a replacement."""
 
 
 class Tests(NamedTuple):
-    """The tests that ought to notice: files, and words for pytest's -k; {f} is the framework."""
+    """The tests that should notice: files, and words for pytest's -k; {f} is the framework."""
 
     files: tuple[str, ...]
     words: str
 
     def arguments(self, framework: str) -> list[str]:
-        """For pytest."""
+        """The arguments for pytest."""
         words = self.words.format(f=framework, like=LIKE[framework])
         return [*(file.format(f=framework) for file in self.files), *(["-k", words] if words else [])]
 
 
 def rows(words: str, mode: str = "eager", dtype: str = "float32") -> Tests:
-    """Rows of the table of transforms whose expressions have these words, in one dtype."""
+    """Rows of the table whose expressions contain these words, in one dtype."""
     return Tests(("tests/transforms/test_table.py",), f"{{f}} and {mode} and {dtype} and ({words})")
 
 
 def each(file: str, words: str, mode: str = "") -> Tests:
-    """Tests of a file that are there for each framework."""
+    """Tests of a file that exist for each framework."""
     return Tests((f"tests/{file}.py",), f"{{f}} and {mode + ' and ' if mode else ''}({words})")
 
 
 def own(file: str, words: str = "") -> Tests:
-    """Tests of a framework's own file, or of none in particular."""
+    """Tests of a framework's own file, or of no framework."""
     return Tests((f"tests/{file}.py",), words)
 
 
@@ -100,7 +100,7 @@ class Contract:
     target: str
     """A factory, "kernel.<primitive>", "view.<method>", or a seam."""
     what: str
-    """What is wrong, in words."""
+    """The fault, in words."""
     broken: Make
     tests: Tests
     frameworks: tuple[str, ...] = ALL
@@ -112,12 +112,12 @@ class Contract:
 
 
 def unchanged(original: Any, backend: Any) -> Any:
-    """What stands at a seam, as it is: the control that counting alone breaks nothing."""
+    """Keep the code at a seam: the control that counting alone breaks nothing."""
     return original
 
 
 def apply(contract: Contract, framework: str, make: Make | None = None) -> list[int]:
-    """Break the contract in this process, for good; the number of calls, which goes on counting."""
+    """Break the contract in this process for good; return the running count of calls."""
     backend = importlib.import_module(f"gradxform_{framework}").backend
     make, calls = make or contract.broken, [0]
     tick = _ticking(calls, framework)
@@ -143,7 +143,7 @@ def apply(contract: Contract, framework: str, make: Make | None = None) -> list[
 
 
 def _ticking(calls: list[int], framework: str) -> Callable[[], int]:
-    """A function that counts; under torch.compile it counts traces, and compiles nothing anew."""
+    """Wrap a function to count its calls; under torch.compile it counts traces."""
 
     def tick() -> int:
         calls[0] += 1
@@ -164,7 +164,7 @@ def _counted(original: Any, new: Any, tick: Callable[[], int]) -> Any:
 
 
 def _named(original: Any, make: Any, tick: Callable[[], int]) -> Any:
-    """A factory whose transforms have the right name and arguments, by which the reference knows them."""
+    """Wrap a factory so that its transforms keep their name and arguments, which the reference needs."""
 
     @functools.wraps(original)
     def named(*args: Any, **kwargs: Any) -> GradientTransformation:
@@ -175,7 +175,7 @@ def _named(original: Any, make: Any, tick: Callable[[], int]) -> Any:
 
 
 def _everywhere(original: Any, new: Any) -> None:
-    """Replace a function in each module that has imported it by name."""
+    """Replace a function in each module that imported it by name."""
     for module in _modules():
         for name, value in list(vars(module).items()):
             if value is original:
@@ -187,7 +187,7 @@ def _modules() -> Iterator[Any]:
 
 
 def ruled(change: Callable[..., Any]) -> Make:
-    """A factory whose rule is changed: `change(rule, view, state, context)`."""
+    """Change a factory's rule: `change(rule, view, state, context)`."""
 
     def broken(make: Any, backend: Any) -> Any:
         def made(*args: Any, **kwargs: Any) -> GradientTransformation:
@@ -200,20 +200,20 @@ def ruled(change: Callable[..., Any]) -> Make:
 
 
 def ignored(rule: Any, view: Any, state: Any, context: Any) -> Any:
-    """The gradients as they came."""
+    """Return the gradients unchanged."""
     return view, state
 
 
 def still(rule: Any, view: Any, state: Any, context: Any) -> Any:
-    """The state as it came."""
+    """Return the state unchanged."""
     return rule(view, state, context)[0], state
 
 
 def instead(make: Any) -> Make:
-    """Another function in the place of one."""
+    """Replace a function by another."""
     return lambda original, backend: make
 
 
 def after(change: Callable[[Any], Any]) -> Make:
-    """The result, changed."""
+    """Change the result."""
     return lambda original, backend: lambda *args, **kwargs: change(original(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Contracts of the primitives of a backend, and of the adapters to a framework's own optimizers."""
+"""Contracts of a backend's primitives, and of the adapters to a framework's optimizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BACKWARD, PORTABLE = "functions/test_backward", "functions/test_portable"
 
 
 def in_numpy(change: Callable[[Any], Any]) -> Any:
-    """The leaves that a primitive gives, changed in NumPy."""
+    """Change the leaves that a primitive returns, in NumPy."""
 
     def broken(original: Any, backend: Any) -> Any:
         def new(*args: Any, **kwargs: Any) -> Any:
@@ -30,7 +30,7 @@ def in_numpy(change: Callable[[Any], Any]) -> Any:
 
 
 def _norms_in_dtype(original: Any, backend: Any) -> Any:
-    """The sum of squares in the leaf's own dtype."""
+    """Sum squares in the leaf's dtype."""
 
     def norms(leaves: Any, ord: float) -> Any:
         if ord != 2:
@@ -44,7 +44,7 @@ def _norms_in_dtype(original: Any, backend: Any) -> Any:
 
 
 def _rounded_factor(original: Any, backend: Any) -> Any:
-    """The factor in the leaf's own dtype."""
+    """Round the factor to the leaf's dtype."""
 
     def multiply(leaves: Any, factors: Any, inplace: bool) -> Any:
         numbers = np.broadcast_to(np.asarray(getattr(factors, "vector", factors), np.float64), (len(leaves),))
@@ -70,7 +70,7 @@ def _nearest(xp: Any, x: Any) -> Any:
 
 
 def _duplicates(original: Any, backend: Any) -> Any:
-    """The rows of a sparse gradient as they came."""
+    """Keep the rows of a sparse gradient."""
 
     def of_tensorflow(leaf: Any) -> Any:
         if not hasattr(leaf, "indices"):
@@ -191,7 +191,7 @@ KERNELS: Any = (
 
 
 def _frozen_before(freeze: Any, optimizer: Any, where: Any) -> Any:
-    """Zeros for the optimizer, and not in the place of its updates."""
+    """Pass zeros to the optimizer instead of replacing its updates by zeros."""
     import optax
 
     import gradxform as gx

@@ -20,7 +20,7 @@ SKIPPED, SCHEDULES = each(CATALOGUE, "skipped_steps_leave", "eager"), each(CATAL
 
 
 def given(change: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """A function that is given other arguments: `change(original, *arguments)`."""
+    """Call a function with other arguments: `change(original, *arguments)`."""
     return lambda make, backend: lambda *args, **kwargs: change(make, *args, **kwargs)
 
 
@@ -42,7 +42,7 @@ def _default_for_all(rules: Any, default: Any = None) -> Any:
 
 def _before_is_after(rule: Any, view: Any, state: Any, context: Any) -> Any:
     view, new = rule(view, state, context)
-    if not hasattr(new, "measures"):  # a chain, each part of which has its own
+    if not hasattr(new, "measures"):  # a chain; each part has its own measures
         return view, new
     found = {name: m._replace(norm_before=m.norm_after) for name, m in new.measures.items()}
     return view, new._replace(measures=found)

@@ -20,13 +20,13 @@ from mutants_page import FRAMEWORKS, page
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 240.0
-"""Seconds for one selection of tests."""
+"""The time limit in seconds for one selection of tests."""
 OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
-"""Errors that a contract raises when it is wrong itself."""
+"""Errors that a faulty contract raises itself."""
 
 
 class Verdict(NamedTuple):
-    """What became of a contract in a framework."""
+    """The result of a contract in a framework."""
 
     contract: str
     framework: str
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(name: str, framework: str, result: Any, seconds: float = 0.0, word: str = "out of time") -> Verdict:
-    """The verdict on a run of pytest, or on none."""
+    """Return the verdict on a run of pytest; None is no result."""
     if result is None:
         return Verdict(name, framework, word, "", "", seconds)
     if result["code"] == 0:
@@ -51,7 +51,7 @@ def verdict(name: str, framework: str, result: Any, seconds: float = 0.0, word: 
 
 
 def in_framework(framework: str, only: str, workers: int) -> list[Verdict]:
-    """All contracts of a framework, in children of this process, which imports it once."""
+    """Run all contracts of a framework in child processes; this process imports the framework once."""
     os.environ["KERAS_BACKEND"] = framework
     modules = {"numpy": [], "torch": ["torch", "torch._dynamo"]}.get(framework, [framework])
     run.warm(*modules, "gradxform", f"gradxform_{framework}")
@@ -85,19 +85,19 @@ def in_framework(framework: str, only: str, workers: int) -> list[Verdict]:
 
 
 def _tested(some: Any, framework: str, arguments: Any, make: Any) -> dict[str, Any]:
-    """The tests with contracts broken, or with what stands at their seams made anew."""
+    """Run the tests with broken contracts, or with unchanged seams."""
     from contracts import apply
 
     from gradxform.backend import lookup
 
     here = tuple(dict.fromkeys(("numpy", framework)))
-    lookup.installed = lambda: here  # tests of the others are not even collected
+    lookup.installed = lambda: here  # tests of other frameworks are not collected
     calls = [apply(contract, framework, make) for contract in some]
     return {**run.tested(arguments), "calls": sum(count[0] for count in calls)}
 
 
 def contracts_run(frameworks: list[str], only: str, workers: int) -> Iterator[Verdict]:
-    """All contracts, one framework after the other."""
+    """Run all contracts, framework by framework."""
     for framework in frameworks:
         work = functools.partial(in_framework, framework, only, workers)
         for _, result, _ in run.forked([(framework, work)], 1, 3600.0, heard=True):
@@ -111,7 +111,7 @@ def _say(text: str) -> None:
 
 
 def copied(folder: str) -> Path:
-    """A copy of the tree, which nobody edits."""
+    """Copy the source tree, so that edits do not interfere."""
     to = Path(folder, "tree")
     for part in ("gradxform", "backends", "tests"):
         shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -120,7 +120,7 @@ def copied(folder: str) -> Path:
 
 
 def main() -> int:
-    """The command; 1 if a fault was not noticed."""
+    """Run the command; 1 if a fault was not noticed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="contracts whose name has this part; no cosmic-ray")
     parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="one of them; no cosmic-ray")

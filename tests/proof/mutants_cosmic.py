@@ -1,4 +1,4 @@
-"""cosmic-ray over the mathematics: its mutations and filters, each tested in a forked process; no file is changed."""
+"""Run cosmic-ray's mutations of the mathematics, each in a forked process; no file is changed."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from typing import Any, NamedTuple
 import mutants_run as run
 
 SEED = 20240229
-"""It draws which mutation of a line is tested; a line that is not changed keeps its own."""
+"""Draws the mutation of each line; unchanged lines keep theirs."""
 OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox")
-"""What NumPy's tests do without; it is as if it were not installed."""
+"""Packages that NumPy's tests do without; they are hidden."""
 
 
 class Mutant(NamedTuple):
-    """One mutation of cosmic-ray, and what became of it."""
+    """One mutation of cosmic-ray, and its result."""
 
     module: str
     operator: str
     occurrence: int
     line: int
     function: str
-    """Where it stands; empty outside of functions."""
+    """The function; empty outside functions."""
     text: str
-    """The line as it is."""
+    """The original line."""
     word: str = ""
     """killed, survived, equivalent, out of time."""
     new: str = ""
-    """The line as it became."""
+    """The mutated line."""
     test: str = ""
-    """What killed it."""
+    """The test that killed it."""
 
 
 def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
-    """All that cosmic-ray makes of the modules, without what its filters leave out, and function headers."""
+    """All mutations of the modules, without filtered ones and function headers."""
     from cosmic_ray.commands import init
     from cosmic_ray.config import load_config
     from cosmic_ray.tools.filters import operators_filter, pragma_no_mutate
@@ -73,7 +73,7 @@ def _place(spec: Any) -> tuple[Any, ...]:
 
 
 def _headers(source: str) -> Iterator[Any]:
-    """Where the headers of functions and the annotations of classes stand, but for default values."""
+    """The positions of function headers and class annotations, except default values."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             stops = sorted(
@@ -87,7 +87,7 @@ def _headers(source: str) -> Iterator[Any]:
 
 
 def drawn(found: Iterable[Mutant]) -> list[Mutant]:
-    """One mutation of each line, as Petrovic and Ivankovic have it (State of mutation testing at Google, 2018)."""
+    """Draw one mutation per line, as in Petrovic and Ivankovic (State of mutation testing at Google, 2018)."""
     of_line: dict[tuple[str, int], list[Mutant]] = {}
     for mutant in found:
         of_line.setdefault((mutant.module, mutant.line), []).append(mutant)
@@ -95,7 +95,7 @@ def drawn(found: Iterable[Mutant]) -> list[Mutant]:
 
 
 def outcomes(root: Path, workers: int, only: str = "") -> list[Mutant]:
-    """What became of one mutation of each line; of those lines alone whose "module:number" has an expression."""
+    """Test one mutation per line, optionally only lines whose "module:number" matches an expression."""
     with tempfile.TemporaryDirectory() as folder:
         found = [m for m in drawn(mutants(root, Path(folder))) if re.search(only, f"{m.module}:{m.line}")]
     given = load(root)
@@ -119,12 +119,12 @@ def outcomes(root: Path, workers: int, only: str = "") -> list[Mutant]:
 
 
 def load(root: Path) -> Any:
-    """The configuration."""
+    """Read the configuration."""
     return tomllib.loads((root / "tests/proof/cosmic_ray.toml").read_text())
 
 
 def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = "") -> dict[str, Any]:
-    """NumPy's tests with a module that reads otherwise than its file, unless it is known that they cannot see it."""
+    """Run NumPy's tests with a mutated module, unless the mutant is known to be equivalent."""
     finder = _Finder()
     if mutant is not None:
         finder.mutate(root / mutant.module, mutant)
@@ -135,7 +135,7 @@ def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = ""
     sys.meta_path.insert(0, finder)
     result: dict[str, Any] = {}
     files = [name for name in tests if name.endswith(".py")]
-    # One after the other: to collect them all takes longer than most mutants live.
+    # File by file: collecting all takes longer than killing most mutants.
     for file in sorted(files, key=lambda file: file != first):
         result = run.tested([file, *(name for name in tests if name not in files)])
         if result["code"]:
@@ -144,7 +144,7 @@ def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = ""
 
 
 class _Finder:
-    """Finds the mutated module, and none of the other frameworks."""
+    """Find the mutated module, and hide the other frameworks."""
 
     name = path = code = new = ""
 
@@ -159,7 +159,7 @@ class _Finder:
         self.name, self.path = mutant.module.removesuffix(".py").replace("/", "."), str(path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As Python asks for it."""
+        """Implement the import protocol."""
         if name.partition(".")[0] in OTHERS:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         if name != self.name:
@@ -168,21 +168,21 @@ class _Finder:
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a code that is not in the file."""
+    """Load code that differs from the file."""
 
     def __init__(self, name: str, path: str, code: str) -> None:
         super().__init__(name, path)
         self.code = code
 
     def get_code(self, fullname: str) -> Any:
-        """As Python asks for it."""
+        """Implement the import protocol."""
         return compile(self.code, self.path, "exec", dont_inherit=True)
 
 
 class Equivalent(NamedTuple):
-    """Mutants that change nothing a test could see: regular expressions for module, operator and the line they make.
+    """Equivalent mutants: regular expressions for module, operator and mutated line.
 
-    The line may be preceded by the name of its function, where several functions have it.
+    The line may start with the name of its function, if several functions contain it.
     """
 
     module: str
@@ -191,14 +191,14 @@ class Equivalent(NamedTuple):
     reason: str
 
     def matches(self, mutant: Mutant) -> bool:
-        """Whether it is about a mutant."""
+        """Whether the entry matches a mutant."""
         given = mutant.module, mutant.operator.removeprefix("core/")
         named = f"{mutant.function}: {mutant.new}"
         return all(map(re.fullmatch, self[:2], given)) and any(re.fullmatch(self.line, s) for s in (mutant.new, named))
 
 
 def equivalents(root: Path) -> list[Equivalent]:
-    """The list; an entry that no mutant matches any more is reported, and breaks nothing."""
+    """Read the list; entries without a mutant are only reported."""
     file = root / "tests/proof/mutants_equivalent.toml"
     given = tomllib.loads(file.read_text()) if file.exists() else {}
     return [Equivalent(module, *entry) for module, entries in given.get("equivalent", {}).items() for entry in entries]

@@ -1,4 +1,4 @@
-"""Tests in forked processes: the parent has imported what is slow to import, and the child breaks something."""
+"""Run tests in forked processes: the parent imports slow modules, and each child breaks something."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET = {
 
 
 class Done(NamedTuple):
-    """What became of a job; no result if its process died or was stopped."""
+    """The outcome of a job; no result if its process died or was stopped."""
 
     key: Any
     result: Any
@@ -35,26 +35,26 @@ class Done(NamedTuple):
 
 
 class Watch:
-    """A plugin of pytest that keeps the first failure."""
+    """A pytest plugin that records the first failure."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {"passed": 0, "test": "", "when": "", "error": "", "where": ""}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Counts what passes, and names what fails first."""
+        """Count passes and record the first failure."""
         self.found["passed"] += report.when == "call" and report.passed
         if report.failed and not self.found["test"]:
             self.found |= {"test": report.nodeid, "when": report.when}
 
     def pytest_exception_interact(self, call: Any, report: Any) -> None:
-        """The kind of the error, and the file that raised it."""
+        """Return the error's type and the file that raised it."""
         if not self.found["error"]:
             where = str(call.excinfo.traceback[-1].path) if call.excinfo.traceback else ""
             self.found |= {"error": call.excinfo.typename, "where": Path(where).name}
 
 
 def tested(arguments: Iterable[str]) -> dict[str, Any]:
-    """The outcome of pytest in this process."""
+    """Run pytest in this process and return the outcome."""
     import pytest
 
     watch = Watch()
@@ -63,7 +63,7 @@ def tested(arguments: Iterable[str]) -> dict[str, Any]:
 
 
 def warm(*modules: str) -> None:
-    """Import what every job needs."""
+    """Import the modules that every job needs."""
     os.environ.update(QUIET)
     for name in ("numpy", "pytest", "optree", "ml_dtypes", *modules):
         with contextlib.suppress(ImportError):
@@ -76,7 +76,7 @@ def forked(
     limit: float,
     heard: bool = False,
 ) -> Iterator[Done]:
-    """Each job in a process of its own, some at a time. What they print is thrown away, unless it is to be heard."""
+    """Run each job in its own process, several at a time; discard their output unless `heard`."""
     waiting, running = iter(jobs), {}
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -122,7 +122,7 @@ def _started(work: Callable[[], Any], folder: str, heard: bool) -> int:
 
 
 def _has_ended(pid: int, stop: bool) -> bool:
-    """Whether a child has ended; with it ends what it has started itself."""
+    """Whether a child has ended; also ends the processes that it started."""
     if not stop and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Random chains on random trees, in every framework and mode, held to the reference."""
+"""Random chains on random trees in every framework and mode, compared with the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradxform.proof import parity
 from gradxform.proof.gradients import Leaf
 
 EAGER = [(name, "eager") for name in lookup.installed() if name != "jax"]
-"""Modes that compile nothing, and look up no operation for its shapes."""
+"""Modes without compilation or lookup by shape."""
 COMPILED = [("numpy", "eager"), *(where for where in chains_run.everywhere() if where[1] == "compiled")]
 QUICK = settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
@@ -44,11 +44,10 @@ def test_chains_in_eager_code() -> None:
 
 
 def covering(most: int) -> list[chains.Structure]:
-    """Structures that name every transform of the catalogue together, each some that none before it has.
+    """Structures that together contain every transform; each adds some new ones.
 
-    Structures that are ill-conditioned more often than the test allows are for the long run: a norm of noise, kept in
-    float32, is next to the middle of two numbers now and then, and the first thousands have one that takes a mean away
-    and normalizes what is left.
+    Structures that are ill-conditioned too often are left to the long run. A norm of noise in float32 is sometimes next
+    to the middle of two numbers, and one of the first thousand structures subtracts a mean and normalizes the rest.
     """
     seen: set[str] = set()
     found = []
@@ -104,7 +103,7 @@ def test_what_is_ill_conditioned_is_not_taken_for_anything(expression: str, valu
 
 
 class _Wanted(chains_run.Wanted):
-    """One whose results move, or do not."""
+    """Expected results that do or do not move."""
 
     def __init__(self, word: bool) -> None:
         self.word = word

@@ -1,4 +1,4 @@
-"""The contracts, and what runs them and cosmic-ray's mutants."""
+"""The contracts, and the runners of contracts and cosmic-ray's mutants."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import factories
 
 NEEDS_NONE = {"compile", "scope", "namespace_of", "number", "custom_backward"}
-"""They compute nothing: contracts of kernels, and of what flows back, run through them."""
+"""Primitives that compute nothing; contracts of kernels and of backward passes run through them."""
 NEEDS_NONE_HERE = {
-    *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # they have no sparse arrays
-    *("jax.copied", "tensorflow.copied"),  # arrays that cannot be written to
-    *("jax.as_given", "tensorflow.as_given", "torch.as_given"),  # they have no scalars, and JAX's kernels are typed
-    *("numpy.peer_norm", "numpy.on_backward", "numpy.stop_gradient", "numpy.straight_through"),  # NumPy has none
+    *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # no sparse arrays
+    *("jax.copied", "tensorflow.copied"),  # read-only arrays
+    *("jax.as_given", "tensorflow.as_given", "torch.as_given"),  # no scalars, and JAX's kernels are typed
+    *("numpy.peer_norm", "numpy.on_backward", "numpy.stop_gradient", "numpy.straight_through"),  # missing in NumPy
 }
 
 

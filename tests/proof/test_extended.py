@@ -1,4 +1,4 @@
-"""The numbers of the references, those of the package and NumPy's longdouble in their place, against fractions."""
+"""The reference's number formats (quadruple precision and longdouble) against fractions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradxform.proof.extended import narrowed, number
 from gradxform.proof.rows import Row, first
 
 BITS = {np.float16: (11, -24), ml_dtypes.bfloat16: (8, -133), np.float32: (24, -149), np.float64: (53, -1074)}
-"""Of a dtype: the bits of a mantissa, and the exponent of the smallest number."""
+"""The mantissa bits of a dtype, and the exponent of its smallest number."""
 
 
 @pytest.fixture(params=["quad", "longdouble"])
@@ -63,7 +63,7 @@ def test_no_number_is_lost(dtype: Any, numbers: str) -> None:
 
 @pytest.mark.parametrize("dtype", BITS)
 def test_rounded_once(dtype: Any, numbers: str) -> None:
-    """Halfway between two numbers, and so near that float64 cannot tell; many of them subnormal."""
+    """Numbers halfway between two others, or too near for float64 to tell; many are subnormal."""
     bits, least = BITS[dtype]
     rng = random.Random(0)
     for _ in range(400):

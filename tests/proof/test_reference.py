@@ -1,4 +1,4 @@
-"""The reference: against values worked out by hand and the frameworks' own functions where they are right."""
+"""The reference, against values computed by hand and native functions where they are accurate."""
 
 from __future__ import annotations
 
@@ -99,6 +99,6 @@ def test_torch_agrees_on_ordinary_gradients() -> None:
     for parameter, leaf in zip(parameters, leaves, strict=True):
         parameter.grad = torch.from_numpy(leaf.copy())
     torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-    # Their divisor is the norm plus 1e-6; these norms are near 42.
+    # Native clips divide by the norm plus 1e-6; these norms are near 42.
     for parameter, right in zip(parameters, of("clip_global_norm(1.0)", *leaves), strict=True):
         assert parameter.grad.numpy() == pytest.approx(right, rel=1e-6 / 40 + 4 * 2**-24, abs=0)

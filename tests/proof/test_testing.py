@@ -1,4 +1,4 @@
-"""The assertion helper and the distances it is made of: shown failing."""
+"""The assertion helper and its distances fail when they should."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_parity_holds() -> None:
 
 
 def lying(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    """NumPy's backend with its products changed."""
+    """Change the products of NumPy's backend."""
     backend = lookup.backend("numpy")
     true = backend.multiply
     monkeypatch.setattr(backend, "multiply", lambda leaves, *rest: change(list(true(leaves, *rest)), leaves))

@@ -1,9 +1,7 @@
 """Every row of the table, in every framework and mode, against the reference.
 
-A test is one row in one framework, mode and dtype: random numbers of every magnitude and the numbers that libraries get
-wrong, all through one compiled function. `python -m pytest --collect-only -q -m "slow or not slow"` on this file
-counts the combinations.
-"""
+A test is one row in one framework, mode and dtype: random numbers of every magnitude and edge cases, in one compiled
+function. `python -m pytest --collect-only -q -m "slow or not slow"` on this file"""
 
 from __future__ import annotations
 
@@ -24,17 +22,17 @@ from gradxform.proof.gradients import gradients, least
 from gradxform.proof.rows import DTYPES, MIXED, Row
 
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
-"""Modes that compile or look up each operation: float32 and one other dtype in the quick part, the rest in the slow."""
+"""Modes that trace or compile: float32 and one other dtype are quick, the rest slow."""
 INDUCTOR = ("torch", "compiled")
-"""Takes two to eight seconds a row: float32 and a half precision share a tree, in the quick part once a transform."""
+"""Two to eight seconds per row: float32 and half precision share a tree; quick once per transform."""
 HALF = ("float16", "bfloat16")
-"""With float32, all that inductor compiles of transforms that keep a state: sums in 64 bits take it half a minute."""
+"""With float32, the only dtypes of stateful transforms under inductor: 64-bit sums take it half a minute."""
 LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
-"""The rows that see seven leaves instead of two or three, and all real dtypes in one tree, where code is compiled."""
+"""Rows that run on seven leaves and on mixed dtypes in compiled code."""
 
 
 def combinations() -> Iterator[Any]:
-    """Each row, framework, mode and dtype; the slowest modes first, so that parallel workers end together."""
+    """All rows, frameworks, modes and dtypes; the slowest first, so that parallel workers end together."""
     firsts = rows.first()
     for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
         quick, slow = _by_inductor(row, rank) if where == INDUCTOR else _otherwise(row, rank, where)
@@ -47,7 +45,7 @@ def combinations() -> Iterator[Any]:
 
 
 def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
-    """What is quick and what is slow under torch.compile."""
+    """Split the cases under torch.compile into quick and slow."""
     half, other = HALF[rank % 2], HALF[1 - rank % 2]
     pairs = [("float32", half), (other, "complex64"), ("float64", "complex128")]
     taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in rows.STATEFUL)]]
@@ -57,7 +55,7 @@ def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
 
 
 def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], list[str]]:
-    """The same in the other modes."""
+    """Split the cases of the other modes into quick and slow."""
     every = [*row.dtypes, *([MIXED] if row.mixed else [])]
     if where not in COMPILING:
         return every, []
@@ -69,7 +67,7 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
 
 
 def dtypes_of(dtype: str) -> list[str]:
-    """The dtypes that a combination's gradients have."""
+    """The dtypes of a combination's gradients."""
     return dtype.split("+")
 
 
@@ -79,7 +77,7 @@ def _slowest_first(where: tuple[str, str]) -> int:
 
 
 def group_of(row: Row, dtype: str, where: tuple[str, str]) -> Group:
-    """The runs of a row in one dtype; in few leaves where each takes a compiler its time."""
+    """The runs of a row in one dtype; few leaves if compilation is slow."""
     if dtype == MIXED:
         return mixed(row)
     if where == INDUCTOR and row.expression != LARGE:
@@ -103,7 +101,7 @@ def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> No
             assert "float32" in dtypes
             assert len(dtypes) >= 2
     text = " ".join(row.expression for row in rows.first())
-    for name in set(factories) - {"across", "elementwise", "transform", "scale_by_schedule"}:  # which no row has
+    for name in set(factories) - {"across", "elementwise", "transform", "scale_by_schedule"}:  # not in any row
         assert f"{name}(" in text
 
 
@@ -132,7 +130,7 @@ def test_unclipped_is_untouched(row: Row, framework: str) -> None:
         assert leaf.tobytes() == result.leaves[path].tobytes(), path
 
 
-FOUND = [  # by `gradxform parity --full`: an element near its row's mean; factors of float32 rounded again and again
+FOUND = [  # found by `gradxform parity --full`: an element near its row's mean; float32 factors rounded repeatedly
     ("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", "float64"),
     ("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", "complex64"),
 ]

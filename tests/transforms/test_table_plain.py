@@ -1,6 +1,6 @@
-"""The table with every fast path off: what the backends inherit is right by itself, in every framework.
+"""The table without fast paths: the shared kernels alone meet the budgets, in every framework.
 
-A fast path may be taken out, and a new device may have none; so the defaults are held to the same budgets.
+A fast path may be removed, and a new device may have none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUICK_DTYPES = ("float32", "float64", "bfloat16")
 
 @pytest.fixture
 def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The framework's backend without its kernels, in place of the one with them."""
+    """Replace the framework's backend with one without its own kernels."""
     package, mine = importlib.import_module(f"gradxform_{framework}"), lookup.backend(framework)
     backend: Backend = importlib.import_module(f"gradxform_{framework}.plain").Plain()
     monkeypatch.setattr(package, "backend", backend)
@@ -43,7 +43,7 @@ def test_right_numbers_without_fast_paths(row: Row, framework: str, plain: Backe
 @pytest.mark.parametrize("framework", [name for name in ("jax", "tensorflow") if name in FRAMEWORKS])
 @pytest.mark.parametrize("row", rows.first(), ids=str)
 def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, plain: Backend) -> None:
-    """Each transform once; PyTorch's defaults are what its fast paths leave to inductor anyway."""
+    """Each transform once; inductor uses PyTorch's defaults anyway."""
     assert_right(row, ordinary_and_hard(row, "float32"), framework, "compiled")
 
 

@@ -1,6 +1,6 @@
-"""The table on devices without float64: the budgets of float32 and narrower, by arithmetic in pairs of float32.
+"""The table on devices without float64: the budgets of float32 and narrower dtypes, with float32 pairs.
 
-No such device is here. Subnormal results may be zero, as they are on TPUs and GPUs that flush them.
+The devices are simulated. Subnormal results may be zero, as on TPUs and GPUs that flush them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradxform.proof.rows import Row
 
 REASON = "many small operations, a second for each dtype of a row; each transform is quick in one"
 FLUSHING = "jax"
-"""Judged as JAX is, whose kernels turn subnormal results into zero."""
+"""Judged like JAX, whose kernels flush subnormal results."""
 
 
 @pytest.mark.parametrize("row", each_transform_once(rows.ROWS, REASON))

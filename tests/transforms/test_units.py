@@ -1,4 +1,4 @@
-"""Units of a layer: axes that are given by number, and what is broadcast along them."""
+"""Units of a layer: axes given by number, and broadcasting along them."""
 
 from __future__ import annotations
 
