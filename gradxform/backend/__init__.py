@@ -1,1 +1,1 @@
-"""The door to the frameworks: what each must bring, and which of them owns an array."""
+"""The interface to the frameworks, and the lookup of the framework that owns an array."""

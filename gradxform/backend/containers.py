@@ -1,4 +1,4 @@
-"""Trees by optree, for frameworks without a tree engine of their own; None is a leaf, so that it has a path."""
+"""Trees by optree, for frameworks without a tree engine; None is a leaf, so that it has a path."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gradxform.backend.protocol import Backend
 
 
 class Containers(Backend):
-    """A backend whose trees are Python's containers, and what has been registered with optree."""
+    """A backend whose trees are Python containers and types registered with optree."""
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves and structure."""
+        """Return leaves and structure."""
         return optree.tree_flatten(tree, none_is_leaf=True)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
-        """The tree again."""
+        """Rebuild the tree."""
         return structure.unflatten(leaves)
 
     def paths(self, tree: Any) -> list[str]:
-        """One path a leaf."""
+        """Return the path of each leaf."""
         return ["/".join(map(_key, path)) for path in optree.tree_accessors(tree, none_is_leaf=True)]
 
 

@@ -1,4 +1,4 @@
-"""Which backend owns an array, found by its type; no framework is imported that the user has not imported."""
+"""Find the backend that owns an array by its type, without importing a framework."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from gradxform.backend.protocol import Backend
 FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
 _ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
 _NO_ARRAYS = {"builtins", "gradxform", "keras"}
-"""Modules whose types are no arrays, of which no backend is looked for; Keras has an adapter, and no arrays."""
+"""Modules without array types, for which no backend is searched; Keras has an adapter but no arrays."""
 _EXTRAS = ("keras", "mlx")
-"""Other packages here that pip installs a framework for."""
+"""Other packages of this project, with the framework to install."""
 _NUMBERS = (int, float, complex)
 _by_type: dict[type, Backend] = {}
 _others: dict[str, Backend] = {}
-"""Backends of other frameworks, which have been imported, by their names."""
+"""Imported backends of other frameworks, by name."""
 
 
 def installed() -> tuple[str, ...]:
-    """The names of the frameworks that can be imported here, NumPy first; without those of other backends."""
+    """Return the names of the installed frameworks, NumPy first; without other backends."""
     return tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None)
 
 
 def known() -> tuple[str, ...]:
-    """The names of the frameworks, and of those whose backends have been imported."""
+    """Return the names of the frameworks, including imported other backends."""
     return *FRAMEWORKS, *_others
 
 
 def extends(name: str) -> bool:
-    """Whether there is a backend of another framework: one that has been imported, or a package `gradxform_<name>`."""
+    """Whether another framework has a backend: an imported one, or a package `gradxform_<name>`."""
     if name in _others or name in _NO_ARRAYS:
         return name in _others
     return name.isidentifier() and _is_package(f"gradxform_{name}", tuple(sys.path))
@@ -47,14 +47,14 @@ def extends(name: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _is_package(name: str, path: tuple[str, ...]) -> bool:
-    """Whether there is a package of that name with a file `backend.py`; a mere folder may be called so too."""
+    """Whether a package of that name has a file `backend.py`; a plain folder may have the same name."""
     spec = importlib.util.find_spec(name)
     folders = spec.submodule_search_locations if spec is not None and spec.origin is not None else None
     return any(os.path.exists(os.path.join(folder, "backend.py")) for folder in folders or ())
 
 
 def adapter(name: str) -> ModuleType:
-    """The package `gradxform_<name>`; an ImportError that says what to install if it cannot be had."""
+    """Import the package `gradxform_<name>`; the ImportError says what to install."""
     try:
         return importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
@@ -64,33 +64,33 @@ def adapter(name: str) -> ModuleType:
 
 
 def backend(name: str) -> Backend:
-    """The backend of a framework by its name."""
+    """Return the backend of a framework by name."""
     return _others[name] if name in _others else cast(Backend, adapter(name).backend)
 
 
 def register(backend: Backend) -> None:
-    """Make a backend and its own types known; each backend package does so when it is imported."""
+    """Register a backend and its types; each backend package does so on import."""
     _by_type.update(dict.fromkeys(backend.types, backend))
     if backend.name not in FRAMEWORKS:
         _others[backend.name] = backend
 
 
 def preload() -> None:
-    """Import PyTorch's backend if the user has imported PyTorch, so that `torch.compile` meets no import by name.
+    """Import PyTorch's backend if the user has imported PyTorch, so that `torch.compile` traces no dynamic import.
 
-    It follows an import statement inside of what it traces, but not importlib, which serves the other frameworks.
+    It can trace an import statement, but not importlib, which the other frameworks use.
     """
     if "torch" in sys.modules:
         import gradxform_torch  # noqa: F401
 
 
 def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
-    """Whether all leaves but None are arrays of a backend, of types that have been seen before."""
+    """Whether all leaves except None are arrays of a backend, of known types."""
     return all(kind is type(None) or _by_type.get(kind) is backend for kind in {type(leaf) for leaf in leaves})
 
 
 def owner(leaf: Any) -> Backend | None:
-    """The backend that owns an array, found by its type; None for a Python number and for what is no array."""
+    """Return the backend that owns an array, by its type; None for Python numbers and other objects."""
     kind = type(leaf)
     known = _by_type.get(kind)
     return known if known is not None else _search(kind)
@@ -103,14 +103,14 @@ def _search(kind: type) -> Backend | None:
         if name in sys.modules and (name in FRAMEWORKS or extends(name)):
             found = backend(name)
             if issubclass(kind, found.types):
-                if not issubclass(kind, np.ma.MaskedArray):  # which each tree is searched for
+                if not issubclass(kind, np.ma.MaskedArray):  # checked separately in each tree
                     _by_type[kind] = found
                 return found
     return None
 
 
 def unwrapped(leaf: Any) -> Any:
-    """The array in a variable of Keras, of the framework that Keras runs on, or of Flax NNX; others are themselves."""
+    """Return the array in a Keras or Flax NNX variable; return other objects unchanged."""
     root = type(leaf).__module__.partition(".")[0]
     if root == "keras" and hasattr(leaf, "assign") and hasattr(leaf, "value"):
         return leaf.value
@@ -118,28 +118,28 @@ def unwrapped(leaf: Any) -> Any:
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether a leaf is a bare Python number, which every framework adopts."""
+    """Whether a leaf is a plain Python number, which every framework accepts."""
     return isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
 
 
 def holds_arrays(value: Any) -> bool:
-    """Whether a value is an array with axes, or one of Python's containers whose first leaf is an array."""
+    """Whether a value is an array with axes, or a Python container whose first leaf is an array."""
     leaf = first_leaf(value)
     found = None if leaf is None else owner(unwrapped(leaf))
     return found is not None and (leaf is not value or bool(found.shape(unwrapped(leaf))))
 
 
 def lookup(tree: Any) -> Backend | None:
-    """The backend that owns a tree; None if the tree has no leaves.
+    """Return the backend that owns a tree; None if the tree has no leaves.
 
     Raises:
-        TypeError: a leaf that no framework here knows.
+        TypeError: no known framework owns a leaf.
     """
     return opened(tree)[0]
 
 
 def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
-    """The backend that owns a tree, with the leaves and the structure that it finds; None if there are no leaves."""
+    """Return the backend that owns a tree, with leaves and structure; None if there are no leaves."""
     first = unwrapped(first_leaf(tree))
     found = None if first is None else owner(first)
     if found is None or found.name == "numpy":
@@ -158,7 +158,7 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
 
 
 def first_leaf(tree: Any) -> Any:
-    """The first leaf found through Python's own containers alone; None if there is none."""
+    """Return the first leaf inside Python containers, or None."""
     if isinstance(tree, dict):
         tree = tree.values()
     elif not isinstance(tree, (list, tuple)):
@@ -171,7 +171,7 @@ def first_leaf(tree: Any) -> Any:
 
 
 def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
-    """NumPy's backend, or the one of a framework whose arrays stand beside NumPy's in the tree."""
+    """Return NumPy's backend, or the framework whose arrays are also in the tree."""
     for leaf in leaves:
         found = owner(leaf)
         if found is not None and found is not numpy:
@@ -184,7 +184,7 @@ def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
 
 
 def _by_engine(tree: Any) -> Backend | None:
-    """The first imported framework whose tree engine opens the tree down to arrays, its own rather than NumPy's."""
+    """Return the first imported framework whose tree engine finds arrays in the tree, preferably its own."""
     opaque = container = None
     for name in known():
         if name in sys.modules or name in _others:
@@ -194,7 +194,7 @@ def _by_engine(tree: Any) -> Backend | None:
                 return None
             strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
             iterator = next(filter(is_iterator, strange), None)
-            if iterator is not None:  # of which JAX warns
+            if iterator is not None:  # JAX warns about it
                 opaque, container = _located(candidate, tree, iterator), None
                 break
             owners = {found.name for found in map(owner, leaves) if found is not None}
@@ -202,7 +202,7 @@ def _by_engine(tree: Any) -> Backend | None:
                 return candidate
             if owners == {"numpy"} and not strange and container is None:
                 container = candidate
-            if strange and (opaque is None or owners):  # one that finds arrays has looked deeper
+            if strange and (opaque is None or owners):  # finding arrays means it looked deeper
                 opaque = _located(candidate, tree, strange[0])
     if opaque is None or container is not None:
         return container
@@ -218,12 +218,12 @@ def _by_engine(tree: Any) -> Backend | None:
 
 
 def _located(backend: Backend, tree: Any, leaf: Any) -> tuple[str, Any]:
-    """The path of a leaf, and the leaf."""
+    """Return the path of a leaf, and the leaf."""
     return backend.paths(tree)[[other is leaf for other in backend.flatten(tree)[0]].index(True)], leaf
 
 
 def _advice(leaf: Any) -> str:
-    """What to do about a leaf that is no array."""
+    """Say what to do about a leaf that is not an array."""
     if type(leaf).__name__ == "KerasTensor":
         return "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
     if callable(getattr(leaf, "init", None)) and callable(getattr(leaf, "update", None)):

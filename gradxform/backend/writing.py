@@ -1,4 +1,4 @@
-"""Kernels that may write into arrays that they are given, for a framework whose arrays can be written to."""
+"""Kernels that may write into given arrays, for frameworks with mutable arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradxform.numerics.formats import FLOAT64, base
 
 
 class Writing:
-    """A backend that makes new arrays each time; one that overrides these saves memory."""
+    """Defaults that create new arrays; overrides can save memory."""
 
     cast: Any
     scope: Any
@@ -22,7 +22,7 @@ class Writing:
     elementwise: Any
 
     def multiply_in_turn(self, leaves: Sequence[Array], factors: Sequence[Any], inplace: bool) -> list[Array]:
-        """`multiply` by several factors, one after the other: parts of one that no number of the base format holds."""
+        """`multiply` by several factors in turn, which are the parts of a factor beyond the base format's range."""
         if len(factors) > 1 and all(base(self.namespace_of(leaf)) is not FLOAT64 for leaf in leaves):
             with self.scope():
                 spaces = [self.namespace_of(leaf) for leaf in leaves]
@@ -35,11 +35,11 @@ class Writing:
         return list(leaves)
 
     def casts(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
-        """Leaves rounded to the dtypes of others, of their shapes."""
+        """Round leaves to the dtypes of others with the same shapes."""
         return [self.cast(leaf, like) for leaf, like in zip(leaves, likes, strict=True)]
 
     def copied_into(self, out: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
-        """`copied`, which may be into other arrays."""
+        """`copied`, possibly into other arrays."""
         return list(self.copied(leaves))
 
     def elementwise_into(
@@ -51,7 +51,7 @@ class Writing:
         factors: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
-        """`elementwise`, which may write its results into other arrays, those of a column among them."""
+        """`elementwise`, which may write its results into other arrays, including columns."""
         return list(self.elementwise(formula, columns, numbers, factors, **static))
 
     def each_into(
@@ -61,5 +61,5 @@ class Writing:
         columns: Sequence[Sequence[Array]],
         numbers: Sequence[Any],
     ) -> list[Array]:
-        """`each`, in the same way."""
+        """`each`, which may write its results into other arrays."""
         return list(self.each(formula, columns, numbers))

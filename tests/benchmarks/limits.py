@@ -1,9 +1,9 @@
-"""The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are not reached.
+"""The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
     python tests/benchmarks/limits.py [small] [bytes] [rows] [compile] [--slow]
 
-Each name is a table; without names, all are printed but `compile`, which takes minutes and comes with `--slow`.
-Times in one table are measured in turn, in one process, those of `compile` once.
+Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
+Times in one table are measured alternately in one process; `compile` is measured once.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements,
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
-"""Rows of cells, the headers first."""
+"""Rows of cells; the first row is the header."""
 
 EFFORT = timing.Effort(seconds=4.0, least=15, most=5000)
 
 
 def _imported(module: str) -> Any:
-    """A module that brings a framework with it, without the framework's messages."""
+    """Import a module and its framework without the framework's messages."""
     with quiet():
         return importlib.import_module(module)
 
 
 def _times(sides: Sequence[Side]) -> Array:
-    """Seconds of sides measured in turn, a row for each repetition; their first calls do not count."""
+    """Time the sides alternately, one row per repetition, without their first calls."""
     for side in sides:
         timing._once(side)
     return np.array(timing._in_turn(sides, EFFORT))
 
 
 def _ulps(norm: float, exact: float) -> float:
-    """How far a norm is off, in units in the last place of float32."""
+    """The error of a norm in float32 ULP."""
     return abs(norm - exact) / float(np.spacing(np.float32(exact)))
 
 
@@ -79,7 +79,7 @@ def _clip_by_hand(grads: Tree, limit: float) -> None:
 
 
 def _squares_by_hand(g: Array) -> float:
-    """The sum of squares in as few calls as give it right to float32's last bit; large leaves are whole rows of 256."""
+    """Sum squares, accurate to float32's last bit, in few calls; large leaves are whole rows of 256."""
     if g.size <= 8192:
         flat = g.ravel().astype(np.float64)
         return float(np.dot(flat, flat))
@@ -91,7 +91,7 @@ def _squares_by_hand(g: Array) -> float:
 
 
 def bytes_() -> Table:
-    """Bytes that XLA's cost analysis counts for chains on resnet50, in times the bytes of the tree."""
+    """Bytes in XLA's cost analysis for chains on resnet50, in multiples of the tree."""
     shapes = TREES["resnet50"]()
     tree = gradients(shapes)
     table = [["transforms", "gradxform", "optax"]]
@@ -102,13 +102,13 @@ def bytes_() -> Table:
 
 
 def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
-    """What counts the bytes of an update where it would be run."""
+    """Count the bytes of an update instead of running it."""
     jit = _imported("jax").jit
     return lambda grads: jit(update).lower(grads).compile().cost_analysis()["bytes accessed"]
 
 
 def compile_() -> Table:
-    """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, which traces and compiles."""
+    """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, with compilation."""
     jitted = next(mode for mode in _imported("gradxform_jax.bench").MODES if mode.name == "jit")
     sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()), device.find("jax"))
     return [["gradxform", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
@@ -121,7 +121,7 @@ ROW = 64
 
 
 def rows_() -> Table:
-    """The norm of 4 million numbers, a row of 64 repeated, in TensorFlow's graph: the largest error in ULP, time."""
+    """The norm of 4 million numbers (a row of 64 repeated) in TensorFlow's graph: largest error in ULP, time."""
     tf = _imported("tensorflow")
 
     def by_rows(squares: Callable[[Any], Any], row: int) -> Any:
@@ -149,7 +149,7 @@ def rows_() -> Table:
 
 
 def _repeated_rows() -> dict[str, Array]:
-    """Rows by what is in them: one number, whose norm is itself times a power of two, or several."""
+    """Rows by content: one repeated number, or several."""
     rng = np.random.default_rng(0)
     constants = np.repeat(np.linspace(0.1, 1.0, 100)[:, None], ROW, axis=1)
     cases = {f"all {value}": np.full((1, ROW), value) for value in (0.1, 0.3, 0.7)}
@@ -159,7 +159,7 @@ def _repeated_rows() -> dict[str, Array]:
 
 
 def _error(graph: Callable[[Any], Any], row: Any) -> float:
-    """How far the norm of a row repeated is off, in ULP."""
+    """The error of the norm of a repeated row, in ULP."""
     exact = math.sqrt(SIZE // ROW * float(np.sum(row.numpy().astype(np.float64) ** 2)))
     return _ulps(float(graph(_imported("tensorflow").tile(row, [SIZE // ROW]))), exact)
 
@@ -170,7 +170,7 @@ TABLES = {table.__name__.rstrip("_"): table for table in (small, bytes_, rows_, 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure what is asked for, and print it as Markdown."""
+    """Measure the requested tables and print them as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the tables; without, all the quick ones")
     parser.add_argument("--slow", action="store_true", help="of all tables, the slow one too")

@@ -1,9 +1,9 @@
-"""What transforms ask of accelerators, counted without one: launches, copies, collectives, beside the native functions.
+"""Count launches, copies and collectives of transforms and native functions on accelerators, without one.
 
     python tests/benchmarks/operations.py --out docs/numbers/operations.md
 
 PyTorch is counted under FakeTensorMode with CUDA tensors, JAX in modules compiled for eight forced devices, TensorFlow
-in graphs that are traced where a GPU is seen, and MLX in the graphs that its GPU stream would be given.
+in graphs traced as on a GPU, and MLX in the graphs for its GPU stream.
 Nothing is timed, so the numbers are the same on every machine.
 """
 
@@ -36,7 +36,7 @@ def _clip_value(parameters: Sequence[Any]) -> None:
 
 
 def _clip_global_norm(parameters: Sequence[Any]) -> None:
-    """The operations of `torch.nn.utils.clip_grad_norm_` with `foreach`, which FakeTensorMode does not let it take."""
+    """The operations of `torch.nn.utils.clip_grad_norm_` with `foreach`, which FakeTensorMode disables."""
     import torch
 
     gradients = [parameter.grad for parameter in parameters]
@@ -107,7 +107,7 @@ TORCH: dict[str, Callable[[Sequence[Any]], None]] = {
 
 
 def torch_rows() -> list[str]:
-    """Launches for 300 small gradients and four large ones, and the memory that the large ones take."""
+    """Launches for 300 small and four large gradients, and the memory for the large ones."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch_counts import Counted, counted
@@ -141,7 +141,7 @@ def torch_rows() -> list[str]:
 
 
 def jax_rows() -> list[str]:
-    """Collectives, the numbers that they move, and temporaries on each of eight devices."""
+    """Collectives, the numbers that they move, and temporaries per device, on eight devices."""
     from support import python
 
     found = json.loads(python("tests/benchmarks/operations.py", "--mesh").stdout.splitlines()[-1])
@@ -153,7 +153,7 @@ def jax_rows() -> list[str]:
 
 
 def mesh() -> None:
-    """Print what is compiled for a mesh, as JSON; in a process of its own."""
+    """Print the counts of code compiled for a mesh as JSON; runs in a subprocess."""
     import os
 
     os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
@@ -211,7 +211,7 @@ def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
 # --- TensorFlow ------------------------------------------------------------------------------------------------------
 
 FREE = {"Placeholder", "Const", "Identity", "IdentityN", "NoOp", "EnsureShape", "Reshape", "Pack", "Unpack"}
-"""Operations of a graph that start no kernel on a large array."""
+"""Operations that start no kernel on a large array."""
 MEDIUM = (1024, 1024)
 
 
@@ -236,7 +236,7 @@ def _tensorflow_natives() -> dict[str, Callable[..., Any]]:
 
 
 def tensorflow_rows() -> list[str]:
-    """Operations for 300 small leaves, and for four larger ones what they write, in sizes of the tree."""
+    """Operations for 300 small leaves, and arrays written for four larger ones, in multiples of the tree."""
     from tensorflow_counts import all_of, operations, tree
 
     import gradxform as gx
@@ -291,7 +291,7 @@ def _mlx_natives() -> dict[str, Callable[..., Any]]:
 
 
 def mlx_rows() -> list[str]:
-    """Primitives for 300 small leaves, eager and compiled, and the most memory for four larger ones."""
+    """Primitives for 300 small leaves, eager and compiled, and peak memory for four larger ones."""
     import mlx.core as mx
 
     import gradxform as gx

@@ -1,4 +1,4 @@
-"""What makes a chain fast, shown without a clock: passes over the leaves, bytes, traces, values that are not read."""
+"""Why chains are fast, checked without a clock: passes over leaves, bytes, traces, and no reads of values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ READING, WRITING = ("norms", "norm_over"), ("multiply", "multiply_over", "clip",
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Counter[str]]:
-    """Counts how many leaves each primitive of a backend is given; what a primitive itself calls is its own matter."""
+    """Count the leaves passed to each primitive of a backend, without inner calls."""
 
     def count(framework: str) -> Counter[str]:
         counted: Counter[str] = Counter()
@@ -151,7 +151,7 @@ def compiled() -> Callable[[tuple[Step, ...], str], Any]:
 def test_bytes_accessed_beside_optax(
     length: int, most: float, compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pass a norm. On the CPU, XLA counts a branch for extreme numbers too, which would read large leaves again."""
+    """One pass per norm. On the CPU, XLA also counts the branch for extreme numbers, which reads large leaves again."""
 
     def accessed(library: str) -> float:
         jax.clear_caches()
@@ -178,7 +178,7 @@ def test_nothing_but_numbers_is_concatenated() -> None:
 
 
 def counter(work: Callable[[Any, Any], Any]) -> tuple[Callable[[Any, Any], Any], list[int]]:
-    """A function that notes each of its traces."""
+    """A function that records its traces."""
     traces: list[int] = []
 
     def noted(limit: Any, grads: Any) -> Any:
@@ -250,7 +250,7 @@ LIMITED = gx.chain(gx.clip_norm(2.0), gx.clip_global_norm(1.0), gx.scale(-0.1))
 
 
 def first_step(tx: Any) -> Callable[[Any], Any]:
-    """The gradients after one step, and all that is kept for a log."""
+    """The gradients after one step, and all metrics."""
 
     def step(grads: Any) -> Any:
         updates, state = tx.update(grads, tx.init(grads))

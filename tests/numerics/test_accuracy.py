@@ -1,4 +1,4 @@
-"""Norms of large and of many leaves, within one unit in the last place, in every framework and mode."""
+"""Norms of large leaves and of many leaves, within 1 ULP, in every framework and mode."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ MILLION = 1_100_003
 
 
 def blocks(values: Any) -> Iterator[Any]:
-    """In float64, a block at a time."""
+    """Compute in float64, block by block."""
     for start in range(0, values.size, 1 << 20):
         yield values[start : start + (1 << 20)].astype(np.float64)
 
 
 def right_norm(values: Any) -> float:
-    """The 2-norm by way of float64, in units in which no square is lost."""
+    """The 2-norm through float64, scaled so that no square is lost."""
     unit = float(np.max(np.abs(values)).astype(np.float64)) or 1.0
     return unit * float(sum(np.dot(block / unit, block / unit) for block in blocks(values)) ** 0.5)
 
 
 def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
-    """The norm is within one unit of float32, and the clipped leaf within its budget."""
+    """Assert that the norm is within 1 ULP of float32, and the clipped leaf within its budget."""
 
     def run(leaf: Any) -> Any:
         view = flat_view([leaf])
@@ -59,7 +59,7 @@ def heavy(count: int) -> Any:
 
 
 def one_row(count: int) -> Any:
-    """Nothing much but one stretch of large elements."""
+    """Small elements with one stretch of large ones."""
     values = normal(count) * np.float32(1e-3)
     values[count // 2 : count // 2 + 200] *= np.float32(3e5)
     return values
@@ -109,8 +109,8 @@ def test_pytorch_loses_digits_of_an_embeddings_norm(embedding: Any) -> None:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
-    """Whose norm optax takes for 64.0 when there are 5000."""
-    # JAX, and every compiler, takes its time over thousands of leaves.
+    """optax computes the norm 64.0 for 5000 of these leaves."""
+    # JAX and all compilers are slow for thousands of leaves.
     count = 30 if (framework, mode) == ("torch", "compiled") else 500 if framework == "jax" or mode != "eager" else 5000
     leaves = [np.ones(10, ml_dtypes.bfloat16) for _ in range(count)]
     found = call(framework, mode, gx.clip_global_norm(1.0).__call__, leaves)

@@ -1,4 +1,4 @@
-"""Where the base format is float32: functions of pairs, sums by rows, and what a row of the table does not see."""
+"""Base format float32: functions of pairs, sums by rows, and cases outside the table."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
 
 
 def number(xp: Any, values: Any) -> Number:
-    """Float64 numbers as pairs of float32."""
+    """Split float64 numbers into float32 pairs."""
     high = np.asarray(values).astype(np.float32)
     return Number(xp, xp.of(high), xp.of((values - high.astype(np.float64)).astype(np.float32)))
 
 
 def right(found: Number) -> Any:
-    """What a pair stands for, in extended precision."""
+    """The value of a pair in extended precision."""
     return oracle.number(np.asarray(found.high)) + oracle.number(np.asarray(found.rest))
 
 

@@ -1,4 +1,4 @@
-"""Pairs of float64 numbers, which have twice its digits, and the cosine that noise is drawn with."""
+"""Double-double arithmetic, and the cosine for noise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gradxform.numerics.ranged import Ranged, Space, evaluate, in_base, powers, 
 from gradxform.proof import extended as oracle
 
 XP = Block(0)
-"""NumPy's functions, in which pairs of numbers are computed as they are elsewhere."""
+"""NumPy's functions, with the shared arithmetic of pairs."""
 EXACT, SPACE = Exact(XP), Space(XP)
 DIGITS = Fraction(1, 2**100)
 
@@ -167,7 +167,7 @@ def test_a_formula_is_computed_in_pairs_if_an_operand_is_one() -> None:
 
 
 def some_ranged(seed: int, widest: int) -> tuple[Ranged, list[Fraction]]:
-    """Numbers of up to so many bits of exponent, and what they are."""
+    """Numbers with a range of exponents, and their values."""
     pair = some_numbers(seed, widest=300)
     exponent = np.random.default_rng(seed).integers(-widest // 600, widest // 600 + 1, 200).astype(float)
     values = [value * Fraction(2) ** (600 * int(power)) for value, power in zip(exactly(pair), exponent, strict=True)]
@@ -282,7 +282,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
 
 def test_the_cosine_is_right_near_its_zeros() -> None:
     turns = np.concatenate([np.linspace(-0.5, 0.5, 101), *(at + np.logspace(-12, -2, 30) for at in (-0.25, 0.25, 0.0))])
-    from_zero = oracle.number(turns) - np.where(turns < 0, -0.25, 0.25)  # exact, and small where the cosine is
+    from_zero = oracle.number(turns) - np.where(turns < 0, -0.25, 0.25)  # exact, and small near the cosine's zeros
     right = np.sin(2 * np.pi * from_zero) * np.where(turns < 0, 1, -1)
     error = np.abs(threefry._cosine(XP, turns) - right)
     assert np.all(error <= 2.0**-50 * np.abs(right))

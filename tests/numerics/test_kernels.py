@@ -1,4 +1,4 @@
-"""Corners of the kernels that a row of the table does not see, in every framework."""
+"""Edge cases of the kernels outside the table, in every framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where NumPy's longdouble is no wider than float64 (Windows, Apple's and Arm's processors), as simulated here."""
+"""Simulated platforms whose longdouble is not wider than float64 (Windows, Apple and Arm processors)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradxform.proof.cases import Group, Run, ordinary_and_hard
 from gradxform.proof.rows import MIXED, ROWS, STATELESS, Row
 
 EAGER_ON_THE_HOST = [name for name in FRAMEWORKS if name != "jax"]
-"""Where NumPy reads arrays."""
+"""Frameworks whose arrays NumPy reads."""
 
 
 @pytest.fixture(autouse=True)

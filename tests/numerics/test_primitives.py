@@ -1,4 +1,4 @@
-"""The small print of each primitive, in every framework."""
+"""Details of each primitive, in every framework."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_identity_and_scale_and_integers(framework: str) -> None:
     assert out.tolist() == [1, 2]
 
 
-# one unit below one, and what makes the norm a float64 number above one that rounds to one in float32
+# 1 ULP below one, and an element that makes the norm exceed one in float64 but not in float32
 BARELY = f32(1 - 2.0**-24, 4.5e-4)
 
 
@@ -265,7 +265,7 @@ def test_torch_arrays_are_copied_and_read_whole() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
-    """The nearest number to the exact product, not one of the two nearest."""
+    """The result is the nearest number to the exact product, not the second nearest."""
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     leaf = (np.random.default_rng(0).normal(size=5000) * 3).astype(kind)
     wanted = (leaf.astype(np.float64) * 0.3).astype(kind)
@@ -440,7 +440,7 @@ MANY = [
 
 
 def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
-    """Leaves of sizes that return, in ever another order, empty and 0-d ones among them, and large ones."""
+    """Leaves of recurring sizes in changing order, with empty, 0-d and large ones."""
     rng = np.random.default_rng(3)
     shapes = [(7,), (3, 4), (), (0, 3), (7,), (12,), (1,), (2, 3, 2), (301,), (9000,), (64, 1100)]
     order = rng.integers(0, len(shapes), 60)
@@ -506,12 +506,12 @@ SHAPES = [(40,), (3, 5), (6000,), (0,), (8, 5), (), (100, 100), (15,), (2,)]
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("repeats", [2, 14])
 def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str) -> None:
-    """Small ones are read and multiplied together, and nobody notices."""
+    """Small leaves are read and multiplied together, with the same results."""
     if repeats > 2 and (framework, mode) == ("torch", "compiled"):
         pytest.skip("torch.compile takes its time")
     rng = np.random.default_rng(0)
     sizes = 10.0 ** rng.uniform(-36, 37, (repeats, len(SHAPES)))
-    sizes[:, 2] = 1e37  # which makes the factor one that float32 does not hold
+    sizes[:, 2] = 1e37  # makes the factor inexact in float32
     tree = [
         np.asarray(rng.standard_normal(shape) * size, np.float32)
         for row in sizes
@@ -543,7 +543,7 @@ for seed in range(6):
 @pytest.mark.parametrize(("framework", "mode"), [("jax", "eager"), ("tensorflow", "compiled")])
 @pytest.mark.parametrize("kind", ROWS)
 def test_norms_of_large_leaves_in_rows(kind: str, framework: str, mode: str) -> None:
-    """Of whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads what is not."""
+    """Whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads eager tensors."""
     leaf, backend = ROWS[kind], lookup.backend(framework)
     (norm,) = np.asarray(call(framework, mode, lambda leaves: backend.norms(leaves, 2.0), [leaf])).tolist()
     right = reference_norm([leaf])
@@ -574,7 +574,7 @@ def test_empty_leaves_among_many_small_ones(framework: str) -> None:
 
 
 def alike(seed: int) -> Any:
-    """Rows with the same rounding in each: equal numbers, or a pattern that returns."""
+    """Rows that all round alike: equal numbers, or a repeated pattern."""
     rng = np.random.default_rng(seed)
     row = np.full(128, rng.uniform(1, 2)) if seed % 2 else rng.uniform(1, 1.01, 128)
     return np.tile(row.astype(np.float32), (160, 600)[seed % 3 == 0])
@@ -634,7 +634,7 @@ def test_a_tensor_that_negates_what_it_sees() -> None:
 @pytest.mark.parametrize("dtype", [">f8", ">f4"])
 def test_numbers_in_the_other_byte_order(dtype: str, count: int) -> None:
     scale = 1e200 if dtype == ">f8" else 1e30
-    leaf = np.array([3.0 * scale, 4.0 * scale], dtype)  # arithmetic would give the machine's own order
+    leaf = np.array([3.0 * scale, 4.0 * scale], dtype)  # arithmetic would return the machine's byte order
     assert not leaf.dtype.isnative
     out = gx.clip_norm(1.0)([leaf] * count)
     assert all(np.allclose(leaf.astype(np.float64), [0.6, 0.8], rtol=1e-7) for leaf in out)
@@ -696,7 +696,7 @@ def test_a_factor_before_an_average_is_applied_once() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_parameters_may_be_arrays_of_numpy(framework: str) -> None:
-    for param in (f32(4), types.SimpleNamespace(value=f32(4))):  # or variables that hold one
+    for param in (f32(4), types.SimpleNamespace(value=f32(4))):  # or objects that hold one
         (out,) = gx.add_decayed_weights(0.5)(tensors(framework, [f32(1)]), params=[param])
         assert array(out).tolist() == [3.0]
 

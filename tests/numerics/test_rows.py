@@ -1,4 +1,4 @@
-"""Sums of float32 numbers in pairs: their bound, for rows that are hard, in whatever order a device adds."""
+"""The error bound of sums of float32 pairs, for hard rows and any order of addition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradxform.numerics import norms, packing, rows, sums
 from gradxform.numerics.double_double import Number, Pair
 
 BOUND = 2.0**-30
-"""Of the sum of sizes: a 2-norm has half of it, and is so far from its float32 number rounded once."""
+"""The error relative to the sum of absolute values; a 2-norm has half of it."""
 COUNTS = (1, 4096, 4097, 3 * 4096 + 17, 1_000_003)
 ROWS: dict[str, Callable[[int], Any]] = {
     "one heavy among small": lambda n: np.where(np.arange(n) == n // 3, 1.0, 3e-4),
@@ -37,14 +37,14 @@ ORDERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Ordered(Standard):
-    """The standard's functions on a device that adds in an order of its own."""
+    """The standard's functions on a device with its own order of addition."""
 
     def __init__(self, order: str) -> None:
         super().__init__()
         self.order = ORDERS[order]
 
     def sum_over(self, x: Any, axes: Any) -> Any:
-        """The sum over one axis, kept as one."""
+        """Sum over one axis with keepdims."""
         (axis,) = axes
         last = np.moveaxis(np.asarray(x), axis, -1)
         return self.of(np.moveaxis(self.order(last)[..., None] if last.size else last.sum(-1, keepdims=True), -1, axis))
@@ -58,7 +58,7 @@ def xp(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Order
 
 
 def value(found: Pair | Number) -> float:
-    """What a pair stands for; a float64 number has all of its digits that the bound is about."""
+    """The value of a pair; float64 has enough digits for the bound."""
     exponent = getattr(found, "exponent", None)
     high, low = (float(np.asarray(part).ravel()[0]) for part in (found.high, found.low))
     return math.ldexp(high + low, 0 if exponent is None else 72 * int(np.asarray(exponent).ravel()[0]))
@@ -123,7 +123,7 @@ def test_squares_of_half_precision_are_exact(dtype: str, monkeypatch: pytest.Mon
 
 
 def test_leaves_of_many_sizes_keep_their_order(xp: Ordered) -> None:
-    """Small ones of one size are measured together, in a matrix that has an end; sizes and places are mixed."""
+    """Small leaves of equal size are measured together, in matrices of limited size; sizes are mixed."""
     leaves = [np.full((i % 3 + 1, 400), i + 1.0, np.float32) for i in range(900)]
     leaves[5] = np.zeros((0,), np.float32)
     leaves[7] = np.float32(3.0).reshape(())
@@ -151,7 +151,7 @@ def test_a_long_leaf_in_pieces(heavy: float, ord: float, xp: Ordered, monkeypatc
 
 
 def test_derivatives_flow_through_the_lower_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cuts have none, so all of it is in what they leave: for several rows, several leaves, and a zero leaf."""
+    """The extracted parts carry no derivative; the remainder does: for several rows and leaves, and a zero leaf."""
     torch: Any = pytest.importorskip("torch")
     of_torch(monkeypatch)
     backend: Any = pytest.importorskip("gradxform_torch").backend

@@ -1,4 +1,4 @@
-"""What `make docs` asks of the site: it builds without a warning, needs no network, and no link in it leads nowhere."""
+"""Checks of the site for `make docs`: no warnings, no network, no broken links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTSIDE = ("http", "https", "mailto", "data")
 
 
 class Page(HTMLParser):
-    """The anchors of a page, what it links to, and what a browser loads to show it."""
+    """The anchors, links and loaded files of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def pages() -> dict[Path, Page]:
 
 
 def missing(pages: dict[Path, Page], page: Path, link: str) -> bool:
-    """Whether a link of a page leads to no file, or to no anchor in it."""
+    """Whether a link leads to no file or no anchor."""
     parts = urlsplit(link)
     target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
     if not target.is_file():

@@ -1,4 +1,4 @@
-"""The examples of README and of the pages run, and print what they say."""
+"""The examples of the README and the pages run and print the shown output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.
 
 
 def executed(page: str) -> bool:
-    """Whether a page shows what a prompt answers."""
+    """Whether a page has examples with a prompt."""
     return bool(blocks(page, "pycon"))
 
 
@@ -44,7 +44,7 @@ def test_a_pages_examples_print_what_they_say(page: str, monkeypatch: pytest.Mon
 
 
 def test_no_python_of_a_page_goes_unrun() -> None:
-    """What stands in a page without prompts is part of an example that the tests run, or a side of a table."""
+    """Code without prompts is part of a tested example, or a side of a table."""
     files = (ROOT / "docs/examples").rglob("*.py")
     scripts = [{line.partition("  #")[0].strip() for line in path.read_text().splitlines()} for path in files]
     for page in set(PAGES) - {f"docs/migrating/{library}.md" for library in MIGRATED_FROM}:
@@ -55,7 +55,7 @@ def test_no_python_of_a_page_goes_unrun() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_python_stands_in_blocks_that_the_tests_know(page: str) -> None:
-    """Neither indented, as in a list, nor under another name: nothing would run it."""
+    """Indented code, or code under another name, would not be tested."""
     fence = r"^[ \t>]*(?:`{3,}|~{3,}) *(?:\{code(?:-block|-cell)?\} *)?i?py[\w-]*$"
     found = set(re.findall(fence, (ROOT / page).read_text(), re.MULTILINE | re.IGNORECASE))
     known = {"```pycon", "```python", "```{code-block} python"}

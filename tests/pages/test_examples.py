@@ -1,4 +1,4 @@
-"""The scripts of the how-to pages run, and give the numbers that the pages show."""
+"""The scripts of the how-to pages run and give the shown numbers."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_the_reversal_reads_tilted_digits(tmp_path: Path) -> None:
     assert all(w.dtype == np.float64 for run in runs for w in run.weights)
     assert 0 <= example.furthest(runs) <= 2
     moved = example.furthest([runs[0], example.Run("torch", False, [w + 1e-5 for w in runs[0].weights])])
-    assert moved > 2  # the measure sees a difference
+    assert moved > 2  # the check detects a difference
     assert_drawn(tmp_path / "domain_adaptation.png")
 
 
 def test_the_reversal_with_other_seeds() -> None:
-    """The even ones, for the time they take; the least and the largest gain are among them."""
+    """Every other gain, to save time, including the least and the largest."""
     example = importlib.import_module("domain_adaptation")
     shown = rows(REVERSE, "seed | target, without | target, with")
     assert [int(seed) for seed, _, _ in shown] == list(range(1, 10))
@@ -119,7 +119,7 @@ def test_straight_through_has_the_value_that_the_formula_loses(tmp_path: Path) -
 
 
 def number(pattern: str) -> int:
-    """A number in the text of the page on straight-through functions."""
+    """A number in the text of the straight-through page."""
     (found,) = re.findall(pattern, STRAIGHT)
     return int(found.replace(",", ""))
 
@@ -143,7 +143,7 @@ def test_the_libraries_differ_and_gradxform_does_not(tmp_path: Path) -> None:
     optax, tensorflow, torch = example.NATIVE
     for of in by_size:
         assert (of.given[optax], of.given[tensorflow]) == (("zeros", "NaN") if of.size >= 1e18 else ("numbers",) * 2)
-        if of.size <= 1e-21:  # twice the right numbers: not clipped at all
+        if of.size <= 1e-21:  # twice the correct numbers: not clipped
             assert max(abs(of.native[name] - 2**23) for name in (optax, tensorflow)) <= 1
     assert all(max(of.native[optax], of.native[tensorflow]) <= 4 for of in by_count)
     assert by_count[-1].native[torch] > 100 > 20 > by_count[0].native[torch]
@@ -151,7 +151,7 @@ def test_the_libraries_differ_and_gradxform_does_not(tmp_path: Path) -> None:
 
 
 def test_case_10s_figures() -> None:
-    """The page prints what the question's answers do, and its doctest shows that the functions give it."""
+    """The page shows the formula of the usual answers, and its doctest gives the same numbers."""
     plain = [[3.0, 7.0]] * 2
     at_the_ends, in_the_middle = [[0.278543, 0.6499337]] * 2, [[1.57841039, 3.43536377]] * 2
     tabs = dict(re.findall(r"^:::\{tab-item\} ([^\n]+)\n(.*?)^:::$", BETWEEN, re.MULTILINE | re.DOTALL))
@@ -172,7 +172,7 @@ def test_a_page_shows_the_script_that_draws_its_picture(page: str) -> None:
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 def test_case_12_adversarial_examples_do_not_move_a_parameter(framework: str) -> None:
-    """Training with a look at the loss of perturbed embeddings at each step is, bit by bit, training without."""
+    """Computing the loss of perturbed embeddings at each step does not change the training by a bit."""
     plain, beside = (CASE_12[framework](adversarial) for adversarial in (False, True))
     assert plain[1] == []
     assert beside[1] == [True] * 3

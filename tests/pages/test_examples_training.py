@@ -1,4 +1,4 @@
-"""What the how-to pages of clipping say of their scripts, and of the libraries' own functions, is so."""
+"""Statements of the clipping pages about their scripts and native functions hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def figures(page: str, pattern: str) -> list[float]:
-    """The numbers of a sentence, which may be broken into lines."""
+    """The numbers in a sentence, which may span lines."""
     found = re.search(pattern.replace(" ", r"\s+"), page)
     assert found, pattern
     return [float(number) for number in found.groups()]
@@ -76,7 +76,7 @@ def test_other_seeds_explode_and_learn_as_well() -> None:
 
 
 def test_the_last_digit_of_the_first_weights_makes_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And of a clipped run the same, so far."""
+    """Likewise for a clipped run."""
     example = importlib.import_module("exploding_gradients")
     assert "a change of 1e-15 in the first weights gives another run within some twenty steps" in EXPLODING
     monkeypatch.setattr(example, "STEPS", 40)
@@ -85,14 +85,14 @@ def test_the_last_digit_of_the_first_weights_makes_another_run(monkeypatch: pyte
     monkeypatch.setattr(example, "first_weights", lambda rng: {name: w * (1 + 1e-15) for name, w in first(rng).items()})
     others, _ = example.train_all()
     apart = [np.abs(np.log(np.array(a.norms) / b.norms)) for a, b in zip(runs, others, strict=True)]
-    assert max(apart[0][:10]) < 1e-3  # what is drawn is the same on other machines
+    assert max(apart[0][:10]) < 1e-3  # the drawn part is the same on other machines
     assert max(apart[0][:25]) > 0.01
     assert max(apart[1]) < 1e-6
     assert max(apart[2]) < 1e-6
 
 
 def test_the_lstm_learns_without_a_clip_too() -> None:
-    """So that the picture is of another network, as the page says."""
+    """The picture shows another network, as the page says."""
     torch = pytest.importorskip("torch")
     from sklearn.datasets import load_digits
     from sklearn.utils import shuffle
@@ -144,7 +144,7 @@ def test_the_histogram(tmp_path: Path) -> None:
         [np.linalg.norm(one.after[name]) / np.linalg.norm(one.before[name]) for name in example.WEIGHTS]
         for one in found
     )
-    assert np.ptp(whole) < 1e-6  # keeps the proportion
+    assert np.ptp(whole) < 1e-6  # keeps the proportions
     assert min(np.ptp(by_value), np.ptp(by_norm)) > 0.05
     assert found[0].cosine < found[1].cosine < 0.99 < found[2].cosine
 
@@ -173,7 +173,7 @@ def torch() -> Any:
 
 @pytest.mark.parametrize("native", [tensorflow, jax, torch])
 def test_the_libraries_clip_values_alike(native: Any) -> None:
-    """Bit by bit; NaN stays NaN, and what is infinite goes to its bound."""
+    """Bit-identical; NaN stays NaN, and infinity becomes the bound."""
     rng = np.random.default_rng(0)
     g = np.float32([*(2 * rng.normal(size=1000)), np.inf, -np.inf, np.nan, 0.0, -0.0, 1e30])
     result, expected = gx.clip_value(1.0)([g])[0], native()(g)

@@ -1,4 +1,4 @@
-"""The table of slow tests on docs/numbers/tests.md is the one that its command writes."""
+"""The table of slow tests in docs/numbers/tests.md is up to date."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def test_the_table_of_slow_tests_is_that_of_its_command(tmp_path: Path) -> None:
     found = tmp_path / "slow.md"
     python(
         "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--slow-table", found, check=False
-    )  # it runs none
+    )  # runs no test
     assert found.read_text() in (ROOT / "docs/numbers/tests.md").read_text()

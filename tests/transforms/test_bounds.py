@@ -1,4 +1,4 @@
-"""Bounds of `clip_value` that are 0-d arrays in reverse: an error where values can be read."""
+"""Reversed 0-d array bounds of `clip_value` raise an error if values can be read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_traced_bounds_have_no_values(framework: str) -> None:
 )
 @pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
 def test_bounds_that_compiled_code_closes_over(framework: str, numbers: str) -> None:
-    """Compiled code compares no arrays, constants or not: the upper bound wins."""
+    """Compiled code does not compare arrays: the upper bound wins."""
     low, high = tensors(framework, [np.asarray(LOW), np.asarray(HIGH)])
     tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
     found = call(framework, "compiled", lambda x: tx([x]), X)

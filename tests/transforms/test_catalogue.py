@@ -36,7 +36,7 @@ def halving(step: Any) -> Any:
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("expression", ["centralize()", "clip_adaptive(0.1, axes='keras')"])
 def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mode: str, expression: str) -> None:
-    """An infinite mean is taken from finite elements; parameters of an infinite norm set no limit."""
+    """Finite elements with an infinite mean; parameters with an infinite norm set no limit."""
     given = {"w": np.array([[np.inf, 1.0, 2.0], [3.0, 4.0, 5.0]]), "b": np.array([1.0, -np.inf])}
     (result,), _ = parity.run_steps(gx.parse(expression), [given], given, framework, mode)
     (wanted,) = parity.expected_steps(gx.parse(expression), [given], given)
@@ -48,7 +48,7 @@ def test_an_infinity_stays_one_where_nothing_makes_nan_of_it(framework: str, mod
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("expression", ["sign()", "chain(scale(2.0), sign())"])
 def test_the_sign_of_a_subnormal_number(framework: str, mode: str, expression: str) -> None:
-    """It is 1, or 0 where the kernels of a framework take the number for zero."""
+    """The result is 1, or 0 in frameworks that flush the number to zero."""
     tree = {
         dtype: np.array([least, -least, 0.0, -0.0, np.nan], dtype)
         for dtype, least in (("float16", 6e-8), ("float32", 1e-40), ("float64", 1e-310))
@@ -91,7 +91,7 @@ def gradient_of(step: int) -> Any:
 
 
 def saved_and_restored(framework: str, state: Any) -> Any:
-    """A state as it comes out of a file."""
+    """A state as loaded from a file."""
     backend = lookup.backend(framework)
     leaves, structure = backend.flatten(state)
     file = io.BytesIO()
@@ -454,7 +454,7 @@ def test_skipped_steps_leave_all_as_it_was(framework: str, mode: str) -> None:
         (False, [0.0, 0.0]),
         (False, [0.0, 0.0]),
     ]
-    assert seen[5] == (True, [-math.inf, 1.75])  # the third in a row is handed on
+    assert seen[5] == (True, [-math.inf, 1.75])  # the third in a row is passed on
     assert arrays([state.total, state.consecutive]) == [4, 0]
 
 
@@ -890,7 +890,7 @@ def test_an_example_that_is_nan_is_reported(framework: str) -> None:
     named = parity.named_leaves(alone, lookup.backend(framework))
     assert {path: bool(np.isnan(leaf).all()) for path, leaf in named.items()} == {"w": True, "b/0": False, "c": False}
     squares = sum((leaf.astype(np.float64) ** 2).reshape(6, -1).sum(axis=1) for leaf in optree.tree_leaves(tree))
-    assert int(array(number)) == (squares > 4).sum()  # NaN is not above it
+    assert int(array(number)) == (squares > 4).sum()  # NaN is not above the limit
     texts = [str(warning.message) for warning in caught if "example 2" in str(warning.message)]
     if framework != "jax":
         assert any("per_example_clip_global_norm: a gradient has NaN" in text for text in texts)

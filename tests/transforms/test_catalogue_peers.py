@@ -1,4 +1,4 @@
-"""The catalogue's transforms beside the functions of other libraries that they stand for, on the same gradients.
+"""The transforms compared with equivalent functions of other libraries, on the same gradients.
 
 Where all sums and products are exact (small whole numbers, and hyperparameters that are binary fractions), so is the
 agreement. Elsewhere the budgets count roundings: half a ULP for each of the peer's, and half a ULP for gradxform.
@@ -26,7 +26,7 @@ Tree = dict[str, Any]
 
 
 def whole(seed: int) -> Tree:
-    """Gradients of small whole numbers, none of them zero in `gain`."""
+    """Gradients of small integers, nonzero in `gain`."""
     rng = np.random.default_rng(seed)
     tree = {name: np.float32(rng.integers(-6, 7, shape)) for name, shape in SHAPES.items()}
     return tree | {"gain": np.float32(seed % 3 + 1)}
@@ -38,7 +38,7 @@ def ordinary(seed: int) -> Tree:
 
 
 def corner(value: float) -> Tree:
-    """Ones, and one element of the kernel that is none of them; or zeros."""
+    """Ones with one other element in the kernel; or zeros."""
     tree = {name: np.full(shape, value != 0, np.float32) for name, shape in SHAPES.items()}
     tree["kernel"][3, 5] = value
     return tree
@@ -68,7 +68,7 @@ def farthest(got: Tree, expected: Tree) -> float:
 
 
 def apart(got: Tree, expected: Tree, terms: Tree) -> float:
-    """The largest distance of sums in units in the last place of what their terms' sizes add up to."""
+    """The largest distance of sums, in ULP of the sum of the terms' absolute values."""
     units = {name: np.spacing(np.float32(np.maximum(np.abs(expected[name]), terms[name]))) for name in expected}
     return max(float(np.max(np.abs(np.float64(got[name]) - expected[name]) / units[name])) for name in expected)
 
@@ -103,18 +103,18 @@ optax, tf, torch = map(library, ("optax", "tensorflow", "torch"))
 class Pair(NamedTuple):
     """A transform and its optax peer, by one hyperparameter: 0.5 for whole numbers, 0.875 for any.
 
-    What is allowed: a distance in units in the last place of whole numbers and corners, and of any numbers' products;
-    for any numbers' sums, what the roundings of each step come to in units in the last place of the terms.
+    Allowed for integers, corners and products: a distance in ULP. Allowed for sums of any numbers: the accumulated
+    rounding of each step, in ULP of the terms.
     """
 
     make: Callable[[Any, float], tuple[Any, Any]]
     ulp: float = 0
-    corners: tuple[str, ...] = ("zeros", "NaN", "inf")  # that both libraries mean alike
+    corners: tuple[str, ...] = ("zeros", "NaN", "inf")  # with the same meaning in both libraries
     linear: float | None = None
 
 
 NORM = 6
-"""The distance where the peer has a norm of a few hundred elements in float32, and a product and a quotient with it."""
+"""The distance if the peer computes a float32 norm of a few hundred elements, a product and a quotient."""
 PAIRS = {
     "rms": Pair(lambda o, c: (gx.clip_rms(c), o.clip_by_block_rms(c)), NORM, ("zeros", "NaN")),
     "units": Pair(lambda o, c: (gx.clip_adaptive(c, axes="keras"), o.adaptive_grad_clip(c)), NORM, ("zeros", "NaN")),
@@ -134,7 +134,7 @@ PAIRS = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PAIRS)
 def test_whole_numbers_and_corners_as_in_optax(name: str, mode: str, optax: Any) -> None:
-    """One after the other, so that what a state keeps of NaN and infinity is the same too."""
+    """Consecutive steps, to compare what a state keeps of NaN and infinity too."""
     steps = [whole(0), whole(1), *(CORNERS[case] for case in PAIRS[name].corners), whole(2)]
     got, expected, _ = both(*PAIRS[name].make(optax, 0.5), steps, whole(9), mode)
     assert max(map(farthest, got, expected)) <= PAIRS[name].ulp
@@ -145,7 +145,7 @@ def test_any_numbers_as_in_optax(name: str, optax: Any) -> None:
     pair, steps, params = PAIRS[name], [ordinary(seed) for seed in range(4)], ordinary(9)
     tx, other = pair.make(optax, 0.875)
     got, expected, _ = both(tx, other, steps, params, "jitted")
-    if name == "centralize":  # the terms of a difference of an element and a mean: at most twice the largest element
+    if name == "centralize":  # element minus mean is at most twice the largest element
         terms = [{key: 2 * np.max(np.abs(leaf)) for key, leaf in step.items()} for step in steps]
         assert max(map(apart, got, expected, terms)) <= 1.5
     elif pair.linear is None:
@@ -156,7 +156,7 @@ def test_any_numbers_as_in_optax(name: str, optax: Any) -> None:
 
 
 def outcomes(tx: Any, *steps: Tree) -> list[str]:
-    """What becomes of the kernel at each step: its odd element, another one; and of another leaf."""
+    """Show, for each step, the kernel's odd element, another element, and another leaf."""
     found = (out for out, _ in run(tx, steps, whole(9), "jitted"))
     return [f"{out['kernel'][3, 5]} {out['kernel'][0, 0]} {out['bias'][0]}" for out in found]
 
@@ -164,7 +164,7 @@ def outcomes(tx: Any, *steps: Tree) -> list[str]:
 def test_corners_that_optax_means_otherwise(optax: Any) -> None:
     """optax hides an infinite gradient except for one NaN; gradxform turns everything that shares the norm into NaN.
 
-    Optax multiplies the NaN of a sum by zero: its update between two is NaN, and so are all later ones.
+    optax multiplies the NaN of a sum by zero, so that update and all later ones are NaN.
     """
     inf, zeros, ones = CORNERS["inf"], CORNERS["zeros"], corner(1.0)
     normalize, multi = optax.normalize_by_update_norm(eps=0.0), optax.MultiSteps(optax.identity(), 2)
@@ -181,7 +181,7 @@ def test_corners_that_optax_means_otherwise(optax: Any) -> None:
 
 
 def test_the_first_average_is_the_gradient_itself(optax: Any) -> None:
-    """Optax takes 1 - d exactly for the average, and in float32 to debias it, where for 0.9999 it is 0.017 % more."""
+    """optax averages with exact 1 - d, and debiases with 1 - d in float32, which is 0.017 % larger for 0.9999."""
     grads = ordinary(0)
     (own,), (expected,), _ = both(gx.ema(0.9999), optax.ema(0.9999), [grads], grads, "jitted")
     assert farthest(own, grads) <= 1
@@ -199,7 +199,7 @@ SCHEDULES: dict[str, tuple[Callable[[Any], Any], float]] = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> None:
-    """Of a factor, and of a limit."""
+    """A scheduled factor and a scheduled limit."""
     schedule, budget = SCHEDULES[name][0](optax), SCHEDULES[name][1]
     steps = [ordinary(0), ordinary(1), CORNERS["NaN"], CORNERS["inf"], ordinary(2), ordinary(3)]
     pair = gx.scale_by_schedule(schedule), optax.scale_by_schedule(schedule)
@@ -207,7 +207,7 @@ def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> Non
     assert max(map(farthest, got, expected)) <= budget
     assert [int(own.count) for own, _ in states] == [int(other.count) for _, other in states]
     other = optax.inject_hyperparams(optax.clip_by_global_norm)(max_norm=schedule)
-    steps[3] = steps[2]  # of an infinite gradient, optax makes one NaN and zeros
+    steps[3] = steps[2]  # optax turns an infinite gradient into one NaN and zeros
     got, expected, _ = both(gx.clip_global_norm(schedule), other, steps, steps[0], mode)
     assert max(map(farthest, got, expected)) <= NORM + budget
 
@@ -216,13 +216,13 @@ def test_schedules_of_optax_as_they_are(name: str, mode: str, optax: Any) -> Non
 @pytest.mark.parametrize("most", [1, 100])
 @pytest.mark.parametrize("inner", ["adam", "gradxform"])
 def test_skipped_steps_as_in_optax(inner: str, most: int, mode: str, optax: Any) -> None:
-    """The inner state is left alone too: the updates after a skipped step tell."""
+    """The inner state does not change either, as the updates after a skipped step show."""
     kinds = [whole(0), CORNERS["NaN"], whole(1), CORNERS["inf"], CORNERS["NaN"], CORNERS["inf"], CORNERS["NaN"]]
     steps = [*map(sizes, kinds), CORNERS["zeros"], sizes(whole(2))]
     tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0))
     pair = gx.skip_nonfinite(tx, None if most == 100 else most), optax.apply_if_finite(tx, most)
     got, expected, states = both(*pair, steps, whole(9), mode)
-    # Adam's are sums of positive numbers, a root and two quotients, which XLA fuses and rounds as it likes.
+    # XLA may fuse and round Adam's sums, root and quotients differently.
     assert max(map(farthest, got, expected)) <= (6 if inner == "adam" else 0)
     for own, other in states:
         assert int(own.total) == int(other.total_notfinite)
@@ -249,9 +249,9 @@ def test_large_steps_are_skipped_as_in_optax(mode: str, optax: Any) -> None:
 @pytest.mark.parametrize("inner", ["adam", "gradxform"])
 @pytest.mark.parametrize("every", [2, 4])
 def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax: Any) -> None:
-    """The means of whole numbers are exact, so that what the inner transform is given is the same.
+    """Means of integers are exact, so the inner transforms get equal gradients.
 
-    On its way to a mean of four, optax divides by three and is off by a unit, which momentum keeps.
+    For a mean of four, optax divides by three and is off by 1 ULP, which momentum keeps.
     """
     tx = optax.adam(0.25) if inner == "adam" else gx.chain(gx.trace(0.5), gx.clip_value(2.0), gx.scale(-0.25))
     steps, other = [sizes(whole(seed)) for seed in range(9)], optax.MultiSteps(tx, every)
@@ -263,7 +263,7 @@ def test_accumulated_steps_as_in_optax(every: int, inner: str, mode: str, optax:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
-    """Before and after Adam, and the whole as an inner transform of optax's; numbers are whole until Adam."""
+    """Before and after Adam, and as an inner transform of optax; values are integers until Adam."""
     halves = optax.exponential_decay(1.0, 1, 0.5, staircase=True)
     adam, steps = optax.adam(0.25), [sizes(whole(seed)) for seed in range(5)]
     head, tail = (gx.sign(), gx.trace(0.5), gx.scale_by_schedule(halves)), (gx.add_decayed_weights(0.5), gx.trace(0.5))
@@ -272,7 +272,7 @@ def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
     other = optax.chain(*head, adam, optax.add_decayed_weights(0.5), optax.trace(0.5))
     for wrap in (lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3))[: 1 + (mode == "jitted")]:
         got, expected, _ = both(wrap(own), wrap(other), steps, sizes(whole(9)), mode)
-        # A trace of five steps of -0.25, each up to 6 units off, and of decayed weights that are exact.
+        # A trace of five steps of -0.25, each up to 6 ULP off, and of exact decayed weights.
         assert max(apart(a, b, dict.fromkeys(SHAPES, 0.5)) for a, b in zip(got, expected, strict=True)) <= 6
 
 
@@ -280,7 +280,7 @@ def test_in_a_chain_of_optax(mode: str, optax: Any) -> None:
     ("shape", "axes", "axis"), [((4, 3, 5), 0, (0, 1)), ((1, 6), (0, 1), 0), ((2, 1, 2, 3, 4), (0, 1, 2, 3), None)]
 )
 def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], axes: Any, axis: Any, optax: Any) -> None:
-    """Of three axes, optax takes a unit over the first alone; a kernel with an axis of one is one unit to it."""
+    """With three axes, optax's unit is over the first axis; a kernel with an axis of size one is one unit."""
     rng = np.random.default_rng(0)
     grads, params = ({"w": np.float32(rng.standard_normal(shape))} for _ in range(2))
     given_axis = axes if axis is None else axis
@@ -298,12 +298,12 @@ def test_adaptive_clips_of_other_shapes(shape: tuple[int, ...], axes: Any, axis:
 
 @pytest.mark.parametrize("c", [0.0, 5.0, INF])
 def test_examples_as_in_optax(c: float, optax: Any) -> None:
-    """Each of optax's sums is of 16 products in float32, of factors that are some units off."""
+    """optax sums 16 float32 products of slightly inaccurate factors."""
     jax = pytest.importorskip("jax")
     rng = np.random.default_rng(1)
     batch = {name: np.float32(rng.standard_normal((16, *shape))) for name, shape in SHAPES.items()}
     for leaf in batch.values():
-        leaf[5] = 0  # an example of zeros is within every limit, that of zero too
+        leaf[5] = 0  # a zero example is within every limit, even zero
     given, positive = (jax.tree.map(jax.numpy.asarray, tree) for tree in (batch, sizes(batch)))
     for clip, native, share in (  # optax splits a limit over the layers
         (gx.per_example_clip_global_norm, optax.per_example_global_norm_clip, c),
@@ -325,7 +325,7 @@ def test_an_infinite_example(optax: Any) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_random_bits_are_those_of_jax(framework: str) -> None:
-    """Keys of seeds, of steps and of numbers, and the bits of a shape; JAX gives the exclusive or of two words."""
+    """Keys from seeds, steps and numbers, and the bits for a shape; JAX returns the XOR of two words."""
     jax = pytest.importorskip("jax")
     assert jax.config.jax_threefry_partitionable
     backend = lookup.backend(framework)
@@ -351,7 +351,7 @@ def test_random_bits_are_those_of_jax(framework: str) -> None:
 
 
 def test_noise_from_the_generator_of_jax() -> None:
-    """Box and Muller's formula in float64 from words that JAX draws, by seed, step and path."""
+    """The Box-Muller formula in float64 on JAX's random words, by seed, step and path."""
     jax = pytest.importorskip("jax")
     draw = pytest.importorskip("jax.extend.random").threefry_2x32
     path, count = 0xCBF29CE484222325, 1001
@@ -369,7 +369,7 @@ def test_noise_from_the_generator_of_jax() -> None:
 
 @pytest.mark.parametrize("c", [0.001, 0.05, 1e9])
 def test_average_norms_as_in_tensorflow(c: float, tf: Any) -> None:
-    """TensorFlow multiplies by the limit and divides by the norm below it too, and loses an infinite gradient."""
+    """TensorFlow also rescales gradients within the limit, and hides infinity."""
     tx, native = gx.clip_average_norm(c), tf.compat.v1.clip_by_average_norm
     for tree in (ordinary(1), whole(1), CORNERS["zeros"], CORNERS["NaN"]):
         for leaf in tensors("tensorflow", tree):
@@ -381,7 +381,7 @@ def test_average_norms_as_in_tensorflow(c: float, tf: Any) -> None:
 
 @pytest.mark.parametrize(("every", "momentum"), [(2, 0.0), (4, 0.5), (3, 0.5)])
 def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> None:
-    """An optimizer that is called only when an update is due; a mean of three numbers is rounded."""
+    """The optimizer runs only when an update is due; a mean of three numbers is rounded."""
     sgd = pytest.importorskip("keras").optimizers.SGD
     own, expected = ([tf.Variable(leaf) for leaf in whole(9).values()] for _ in range(2))
     optimizer, other = (sgd(0.25, momentum, gradient_accumulation_steps=steps) for steps in (None, every))
@@ -393,12 +393,12 @@ def test_accumulated_steps_as_in_keras(every: int, momentum: float, tf: Any) -> 
         if gx.has_updated(state):
             optimizer.apply_gradients(zip(updates, own, strict=True))
         other.apply_gradients(zip(grads, expected, strict=True))
-        # Two updates, each of a mean, a velocity and a difference, in units of a parameter of 6 and more.
+        # Two updates, each with a mean, a velocity and a difference, in ULP of a parameter near 6.
         assert apart(named(own), named(expected), dict.fromkeys(named(own), 6.0)) <= (2 if every == 3 else 0)
 
 
 def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
-    """The updates of each step, and gradients again, as tensors."""
+    """The updates of each step, with the gradients as tensors."""
     state = tx.init(tensors("torch", steps[0]))
     for leaves in steps:
         updates, state = tx.update(tensors("torch", leaves), state)
@@ -406,7 +406,7 @@ def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
 
 
 def spiky(dtype: Any, size: float) -> list[list[Any]]:
-    """Gradients of which some steps are much larger, and one is of zeros."""
+    """Gradients with some much larger steps and one zero step."""
     rng = np.random.default_rng(4)
     scales = [1, 1.3, 0.7, 1.1, 9, 1, 0.2, 30, 1.2, 0, 0.9, 1.4, 2, 1]
     return [[np.asarray(rng.standard_normal(s) * scale * size, dtype) for s in ((8, 5), (40,))] for scale in scales]
@@ -414,7 +414,7 @@ def spiky(dtype: Any, size: float) -> list[list[Any]]:
 
 @pytest.mark.parametrize(("percentile", "window"), [(10, 1000), (50, 5), (75.5, 4), (100, 1000), (0, 3)])
 def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> None:
-    """Norms are so large that the 1e-6 which clip_grad_norm_ adds to them is none."""
+    """Norms are so large that clip_grad_norm_'s 1e-6 does not matter."""
     history = []
     for got, leaves in in_torch(gx.clip_percentile(percentile, window), spiky(np.float32, 1e4)):
         parameters = [torch.nn.Parameter(torch.zeros_like(leaf)) for leaf in leaves]
@@ -429,7 +429,7 @@ def test_percentiles_as_autoclip(percentile: float, window: int, torch: Any) -> 
 def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any) -> None:
     """The paper's formulas, in float64, on float64 gradients, whose statistics are float64 too.
 
-    With a warmup of one the first deviation is zero, and whatever is above the mean is a spike, of any z.
+    With a warmup of one the first deviation is zero, and everything above the mean is a spike, for any z.
     """
     first, mean, variance = [], 0.0, 0.0
     for got, leaves in in_torch(gx.clip_zscore(threshold, decay, warmup), spiky(np.float64, 1.0)):
@@ -445,14 +445,14 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
             mean = decay * mean + (1 - decay) * limit
             variance = decay * variance + (1 - decay) * (limit - mean) ** 2
         wanted = [leaf * (limit / norm if norm else 1.0) for leaf in leaves]
-        # A limit is a sum of some ten roundings; those of the statistics die away with the decay.
+        # A limit has about ten roundings; rounding in the statistics decays.
         assert farthest(named(got), named(wanted)) <= 8
 
 
 @pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 @pytest.mark.parametrize("decay", [0.5, 0.9])
 def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:
-    """The parameters' way under torch.optim.SGD; exact for whole numbers and a decay of one half."""
+    """The parameters under torch.optim.SGD; exact for integers and a decay of one half."""
     expected = list(map(torch.nn.Parameter, tensors("torch", whole(9))))
     optimizer = torch.optim.SGD(expected, 0.25, momentum=decay, nesterov=nesterov, weight_decay=weight_decay)
     tx = gx.chain(gx.add_decayed_weights(weight_decay), gx.trace(decay, nesterov=nesterov), gx.scale(-0.25))
@@ -464,7 +464,7 @@ def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float,
         for parameter, grad in zip(expected, tensors("torch", whole(seed)), strict=True):
             parameter.grad = grad
         optimizer.step()
-        # Of terms of up to 6 * (1 + d + ...), in a parameter of that size: one rounding a step each.
+        # Terms up to 6 * (1 + d + ...) in a parameter of that size: one rounding per step.
         far = apart(named(own), named(expected), dict.fromkeys(named(own), 8.0))
         assert far <= (0 if decay == 0.5 else 1.5 * (seed + 1))
 
@@ -480,7 +480,7 @@ def test_centralized_as_in_torch(torch: Any) -> None:
 
 @pytest.mark.parametrize("clipping", [0.01, 0.3, 1e6])
 def test_adaptive_clips_as_in_timm(clipping: float, torch: Any) -> None:
-    """Its `adaptive_clip_grad`: norms over all axes but the first, of parameters at least eps."""
+    """timm's `adaptive_clip_grad`: norms over all axes except the first, parameter norms at least eps."""
 
     def unit_norm(x: Any) -> Any:
         return x.norm(2.0) if x.ndim <= 1 else x.norm(2.0, dim=tuple(range(1, x.ndim)), keepdim=True)
@@ -495,7 +495,7 @@ def test_adaptive_clips_as_in_timm(clipping: float, torch: Any) -> None:
 
 
 def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:
-    """The paper's algorithm in float64, with an order of the other tasks for each task."""
+    """The paper's algorithm in float64, with a given order of tasks."""
     wide = [np.concatenate([np.float64(leaf).ravel() for leaf in task]) for task in tasks]
     total = np.zeros_like(wide[0])
     for own, order in zip(wide, orders, strict=True):
@@ -509,7 +509,7 @@ def surgery(tasks: Sequence[Any], orders: Sequence[Sequence[int]]) -> Any:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_gradient_surgery_as_in_the_paper(count: int, framework: str) -> None:
-    """One result for two tasks; one of those of all orders for three, and each of the eight for some seed."""
+    """Two tasks have one result. Three tasks have eight possible ones, and each occurs for some seed."""
     rng, backend, drawn = np.random.default_rng(1), lookup.backend(framework), set()
     tasks = [[np.float32(rng.standard_normal((2, 2))), np.float32(rng.standard_normal(1))] for _ in range(count)]
     nothing = [*tasks[1:], [np.zeros_like(leaf) for leaf in tasks[0]]]

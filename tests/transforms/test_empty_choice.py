@@ -1,4 +1,4 @@
-"""Transforms that keep a state and choose no gradient: through every way in, in every framework."""
+"""Stateful transforms that select no gradient, through every API and framework."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradxform.backend import lookup
 
 
 def nothing(path: str, leaf: Any) -> bool:
-    """A choice of no gradient."""
+    """Selects no gradient."""
     return False
 
 

@@ -1,4 +1,4 @@
-"""The cases that other libraries get wrong, each with its right answer, in every framework and mode."""
+"""Edge cases that other libraries get wrong, with correct answers, in every framework and mode."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework:
 
 
 def clipped(make: Any, framework: str, mode: str, limits: list[Any], trees: list[list[Any]]) -> Any:
-    """Each tree clipped to its limit, all of them in one function."""
+    """Clip each tree to its limit, in one function."""
     return call(framework, mode, lambda trees: [make(c)(tree) for c, tree in zip(limits, trees, strict=True)], trees)
 
 
@@ -115,7 +115,7 @@ def test_a_limit_that_is_an_array_of_another_dtype(make: Any, dtype: Any, framew
 
 
 def _derivative(framework: str, mode: str, tx: Any, point: Any) -> Any:
-    """Of the sum of the clipped gradients."""
+    """The derivative of the sum of the clipped gradients."""
     if framework == "jax":
         jax = pytest.importorskip("jax")
         of = jax.grad(lambda x: tx(x).sum())

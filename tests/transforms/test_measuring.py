@@ -1,4 +1,4 @@
-"""Numbers for logs: what transforms did, and the plain functions that look at gradients."""
+"""Metrics for logs, and functions that inspect gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = ("norm_before", "norm_after", "factor", "clipped", "nonfinite_count")
 
 
 def measured(tx: Any, tree: Any, framework: str = "numpy", mode: str = "eager") -> dict[str, Any]:
-    """The metrics after one step, as NumPy arrays; in compiled code they are a result of what is compiled."""
+    """The metrics after one step as NumPy arrays; compiled code returns them."""
 
     def one(given: Any) -> Any:
         updates, state = tx.update(given, tx.init(given), given)
@@ -44,7 +44,7 @@ CHAIN = gx.chain(*map(gx.parse, PARTS.values()))
 
 
 def wanted(tree: Any) -> dict[str, float]:
-    """Norms of what the reference gives for the first transforms, one more each."""
+    """Reference norms after each prefix of the transforms."""
     found, rank = {}, 0
     for rank, name in enumerate(PARTS, 1):
         before, after = (
@@ -57,7 +57,7 @@ def wanted(tree: Any) -> dict[str, float]:
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str) -> None:
-    """A norm to one unit in the last place, a factor to two."""
+    """Norms within 1 ULP, factors within 2."""
     slow = (framework, mode) == ("torch", "compiled")  # inductor needs two minutes for float64
     for dtype in ("float32",) if slow else ("float32", "float64"):
         tree = few(dtype)
@@ -96,7 +96,7 @@ def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework:
     around = gx.measure(gx.masked(gx.clip_norm(1e-3), "small"), "around")
     found = measured(gx.chain(around, gx.masked(gx.measure(gx.clip_norm(5e-4)), "small")), tree, framework, mode)
     assert found["around/clipped"] and found["clip_norm/clipped"]
-    assert (found["around/factor"], found["clip_norm/factor"]) == (1.0, 0.5)  # of all gradients in the scope together
+    assert (found["around/factor"], found["clip_norm/factor"]) == (1.0, 0.5)  # of all gradients in scope
 
 
 SIZES = [(3,), (40,), (257, 3), (70_001,)]
@@ -104,7 +104,7 @@ SIZES = [(3,), (40,), (257, 3), (70_001,)]
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str) -> None:
-    """Norms of new elements are measured anew, and rounding is no clipping, in either precision."""
+    """Changed elements are measured again, and rounding does not count as clipping, in either precision."""
     rng = np.random.default_rng(0)
     for dtype in ("float32", "bfloat16", "float64") if mode == "eager" else ("float32",):
         numpy = few(dtype)["a"]["v"].dtype
@@ -201,7 +201,7 @@ def test_one_element_of_a_thousand_is_clipped(dtype: str, framework: str) -> Non
 
 
 def test_one_element_of_a_million_that_loses_a_tenth_is_not_seen_in_float32() -> None:
-    """What the page on logging says of the limits of `clipped`."""
+    """The limits of `clipped`, as in the logging guide."""
     for dtype, seen in ((np.float32, False), (np.float64, True)):
         leaf = np.ones(1_000_000, dtype)
         leaf[7] = 1.1
@@ -235,7 +235,7 @@ def test_names() -> None:
 
 
 def test_masks_of_one_chain_are_told_apart_by_their_patterns() -> None:
-    """In letters that MLflow takes, which refuses parentheses and asterisks."""
+    """Names contain no parentheses or asterisks, which MLflow rejects."""
     clip, tree = gx.clip_norm(1.0), {"a": {"w": np.ones(2)}, "b": {"w": np.ones(2)}}
 
     def found(*txs: Any) -> list[str]:
@@ -245,7 +245,7 @@ def test_masks_of_one_chain_are_told_apart_by_their_patterns() -> None:
     one, other = gx.masked(clip, "a/**"), gx.masked(gx.clip_global_norm(2.0), "**/b/*")
     assert found(one, other) == ["masked/a/clip_norm", "masked/b/clip_global_norm"]
     assert found(one, one) == ["masked/a/clip_norm", "masked/a/clip_norm_1"]
-    assert found(one, gx.freeze("b/w")) == ["masked", "freeze"]  # as ever where nothing is to be told apart
+    assert found(one, gx.freeze("b/w")) == ["masked", "freeze"]  # short names if they are unique
     assert found(gx.freeze("a/**"), gx.freeze("b/w")) == ["freeze/a", "freeze/b/w"]
     assert found(gx.masked(clip, re.compile(r"^a/")), gx.masked(gx.chain(clip, clip), "b/**"), clip) == [
         "masked/a/clip_norm",
@@ -406,7 +406,7 @@ def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
         for path, leaf in parity.named_leaves(tree).items():
             wide = dtype in ("float64", "complex128")
             wanted = reference.norm([leaf], ord) if leaf.size else 0.0
-            of_powers = wide and ord == 3  # whose root is that of the framework's own powers
+            of_powers = wide and ord == 3  # the framework's own root
             right = np.asarray(wanted, "float64" if wide else "float32")
             assert_ulp(found[path], right, 2 if of_powers else 1, f"{dtype} {path}")
 

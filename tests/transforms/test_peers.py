@@ -1,4 +1,4 @@
-"""`like=`: other libraries' numbers, bit by bit in their own framework, and by their formulas everywhere."""
+"""`like=`: bit-identical in the library's own framework, and by its formula everywhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = ((3, 5), (37, 41), (), (301,))
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 LIMITS = (0.1, 0.7, 5.0, 1000.0)
 LOSSY = np.where(np.arange(9000) < 64, 1.0, 2.0**-12).astype("float32")
-"""A library that adds the squares in float32 loses most of the small ones."""
+"""A library that sums squares in float32 loses most of the small ones."""
 
 
 def ordinary(dtype: Any, seed: int) -> list[Any]:
@@ -33,7 +33,7 @@ def ordinary(dtype: Any, seed: int) -> list[Any]:
 
 
 def whole(dtype: Any, seed: int) -> list[Any]:
-    """Gradients whose sums of squares and own norms are whole numbers, so that no library can get the norm wrong."""
+    """Gradients whose sums of squares and norms are integers, so that every library's norm is exact."""
     rng = np.random.default_rng(seed)
     rows = [[3, 4, 0, 0], [2, -3, 6, 0], [1, 2, -2, 4], [-8], []]
     return [np.asarray(rng.permutation(row) * (seed % 3 + 1)).astype(dtype) for row in rows]
@@ -66,11 +66,11 @@ def test_bit_by_bit_in_its_own_framework(transform: str, like: str, dtype: str, 
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_bit_by_bit_wherever_the_librarys_norm_is_right(transform: str, like: str, dtype: str) -> None:
-    """In NumPy, which has no norm of the library's own to take."""
+    """In NumPy, which has no norm function of the library."""
     pytest.importorskip(NEEDS.get(like, like))
     if (like, dtype) in NOT_THERE or (like, transform, dtype) in NOT_THERE:
         pytest.skip("the library has no such function")
-    native = peers.find(transform, like, compiled=like == "optax")  # in eager, its division is not rounded correctly
+    native = peers.find(transform, like, compiled=like == "optax")  # eager JAX does not round divisions correctly
     for seed in range(8 if like != "optax" else 2):
         leaves = whole(dtype, seed)
         for c in LIMITS:
@@ -80,7 +80,7 @@ def test_bit_by_bit_wherever_the_librarys_norm_is_right(transform: str, like: st
 
 NOT_THERE: set[tuple[str, ...]] = {
     ("mlx", "float64"),
-    ("mlx", "bfloat16"),  # NumPy arrays of ml_dtypes are none of its own
+    ("mlx", "bfloat16"),  # MLX does not accept NumPy arrays of ml_dtypes
     ("paddle", "float16"),
     ("paddle", "bfloat16"),
     ("paddle", "clip_norm", "float64"),
@@ -100,7 +100,7 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
     for (dtype, tree), result in zip(trees.items(), results, strict=True):
         assert not result.problem, f"{dtype}: {result.problem}"
         _, worst = parity.differences(result.leaves, parity.expected(tx, tree))
-        # Compiled, 16-bit numbers need not be rounded on the way; for optax in eager, JAX divides by an inverse.
+        # Compiled code may keep 16-bit numbers unrounded; eager JAX divides by multiplying with the inverse.
         allowed = 2 if (like, framework, mode) == ("optax", "jax", "eager") else mode == "compiled"
         assert worst is None or worst.ulp <= allowed, f"{dtype}: {worst}"
 
@@ -127,7 +127,7 @@ def test_elsewhere_as_near_as_the_librarys_norm_is(transform: str, like: str) ->
         for got, expected in zip(
             clipped(getattr(gx, transform)(0.05, like=like), "numpy", leaves), native(leaves, 0.05), strict=True
         ):
-            # The norm of their result tells how far off their norm was.
+            # The norm of the native result shows the error of the native norm.
             far = max_ulp(np.float32(norm([got])), np.float32(norm([expected])))
             assert max_ulp(got, expected) <= 2 + 2 * far
             same += max_ulp(got, expected) == 0

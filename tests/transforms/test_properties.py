@@ -1,4 +1,4 @@
-"""What holds of every tree: nested dicts, lists, tuples, None, any shapes, special values; in every framework."""
+"""Properties of every tree: nested dicts, lists, tuples, None, any shapes and special values, in every framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States: counters at their end, conditions and hyperparameters that are arrays, masks, parameters of another shape."""
+"""States: counter saturation, array conditions and hyperparameters, masks, parameters of another shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_condition_that_cannot_be_read_leaves_factors_pending(flag: float) -> 
     grads = {"a": np.float32([2.0, np.inf]), "b": np.float32([8.0])}
     view = flat_view(grads).scaled(0.5)
     inside = view.focus((True, False))
-    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.25))  # of an infinity, NaN is pending
+    tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.25))  # infinity makes the pending factor NaN
     out, _ = stateful.applied_if(inside, np.array(flag), tx, lambda: inside, gx.EmptyState(), Context(None, {}))
     a, b = out.widen(view).results()
     assert b.tolist() == [4.0]
