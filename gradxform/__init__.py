@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
+    from gradxform.recording.recorder import Recorder, record
 
 __version__ = "0.1.0"
 
@@ -54,6 +55,7 @@ __all__ = [
     "EmptyState",
     "GradientTransformation",
     "OrderWarning",
+    "Recorder",
     "accumulate",
     "across",
     "add_decayed_weights",
@@ -93,6 +95,7 @@ __all__ = [
     "pcgrad",
     "per_example_clip_global_norm",
     "per_example_clip_norm",
+    "record",
     "rename_from_torch",
     "reverse_gradient",
     "scale",
@@ -114,6 +117,9 @@ __all__ = [
 ]
 
 
+_LATER = {"Recorder": "recording.recorder", "record": "recording.recorder"}
+"""Names that are imported when they are first used, and their modules."""
+
 preload()
 if hints.Finder not in sys.meta_path:
     sys.meta_path.append(hints.Finder)
@@ -128,6 +134,8 @@ def __getattr__(name: str) -> Any:
         return adapter(name)
     if name == "testing":
         return importlib.import_module("gradxform.testing")
+    if name in _LATER:
+        return getattr(importlib.import_module(f"gradxform.{_LATER[name]}"), name)
     if name.startswith("_"):
         raise AttributeError(f"module 'gradxform' has no attribute {name!r}")
     if extends(name):

@@ -15,6 +15,8 @@ def main() -> None:
             "rich",
             "matplotlib",
             "sklearn",
+            "scipy",
+            "safetensors",
             "click",
         ):
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,13 @@ from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
+from gradxform_torch._held import Held, by_path, held
 from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of, unwrapped
-from gradxform_torch._parameters import NormBefore, paths_of, started, transformed
-from gradxform_torch.sharded import backend
+from gradxform_torch._parameters import NormBefore, paths_of, transformed
+from gradxform_torch._recorded import Recorded
+
+if TYPE_CHECKING:
+    from gradxform.recording.recorder import Recorder
 
 _KEY = "gradient_transformation"
 _attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Attached]] = weakref.WeakKeyDictionary()
@@ -92,8 +96,9 @@ class Attached:
         """Register the hooks."""
         self.tx = tx
         self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
-        self._loaded: _Held | None = None
+        self._loaded: Held | None = None
         self._norm: NormBefore | None = None
+        self._recorded: Recorded | None = None
         self._held = self._found(optimizer)
         self._hooks = [
             optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step)),  # type: ignore[no-untyped-call]
@@ -105,9 +110,9 @@ class Attached:
         if tx.stateful:
             _left(optimizer).pop(self._key(), None)
 
-    def _found(self, optimizer: torch.optim.Optimizer) -> _Held:
+    def _found(self, optimizer: torch.optim.Optimizer) -> Held:
         """The initial state, or the state of a state_dict that the optimizer loaded earlier, kept in its groups."""
-        fresh = _held(self.tx, optimizer)
+        fresh = held(self.tx, optimizer)
         rank = sum(handle.tx.stateful for handle in _attached.get(optimizer, ()))
         left = _left(optimizer).get(_key(rank)) if self.tx.stateful else None
         if left is None:
@@ -133,7 +138,7 @@ class Attached:
     @state.setter
     def state(self, state: Any) -> None:
         optimizer = self._optimizer()
-        fresh = self._held if optimizer is None else _held(self.tx, optimizer)
+        fresh = self._held if optimizer is None else held(self.tx, optimizer)
         self._held = fresh._replace(state=matched("torch.attach", state, fresh.state))
 
     @property
@@ -151,6 +156,18 @@ class Attached:
         """Current paths of the optimizer's parameters; of the state if the optimizer is gone."""
         optimizer = self._optimizer()
         return self._held.paths if optimizer is None else paths_of(named_of(optimizer))
+
+    def record(self, recorder: Recorder, start: int = 0) -> None:
+        """Record each step from now on, by what `gradxform.record` returned.
+
+        A step has ``parameters`` before the step, ``gradients`` as they come in, and ``updates``, the gradients that go
+        out to the optimizer. A call of a closure counts as a step.
+
+        Args:
+            recorder: what to record with; steps that are not due cost nothing.
+            start: the number of the next step.
+        """
+        self._recorded = Recorded(recorder, start)
 
     def remove(self) -> None:
         """Detach the transform from the optimizer."""
@@ -183,8 +200,8 @@ class Attached:
     def __setstate__(self, kept: Any) -> None:
         """Restore the copy."""
         self.tx, state = kept
-        self._optimizer, self._hooks, self._loaded, self._norm = lambda: None, [], None, None
-        self._held = _Held([], None, state)
+        self._optimizer, self._hooks, self._loaded, self._norm, self._recorded = lambda: None, [], None, None, None
+        self._held = Held([], None, state)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if is_inner_call(optimizer) or is_for_show(optimizer, args, kwargs):
@@ -210,10 +227,14 @@ class Attached:
             self._take_in(optimizer)
         # An optimizer that unscales gradients itself is told by these two attributes, for the length of a step.
         scale, found_inf = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        if self._recorded is not None:
+            self._recorded.before(named, scale)
         state, self._norm = transformed(self.tx, named, self._held.state, scale, found_inf, owned=True)
         self._held = self._held._replace(state=state)
         if scale is not None:
             optimizer.grad_scale = None
+        if self._recorded is not None:
+            self._recorded.after(named)
         due = is_due(self.tx, state)
         if due is not True and not due:
             for _, parameter in named:  # zeros would move what has momentum or weight decay
@@ -221,9 +242,9 @@ class Attached:
 
     def _take_in(self, optimizer: torch.optim.Optimizer) -> None:
         """Include parameter groups added since, and follow parameters to another device."""
-        fresh = _held(self.tx, optimizer)
+        fresh = held(self.tx, optimizer)
         try:
-            state = matched("torch.attach", _by_path(fresh.state) | _by_path(self._held.state), fresh.state)
+            state = matched("torch.attach", by_path(fresh.state) | by_path(self._held.state), fresh.state)
         except ValueError as error:
             raise ValueError(
                 f"torch.attach: {self.tx!r} has a table with a row for each parameter, and parameters were added "
@@ -233,7 +254,7 @@ class Attached:
 
     def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
         if self.tx.stateful:
-            state_dict[self._key()] = kept = _by_path(self._held.state)
+            state_dict[self._key()] = kept = by_path(self._held.state)
             if groups := state_dict["param_groups"]:  # where load_state_dict leaves what it does not know
                 groups[0] = {**groups[0], self._key(): kept}
 
@@ -244,7 +265,7 @@ class Attached:
         groups = state_dict.get("param_groups") or [{}]
         given = state_dict.get(self._key(), groups[0].get(self._key()))
         if given is not None:
-            fresh = _held(self.tx, optimizer)
+            fresh = held(self.tx, optimizer)
             self._loaded = fresh._replace(state=matched("torch.attach", given, fresh.state))
         else:
             warnings.warn(
@@ -279,23 +300,3 @@ def handles_of(optimizer: Any) -> list[Attached] | None:
     """Handles attached to an optimizer or to its inner one; None for other objects."""
     optimizer = unwrapped(optimizer)
     return list(_attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
-
-
-class _Held(NamedTuple):
-    """A state, and the parameters' paths and devices that it was made for."""
-
-    paths: list[str]
-    device: Any
-    state: Any
-
-
-def _held(tx: GradientTransformation, optimizer: torch.optim.Optimizer) -> _Held:
-    """Initial state for the optimizer's current parameters, on their current devices."""
-    named = named_of(optimizer)
-    return _Held(paths_of(named), device_of(named), started(tx, named))
-
-
-def _by_path(state: Any) -> dict[str, torch.Tensor]:
-    """Tensors of a state by path, as in a state_dict."""
-    leaves = zip(backend.paths(state), backend.flatten(state)[0], strict=True)
-    return {path: leaf for path, leaf in leaves if leaf is not None}

@@ -50,7 +50,7 @@ def to_numpy(state: Any, *, by_path: bool = False) -> Any:
         return {} if by_path else state
     paths = backend.paths(state)
     found = [
-        None if leaf is None else np.array(_values("to_numpy", path, leaf))
+        None if leaf is None else np.array(values("to_numpy", path, leaf))
         for path, leaf in zip(paths, leaves, strict=True)
     ]
     return _by_path("to_numpy", paths, found) if by_path else backend.unflatten(structure, found)
@@ -63,7 +63,7 @@ def _by_path(what: str, paths: Sequence[str], leaves: Sequence[Any]) -> dict[str
     return found
 
 
-def _values(what: str, path: str, leaf: Any) -> Any:
+def values(what: str, path: str, leaf: Any) -> Any:
     """Convert a leaf to a NumPy array."""
     own = lookup.owner(leaf)
     try:
@@ -133,11 +133,11 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
             raise TypeError(f"{what}: rename must be a function of path and array, got {rename!r:.80}")
         if likes[0] is like:
             raise TypeError(f"{what}: rename needs a like with paths, such as tx.init(params), not one array")
-        arrays = {path: _values(what, path, leaf) for path, leaf in given.items()}
+        arrays = {path: values(what, path, leaf) for path, leaf in given.items()}
         given, old = renamed(what, arrays, like, rename)
     if len(likes) == 1 and likes[0] is like:
         own, (leaves, structure) = lookup.opened(state)
-        new = [None if leaf is None else backend.placed(_values(what, "", leaf), like) for leaf in leaves]
+        new = [None if leaf is None else backend.placed(values(what, "", leaf), like) for leaf in leaves]
         return state if own is None else own.unflatten(structure, new)
     paths = backend.paths(like)
     places = list(zip(paths, likes, strict=True))
@@ -192,7 +192,7 @@ def _named(path: str, old: Mapping[str, str]) -> str:
 
 def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: Mapping[str, str]) -> Any:
     """Cast a leaf to another one's dtype, and place it on the same device."""
-    array, number = _values(what, path, leaf), lookup.owner(like) is None
+    array, number = values(what, path, leaf), lookup.owner(like) is None
     shape = () if number else backend.shape(like)
     dtype = np.asarray(like).dtype if number else _dtype((lookup.owner(like) or backend).dtype(like))
     if array.shape != shape:

@@ -1,0 +1,44 @@
+"""What an attached transformation records: what comes in, and what goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradxform.functions.convert import to_numpy
+from gradxform_torch._parameters import paths_of
+
+if TYPE_CHECKING:
+    from gradxform.recording.recorder import Recorder
+
+Named = Sequence[tuple[str, torch.Tensor]]
+
+
+class Recorded:
+    """A recorder and the number of the next step."""
+
+    def __init__(self, recorder: Recorder, step: int) -> None:
+        """Keeps the two."""
+        self.recorder, self.step = recorder, step
+        self._trees: dict[str, Any] = {}
+
+    def before(self, named: Named, scale: Any) -> None:
+        """Copies the gradients, which the transformation overwrites, divided by the scale of a loss scaler."""
+        if self.recorder.is_due(self.step):
+            gradients = _gradients(named)
+            if scale is not None:
+                gradients = {path: None if g is None else g / scale for path, g in gradients.items()}
+            self._trees = {"gradients": to_numpy(gradients)}
+
+    def after(self, named: Named) -> None:
+        """Writes the step."""
+        if self.recorder.is_due(self.step):
+            parameters = dict(zip(paths_of(named), (parameter.detach() for _, parameter in named), strict=True))
+            self.recorder(self.step, **self._trees, updates=_gradients(named), parameters=parameters)
+        self.step += 1
+
+
+def _gradients(named: Named) -> dict[str, torch.Tensor | None]:
+    return dict(zip(paths_of(named), (parameter.grad for _, parameter in named), strict=True))

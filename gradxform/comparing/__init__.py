@@ -1,0 +1,1 @@
+"""Two recordings compared: aligned, measured, diagnosed."""

@@ -1,0 +1,1 @@
+"""Recordings of training runs: one safetensors file a step."""

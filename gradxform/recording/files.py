@@ -1,0 +1,118 @@
+"""The file of one step: safetensors, written beside its place and renamed, with what was recorded in its metadata."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+FORMAT = "1"
+"""The version of what the metadata says; a reader refuses others."""
+_KEY = "gradxform.record"
+_NAME = re.compile(r"step_(\d+)\.safetensors")
+_PART = ".part"
+
+
+def library() -> ModuleType:
+    """The safetensors library.
+
+    Raises:
+        ImportError: it is not installed; says what to install.
+    """
+    try:
+        import safetensors.numpy
+    except ModuleNotFoundError as error:
+        raise ImportError("recordings need 'safetensors': pip install 'gradxform[cli]'") from error
+    return safetensors
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where a step is kept."""
+    return folder / f"step_{step:08d}.safetensors"
+
+
+def steps_in(folder: Path) -> dict[int, Path]:
+    """The files of a folder by step, in order; what is being written, or was left by a killed run, does not count."""
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def write(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> int:
+    """Write a step, and return the size of its file in bytes.
+
+    Raises:
+        OSError: the disk is full, or the folder is not there or not writable; says how much was to be written.
+        TypeError: a dtype that the format lacks.
+    """
+    given, pairs = {}, []
+    for key, array in arrays.items():
+        given[key] = np.require(array, requirements="C")
+        if given[key].dtype == np.complex128:
+            given[key] = given[key].reshape(*array.shape, 1).view(np.float64)
+            pairs.append(key)
+    kept = {_KEY: FORMAT, "about": json.dumps({**about, "complex128": pairs})}
+    part = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+    save = library().numpy.save_file
+    try:
+        save(given, part, metadata=kept)
+        os.replace(part, path)
+    except Exception as error:
+        part.unlink(missing_ok=True)
+        found = re.search(r"os error (\d+)", str(error))
+        if found is None and not isinstance(error, OSError):
+            raise TypeError(f"record: {path.name} cannot be written: {error}") from error
+        raise _why(path, given, int(found[1]) if found else getattr(error, "errno", None)) from error
+    return path.stat().st_size
+
+
+def _why(path: Path, arrays: Mapping[str, Any], number: int | None) -> OSError:
+    """An error that says what was to be written, and why it was not."""
+    size = sum(array.nbytes for array in arrays.values())
+    why = os.strerror(number) if number else "the write failed"
+    room = ""
+    if number == errno.ENOSPC:
+        free = f"{shutil.disk_usage(path.parent).free / 1e6:.1f} MB are free"
+        room = f"; {free}: record less often (every=), fewer leaves (where=), or norms_only=True"
+    return OSError(f"record: {str(path)!r} of {size / 1e6:.1f} MB cannot be written: {why}{room}")
+
+
+class Step:
+    """The file of one step, opened for reading."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header.
+
+        Raises:
+            ValueError: a file that is cut short, no recording, or one of another version.
+        """
+        self.path = path
+        try:
+            self._file = library().safe_open(path, framework="np")
+            metadata = self._file.metadata() or {}
+            self.shapes = {key: tuple(self._file.get_slice(key).get_shape()) for key in self._file.keys()}
+        except Exception as error:
+            raise ValueError(f"{str(path)!r} is cut short, or no safetensors file: {error}") from error
+        version = metadata.get(_KEY)
+        if version != FORMAT:
+            what = "not written by gx.record" if version is None else f"of version {version!r} of the format"
+            raise ValueError(f"{str(path)!r} is {what}; version {FORMAT} is read here")
+        try:
+            self.about: dict[str, Any] = json.loads(metadata["about"])
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{str(path)!r} has no description of what it holds: {error}") from error
+        self._pairs = set(self.about.get("complex128", ()))
+        for key in self._pairs:
+            self.shapes[key] = self.shapes[key][:-1]
+
+    def read(self, key: str) -> Any:
+        """One array, read from the file."""
+        array = self._file.get_tensor(key)
+        return array.view(np.complex128)[..., 0] if key in self._pairs else array

@@ -1,0 +1,224 @@
+"""`gx.record`: what a training run computes, kept step by step."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from pathlib import Path
+from typing import Any
+
+from gradxform.backend import lookup
+from gradxform.backend.misplaced import short
+from gradxform.core.matching import Where, check
+from gradxform.recording import files
+from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of, shape_of
+
+_LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
+
+
+def record(
+    folder: str | Path, *, every: int = 1, where: Where = None, norms_only: bool = False, progress: bool = False
+) -> Recorder:
+    """Make a recorder, which writes what a training run computes into a folder, one safetensors file a step.
+
+    `gradxform compare` and `gx.compare` read two such folders and say where the runs part. Each file is written beside
+    its place and renamed, so that a killed run leaves no half file. Dtypes are kept, bfloat16 and float16 too.
+
+    Args:
+        folder: where to write; made if it is not there. A step that is there already is replaced, so a run that goes
+            on from a checkpoint goes on with its recording.
+        every: record each step that is a multiple of it, and ignore the others.
+        where: which leaves to record, as `masked` takes it: a glob, a pattern, a function of the path, a list of these
+            or a tree of bools. All by default. Arrays without a path, such as a loss, are always recorded.
+        norms_only: keep two numbers a leaf, the 2-norm and the largest magnitude, both measured on the leaf's device.
+        progress: write a line with the number of steps and of megabytes to standard error after each step.
+
+    Returns:
+        A `Recorder`, to be called as ``recorder(step, gradients=..., parameters=..., loss=...)``.
+
+    Raises:
+        ImportError: the safetensors library is missing; it comes with ``gradxform[cli]``.
+        OSError: the folder cannot be made.
+        ValueError: an `every` below 1.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> recorder = gx.record(tempfile.mkdtemp(), every=10)
+        >>> for step in range(20):
+        ...     recorder(step, gradients={"w": np.ones((2, 3), np.float32)}, loss=0.5)
+        >>> recorder.steps, recorder.megabytes < 0.01
+        ([0, 10], True)
+
+    Source:
+        The safetensors format, https://huggingface.co/docs/safetensors.
+    """
+    return Recorder(folder, every=every, where=where, norms_only=norms_only, progress=progress)
+
+
+class Recorder:
+    """What `record` returns: call it with a step and the trees to keep.
+
+    Example:
+        >>> import tempfile
+        >>> import torch
+        >>> import gradxform as gx
+        >>> recorder, model = gx.record(tempfile.mkdtemp()), torch.nn.Linear(2, 1)
+        >>> loss = model(torch.ones(1, 2)).sum()
+        >>> loss.backward()
+        >>> recorder(0, gradients=model, parameters=model, loss=loss)
+        >>> recorder.steps
+        [0]
+
+    Source:
+        The safetensors format, https://huggingface.co/docs/safetensors.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        every: int = 1,
+        where: Where = None,
+        norms_only: bool = False,
+        progress: bool = False,
+    ) -> None:
+        """Makes the folder; see `record`."""
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ValueError(f"record: every must be an integer of at least 1, got {every!r}")
+        files.library()
+        self.folder, self.every, self.norms_only, self.progress = Path(folder), every, norms_only, progress
+        self._where = None if where is None else check("record", where)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"record: the folder {str(folder)!r} cannot be made: {error.strerror}") from error
+
+    def is_due(self, step: Any) -> bool:
+        """Whether a step is recorded: one that is a multiple of `every`."""
+        return _number(step) % self.every == 0
+
+    def __call__(self, step: Any, **trees: Any) -> None:
+        """Record a step, if it is due; else return at once.
+
+        Args:
+            step: the number of the step: a Python integer, or a 0-d array of any framework.
+            **trees: what to keep, under any names: pytrees of arrays of any framework, sharded ones too, None among
+                them; lists of variables, of (name, parameter) or (gradient, variable) pairs; a model, of which
+                the parameters are kept, or, of PyTorch's under the name ``gradients``, the ``.grad`` of each; numbers.
+                `gx.compare` looks at the names ``gradients``, ``parameters``, ``updates`` and ``loss``.
+
+        Raises:
+            OSError: the disk is full, or the folder is gone or not writable.
+            TypeError: a leaf that is no array, or that is traced; names the path.
+            ValueError: a negative step, nothing to record, or a pattern of `where` that matches no path.
+        """
+        number = _number(step)
+        if number < 0:
+            raise ValueError(f"record: the step must be at least 0, got {number}")
+        if number % self.every:
+            return
+        leaves = self._chosen({name: leaves_of(name, tree) for name, tree in trees.items() if tree is not None})
+        if self.norms_only:
+            leaves = {name: floating(tree) for name, tree in leaves.items()}
+        read = numbers_of if self.norms_only else arrays_of
+        arrays = {
+            _key(name, path): array for name, found in leaves.items() for path, array in read(name, found).items()
+        }
+        if not arrays:
+            raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
+        if not _is_first_process():
+            return
+        files.write(files.path_of(self.folder, number), arrays, self._about(number, leaves))
+        if self.progress:
+            print(f"\rrecorded step {number}: {self}", end="", file=sys.stderr, flush=True)
+
+    def _chosen(self, leaves: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        if self._where is None:
+            return leaves
+        found, refused = {}, []
+        for name, tree in leaves.items():
+            try:
+                found[name] = tree if list(tree) == [""] else choose(self._where, tree)
+            except ValueError as error:  # a pattern may be for one of the trees alone
+                refused.append(error)
+        if refused and len(refused) == sum(list(tree) != [""] for tree in leaves.values()):
+            raise refused[0]
+        return found
+
+    def _about(self, step: int, leaves: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """The metadata of a step."""
+        owners = [lookup.owner(leaf) for tree in leaves.values() for leaf in tree.values()]
+        first = next((owner.name for owner in owners if owner is not None), "numpy")
+        versions = {name.partition(".")[0]: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+        return {
+            "step": step,
+            "framework": first,
+            "versions": {name: str(version) for name, version in versions.items() if version},
+            "norms_only": self.norms_only,
+            "order": {name: list(tree) for name, tree in leaves.items()},
+            "dtypes": {name: {path: dtype_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
+            "shapes": {name: {path: shape_of(leaf) for path, leaf in tree.items()} for name, tree in leaves.items()},
+        }
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps in the folder, in order."""
+        return list(files.steps_in(self.folder))
+
+    @property
+    def megabytes(self) -> float:
+        """The size of the files in the folder, in units of a million bytes."""
+        return sum(path.stat().st_size for path in files.steps_in(self.folder).values()) / 1e6
+
+    def __repr__(self) -> str:
+        """The folder, and what is in it."""
+        return f"<record: {len(self.steps)} steps, {self.megabytes:.1f} MB in {str(self.folder)!r}>"
+
+    def __str__(self) -> str:
+        """The same for a line of progress."""
+        return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {self.folder}"
+
+
+def _key(name: str, path: str) -> str:
+    """The name of an array in the file."""
+    return f"{name}/{path}" if path else name
+
+
+def _number(step: Any) -> int:
+    """The number of a step.
+
+    Raises:
+        TypeError: what is no integer, or is traced.
+    """
+    try:
+        return operator.index(step)
+    except TypeError:
+        pass
+    except Exception as error:  # JAX's, of a traced number
+        raise TypeError(f"record: {_traced(step)}") from error
+    try:
+        found = step.item() if hasattr(step, "item") else step.numpy().item()
+        return operator.index(found)
+    except Exception as error:
+        if lookup.owner(step) is not None:
+            raise TypeError(f"record: {_traced(step)}") from error
+        raise TypeError(f"record: the step must be an integer, got {short(step)}") from error
+
+
+def _traced(step: Any) -> str:
+    return (
+        f"the step {short(step)} is no integer with a value; inside of jax.jit write "
+        "jax.debug.callback(recorder, step, gradients=gradients), inside of tf.function return the gradients"
+    )
+
+
+def _is_first_process() -> bool:
+    """Whether this process writes: of several, the one of rank 0."""
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return int(torch.distributed.get_rank()) == 0
+    state = getattr(getattr(jax, "_src", None), "distributed", None)
+    process = getattr(getattr(state, "global_state", None), "process_id", 0)
+    return not process

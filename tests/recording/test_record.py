@@ -1,0 +1,201 @@
+"""What `gx.record` keeps, from every framework and every place of a training loop."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import FRAMEWORKS, ROOT, tensors
+
+import gradxform as gx
+from gradxform.recording import files
+from gradxform.recording.reading import Recording
+
+TREE = {"encoder": [{"kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": None}], "head": np.float32([1, 2])}
+
+
+def kept(folder: Path, step: int, name: str) -> dict[str, Any]:
+    """Read one tree of a step by path."""
+    recording = Recording(folder)
+    return {path: recording.read(step, name, path) for path in recording.shapes(step, name)}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_tree_of_any_framework(framework: str, tmp_path: Path) -> None:
+    recorder = gx.record(tmp_path / "run")
+    recorder(3, gradients=tensors(framework, TREE), loss=0.5)
+    found = kept(tmp_path / "run", 3, "gradients")
+    assert set(found) == {"encoder/0/kernel", "head"}
+    np.testing.assert_array_equal(found["encoder/0/kernel"], TREE["encoder"][0]["kernel"])
+    assert Recording(tmp_path / "run").framework == framework
+    assert kept(tmp_path / "run", 3, "loss")[""] == 0.5
+
+
+DTYPES = ["float16", "float32", "float64", "complex64", "complex128", "int32", "uint8", "bool", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_and_shapes_are_kept(dtype: str, tmp_path: Path) -> None:
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    tree = {"matrix": np.array([[1, 0], [2, 3]]).astype(kind).T, "number": np.asarray(1).astype(kind)}
+    gx.record(tmp_path)(0, gradients={**tree, "empty": np.zeros((0, 3), kind)})
+    found = kept(tmp_path, 0, "gradients")
+    for path, leaf in tree.items():
+        assert (found[path].dtype, found[path].shape) == (leaf.dtype, leaf.shape)
+        assert found[path].tobytes() == leaf.tobytes()
+    assert found["empty"].shape == (0, 3)
+
+
+def test_steps_that_are_not_due_are_not_read(tmp_path: Path) -> None:
+    recorder = gx.record(tmp_path, every=10)
+    for step in range(0, 30, 3):
+        recorder(step, gradients={"w": np.ones(2)} if step % 10 == 0 else object())
+    assert recorder.steps == [0]
+    recorder(np.int64(20), gradients={"w": np.ones(2)})
+    assert recorder.steps == [0, 20]
+    assert recorder.megabytes == pytest.approx(sum(p.stat().st_size for p in tmp_path.iterdir()) / 1e6)
+
+
+def test_where_chooses_leaves_and_norms_only_keeps_two_numbers(tmp_path: Path) -> None:
+    recorder = gx.record(tmp_path, where="head", norms_only=True)
+    recorder(0, gradients={"head": np.float32([3, -4]), "body": np.ones(9)}, statistics={"mean": np.ones(2)}, loss=1.0)
+    assert set(kept(tmp_path, 0, "gradients")) == {"head"}
+    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["head"], [5, 4])
+    assert Recording(tmp_path).norms_only
+    with pytest.raises(ValueError, match=r"'hed' matches no path; the paths are 'head'"):
+        gx.record(tmp_path, where="hed")(1, gradients={"head": np.ones(2)})
+
+
+def test_the_order_of_the_leaves_and_versions(tmp_path: Path) -> None:
+    gx.record(tmp_path)(0, gradients={"z": np.ones(1), "a": np.ones(1)})
+    found = Recording(tmp_path)
+    assert list(found.shapes(0, "gradients")) == sorted(found.shapes(0, "gradients"))  # NumPy's trees are sorted
+    assert f"gradxform {gx.__version__}" in found.versions
+    gx.record(tmp_path / "pairs")(0, gradients=[("z", np.ones(1)), ("a.b", np.ones(1))])
+    assert list(Recording(tmp_path / "pairs").shapes(0, "gradients")) == ["z", "a/b"]
+
+
+def test_progress_and_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorder = gx.record(tmp_path, progress=True)
+    recorder(7, gradients={"w": np.zeros(500_000, np.float32)})
+    assert "recorded step 7: 1 steps, 2.0 MB" in capsys.readouterr().err
+    assert "2.0 MB" in repr(recorder)
+
+
+def test_a_full_disk_says_what_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(arrays: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorder = gx.record(tmp_path)
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    with pytest.raises(OSError, match=r"of 8\.0 MB cannot be written: No space left on device; .* MB are free"):
+        recorder(0, gradients={"w": np.zeros(2_000_000, np.float32)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    """The library's own error: a limit on the size of files, which the system enforces."""
+    code = f"""
+import resource, signal
+import numpy as np, gradxform as gx
+recorder = gx.record({str(tmp_path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    recorder(0, gradients={{"w": np.zeros(9999)}})
+except OSError as error:
+    print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "of 0.1 MB cannot be written: File too large" in run.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file' cannot be made: File exists"):
+        gx.record(tmp_path / "file")
+    recorder = gx.record(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(OSError, match="No such file or directory"):
+        recorder(0, loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "trees", "message"),
+    [
+        (-1, {"loss": 1.0}, "at least 0"),
+        (0.5, {"loss": 1.0}, "must be an integer, got 0.5"),
+        ("3", {"loss": 1.0}, "must be an integer"),
+        (0, {}, "has no array"),
+        (0, {"gradients": {"w": None}}, "has no array"),
+        (0, {"gradients": {"w": "text"}}, "'w'"),
+        (0, {"gradients": {"w": np.array([{}])}}, "'w'"),
+    ],
+)
+def test_what_cannot_be_recorded(step: Any, trees: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        gx.record(tmp_path)(step, **trees)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_is_a_positive_integer(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="every must be an integer of at least 1, got 0"):
+        gx.record(tmp_path, every=0)
+
+
+def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
+    recorder = gx.record(tmp_path)
+    for value in (1.0, 2.0):
+        recorder(0, loss=value)
+    assert kept(tmp_path, 0, "loss")[""] == 2.0
+    (tmp_path / ".step_00000001.safetensors.1.part").write_bytes(b"left by a killed run")
+    assert Recording(tmp_path).steps == [0]
+
+
+def test_without_safetensors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ImportError, match=r"pip install 'gradxform\[cli\]'"):
+        gx.record(tmp_path)
+
+
+def test_import_gradxform_imports_nothing_of_it() -> None:
+    code = "import sys, torch, gradxform; print([name for name in sys.modules if 'record' in name or 'safet' in name])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert "gradxform.recording" not in found.stdout
+    assert "safetensors" not in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is no folder"),
+        ({}, "holds no recording"),
+        ({"step_00000000.safetensors": b"cut"}, "cut short"),
+    ],
+)
+def test_folders_that_are_no_recordings(content: Any, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    if content is not None:
+        folder.mkdir()
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        Recording(folder)
+
+
+def test_files_of_others_and_of_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.library().numpy.save_file({"w": np.ones(2)}, tmp_path / "step_0.safetensors")
+    with pytest.raises(ValueError, match=r"not written by gx\.record"):
+        Recording(tmp_path)
+    monkeypatch.setattr(files, "FORMAT", "99")
+    gx.record(tmp_path / "new")(0, loss=1.0)
+    monkeypatch.setattr(files, "FORMAT", "1")
+    with pytest.raises(ValueError, match="of version '99' of the format; version 1 is read here"):
+        Recording(tmp_path / "new")

@@ -1,0 +1,136 @@
+"""Recording from the places where each framework has its gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import python
+from test_record import kept
+
+import gradxform as gx
+from gradxform.recording.reading import Recording
+
+W = np.float32([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_from_a_jitted_step(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    recorder = gx.record(tmp_path, every=2)
+
+    @jax.jit
+    def step(params: Any, i: Any) -> Any:
+        loss, gradients = jax.value_and_grad(lambda p: (p["dense"]["kernel"] ** 2).sum())(params)
+        jax.debug.callback(recorder, i, gradients=gradients, loss=loss, ordered=True)
+        return jax.tree.map(lambda p, g: p - 0.25 * g, params, gradients)
+
+    params = {"dense": {"kernel": jax.numpy.asarray(W)}}
+    for i in range(4):
+        params = step(params, i)
+    jax.effects_barrier()
+    assert recorder.steps == [0, 2]
+    np.testing.assert_array_equal(kept(tmp_path, 2, "gradients")["dense/kernel"], W / 2)
+    assert kept(tmp_path, 0, "loss")[""] == 30.0
+
+
+def test_a_traced_step_says_what_to_write(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+    recorder = gx.record(tmp_path)
+    with pytest.raises(TypeError, match=r"jax\.debug\.callback\(recorder, step"):
+        jax.jit(lambda i: recorder(i, loss=i))(0)
+    with pytest.raises(TypeError, match="has no values for NumPy"):
+        jax.jit(lambda x: recorder(0, loss=x))(0.0)
+
+
+def test_sharded_arrays(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    code = f"""
+import jax, numpy as np, gradxform as gx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+mesh = Mesh(np.array(jax.devices()), ("data",))
+w = jax.device_put(np.arange(8.0, dtype="float32"), NamedSharding(mesh, PartitionSpec("data")))
+assert len(w.sharding.device_set) == 2
+gx.record({str(tmp_path)!r})(0, gradients={{"w": w}})
+"""
+    found = python("-c", code, XLA_FLAGS="--xla_force_host_platform_device_count=2")
+    assert found.returncode == 0, found.stderr
+    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["w"], np.arange(8.0))
+
+
+def test_states_of_flax(tmp_path: Path) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    gradients = nnx.grad(lambda model: model(W).sum())(model)
+    gx.record(tmp_path)(0, gradients=gradients, parameters=nnx.state(model, nnx.Param))
+    assert Recording(tmp_path).shapes(0, "gradients") == {"bias": (3,), "kernel": (2, 3)}
+    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["bias"], [2, 2, 2])
+
+
+def test_a_model_of_torch_and_its_gradients(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)).to(torch.bfloat16)
+    model[1].bias.requires_grad_(False)
+    model(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    gx.record(tmp_path)(torch.tensor(5), gradients=model, parameters=model)
+    assert list(Recording(tmp_path).shapes(5, "parameters")) == ["0/weight", "0/bias", "1/weight", "1/bias"]
+    assert "1/bias" not in Recording(tmp_path).shapes(5, "gradients")
+    assert kept(tmp_path, 5, "gradients")["0/weight"].dtype.name == "bfloat16"
+
+
+def test_the_handle_of_attach(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.clip_global_norm(1.0))
+    recorder = gx.record(tmp_path, every=2)
+    handle.record(recorder)
+    before = model.weight.detach().numpy().copy()
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.tensor([[3.0, 4.0]])).sum().backward()
+        optimizer.step()
+    assert recorder.steps == [0, 2]
+    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["weight"], [[3, 4]])
+    np.testing.assert_allclose(kept(tmp_path, 0, "updates")["weight"], [[0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["weight"], before)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_callback_of_keras(wrapped: bool, tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    optimizer = keras.optimizers.SGD(0.5)
+    if wrapped:
+        optimizer = gx.keras.wrap(optimizer, gx.chain(gx.trace(0.0), gx.clip_global_norm(1.0)))
+    model.compile(optimizer, loss=lambda y, found: found, run_eagerly=True)
+    recorder = gx.record(tmp_path)
+    x, steps = np.float32([[3, 4], [6, 8]]), [gx.keras.RecordSteps(recorder)]
+    model.fit(x, np.zeros((2, 1)), batch_size=1, shuffle=False, verbose=0, callbacks=steps)
+    assert recorder.steps == [0, 1]
+    (path,) = kept(tmp_path, 1, "parameters")
+    np.testing.assert_allclose(kept(tmp_path, 0, "parameters")[path], [[0], [0]])
+    if wrapped:
+        np.testing.assert_allclose(kept(tmp_path, 1, "parameters")[path], [[-0.3], [-0.4]], rtol=1e-5)
+        np.testing.assert_allclose(kept(tmp_path, 1, "gradients")[path], [[6], [8]])
+    else:
+        assert kept(tmp_path, 1, "gradients") == {}
+
+
+def test_pairs_and_variables_of_tensorflow_and_values_of_a_session(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    w = tf.Variable(W, name="w")
+    recorder = gx.record(tmp_path)
+    slices = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([0, 0]), tf.constant([2, 2]))
+    recorder(tf.constant(0), gradients=[(slices, w)], parameters=[w])
+    np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["w"], [[2, 2], [0, 0]])
+    np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["w"], W)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        v = tf.compat.v1.get_variable("v", initializer=W)
+        (gradient,) = tf.compat.v1.gradients(tf.reduce_sum(v * v), [v])
+        session.run(tf.compat.v1.global_variables_initializer())
+        recorder(1, gradients=session.run({"v": gradient}))
+    np.testing.assert_array_equal(kept(tmp_path, 1, "gradients")["v"], 2 * W)
+    with pytest.raises(TypeError, match="has no values for NumPy"):
+        tf.function(lambda x: recorder(2, gradients={"w": x}))(w)
