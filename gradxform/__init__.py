@@ -47,12 +47,16 @@ if TYPE_CHECKING:
     import gradxform_numpy as numpy
     import gradxform_tensorflow as tensorflow
     import gradxform_torch as torch
+    from gradxform.comparing.comparison import Comparison, compare
+    from gradxform.comparing.findings import Finding
     from gradxform.recording.recorder import Recorder, record
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "EmptyState",
+    "Finding",
     "GradientTransformation",
     "OrderWarning",
     "Recorder",
@@ -70,6 +74,7 @@ __all__ = [
     "clip_rms",
     "clip_value",
     "clip_zscore",
+    "compare",
     "elementwise",
     "ema",
     "freeze",
@@ -117,7 +122,13 @@ __all__ = [
 ]
 
 
-_LATER = {"Recorder": "recording.recorder", "record": "recording.recorder"}
+_LATER = {
+    "Comparison": "comparing.comparison",
+    "Finding": "comparing.findings",
+    "Recorder": "recording.recorder",
+    "compare": "comparing.comparison",
+    "record": "recording.recorder",
+}
 """Names that are imported when they are first used, and their modules."""
 
 preload()

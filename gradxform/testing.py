@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.ulp import ulps
 
-__all__ = ["assert_parity", "max_ulp"]
+__all__ = ["assert_parity", "assert_same_gradients", "max_ulp"]
 
 
 def max_ulp(a: Any, b: Any) -> float:
@@ -99,6 +100,41 @@ def assert_parity(
     for step, wanted in enumerate(_expected(tx, steps, params)):
         right = parity.Result("the reference", "extended precision", wanted)
         _compare(tx, [right, *(run[step] for run in runs)], max_ulp, f" at step {step}" if tx.stateful else "")
+
+
+def assert_same_gradients(
+    a: str | Path, b: str | Path, *, map: str | Path | Mapping[str, str] | None = None, tolerance: float | None = None
+) -> None:
+    """Assert that the gradients of two recorded runs differ by rounding alone.
+
+    Args:
+        a: the folder of a recording that `gradxform.record` made.
+        b: the folder of another, of any framework.
+        map: which leaf of `a` is which of `b`, as `gradxform.compare` takes it.
+        tolerance: the largest relative distance of a leaf that is allowed. By default, what rounding explains.
+
+    Raises:
+        AssertionError: a difference that rounding does not explain; says where the runs part and why.
+        ValueError: recordings that cannot be compared.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> a, b = tempfile.mkdtemp(), tempfile.mkdtemp()
+        >>> gradient = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+        >>> gx.record(a)(0, gradients={"hidden.weight": gradient})
+        >>> gx.record(b)(0, gradients={"hidden": {"kernel": gradient.T}})
+        >>> gx.testing.assert_same_gradients(a, b)
+
+    Source:
+        Higham, Accuracy and stability of numerical algorithms, 2002.
+    """
+    from gradxform.comparing.comparison import compare
+
+    found = compare(a, b, map=map, tolerance=tolerance)
+    if not found.within:
+        raise AssertionError(f"the gradients of {str(a)!r} and {str(b)!r} are not the same:\n{found}")
 
 
 def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:

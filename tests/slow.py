@@ -23,6 +23,7 @@ PLAIN = "the table compiled once more; with its fast paths, and without them in 
 FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
 OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
 CHAINS = "compiles a random chain in three frameworks; five others stay quick"
+RUNS = "two training runs for each; every fault, and clean pairs of each network and optimizer, stay quick"
 LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
@@ -77,6 +78,10 @@ SLOW = {
     r"test_write_a_backend\.py::test_right_numbers\[(chain|.*(zscore|percentile|measure|accumulate|skip))": OPERATIONS,
     r"test_write_a_backend\.py::test_right_numbers\[(clip_(ada|ave|rms)|ema.*debias|.*(ord|nesterov))": OPERATIONS,
     r"test_jax_trees\.py::.*\[(Haiku|Flax linen)": "compiles for one library more; Flax NNX and Equinox stay quick",
+    # --- comparing
+    r"test_faults\.py::test_(in_the_other|from_other|other_precisions|no_fault.*-[1-7]\])": RUNS,
+    r"test_ports\.py": TRAINS,
+    r"test_compare_speed\.py": "writes and reads gigabytes",
     # --- core
     r"test_errors_people_meet\.py::test_an_import\[from gradxform import \*": PROCESSES,
     r"test_empty_choice\.py::.*torch-compiled": INDUCTOR,

@@ -1,0 +1,203 @@
+"""`gx.compare`: two recordings, aligned, measured and diagnosed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradxform.comparing import mapping
+from gradxform.comparing.aligning import Alignment, align
+from gradxform.comparing.diagnosing import diagnose
+from gradxform.comparing.evidence import TREES, Evidence
+from gradxform.comparing.findings import Finding
+from gradxform.comparing.mapping import Pair
+from gradxform.comparing.measuring import Distance, distance, of_norms
+from gradxform.comparing.rounding import Judged, Row, coarsest, judge
+from gradxform.recording.reading import Recording
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` returns.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> a, b = tempfile.mkdtemp(), tempfile.mkdtemp()
+        >>> gx.record(a)(0, gradients={"w": np.float32([1.0, 2.0]), "b": np.float32([3.0])})
+        >>> gx.record(b)(0, gradients={"w": np.float32([8.0, 16.0]), "b": np.float32([24.0])})
+        >>> found = gx.compare(a, b)
+        >>> found.within, found.findings[0].kind, round(found.findings[0].numbers["factor"], 6)
+        (False, 'factor', 8.0)
+
+    Source:
+        Higham, Accuracy and stability of numerical algorithms, 2002.
+    """
+
+    a: Recording
+    b: Recording
+    steps: list[int]
+    """The steps that both have."""
+    alignment: Alignment
+    rows: Mapping[str, Mapping[int, Row]]
+    """The distance of each pair, by tree and step."""
+    judged: Mapping[str, Judged]
+    """What rounding explains, by tree."""
+    findings: list[Finding]
+    """The diagnosis, first things first."""
+
+    @property
+    def within(self) -> bool:
+        """Whether rounding, or the tolerance, explains all differences."""
+        parted = any(self.judged[tree].first is not None for tree in ("gradients", "updates") if tree in self.judged)
+        return not parted and not any(finding.is_fault for finding in self.findings)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """The leaves that belong together, in the order of the network."""
+        return self.alignment.pairs
+
+    @property
+    def tree(self) -> str:
+        """The tree that is shown: the first of gradients, updates and parameters that both have."""
+        return next(tree for tree in TREES if tree in self.rows)
+
+    def worst(self, tree: str | None = None) -> list[Distance | None]:
+        """For each pair, its distance at the step where it is largest in relative terms."""
+        rows = self.rows[tree or self.tree].values()
+        columns = zip(*rows, strict=True)
+        return [max((d for d in column if d is not None), key=lambda d: d.relative, default=None) for column in columns]
+
+    def __str__(self) -> str:
+        """The diagnosis in words."""
+        if self.within:
+            judged = self.judged[self.tree]
+            level = max(judged.levels.values(), default=0.0)
+            text = (
+                f"All differences are rounding: at most {level:.1e}, as {judged.arithmetic.name} arithmetic explains."
+            )
+            return "\n".join([text, *map(str, self.findings)])
+        return "\n".join(map(str, self.findings))
+
+
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    map: str | Path | Mapping[str, str] | None = None,
+    tolerance: float | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare two recordings: where do two runs part, and why?
+
+    Leaves are matched by equal paths, by a map, by the names and layouts of the frameworks, and else by shape and
+    value. Differences that rounding explains, by their size and by how they grow over steps, are told from others. The
+    command `gradxform compare` shows the same as a table, a picture and a page.
+
+    Args:
+        a: the folder of a recording that `record` made.
+        b: the folder of another.
+        map: which leaf of `a` is which of `b`, where names do not tell: a dict from paths, or from modules, or a TOML
+            file as ``gradxform compare --write-map`` writes it.
+        tolerance: the largest relative distance of a leaf that is allowed. By default, what rounding explains.
+        progress: called with the number of steps that are done, and of all.
+
+    Returns:
+        A `Comparison`.
+
+    Raises:
+        ValueError: a folder that is no recording, a file that is cut short or of another version, no step or no leaf
+            in common, NaN everywhere, a map that does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> a, b = tempfile.mkdtemp(), tempfile.mkdtemp()
+        >>> gradient = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+        >>> gx.record(a)(0, gradients={"0.weight": gradient})
+        >>> gx.record(b)(0, gradients={"dense": {"kernel": -gradient.T}})
+        >>> print(gx.compare(a, b, map={"0": "dense"}).findings[0])
+        All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds.
+
+    Source:
+        Higham, Accuracy and stability of numerical algorithms, 2002.
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"compare: tolerance must be at least 0, got {tolerance!r}")
+    try:
+        return _compared(Recording(a), Recording(b), mapping.read(map), tolerance, progress)
+    except ValueError as error:
+        raise ValueError(f"compare: {error}") from error
+
+
+def _compared(
+    a: Recording, b: Recording, given: mapping.Map, tolerance: float | None, progress: Progress | None
+) -> Comparison:
+    steps = [step for step in a.steps if step in set(b.steps)]
+    if not steps:
+        ranges = [f"{side.steps[0]} to {side.steps[-1]}" for side in (a, b)]
+        raise ValueError(f"the recordings have no step in common: A has {ranges[0]}, B has {ranges[1]}")
+    trees = [tree for tree in TREES if tree in a.names(steps[0]) and tree in b.names(steps[0])]
+    if not trees:
+        raise ValueError(
+            f"the recordings have neither {', '.join(TREES)} in common: A has {', '.join(a.names(steps[0]))}, "
+            f"B has {', '.join(b.names(steps[0]))}"
+        )
+    alignment = align(a, b, steps[0], trees, given)
+    rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
+    for done, step in enumerate(steps):
+        if progress is not None:
+            progress(done, len(steps))
+        for tree in trees:
+            rows[tree][step] = [_distance(a, b, pair, tree, step) for pair in alignment.pairs]
+        if done and done + 1 < len(steps):  # the first and the last are read again
+            a.close(step)
+            b.close(step)
+    for tree in trees:
+        _check_finite(rows[tree], tree)
+    judged = {
+        tree: judge(
+            rows[tree], coarsest([d for side in (a, b) for d in side.dtypes(steps[0], tree).values()]), tolerance
+        )
+        for tree in trees
+        if tree != "parameters" or len(trees) == 1
+    }
+    evidence = Evidence(a, b, steps, alignment, rows, judged, tolerance is not None)
+    return Comparison(a, b, steps, alignment, rows, judged, diagnose(evidence))
+
+
+def _distance(a: Recording, b: Recording, pair: Pair, tree: str, step: int) -> Distance | None:
+    """The distance of a pair; None where one of the two lacks it."""
+    shapes_a, shapes_b = a.shapes(step, tree), b.shapes(step, tree)
+    if pair.a.path not in shapes_a or pair.b.path not in shapes_b:
+        return None
+    one, other = a.read(step, tree, pair.a.path), b.read(step, tree, pair.b.path)
+    if a.norms_only or b.norms_only:
+        if pair.a.layout.part or pair.b.layout.part:  # a part has no norm of its own
+            return None
+        size = 1
+        for axis in shapes_a[pair.a.path]:
+            size *= axis
+        return of_norms(_numbers(one, a.norms_only), _numbers(other, b.norms_only), size)
+    return distance(pair.a.layout.of(one), pair.b.layout.of(other))
+
+
+def _numbers(array: Any, norms_only: bool) -> tuple[float, float]:
+    """The norm and the largest magnitude of a leaf, which one of two recordings may have instead of its values."""
+    if norms_only:
+        return float(array[0]), float(array[1])
+    found = distance(array, array)
+    return (float("nan") if found.nonfinite_a else found.norm_a), found.largest_a
+
+
+def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
+    for side in ("a", "b"):
+        there = [d for row in rows.values() for d in row if d is not None]
+        if there and all(getattr(d, f"nonfinite_{side}") == d.size or not d.size for d in there):
+            raise ValueError(f"the {tree} of {side.upper()} are NaN or infinite everywhere, at every step")

@@ -1,0 +1,147 @@
+"""Where the values of a leaf stand: a part of it, its blocks in another order, its axes permuted, its shape changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Shape = tuple[int, ...]
+_MOST_AXES = 5
+_COUNTS = (2, 3, 4, 6, 8, 12, 16)
+"""Numbers of blocks that are looked for: gates, heads, queries with keys and values."""
+
+
+class Gates(NamedTuple):
+    """Blocks of one length along an axis, and the order that they are taken in."""
+
+    axis: int
+    order: tuple[int, ...]
+
+
+class Layout(NamedTuple):
+    """What is done to an array, in this order, so that it stands beside another."""
+
+    part: tuple[int, int, int] | None = None
+    """Axis, start and stop of what is taken of it."""
+    gates: Gates | None = None
+    axes: tuple[int, ...] | None = None
+    shape: Shape | None = None
+
+    def of(self, array: Any) -> Any:
+        """The array in this layout, without a copy where there need be none."""
+        if self.part is not None:
+            axis, start, stop = self.part
+            array = array[(slice(None),) * axis + (slice(start, stop),)]
+        if self.gates is not None:
+            array = reordered(array, self.gates)
+        if self.axes is not None:
+            array = array.transpose(self.axes)
+        return array if self.shape is None else array.reshape(self.shape)
+
+    @property
+    def words(self) -> str:
+        """What is done, for people; empty if nothing is."""
+        return ", ".join(
+            words
+            for words, there in (
+                (f"part {self.part[1:]} of axis {self.part[0]}" if self.part else "", self.part),
+                (f"blocks {self.gates.order} of axis {self.gates.axis}" if self.gates else "", self.gates),
+                ("transposed" if self.axes == (1, 0) else f"axes {self.axes}", self.axes),
+                (f"reshaped to {self.shape}", self.shape),
+            )
+            if there
+        )
+
+
+SAME = Layout()
+
+
+def reordered(array: Any, gates: Gates) -> Any:
+    """The blocks of an array along an axis in another order."""
+    parts = np.split(array, len(gates.order), axis=gates.axis)
+    return np.concatenate([parts[i] for i in gates.order], axis=gates.axis)
+
+
+def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
+    """The layouts that make one shape of another: no change first, then permutations of axes, heads split or merged."""
+    if math.prod(shape) != math.prod(wanted):
+        return
+    for axes in itertools.permutations(range(len(shape))) if len(shape) <= _MOST_AXES else [tuple(range(len(shape)))]:
+        moved = tuple(shape[axis] for axis in axes)
+        if moved == wanted or _refines(moved, wanted) or _refines(wanted, moved):
+            same = axes == tuple(range(len(shape)))
+            yield Layout(axes=None if same else axes, shape=None if moved == wanted else wanted)
+
+
+def _refines(fine: Shape, coarse: Shape) -> bool:
+    """Whether each size of one shape is the product of adjacent sizes of the other."""
+    sizes = list(fine)
+    for size in coarse:
+        product = 1
+        while sizes and product < size:
+            product *= sizes.pop(0)
+        if product != size:
+            return False
+    return all(size == 1 for size in sizes)
+
+
+def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layout | None:
+    """The layout that the last names of two paths stand for: a weight of PyTorch's that becomes a kernel, or back.
+
+    A weight is (out, in, ...), a kernel (..., in, out); a projection of attention may have its heads split. None where
+    the shapes do not fit.
+    """
+    last_a, last_b = name_a.rpartition("/")[2], name_b.rpartition("/")[2]
+    count = len(shape)
+    if last_a == "kernel" and last_b != "kernel" and len(wanted) == 2 and count == 3:  # heads merged
+        out = any(f"/{key}/" in f"/{name_a}/{name_b}/" for key in ("out", "attention_output"))
+        order: list[tuple[int, ...]] = [(2, 0, 1), (1, 2, 0)] if out else [(1, 2, 0), (2, 0, 1)]
+    elif last_a.startswith("weight") and "kernel" in last_b and count > 1:
+        order = [(*range(2, count), 1, 0)]
+    elif "kernel" in last_a and last_b.startswith("weight") and count > 1:
+        order = [(count - 1, count - 2, *range(count - 2))]
+    else:
+        order = [tuple(range(count))]
+    found = list(candidates(shape, wanted))
+    return next((layout for axes in order for layout in found if (layout.axes or tuple(range(count))) == axes), None)
+
+
+def cosine(a: Any, b: Any) -> float:
+    """The cosine of two arrays as vectors; 1.0 of two zeros, 0.0 of one. Of large ones, the first rows alone."""
+    if a.ndim and a.size > 1 << 20:
+        rows = max(1, (1 << 20) * len(a) // a.size)
+        a, b = a[:rows], b[:rows]
+    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    with np.errstate(all="ignore"):
+        scale = float(np.sqrt(a @ a) * np.sqrt(b @ b))
+        if scale == 0:
+            return float(not a.any() and not b.any())
+        return float(a @ b) / scale
+
+
+def blocks(a: Any, b: Any, least: float = 0.99) -> Gates | None:
+    """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
+    for axis in range(a.ndim):
+        for count in _COUNTS:
+            if a.shape[axis] % count or a.shape[axis] < count or a.shape != b.shape:
+                continue
+            order = _order(np.split(a, count, axis), np.split(b, count, axis), least)
+            if order is not None and order != tuple(range(count)):
+                return Gates(axis, order)
+    return None
+
+
+def _order(parts: Sequence[Any], wanted: Sequence[Any], least: float) -> tuple[int, ...] | None:
+    """For each block wanted, the one that is like it, if each is found once."""
+    found = []
+    for block in wanted:
+        like = [cosine(part, block) for part in parts]
+        best = int(np.argmax(like))
+        if like[best] < least or not np.any(block):
+            return None
+        found.append(best)
+    return tuple(found) if len(set(found)) == len(found) else None

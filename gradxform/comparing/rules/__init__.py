@@ -1,0 +1,1 @@
+"""The rules of the diagnosis, one function each."""

@@ -1,0 +1,128 @@
+"""Rules for single leaves: scaled, moved, without a gradient, tied, missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.layouts import cosine
+from gradxform.comparing.rules.moved import moved
+from gradxform.recording.reading import Recording
+
+
+def no_gradient(e: Evidence) -> Iterator[Finding]:
+    """A leaf whose gradient is zero or absent in one run alone."""
+    step = e.steps[0] if e.step is None else e.step
+    for side, other in (("a", "b"), ("b", "a")):
+        zero = [
+            i
+            for i in e.bad
+            if getattr(e.distance(i), f"norm_{side}") == 0 and not getattr(e.distance(i), f"nonfinite_{side}")
+        ]
+        if zero and len(zero) < len(e.pairs):
+            names = some(e.labels(zero))
+            text = f"No gradient reaches {names} in {side.upper()}: zeros there, and not in {other.upper()}: frozen?"
+            yield Finding("frozen", text, step, e.labels(zero), {}, frozenset(zero))
+        absent = [i for i in range(len(e.pairs)) if _lacks(e, i, step, side) and not _lacks(e, i, step, other)]
+        if absent and len(absent) < len(e.pairs):
+            names = some(e.labels(absent))
+            text = f"{side.upper()} has no gradient for {names}, and {other.upper()} has: frozen, or not used?"
+            yield Finding("frozen", text, step, e.labels(absent), {}, frozenset(absent))
+
+
+def _lacks(e: Evidence, i: int, step: int, side: str) -> bool:
+    recording, view = (e.a, e.pairs[i].a) if side == "a" else (e.b, e.pairs[i].b)
+    return "gradients" in e.rows and view.path not in recording.shapes(step, "gradients")
+
+
+def tied(e: Evidence) -> Iterator[Finding]:
+    """A leaf whose gradient in one run is the sum of two in the other, which has it twice."""
+    if not e.values or e.step is None:
+        return
+    for side, alone, recording in (("a", e.alignment.alone_a, e.a), ("b", e.alignment.alone_b, e.b)):
+        for path in (path for path in alone if path in recording.shapes(e.step, e.tree)):
+            extra = np.asarray(recording.read(e.step, e.tree, path), np.float64)
+            for i in e.bad:
+                one, other = e.arrays(i) if side == "a" else e.arrays(i)[::-1]
+                for part in (extra, extra.T):
+                    if part.shape == one.shape and _near(one + part, other, max(e.limit, 1e-4)):
+                        run = "B" if side == "a" else "A"
+                        text = (
+                            f"{e.pairs[i].label} and {path} are tied in {run}, whose gradient is the sum of the two "
+                            f"in {side.upper()}."
+                        )
+                        yield Finding("tied", text, e.step, (e.pairs[i].label, path), {}, frozenset([i]))
+                        return
+
+
+def _near(a: Any, b: Any, limit: float) -> bool:
+    return float(np.linalg.norm(a - b)) <= limit * float(np.linalg.norm(b))
+
+
+def missing(e: Evidence) -> Iterator[Finding]:
+    """Leaves with a gradient that one run does not have at all."""
+    step = e.steps[0]
+    known = {path for finding in tied(e) for path in finding.leaves}
+    for side, other, alone, recording in (("A", "B", e.alignment.alone_a, e.a), ("B", "A", e.alignment.alone_b, e.b)):
+        there = [path for path in alone if "gradients" in e.rows and path in recording.shapes(step, "gradients")]
+        there = [path for path in there if path not in known and not _is_second_bias(recording, step, path)]
+        if there:
+            text = f"{other} has no leaf for {some(there)}, which {side} trains."
+            yield Finding("missing", text, step, tuple(there))
+
+
+def two_biases(e: Evidence) -> Iterator[Finding]:
+    """PyTorch's recurrent layers, whose two biases move their sum twice as far as one bias moves."""
+    if e.step is None or e.step == e.steps[0]:
+        return
+    for side, other, alone, recording in (("A", "B", e.alignment.alone_a, e.a), ("B", "A", e.alignment.alone_b, e.b)):
+        there = [path for path in alone if "gradients" in e.rows and _is_second_bias(recording, e.steps[0], path)]
+        if there:
+            text = (
+                f"{side} trains two biases in its recurrent layers ({some(there)} is the second), and {other} one: "
+                "their gradients are equal, and their sum moves twice as far. Freeze one of the two."
+            )
+            yield Finding("two_biases", text, e.step, tuple(there))
+            return
+
+
+def _is_second_bias(recording: Recording, step: int, path: str) -> bool:
+    """Whether a leaf is one of the two biases of PyTorch's recurrent layers, which others have one of."""
+    return "bias_ih" in path and path.replace("bias_ih", "bias_hh") in recording.shapes(step, "gradients")
+
+
+def scaled(e: Evidence) -> Iterator[Finding]:
+    """Single leaves that are a number times as large in B."""
+    found = {i: e.factor(i) for i in e.bad}
+    places = [i for i, (factor, left) in found.items() if left <= max(e.limit, 1e-4) and factor]
+    if not places or len(e.bad) > max(1, len(e.pairs) // 2):
+        return
+    assert e.step is not None
+    for i in places:
+        factor = found[i][0]
+        label = e.pairs[i].label
+        if abs(factor + 1) < 1e-3:
+            text = f"The gradient of {label} has the opposite sign in B."
+            yield Finding("leaf_sign", text, e.step, (label,), {"factor": factor}, frozenset([i]))
+        else:
+            text = f"The gradient of {label} is {number(factor)} times as large in B, and most others are equal."
+            yield Finding("leaf_factor", text, e.step, (label,), {"factor": factor}, frozenset([i]))
+
+
+def permuted(e: Evidence) -> Iterator[Finding]:
+    """Leaves whose values stand in other places in B."""
+    if not e.values or e.step is None:
+        return
+    for i in e.bad:
+        d = e.distance(i)
+        if abs(d.ratio - 1) > max(e.limit, 1e-3) or abs(cosine(*e.arrays(i))) > 0.999:
+            continue
+        found = moved(*e.arrays(i), limit=max(e.limit, 1e-4))
+        if found is not None:
+            kind, words = found
+            label = e.pairs[i].label
+            yield Finding(kind, f"The gradient of {label} in B is A's {words}.", e.step, (label,), {}, frozenset([i]))

@@ -1,0 +1,168 @@
+"""Which leaf is which: by path, name, map, shape and value; in which layout; what has no partner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform.comparing import mapping
+from gradxform.comparing.layouts import Gates, Layout, blocks, candidates
+from gradxform.comparing.mapping import Pair, View
+
+E, H, D = 8, 2, 4
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
+
+
+def record(folder: Path, leaves: dict[str, Any], parameters: bool = True) -> Path:
+    """Record a step whose gradients have the same layouts as its parameters."""
+    trees = {"gradients": [(path, leaf * 2 + leaf**2) for path, leaf in leaves.items()]}
+    gx.record(folder)(0, **trees, **({"parameters": list(leaves.items())} if parameters else {}))
+    return folder
+
+
+def compared(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], **options: Any) -> gx.Comparison:
+    parameters = options.pop("parameters", True)
+    return gx.compare(record(tmp_path / "a", a, parameters), record(tmp_path / "b", b, parameters), **options)
+
+
+W, IMAGE, VECTOR, SQUARE = random(6, E), random(5, 3, 2, 2), random(E), random(E, E, seed=3)
+JOINT, SHIFT = random(3 * E, E), random(3 * E)
+
+
+def parts(joint: Any) -> list[Any]:
+    return list(np.split(joint, 3))
+
+
+CONVENTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "dense": ({"fc.weight": W, "fc.bias": VECTOR}, {"fc/kernel": W.T, "fc/bias": VECTOR}),
+    "a square kernel": ({"fc.weight": SQUARE}, {"fc/kernel": SQUARE.T}),
+    "convolution": ({"conv.weight": IMAGE}, {"conv/kernel": IMAGE.transpose(2, 3, 1, 0)}),
+    "norms": ({"ln.weight": VECTOR, "ln.bias": -VECTOR}, {"layer_norm/gamma": VECTOR, "layer_norm/beta": -VECTOR}),
+    "embedding": ({"embed.weight": SQUARE}, {"embed/embedding": SQUARE}),
+    "heads": (
+        {"attn.q_proj.weight": SQUARE, "attn.out_proj.weight": SQUARE + 1},
+        {"attn/query/kernel": SQUARE.T.reshape(E, H, D), "attn/out/kernel": (SQUARE + 1).T.reshape(H, D, E)},
+    ),
+    "a joint projection": (
+        {"attn.in_proj_weight": JOINT, "attn.in_proj_bias": SHIFT},
+        {f"attn/{n}/kernel": p.T.reshape(E, H, D) for n, p in zip(("query", "key", "value"), parts(JOINT), strict=True)}
+        | {f"attn/{n}/bias": p.reshape(H, D) for n, p in zip(("query", "key", "value"), parts(SHIFT), strict=True)},
+    ),
+    "a joint kernel": (
+        {f"attn/{n}/kernel": p.T for n, p in zip(("query", "key", "value"), parts(JOINT), strict=True)},
+        {"attn/qkv/kernel": JOINT.T},
+    ),
+    "gates as modules": (
+        {"lstm.weight_ih_l0": random(4 * E, 3), "lstm.weight_hh_l0": random(4 * E, E)},
+        {
+            f"lstm/0/{side}{gate}/kernel": part.T
+            for side, whole in (("i", random(4 * E, 3)), ("h", random(4 * E, E)))
+            for gate, part in zip("ifgo", np.split(whole, 4), strict=True)
+        },
+    ),
+    "modules under other names": (
+        {"0.weight": W, "0.bias": VECTOR[:6], "2.weight": random(3, 6), "2.bias": VECTOR[:3]},
+        {"net/dense/kernel": W.T, "net/dense/bias": VECTOR[:6]}
+        | {"net/dense_1/kernel": random(3, 6).T, "net/dense_1/bias": VECTOR[:3]},
+    ),
+}
+
+
+@pytest.mark.parametrize("parameters", [True, False])
+@pytest.mark.parametrize("case", CONVENTIONS)
+def test_conventions_of_the_frameworks(case: str, parameters: bool, tmp_path: Path) -> None:
+    a, b = CONVENTIONS[case]
+    for swapped, (one, other) in enumerate(((a, b), (b, a))):
+        found = compared(tmp_path / str(swapped), one, other, parameters=parameters)
+        assert found.within, f"{found.alignment.words}\n{found}"
+        assert not found.alignment.alone_a and not found.alignment.alone_b
+        assert all(d.relative == 0 for d in found.worst() if d is not None)
+
+
+def test_gates_in_another_order_are_seen_in_the_parameters(tmp_path: Path) -> None:
+    kernel = random(3, 4 * E)
+    other = np.concatenate([np.split(kernel, 4, 1)[i] for i in (1, 0, 2, 3)], 1)
+    found = compared(tmp_path, {"gru/input": kernel}, {"cell/wx": other})
+    assert found.within, str(found)
+    assert found.pairs[0].b.layout.gates == Gates(1, (1, 0, 2, 3))
+
+
+def test_equal_paths_are_never_moved(tmp_path: Path) -> None:
+    """A transposed gradient under an equal path is a fault, and no convention."""
+    a = record(tmp_path / "a", {"w/kernel": SQUARE, "v": W})
+    b = record(tmp_path / "b", {"w/kernel": SQUARE.T, "v": W})
+    found = gx.compare(a, b)
+    assert found.findings[0].kind == "initial"
+    assert "transposed" in str(found)
+
+
+def test_what_has_no_partner_is_listed(tmp_path: Path) -> None:
+    found = compared(tmp_path, {"fc.weight": W, "extra.bias": VECTOR}, {"fc/kernel": W.T})
+    assert found.alignment.alone_a == ["extra/bias"]
+    assert "without a partner: 1 of A, 0 of B" in found.alignment.words
+    assert [finding.kind for finding in found.findings] == ["missing"]
+
+
+def test_one_is_not_matched_twice_and_doubt_is_told(tmp_path: Path) -> None:
+    """Two leaves of one shape and other values: matched by order, and not surely."""
+    a = {"first": random(4, 4, seed=1), "second": random(4, 4, seed=2)}
+    b = {"one": random(4, 4, seed=3), "two": random(4, 4, seed=4)}
+    found = compared(tmp_path, a, b)
+    assert len({pair.b.path for pair in found.pairs}) == 2
+    assert max(pair.sure for pair in found.pairs) < 0.9
+    assert "least sure" in found.alignment.words
+
+
+def test_a_map_of_names_and_modules(tmp_path: Path) -> None:
+    a = {"0.weight": SQUARE, "0.bias": VECTOR, "1.weight": SQUARE + 1}
+    b = {"net/x/kernel": SQUARE.T, "net/x/bias": VECTOR, "net/y/kernel": SQUARE.T + 1}
+    found = compared(tmp_path, a, b, map={"0": "net/x", "1.weight": "net/y/kernel"}, parameters=False)
+    assert {pair.how for pair in found.pairs} == {"the map"}
+    assert found.within
+
+
+def test_a_map_that_was_written_is_read(tmp_path: Path) -> None:
+    layout = Layout((0, 2, 4), Gates(1, (1, 0)), (1, 0), (2, 4))
+    pairs = [Pair(View('a "b"', layout), View("c", Layout()), "names", 0.95)]
+    (tmp_path / "map.toml").write_text(mapping.written(pairs, ["alone"], []))
+    found = mapping.read(tmp_path / "map.toml")
+    assert found.pairs == [pairs[0]._replace(how="the map", sure=1.0)]
+    (tmp_path / "names.toml").write_text('[names]\n"0" = "net/dense"\n')
+    assert mapping.read(tmp_path / "names.toml").names == {"0": "net/dense"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("no toml", "is no TOML"),
+        ("[other]", "'other'"),
+        ('[[leaf]]\na = "x"', "needs a and b"),
+        ('[[leaf]]\na = "x"\nb = "y"\nc_axes = [0]', "c_axes"),
+        ('[[leaf]]\na = "nowhere"\nb = "w"', "no such leaf; it has w"),
+        ("[names]\nw = 3", "got 3"),
+        (None, "cannot be read"),
+    ],
+)
+def test_maps_that_are_none(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "map.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        compared(tmp_path, {"w": W}, {"w": W}, map=path)
+
+
+def test_layouts_between_two_shapes() -> None:
+    assert list(candidates((2, 3), (3, 2))) == [Layout(axes=(1, 0)), Layout(shape=(3, 2))][:1]
+    assert Layout(axes=(1, 0), shape=(3, 1, 2)) in list(candidates((2, 3), (3, 1, 2)))
+    assert list(candidates((2, 3), (7,))) == []
+    x = random(8, 3)
+    order = (2, 0, 3, 1)
+    assert blocks(x, np.concatenate([np.split(x, 4)[i] for i in order])) == Gates(0, order)
+    assert blocks(x, x) is None

@@ -1,0 +1,83 @@
+"""Planted faults: each is named first by the diagnosis, and nothing is named where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gradxform as gx
+
+torch = pytest.importorskip("torch")
+
+from faults import FAULTS  # noqa: E402
+from torch_runs import train  # noqa: E402
+
+
+def planted(fault: str, folder: Path, swapped: bool = False, **options: object) -> gx.Comparison:
+    """Record a run without the fault, its sums in another order, and one with it; compare the two."""
+    about = FAULTS[fault]
+    train(folder / "right", **{"noise": True, **about.both, **options})
+    train(folder / "wrong", **{**about.both, **options, **about.options})
+    return gx.compare(*((folder / "wrong", folder / "right") if swapped else (folder / "right", folder / "wrong")))
+
+
+def check(fault: str, found: gx.Comparison) -> None:
+    """Assert that the fault is named first, with its numbers and its leaf."""
+    about, first = FAULTS[fault], found.findings[0]
+    assert not found.within
+    assert first.kind == about.kind, str(found)
+    for name, number in about.numbers.items():
+        assert first.numbers[name] == pytest.approx(number, rel=0.02), str(found)
+    assert not about.leaf or about.leaf in first.leaves, str(found)
+    assert {finding.kind for finding in found.findings if finding.is_fault} == {about.kind}, str(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
+    check(fault, planted(fault, tmp_path))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_in_the_other_run_as_well(fault: str, tmp_path: Path) -> None:
+    found = planted(fault, tmp_path, swapped=True)
+    assert found.findings[0].kind == FAULTS[fault].kind, str(found)
+    assert not found.within
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("seed", [11, 12])
+def test_from_other_seeds_and_on_other_data(fault: str, seed: int, tmp_path: Path) -> None:
+    options = {} if "batches" in fault else {"data": seed}
+    found = planted(fault, tmp_path, **options, **({} if fault == "another seed" else {"seed": seed}))
+    assert found.findings[0].kind == FAULTS[fault].kind, str(found)
+
+
+CLEAN = [
+    (network, optimizer, seed)
+    for network in ("conv", "transformer", "lstm")
+    for optimizer in ("sgd", "momentum", "adam", "adamw")
+    for seed in range(8)
+]
+
+
+@pytest.mark.parametrize(("network", "optimizer", "seed"), CLEAN)
+def test_no_fault_is_named_where_there_is_none(network: str, optimizer: str, seed: int, tmp_path: Path) -> None:
+    about = {"network": network, "optimizer": optimizer, "seed": seed, "data": seed, "steps": 10}
+    train(tmp_path / "a", **about)
+    train(tmp_path / "b", **about, noise=True)
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    assert found.within and found.findings == [], str(found)
+
+
+@pytest.mark.parametrize("network", ["transformer", "lstm"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("seed", range(2))
+def test_other_precisions_are_rounding(network: str, dtype: str, seed: int, tmp_path: Path) -> None:
+    if dtype == "float16" and network == "lstm":
+        pytest.skip("PyTorch has no LSTM in float16 on the CPU")
+    train(tmp_path / "a", network, seed=seed)
+    train(tmp_path / "b", network, seed=seed, noise=True, dtype=getattr(torch, dtype))
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    assert found.within, str(found)
+    assert found.judged["gradients"].arithmetic.name == ("float32" if dtype == "float64" else dtype)
