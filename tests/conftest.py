@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         lines = [f"| `{name}` | {count} | {reason} |" for (name, reason), count in sorted(found.items())]
         Path(path).write_text("\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n")
         items.clear()
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what imports and collection made, millions of objects, from garbage collection: a quarter of the CPU time."""
+    gc.collect()
+    gc.freeze()
 
 
 def _rank(item: pytest.Item) -> int:

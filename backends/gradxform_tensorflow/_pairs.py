@@ -87,12 +87,12 @@ def variables_of(what: str, given: Any) -> list[Any]:
     given = getattr(given, "trainable_variables", given)
     given = [given] if _is_variable(given) else given
     if not isinstance(given, Iterable):
-        raise TypeError(f"{what}: variables must be a list of them, got {short(given)}{instead(given)}")
+        raise TypeError(f"{what}: variables must be a list of variables, got {short(given)}{instead(given)}")
     found = list(given.values() if isinstance(given, Mapping) else given)
     for i, variable in enumerate(found):
         if not _is_variable(variable):
             hint = "; write [variable for _, variable in pairs]" if isinstance(variable, tuple) else ""
-            raise TypeError(f"{what}: item {i} of variables is no variable: {short(variable)}{hint}")
+            raise TypeError(f"{what}: item {i} of variables is not a variable: {short(variable)}{hint}")
     return found
 
 

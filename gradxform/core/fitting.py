@@ -210,8 +210,7 @@ def gradients_view(what: str, tree: Any) -> Flat | None:
     view = flat_view(tree)
     if view is not None and _is_pairs(tree, view.backend.variables):
         raise TypeError(
-            f"{what}: expected gradients, got (gradient, variable) pairs; write [gradient for gradient, "
-            "_ in pairs]"
+            f"{what}: expected gradients, got (gradient, variable) pairs; write [gradient for gradient, _ in pairs]"
         )
     return view
 
