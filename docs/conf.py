@@ -31,7 +31,6 @@ extensions = [
     "mathml",
     "names",
     "llms",
-    "llms",
 ]
 nitpicky = True
 default_role = "literal"
