@@ -1,4 +1,4 @@
-"""Numbers of all devices along named axes: in `shard_map`, `pmap` and `vmap`."""
+"""Collectives along named axes: in `shard_map`, `pmap` and `vmap`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
     """Refuse axes that are not mapped here.
 
     Raises:
-        TypeError: what is no name.
-        ValueError: names the axis, the axes that there are, and what to do.
+        TypeError: The axis is not a name.
+        ValueError: The axis is not mapped; the message lists mapped axes, and says what to do.
     """
     names = axis if isinstance(axis, tuple) else (axis,)
     if not all(isinstance(name, str) for name in names):
@@ -48,9 +48,9 @@ def _message(name: str) -> str:
 
 
 def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
-    """The numbers of all devices, as the sum of rows that are zero on all but one: exact in any order.
+    """All-gather numbers, as a sum of rows that are zero on all other devices: exact in any order.
 
-    shard_map knows a sum to be the same on every device, which it does not know of `lax.all_gather`.
+    shard_map knows that a sum is equal on all devices, but not that `lax.all_gather` is.
     """
     names = axis if isinstance(axis, tuple) else (axis,)
     with jax.enable_x64(True):
@@ -60,5 +60,5 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> Any:
 
 
 def axis_index(axis: Any) -> Any:
-    """The number of this device."""
+    """Index of this device."""
     return lax.axis_index(axis)

@@ -1,4 +1,4 @@
-"""The identity with a backward pass of one's own."""
+"""The identity with a custom backward pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradxform.backend.protocol import Backward
 
 
 def same(first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-    """The first arrays as they are; what flows back to both lists is a function of what flows back to the first."""
+    """Return the first arrays; a function computes what flows back to both lists."""
     return _same(backward, list(first), list(second))
 
 
@@ -29,9 +29,9 @@ def _forward(backward: Backward, first: list[Any], second: list[Any]) -> tuple[l
 
 
 def _together(leaves: list[Any], numbers: list[Any]) -> list[Any]:
-    """The leaves, each of which depends on all arrays: under `vmap`, if one has a batch, all come out with one.
+    """Make each leaf depend on all arrays: under `vmap`, if one has a batch, all get one.
 
-    Otherwise what flows back to a leaf without a batch would be summed over the batch before it is transformed.
+    Otherwise the gradient of a leaf without a batch would be summed over the batch before its transform.
     """
     if len(leaves) + len(numbers) == 1:
         return leaves
@@ -48,7 +48,7 @@ _same.defvjp(_forward, _backward)
 
 
 def straight_through(values: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-    """The values, whose derivatives are those of the leaves."""
+    """Return the values, with the leaves' derivatives."""
     return list(map(_instead, values, leaves))
 
 

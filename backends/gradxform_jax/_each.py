@@ -1,7 +1,7 @@
 """Many norms and factors as separate numbers.
 
-XLA compiles an access to each place of a vector by itself, 25 ms each; of numbers that are computed alike, it compiles
-one. So the norms of many leaves are computed when it is known what for: as a vector for a total, else one by one.
+XLA compiles each access to a vector element separately, 25 ms each, but equal computations on separate numbers once. So
+norms of many leaves are computed when their use is known: as a vector for a total, otherwise one by one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOTALS = (formulas.total_norm, formulas.total_norm_scaled)
 
 
 class Each:
-    """One float64 number a leaf."""
+    """One float64 number per leaf."""
 
     def __init__(self, numbers: Sequence[Any]) -> None:
         self.numbers = tuple(numbers)
@@ -48,12 +48,12 @@ class Each:
         return _stacked(self.numbers)
 
     def total(self, active: tuple[bool, ...] | None) -> Any:
-        """The 2-norm of leaves with these norms; XLA compiles a sum of many numbers faster than a vector."""
+        """2-norm of leaves with these norms; XLA compiles a sum of many numbers faster than a vector."""
         return _total_of(_active(self.numbers, active))
 
 
 class Norms(Each):
-    """The norms of leaves of which none is of 64 bits."""
+    """Norms of leaves without 64-bit dtypes."""
 
     def __init__(self, leaves: Sequence[Any], ord: float) -> None:
         self.leaves, self.ord = tuple(leaves), ord
@@ -69,18 +69,18 @@ class Norms(Each):
         return stacked_norms(self.leaves, self.ord)
 
     def is_better_as_vector(self) -> bool:
-        """Whether their total is: eager code puts small leaves together, and XLA is slow with sums of thousands."""
+        """Whether a vector is faster for the total: eager code packs small leaves, XLA is slow with long sums."""
         return "numbers" not in vars(self) and (len(self.leaves) > _MOST_APART or _norms.are_whole(self.leaves))
 
     def total(self, active: tuple[bool, ...] | None) -> Any:
-        """The 2-norm of the leaves that are active, which needs no norm of each."""
+        """2-norm of the active leaves, without each leaf's norm."""
         if "numbers" in vars(self) or self.ord != 2:
             return super().total(active)
         return _total_norm(_active(self.leaves, active))
 
 
 def vary_differently(leaves: Sequence[Any]) -> bool:
-    """Whether shard_map knows some leaves to be the same on devices where others differ: a vector would not tell."""
+    """Whether shard_map knows some leaves to be replicated and others not: a vector would lose that."""
     if not isinstance(leaves[0], jax.core.Tracer):
         return False
     return len({getattr(jax.typeof(leaf), "vma", None) for leaf in leaves}) > 1
@@ -130,7 +130,7 @@ def _separate_norms(leaves: tuple[Any, ...], ord: float) -> tuple[Any, ...]:
 
 
 def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    """A formula on separate numbers; None if it is one of vectors."""
+    """Compute a formula on separate numbers; None if it needs vectors."""
     if formula is formulas.take:
         numbers, index = operands[0].numbers, static["index"]
         return numbers[index] if isinstance(index, int) else Each([numbers[i] for i in index])
@@ -166,7 +166,7 @@ def _one_by_one(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced_one_by_one(formula: Callable[..., Any], operands: Sequence[Any], count: int) -> list[Any]:
-    """The same in traced code, where what follows from Python's numbers alone is computed once, by Python."""
+    """The same in traced code, with constant folding of Python numbers."""
     known = [isinstance(operand, (int, float)) for operand in operands]
 
     @jax.jit

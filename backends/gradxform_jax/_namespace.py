@@ -1,4 +1,4 @@
-"""The namespace that formulas are computed in."""
+"""JAX's namespace for formulas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ barrier: Callable[[Any], Any] = lax.optimization_barrier
 
 
 class Namespace(Defaults):
-    """JAX's functions under the names that formulas use."""
+    """JAX functions under the names that formulas use."""
 
     where: Callable[..., Any] = staticmethod(jnp.where)
     isfinite: Callable[..., Any] = staticmethod(jnp.isfinite)
@@ -54,7 +54,7 @@ class Namespace(Defaults):
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
-        """The largest size over axes, kept as ones; NaN if one is, which XLA's own may drop; of no elements zero."""
+        """Maximum size over axes, keeping them; NaN if an element is NaN (XLA may drop it), zero if empty."""
         keep = axes is not None
         if x.dtype.itemsize < 8:  # the bits of sizes are in the order of the numbers, NaN's last
             whole = np.dtype(f"int{8 * x.dtype.itemsize}")
@@ -65,18 +65,18 @@ class Namespace(Defaults):
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """The largest power of two that is no larger; one for zero and what is not finite."""
+        """Largest power of two up to x; one for zero and nonfinite x."""
         exponent = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.frexp(x)[1] - 1, 0)
         return jnp.ldexp(jnp.ones_like(x), exponent)
 
     @staticmethod
     def arange(count: int) -> Any:
-        """The numbers from zero."""
+        """Integers from zero, as floats."""
         return jnp.arange(count, dtype=np.float64)
 
     @staticmethod
     def iota(x: Any) -> Any:
-        """The number of each element, sharded as the elements are."""
+        """Index of each element, sharded like the elements."""
         if not isinstance(x.size, int):  # symbolic
             return lax.iota(np.int64, x.size).reshape(x.shape)
         sharding = jax.typeof(x).sharding
@@ -89,7 +89,7 @@ class Namespace(Defaults):
 
     @staticmethod
     def int32(x: Any) -> Any:
-        """Whole numbers with the lower 32 bits alone."""
+        """Integers, keeping the lower 32 bits."""
         return lax.convert_element_type(lax.convert_element_type(x, np.int64), np.int32)
 
     @staticmethod
@@ -99,9 +99,9 @@ class Namespace(Defaults):
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype, in float64, by way of float32 as in arithmetic.
+        """Round to a dtype, in float64, through float32 as in arithmetic.
 
-        A pair of conversions would not do: XLA may take it out.
+        XLA may remove a pair of conversions, so they are not used.
         """
         wide = jnp.asarray(x, np.float64)
         for step in ("float32", dtype) if jnp.finfo(dtype).bits == 16 else (dtype,):
@@ -110,7 +110,7 @@ class Namespace(Defaults):
 
     @staticmethod
     def high_half(x: Any) -> Any:
-        """The number without the lower half of its bits; of one number by Veltkamp's split, since a TPU has no bits."""
+        """The number with the lower half of its bits cleared; by Veltkamp's split, since TPUs have no float64 bits."""
         if x.ndim == 0:
             return _upper(lax.stop_gradient(x))
         bits = lax.bitcast_convert_type(lax.stop_gradient(x), np.uint64) & np.uint64(0xFFFFFFFFF8000000)
@@ -118,7 +118,7 @@ class Namespace(Defaults):
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
-        """Some numbers of a vector, in slices: a gradient through them may be taken with 64 bits off."""
+        """Select elements of a vector by slices: their gradient works with 64 bits disabled."""
         if isinstance(index, int):
             return vector[index]
         starts = [i for i, place in enumerate(index) if i == 0 or place != index[i - 1] + 1]
@@ -128,7 +128,7 @@ class Namespace(Defaults):
 
 
 def _upper(x: Any) -> Any:
-    """A number rounded to 26 bits; a large one is made smaller first, so that nothing overflows."""
+    """Round a number to 26 bits; large numbers are scaled down first to avoid overflow."""
     large = jnp.abs(x) > 2.0**990
     near = x * jnp.where(large, 2.0**-30 * (1.0 - 2.0**-25), 1.0)
     more = near * (2.0**27 + 1.0)
@@ -136,7 +136,7 @@ def _upper(x: Any) -> Any:
 
 
 class Folding(Namespace):
-    """The same, where what follows from Python's numbers alone is no operation of JAX."""
+    """The same namespace, with constant folding of Python numbers."""
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
@@ -152,7 +152,7 @@ class Folding(Namespace):
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
-        """To the nearest number of a dtype."""
+        """Round to a dtype."""
         if not isinstance(x, float):
             return Namespace.rounded(x, dtype)
         with np.errstate(over="ignore"):

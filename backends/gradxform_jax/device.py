@@ -1,4 +1,4 @@
-"""JAX's devices."""
+"""Devices of JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
-    """A device by its name and number; without a name JAX's default one, where arrays are not committed.
+    """Return a device by name and number; by default, JAX's default device, uncommitted.
 
     Raises:
         Absent: JAX sees no such device.
@@ -64,7 +64,7 @@ def _put(device: jax.Device, array: Any) -> jax.Array:
 
 
 def cost(function: Callable[..., Any], *args: Any) -> Cost:
-    """What XLA says of a function under jax.jit; of eager code it knows nothing."""
+    """XLA's cost of a function under jax.jit; eager code is unknown to it."""
     if not hasattr(function, "lower"):
         return Cost()
     compiled = function.lower(*args).compile()
@@ -77,7 +77,7 @@ def cost(function: Callable[..., Any], *args: Any) -> Cost:
 
 
 def _operations(text: str) -> int | None:
-    """The instructions of the entry computation that do work: about one launch each."""
+    """Instructions of the entry computation that do work: about one launch each."""
     entry = re.search(r"^ENTRY .*?^}", text, re.DOTALL | re.MULTILINE)
     if entry is None:
         return None

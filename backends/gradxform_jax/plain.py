@@ -1,7 +1,7 @@
-"""JAX: what is needed to compute on its arrays.
+"""JAX backend.
 
-Norms and factors are float64 whether the user switched 64 bits on or not: `jax.enable_x64` is entered for the
-library's own operations alone, and float32 comes out.
+Norms and factors are float64 whether 64 bits are enabled or not: `jax.enable_x64` is entered for the library's own
+operations only, and results are float32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradxform_jax._namespace import Namespace
 
 
 class Plain(Backend):
-    """JAX without kernels of its own."""
+    """JAX without its own kernels."""
 
     name, title = "jax", "JAX"
     types = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
@@ -33,23 +33,23 @@ class Plain(Backend):
     module = jnp
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """With 64-bit types on; they do not leave it but as vectors."""
+        """Enable 64-bit types; they leave the scope only as vectors."""
         return jax.enable_x64(True)
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Under jax.jit."""
+        """Compile with jax.jit."""
         return jax.jit(function)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves and structure, by jax.tree_util; None is a leaf here, so that it has a path."""
+        """Leaves and structure, by jax.tree_util; None is a leaf, so that it has a path."""
         return jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
-        """The tree again."""
+        """Rebuild the tree."""
         return jax.tree_util.tree_unflatten(structure, leaves)
 
     def paths(self, tree: Any) -> list[str]:
-        """One path a leaf. The value of a variable of Flax NNX has the path of the variable."""
+        """One path per leaf. A Flax NNX variable's value has the variable's path."""
         variables = _nnx_variables()
         found = []
         for path, node in jax.tree_util.tree_leaves_with_path(
@@ -63,7 +63,7 @@ class Plain(Backend):
         return [jax.tree_util.keystr(path, simple=True, separator="/") for path in found]
 
     def adopt(self, leaf: Any) -> Any:
-        """As jax.numpy adopts NumPy arrays and Python numbers; float0 stays NumPy's."""
+        """Convert NumPy arrays and Python numbers like jax.numpy; float0 stays NumPy."""
         return leaf if getattr(leaf, "dtype", None) == jax.dtypes.float0 else jnp.asarray(leaf)
 
     def dtype(self, leaf: Any) -> str:
@@ -71,7 +71,7 @@ class Plain(Backend):
         return "float0" if leaf.dtype == jax.dtypes.float0 else str(leaf.dtype)
 
     def count(self, leaf: Any, axes: tuple[int, ...] | None) -> Any:
-        """The number of elements; an array where the shape is symbolic, as `jax.export` has them."""
+        """Number of elements; an array for symbolic shapes, as in `jax.export`."""
         size = leaf.size if axes is None else math.prod([leaf.shape[axis] for axis in axes])
         if isinstance(size, (int, float, np.number)):
             return float(size)
@@ -79,24 +79,24 @@ class Plain(Backend):
             return lax.convert_element_type(jnp.asarray(size), np.float64)
 
     def copied(self, leaves: Sequence[Any]) -> list[Any]:
-        """JAX's arrays are not written to."""
+        """Return the leaves: JAX arrays are immutable."""
         return list(leaves)
 
     def zeros(self, leaves: Sequence[Any]) -> list[Any]:
-        """Zeros, spread over devices as the leaves are; a compiler would put them on each device whole."""
+        """Zeros with the leaves' sharding; a compiler would replicate them."""
         return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
 
     def as_given(self, leaf: Any, new: Any) -> Any:
-        """Weakly typed if the leaf is."""
+        """Make a result weakly typed if the leaf is."""
         return weak_as(leaf, new)
 
     def from_numpy(self, array: Any) -> Any:
-        """A JAX array; of 64 bits too, whether they are on or not."""
+        """Convert to a JAX array, with 64 bits even if they are disabled."""
         with self.scope():
             return jnp.asarray(array)
 
     def placed(self, array: Any, like: Any) -> Any:
-        """A JAX array on the devices of another, if it has been put there."""
+        """Move a JAX array to another one's devices, if that is committed."""
         with self.scope():
             committed = isinstance(like, jax.Array) and getattr(like, "committed", False)
             return jax.device_put(array, like.sharding) if committed else jnp.array(array)
@@ -113,7 +113,7 @@ class Plain(Backend):
 
 
 def _alike(leaf: Any, new: Any) -> Any:
-    """An array that a compiler shards as a traced leaf."""
+    """An array that a compiler shards like a traced leaf."""
     if not isinstance(leaf, jax.core.Tracer):
         return new
     alike: Any = shard_alike(lax.stop_gradient(leaf), new)  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ def _alike(leaf: Any, new: Any) -> Any:
 
 
 def weak_as(leaf: Any, result: Any) -> Any:
-    """A result of the leaf's weak type."""
+    """Give a result the leaf's weak type."""
     weak = bool(getattr(leaf, "weak_type", False))
     if weak == bool(getattr(result, "weak_type", False)):
         return result
@@ -129,7 +129,7 @@ def weak_as(leaf: Any, result: Any) -> Any:
 
 
 def _nnx_variables() -> tuple[type, ...]:
-    """The types of the nodes that hold one value, if the user has imported them."""
+    """Types of NNX variables, if NNX is imported."""
     names = vars(sys.modules.get("flax.nnx", object))
     return tuple(names[name] for name in ("Variable", "VariableState") if name in names)
 

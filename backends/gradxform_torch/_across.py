@@ -1,4 +1,4 @@
-"""Numbers of all processes of a ProcessGroup, or along the dimensions of a DeviceMesh."""
+"""Collectives over a ProcessGroup, or along dimensions of a DeviceMesh."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gradxform_torch._sharded import is_sharded
 
 
 def _gather() -> Callable[..., Any]:
-    """PyTorch 2.13 gave it another name."""
+    """All-gather into one tensor; PyTorch 2.13 renamed it."""
     found = vars(distributed)
     gather: Callable[..., Any] = found.get("all_gather_single") or found["all_gather_into_tensor"]
     return gather
 
 
 def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) -> None:
-    """Refuse what is no group of processes, one that this process is not in, and leaves that are sharded over it.
+    """Refuse axes that are not a group, groups without this process, and leaves sharded over the group.
 
     Raises:
-        TypeError: what is no ProcessGroup or DeviceMesh.
-        ValueError: names the axis or the path, and says what to do.
+        TypeError: The axis is not a ProcessGroup or DeviceMesh.
+        ValueError: The axis does not fit; the message names it or the path, and says what to do.
     """
     if not distributed.is_available() or not (_is_mesh(axis) or isinstance(axis, distributed.ProcessGroup)):
         raise TypeError(
@@ -51,7 +51,7 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
 
 
 def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
-    """The numbers of all processes, one collective for each dimension of a mesh."""
+    """All-gather numbers, one collective per mesh dimension."""
     numbers = torch.as_tensor(numbers, dtype=torch.float64)
     if numbers.requires_grad and torch.is_grad_enabled():
         return _Told.apply(numbers, axis, like)  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
 
 
 class _Told(torch.autograd.Function):
-    """The same, with no way back: what flows to a norm would have to flow to other processes."""
+    """All-gather without a backward pass: a norm's gradient would have to reach other processes."""
 
     @staticmethod
     def forward(ctx: Any, numbers: torch.Tensor, axis: Any, like: Any) -> torch.Tensor:
@@ -79,7 +79,7 @@ class _Told(torch.autograd.Function):
 
 
 def axis_index(axis: Any) -> int:
-    """The rank of this process in the group, or its place in the mesh."""
+    """Rank of this process in the group, or its index in the mesh."""
     index = 0
     for group in _groups(axis):
         index = index * distributed.get_world_size(group) + distributed.get_rank(group)
@@ -104,10 +104,10 @@ def _shown(axis: Any) -> str:
 
 
 def _device(axis: Any, given: torch.device | None) -> torch.device:
-    """Where numbers travel from: all processes have to choose alike, one without gradients too.
+    """Device for communication, chosen alike by all processes, even without gradients.
 
-    That is the device of a mesh, else the one that the numbers are on, if the group has a backend for it; without
-    gradients, the accelerator if the group has one.
+    It is the device of the mesh, or of the numbers if the group has a backend for it. Without gradients, it is the
+    accelerator if the group has one.
     """
     if torch.compiler.is_compiling():
         return given or torch.device("cpu")

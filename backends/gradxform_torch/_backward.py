@@ -1,4 +1,4 @@
-"""The identity with a backward pass of one's own."""
+"""The identity with a custom backward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradxform.backend.protocol import Backward
 
 
 def same(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], backward: Backward) -> list[Any]:
-    """The first tensors as they are; what flows back to both lists is a function of what flows back to the first."""
+    """Return the first tensors; a function computes what flows back to both lists."""
     return list(_Same.apply(backward, len(first), *first, *second))  # type: ignore[no-untyped-call]
 
 
@@ -42,7 +42,7 @@ class _Same(torch.autograd.Function):
 
 
 def straight_through(values: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[Any]:
-    """The values; what flows back to them flows to the leaves."""
+    """Return the values; their gradients flow to the leaves."""
     return [_Instead.apply(value, leaf) for value, leaf in zip(values, leaves, strict=True)]  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""The namespace that formulas are computed in when values may not be read."""
+"""Namespace for formulas when values may not be read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradxform_torch._readable import transformed
 
 
 class Namespace:
-    """PyTorch's functions under the names that formulas use, with new tensors on one device."""
+    """PyTorch functions under the names that formulas use; new tensors are on one device."""
 
     sqrt = staticmethod(torch.sqrt)
     abs = staticmethod(torch.abs)
@@ -39,13 +39,13 @@ class Namespace:
     complex = staticmethod(torch.complex)
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
-        """One that lasts keeps no constants: they may belong to a graph, or to a mode."""
+        """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""
         self.device, self.base = device, base_of(device)
         self.dtype = getattr(torch, self.base.name)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
 
     def asarray(self, x: Any) -> torch.Tensor:
-        """As PyTorch adopts NumPy arrays and Python numbers."""
+        """Convert NumPy arrays and Python numbers like PyTorch."""
         return torch.as_tensor(x)
 
     @staticmethod
@@ -55,12 +55,12 @@ class Namespace:
 
     @staticmethod
     def imag(x: torch.Tensor) -> torch.Tensor:
-        """The imaginary part; zeros of real numbers."""
+        """The imaginary part; zeros for real numbers."""
         return x.imag if x.is_complex() else torch.zeros_like(x)
 
     @staticmethod
     def isfinite(x: torch.Tensor) -> torch.Tensor:
-        """Whether neither NaN nor infinite; by half as many operations as PyTorch's own."""
+        """Whether neither NaN nor infinite, in half as many ops as PyTorch's function."""
         return torch.abs(x) < math.inf
 
     @staticmethod
@@ -70,14 +70,14 @@ class Namespace:
 
     @staticmethod
     def sum_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
-        """The sum over axes, kept as ones; over all if None, where PyTorch takes all for no axes too."""
+        """Sum over axes, keeping them; None means all axes (PyTorch would take an empty tuple for all too)."""
         if axes is None:
             return x.sum()
         return x.sum(axes, keepdim=True) if axes else x
 
     @staticmethod
     def max_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
-        """The largest over axes, kept as ones; NaN if one is; of no elements zero."""
+        """Maximum over axes, keeping them; NaN if an element is NaN, zero if there are none."""
         if not x.numel():
             return Namespace.sum_over(x, axes)
         if axes is None:
@@ -86,7 +86,7 @@ class Namespace:
 
     @staticmethod
     def power_of_two(x: torch.Tensor) -> torch.Tensor:
-        """The largest power of two that is no larger: the bits of the exponent; one for zero and what is not finite.
+        """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x.
 
         Inductor cannot compile frexp and ldexp of vectors.
         """
@@ -105,20 +105,20 @@ class Namespace:
         return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
 
     def sort(self, x: torch.Tensor) -> torch.Tensor:
-        """In rising order along the last axis."""
+        """Sort along the last axis, ascending."""
         return torch.sort(x).values
 
     def arange(self, count: int) -> torch.Tensor:
-        """The numbers from zero."""
+        """Integers from zero, as floats."""
         return torch.arange(count, dtype=self.dtype, device=self.device)
 
     def iota(self, x: torch.Tensor) -> torch.Tensor:
-        """The number of each element."""
+        """Index of each element."""
         few = self.base is FLOAT32 and x.numel() < 2**31
         return torch.arange(x.numel(), dtype=torch.int32 if few else torch.int64, device=x.device).reshape(x.shape)
 
     def int32(self, x: Any) -> torch.Tensor:
-        """Whole numbers with the lower 32 bits alone."""
+        """Integers, keeping the lower 32 bits."""
         if isinstance(x, int):
             return torch.full((), (x + 2**31) % 2**32 - 2**31, dtype=torch.int32, device=self.device)
         if self.base is FLOAT32:
@@ -127,7 +127,7 @@ class Namespace:
         return given.to(torch.int64).to(torch.int32)
 
     def float64(self, x: Any) -> torch.Tensor:
-        """A number or an array in the base format; a number is made on the device, to which nothing is sent."""
+        """A number or array in the base format; numbers are created on the device, without a transfer."""
         if isinstance(x, torch.Tensor):
             return x.to(self.device, self.dtype)
         if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
@@ -136,49 +136,49 @@ class Namespace:
 
     @staticmethod
     def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-        """The same value, of which no gradient is asked."""
+        """The same value, detached."""
         return x.detach()
 
     def rounded(self, x: Any, dtype: str) -> torch.Tensor:
-        """To the nearest number of a dtype, in float64; by way of float32 to narrower ones, as in arithmetic."""
+        """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
         wide = self._wide(x)
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).to(self.dtype)
 
     def extended(self, x: Any) -> Any:
-        """A number with an exponent of its own."""
+        """A number with a separate exponent."""
         return Space(self).number(x)
 
     @staticmethod
     def materialize(x: Any) -> Any:
-        """An array that is used more than once: else inductor writes out all that leads to it for each use."""
+        """An array that is used more than once: inductor would otherwise recompute it for each use."""
         return materialized(x)
 
     @staticmethod
     def no_reassociation(x: Any) -> Any:
-        """The number: sums are computed as they are written."""
+        """The number itself: PyTorch computes sums as written."""
         return x
 
     @staticmethod
     def high_half(x: Any) -> Any:
-        """The number without the lower half of its bits."""
+        """The number with the lower half of its bits cleared."""
         kind, mask = (torch.int32, -0x1000) if x.dtype == torch.float32 else (torch.int64, -0x8000000)
         return (materialized(x.detach().contiguous()).view(kind) & mask).view(x.dtype)
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
-        """Some numbers of a vector."""
+        """Select elements of a vector."""
         if not isinstance(index, tuple):
             return vector.select(0, index)
         parts = vector.unbind()
         return torch.stack([parts[i] for i in index]) if index else vector[:0]
 
     def stack(self, numbers: Any) -> torch.Tensor:
-        """Numbers as a vector."""
+        """Stack numbers to a vector."""
         if all([isinstance(number, (bool, int, float)) for number in numbers]):
             return self._vector(numbers)
         return torch.stack([self._wide(number).to(self.device) for number in numbers])
 
     def concat(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Vectors as one."""
+        """Concatenate vectors."""
         return torch.cat([vector.to(self.device) for vector in vectors])
 
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
@@ -186,7 +186,7 @@ class Namespace:
         return self._vector(active) > 0.0
 
     def _constant(self, number: Any) -> torch.Tensor:
-        """A number, of which a formula that names it more than once has one tensor."""
+        """A number as one tensor for all its uses in a formula."""
         if self._constants is None:  # under a compiler the number may be a symbol, which nothing is asked of
             return torch.as_tensor(number, dtype=self.dtype, device=self.device)
         key = number, math.copysign(1.0, number)
@@ -195,7 +195,7 @@ class Namespace:
         return self._constants[key]
 
     def _vector(self, numbers: Sequence[float]) -> torch.Tensor:
-        """Numbers of the host in float64; to an accelerator they go as a kernel's arguments, and nothing is copied."""
+        """Host numbers in float64; accelerators get them as kernel arguments, without a copy."""
         if self.device.type == "cpu" or transformed():
             return torch.tensor(numbers, dtype=self.dtype, device=self.device)
         found = torch.zeros(len(numbers), dtype=self.dtype, device=self.device)
@@ -204,24 +204,24 @@ class Namespace:
 
 
 def base_of(device: torch.device) -> Format:
-    """The widest format of a device: Apple's GPUs have no float64."""
+    """Widest format of a device: Apple's GPUs have no float64."""
     return FLOAT32 if device.type == "mps" else FLOAT64
 
 
 def materialized(x: Any) -> Any:
-    """The same numbers; under torch.compile in memory of their own, else each of their uses computes them again."""
+    """The same numbers, stored under torch.compile; otherwise each use recomputes them."""
     if isinstance(x, Pair):
         return Pair(*map(materialized, x))
     return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x
 
 
 def rounded_number(number: float, dtype: torch.dtype) -> float:
-    """A number as a dtype has it."""
+    """A Python number rounded to a dtype."""
     return float(host.rounded(number, str(dtype).removeprefix("torch.")))
 
 
 class Numbered:
-    """A namespace in which a function tells the number of each element: in a part of a leaf it is not its place."""
+    """A namespace in which a function gives element indices, for formulas on parts of a leaf."""
 
     def __init__(self, inner: Any, iota: Callable[[Any, Any], Any]) -> None:
         self._inner, self._iota = inner, iota
@@ -230,12 +230,12 @@ class Numbered:
         return getattr(self._inner, name)
 
     def iota(self, x: Any) -> Any:
-        """The number of each element."""
+        """Index of each element."""
         return self._iota(self._inner, x)
 
 
 def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A formula of elements, whose numbers a function has."""
+    """A formula of elements whose indices a function gives."""
 
     def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
         there = type(xp)(Numbered(xp.xp, iota)) if isinstance(xp, Exact) else Numbered(xp, iota)

@@ -1,4 +1,4 @@
-"""What there is to know of an optimizer of PyTorch: its parameters, and which of its steps count."""
+"""Inspect a PyTorch optimizer: its parameters, and which of its steps count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
 
 
 def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether this step is called by that of a derived class, whose hooks have been called: PyTorch calls them in both.
+    """Whether a derived class's step calls this step: PyTorch runs the hooks in both.
 
     Both run the wrapper that PyTorch puts around the step of each class.
     """
@@ -34,7 +34,7 @@ def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:
-    """Whether this is the step of zeros by which `torch.distributed.checkpoint` makes an optimizer's state."""
+    """Whether this is the step on zeros by which `torch.distributed.checkpoint` creates an optimizer's state."""
     if len(args) > 1 or kwargs != {"closure": None} or optimizer.state:
         return False
     if any(group.get("lr", 0.0) != 0.0 for group in optimizer.param_groups):
@@ -45,15 +45,15 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
 
 
 def is_optimizer(given: Any) -> bool:
-    """Whether something is an optimizer, or one that Lightning or Accelerate has wrapped."""
+    """Whether an object is an optimizer, possibly wrapped by Lightning or Accelerate."""
     return isinstance(unwrapped(given), torch.optim.Optimizer)
 
 
 def bare(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer inside of what Lightning or Accelerate made of it.
+    """The optimizer inside a Lightning or Accelerate wrapper.
 
     Raises:
-        TypeError: what is no optimizer.
+        TypeError: The object is not an optimizer.
     """
     found = unwrapped(optimizer)
     if not isinstance(found, torch.optim.Optimizer):
@@ -66,7 +66,7 @@ def bare(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """What is inside of Lightning's and Accelerate's optimizers; anything else as it is."""
+    """The object inside a Lightning or Accelerate wrapper; other objects unchanged."""
     while hasattr(optimizer, "optimizer") and _is_wrapper(type(optimizer)):
         optimizer = optimizer.optimizer
     return optimizer
@@ -77,7 +77,7 @@ def _is_wrapper(kind: type) -> bool:
 
 
 def named_of(optimizer: torch.optim.Optimizer) -> Named:
-    """The parameters of all groups, with their names or their numbers."""
+    """Parameters of all groups, with names or indices."""
     named: list[tuple[str, torch.Tensor]] = []
     for group in optimizer.param_groups:
         names = group.get("param_names") or [str(len(named) + i) for i in range(len(group["params"]))]
@@ -86,5 +86,5 @@ def named_of(optimizer: torch.optim.Optimizer) -> Named:
 
 
 def device_of(named: Named) -> Any:
-    """Where the parameters are, as far as the first one tells."""
+    """Device of the first parameter."""
     return named[0][1].device if named else None

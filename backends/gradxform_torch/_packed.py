@@ -1,6 +1,6 @@
-"""Formulas of elements on an accelerator: of small leaves together, and of large ones a part at a time.
+"""Elementwise formulas on an accelerator: small leaves together, large leaves in chunks.
 
-So there are few launches however many leaves there are, and the copies in float64 that formulas make have an end.
+This keeps kernel launches few and float64 copies small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kernel = Callable[[Callable[..., Any], list[list[Any]], list[Any] | None], list[
 
 
 class _Piece(NamedTuple):
-    """Some elements of a leaf, in the order of its memory."""
+    """Some elements of a leaf, in memory order."""
 
     leaf: int
     start: int
@@ -36,7 +36,7 @@ def in_parts(
     factors: Sequence[Any] | None,
     into: Sequence[Any] | None,
 ) -> list[Any]:
-    """What a kernel makes of columns of leaves, and of numbers beside them; written into tensors if there are any."""
+    """Apply a kernel to columns of leaves and numbers; write into tensors if given."""
     out: list[Any] = [None] * len(columns[0])
     groups: dict[Any, list[int]] = {}
     for i in range(len(out)):
@@ -56,7 +56,7 @@ def in_parts(
 
 
 def _kind(column: Sequence[Any], factor: Any) -> Any:
-    """What leaves have in common whose elements can be computed together; None for a leaf by itself."""
+    """What leaves must share to be computed together; None for a leaf on its own."""
     leaf = column[0]
     if not on_device([leaf], narrow=True) or not leaf.numel():
         return None
@@ -69,7 +69,7 @@ def _kind(column: Sequence[Any], factor: Any) -> Any:
 
 
 def _parts(counts: Sequence[int], places: Sequence[int]) -> Iterator[list[_Piece]]:
-    """Pieces of leaves that are computed together."""
+    """Pieces of leaves to compute together."""
     pending: list[_Piece] = []
     free = PART
     for i, count in zip(places, counts, strict=True):
@@ -95,7 +95,7 @@ def _compute(
     into: Sequence[Any] | None,
     out: list[Any],
 ) -> None:
-    """What a kernel makes of some pieces, put in its place."""
+    """Apply a kernel to some pieces, and store the results."""
     leaves = columns[0]
 
     def iota(xp: Any, x: Any) -> torch.Tensor:
@@ -122,12 +122,12 @@ def _compute(
 
 
 def _is_for(given: torch.Tensor | None, new: torch.Tensor) -> bool:
-    """Whether results can be written there."""
+    """Whether results can be written to a tensor."""
     return given is not None and given.dtype == new.dtype and given.is_contiguous()
 
 
 def _together(arrays: Sequence[torch.Tensor], pieces: Sequence[_Piece], leaves: Sequence[torch.Tensor]) -> Any:
-    """Pieces of leaves as one; of numbers beside them, each as often as its leaf has elements."""
+    """Concatenate pieces of leaves; numbers are repeated for each element of their leaf."""
     if not arrays[0].ndim and all([array is arrays[0] for array in arrays]) and leaves[pieces[0].leaf].ndim:
         return arrays[0]
     flat = [

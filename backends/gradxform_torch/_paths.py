@@ -1,4 +1,4 @@
-"""The paths of what holds parameters."""
+"""Paths of objects that hold parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradxform_torch._parameters import paths_of
 
 
 def paths_in(given: Any) -> list[str] | None:
-    """The paths of the parameters of a module, an optimizer or a handle of `attach`; None for anything else."""
+    """Paths of the parameters of a module, an optimizer or an `attach` handle; None for other objects."""
     if isinstance(given, torch.nn.Module):
         return paths_of(list(given.named_parameters()))
     if isinstance(given, Attached):

@@ -18,7 +18,7 @@ _LEAST, _MOST = 2.0**-126, 2.0**126
 
 
 def multiply(leaves: Sequence[torch.Tensor], factors: torch.Tensor, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Each leaf times a float64 factor on a device, written in place for leaves that this package owns; None for complex leaves."""
+    """Each leaf times a float64 factor on a device, in place for owned leaves; None for complex leaves."""
     if any([leaf.is_complex() for leaf in leaves]):
         return None
     out = [leaf if mine else torch.empty_like(leaf) for leaf, mine in zip(leaves, own, strict=True)]

@@ -12,12 +12,12 @@ PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def traced() -> bool:
-    """Whether what runs now is recorded, transformed or watched: by torch.compile, torch.func, dual numbers, a mode."""
+    """Whether current code is recorded or transformed: by torch.compile, torch.func, dual numbers or a mode."""
     return bool(transformed() or torch._C._len_torch_dispatch_stack())
 
 
 def transformed() -> bool:
-    """Whether a compiler, a tracer, torch.func or dual numbers make something else of what runs now."""
+    """Whether a compiler, a tracer, torch.func or dual numbers transform current code."""
     return bool(
         torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -27,7 +27,7 @@ def transformed() -> bool:
 
 
 def readable(tensors: Iterable[Any]) -> bool:
-    """Whether these are ordinary tensors on the CPU that no gradient is asked of; of none, not within a compiler."""
+    """Whether all are ordinary CPU tensors without gradients; with no tensors, whether no compiler is active."""
     given = list(tensors)
     if not given:
         return not torch.compiler.is_compiling()

@@ -1,9 +1,7 @@
-"""Tensors that are sharded over a mesh of processes: DTensors, as FSDP2 and tensor parallelism make them.
+"""Tensors sharded over a mesh: DTensors, as in FSDP2 and tensor parallelism.
 
-Each process computes on its own shards, and the results are sharded as the gradients are. No process communicates for
-what it alone knows.
-
-PyTorch's module of DTensors is not imported before there is one.
+Each process computes on its own shards, and results are sharded like the gradients. Local results need no
+communication. PyTorch's DTensor module is imported only once there is a DTensor.
 """
 
 from __future__ import annotations
@@ -22,24 +20,24 @@ Local = Callable[[list[Any]], Sequence[Any]]
 
 
 def types() -> tuple[type, ...]:
-    """The type of DTensors, if it is there already: torch.compile cannot follow the search for a backend."""
+    """The DTensor type, if imported: torch.compile cannot follow the search for a backend."""
     module = sys.modules.get("torch.distributed.tensor")
     return () if module is None else (module.DTensor,)
 
 
 def is_sharded(x: Any) -> bool:
-    """Whether this is a DTensor; the same tensor on all processes is one too."""
+    """Whether this is a DTensor, replicated or not."""
     return type(x) not in PLAIN and hasattr(type(x), "from_local")
 
 
 def any_sharded(tensors: Iterable[Any]) -> bool:
-    """Whether a DTensor is among these."""
+    """Whether any is a DTensor."""
     kinds = set(map(type, tensors))
     return not kinds <= PLAIN and any([hasattr(kind, "from_local") for kind in kinds])
 
 
 def local(x: Any) -> Any:
-    """What this process holds of a tensor."""
+    """This process's part of a tensor."""
     if not is_sharded(x):
         return x
     own = x.to_local()
@@ -47,7 +45,7 @@ def local(x: Any) -> Any:
 
 
 def whole(x: Any) -> Any:
-    """A tensor that no process holds alone, in one piece; others as they are."""
+    """Gather a DTensor; other tensors are unchanged."""
     return x.full_tensor() if is_sharded(x) else x
 
 
@@ -55,10 +53,10 @@ def whole(x: Any) -> Any:
 
 
 def added(leaves: Sequence[Any]) -> list[Any]:
-    """The leaves, those added up of which each process holds a summand.
+    """Reduce partial DTensors to their sums.
 
     Raises:
-        ValueError: a leaf of which this process has no part.
+        ValueError: This process has no part of a leaf.
     """
     for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
         if mesh.get_coordinate() is None:
@@ -78,13 +76,13 @@ def _added(leaf: Any) -> Any:
 
 
 def on_shards(leaves: Sequence[Any], function: Local) -> list[Any]:
-    """What a function makes of the shards, sharded as the leaves are; it may write to them and return them."""
+    """Apply a function to the shards, keeping the leaves' sharding; it may write to shards and return them."""
     own = [local(leaf) for leaf in leaves]
     return [like(leaf, mine, new) for leaf, mine, new in zip(leaves, own, function(own), strict=True)]
 
 
 def like(leaf: Any, own: Any, new: Any) -> Any:
-    """A new shard in place of a leaf's own: sharded as the leaf is; the leaf itself if they are one."""
+    """A DTensor with a new shard, sharded like the leaf; the leaf itself if the shard is its own."""
     if new is own:
         return leaf
     return _spread(leaf, own, new, leaf.placements) if is_sharded(leaf) else new
@@ -102,7 +100,7 @@ def _spread(leaf: Any, own: Any, new: Any, placements: Sequence[Any]) -> Any:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of contiguous memory."""
+    """Strides of contiguous memory."""
     found, step = [], 1
     for size in reversed(shape):
         found.append(step)
@@ -111,7 +109,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def shards_of(column: Sequence[Any]) -> list[Any]:
-    """The shard of the first tensor of a column, and the same part of the others; those that broadcast, as they are."""
+    """Shard of the first tensor of a column, and the same part of the others; broadcast tensors are unchanged."""
     return [local(column[0]), *(_shard_of(column[0], part) for part in column[1:])]
 
 
@@ -124,7 +122,7 @@ def _shard_of(leaf: Any, part: Any) -> Any:
 
 
 def alongside(leaf: Any, part: Any) -> Any:
-    """A tensor of a leaf's shape, sharded as the leaf is."""
+    """Shard a tensor of a leaf's shape like the leaf."""
     if not is_sharded(leaf):
         return whole(part)
     if is_sharded(part) and part.device_mesh == leaf.device_mesh and tuple(part.placements) == tuple(leaf.placements):
@@ -133,7 +131,7 @@ def alongside(leaf: Any, part: Any) -> Any:
 
 
 def _part(part: Any, leaf: Any) -> Any:
-    """The part of an array of a leaf's shape that goes with its shard."""
+    """Part of an array of a leaf's shape that matches the leaf's shard."""
     if is_sharded(part) and part.device_mesh == leaf.device_mesh:
         same = tuple(part.placements) == tuple(leaf.placements)
         return local(part if same else part.redistribute(placements=leaf.placements))
@@ -141,14 +139,14 @@ def _part(part: Any, leaf: Any) -> Any:
 
 
 def cut(part: Any, leaf: Any) -> Any:
-    """What goes with a leaf's shard of an array that broadcasts to the leaf's shape; a number as it is."""
+    """Part of a broadcastable array that matches a leaf's shard; numbers are unchanged."""
     part = whole(part)
     rank = len(getattr(part, "shape", ()))
     return _cut(torch.as_tensor(part), leaf, range(leaf.ndim - rank, leaf.ndim)) if rank and is_sharded(leaf) else part
 
 
 def _cut(part: torch.Tensor, leaf: Any, axes: Sequence[int]) -> Any:
-    """The same, of a tensor whose axes are some of the leaf's; no process tells another anything."""
+    """The same for a tensor with some of the leaf's axes, without communication."""
     from torch.distributed.tensor import DTensor, Replicate
 
     at = {axis: i for i, axis in enumerate(axes) if part.shape[i] == leaf.shape[axis]}
@@ -158,13 +156,13 @@ def _cut(part: torch.Tensor, leaf: Any, axes: Sequence[int]) -> Any:
 
 
 def _on_axis(placement: Any, axis: int) -> Any:
-    """How a tensor is sharded, on another axis."""
+    """A tensor's placement, on another axis."""
     strided = hasattr(placement, "split_factor")
     return type(placement)(axis, split_factor=placement.split_factor) if strided else type(placement)(axis)
 
 
 def of_shard(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
-    """A formula of elements, for the shard of a leaf: the number of an element is that in the whole leaf."""
+    """A formula of elements for a leaf's shard: element indices are those in the whole leaf."""
 
     def iota(xp: Any, x: Any) -> Any:
         rest, step = xp.iota(x), 1
@@ -181,7 +179,7 @@ def of_shard(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
 
 
 def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Callable[..., Sequence[Any]]) -> list[Any]:
-    """The leaves as `make` makes them of their shards and of a function of what flows back to those."""
+    """Leaves made by `make` from their shards and from a function of the shards' gradients."""
 
     def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any] | None, Any]:
         given = [
@@ -194,12 +192,12 @@ def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Calla
 
 
 def _flowing(leaf: Any, own: Any) -> Any:
-    """What flows back to a leaf; where each process held a summand, the same flows to all."""
+    """Gradient that flows back to a leaf; partial summands all get the same."""
     from torch.distributed.tensor import Replicate
 
     return _spread(leaf, local(leaf), own, [Replicate() if p.is_partial() else p for p in leaf.placements])
 
 
 def axis_of(placement: Any) -> int | None:
-    """The axis that a placement is over, None for the same tensor everywhere; is_shard() knows no strided shards."""
+    """Axis of a placement, None if replicated; is_shard() ignores strided shards."""
     return getattr(placement, "dim", None)

@@ -1,8 +1,8 @@
-"""Norms and sums of tensors that are sharded over a mesh of processes.
+"""Norms and sums of tensors that are sharded over a mesh.
 
-What is told to the other processes are the norms and sums of the shards: those of all leaves of a mesh together, in
-float64 (in pairs for float64 gradients), one collective for each dimension of the mesh that a leaf is sharded over.
-They are put together in the same way on every process, so that all of them get the same bits and decide alike.
+Processes exchange norms and sums of shards in float64 (in pairs for float64 gradients), for all leaves of a mesh at
+once: one collective per sharded mesh dimension. Each process combines them in the same order, so all get the same bits
+and make the same decisions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gradxform_torch._sharded import axis_of, is_sharded, local
 
 
 def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float], Any]) -> Any:
-    """The vector of the norms of the leaves as wholes, in the form in which those of the shards are measured.
+    """Vector of the whole leaves' norms, in the format of the shards' norms.
 
-    Of a leaf that is the same everywhere, the first process tells the norm, so that no bit differs.
+    A replicated leaf's norm comes from the first process, so that no bit differs.
     """
     found = measure([local(leaf) for leaf in leaves], ord)
     stacked, split = _stacked(found), [_split(leaf) for leaf in leaves]
@@ -47,12 +47,12 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
-    """Norms over some axes of a leaf, from those of its shard; of the slices that this process has a part of."""
+    """Norms over some axes of a leaf, from its shards' norms; only for slices on this process."""
     return _over_axes(formulas.total_norm_scaled, leaf, axes, found, active=None, ord=float(ord))
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], found: Any) -> Any:
-    """Sums over some axes of a leaf, in the same way."""
+    """Sums over some axes of a leaf, like `norm_over`."""
     return _over_axes(_sum, leaf, axes, found)
 
 
@@ -70,7 +70,7 @@ def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], fo
 
 
 def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
-    """The dimensions of its mesh that a leaf is sharded over, on some axes or any."""
+    """Mesh dimensions over which a leaf is sharded, on some axes or any."""
     if not is_sharded(leaf):
         return ()
     of: Collection[int | None] = range(leaf.ndim) if axes is None else axes
@@ -78,9 +78,9 @@ def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
 
 
 def _all_gather(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
-    """The numbers of all processes along some dimensions of a mesh; each of its dimensions is an axis, the first ones.
+    """All-gather over mesh dimensions; gathered dimensions lead.
 
-    They are gathered and not reduced: a sum could overflow, the largest of some loses NaN, and the order is left open.
+    A reduction would not do: a sum may overflow, a maximum loses NaN, and the order is unspecified.
     """
     if stacked.requires_grad and torch.is_grad_enabled():
         return _Told.apply(stacked, mesh, over)  # type: ignore[no-untyped-call]
@@ -92,7 +92,7 @@ def _all_gather(stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torc
 
 
 class _Told(torch.autograd.Function):
-    """The same, with no way back: to a norm flows what flows to all shards, and replicas would count several times."""
+    """All-gather without a backward pass: replicas would count several times."""
 
     @staticmethod
     def forward(ctx: Any, stacked: torch.Tensor, mesh: Any, over: Collection[int]) -> torch.Tensor:
@@ -107,7 +107,7 @@ class _Told(torch.autograd.Function):
 
 
 def _rows(gathered: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:
-    """The numbers along some of the dimensions of a mesh, one row a process; along the others all tell the same."""
+    """Numbers along some mesh dimensions, one row per process; other dimensions are equal."""
     for dim in reversed(range(dims)):
         if dim not in over:
             gathered = gathered.select(dim, 0)
@@ -115,7 +115,7 @@ def _rows(gathered: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Ten
 
 
 def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **static: Any) -> Any:
-    """A formula that makes one row of many, of numbers in the form of others."""
+    """Reduce rows to one row by a formula, in the given format."""
     value = _formed(found, rows.movedim(1, 0))
     if not isinstance(value, np.ndarray):
         return evaluate(formula, _Rows(rows.device), [value], static)
@@ -124,38 +124,38 @@ def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **st
 
 
 class _Rows(Namespace):
-    """PyTorch's functions, over the rows of an array where they are over a vector's numbers."""
+    """PyTorch functions that reduce over rows instead of a vector's elements."""
 
     @staticmethod
     def sum(x: torch.Tensor) -> torch.Tensor:
-        """Of each column."""
+        """Sum of each column."""
         return torch.sum(x, 0)
 
     @staticmethod
     def max(x: torch.Tensor) -> torch.Tensor:
-        """Of each column."""
+        """Maximum of each column."""
         return torch.amax(x, 0)
 
     @staticmethod
     def any(x: torch.Tensor) -> torch.Tensor:
-        """Of each column."""
+        """Any of each column."""
         return torch.any(x, 0)
 
 
 def _stacked(value: Any) -> torch.Tensor:
-    """Numbers, in one part or two, as a tensor with an axis of parts."""
+    """Numbers of one or two parts, as a tensor with an axis of parts."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = longdouble.pair(value)
     return torch.stack([torch.as_tensor(part) for part in (_whole(value) if isinstance(value, Pair) else (value,))])
 
 
 def _whole(pair: Pair) -> Pair:
-    """A pair with all its parts."""
+    """Gather all parts of a pair."""
     return pair if pair.exponent is not None else pair._replace(exponent=torch.zeros_like(torch.as_tensor(pair.high)))
 
 
 def _formed(found: Any, stacked: torch.Tensor) -> Any:
-    """Such a tensor in the form of other numbers: NumPy's array, a tensor or a pair."""
+    """Convert such a tensor to the format of other numbers: NumPy array, tensor or pair."""
     if isinstance(found, (np.ndarray, np.generic)):
         parts = stacked.numpy()
         return parts[0] if len(parts) == 1 else longdouble.unpaired(Pair(*parts))

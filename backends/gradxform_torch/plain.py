@@ -1,4 +1,4 @@
-"""PyTorch: what is needed to compute on its tensors, eager, under torch.compile and torch.func."""
+"""PyTorch backend: eager, under torch.compile and torch.func."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
 class Plain(Backend):
-    """PyTorch without kernels of its own."""
+    """PyTorch without its own kernels."""
 
     name, title = "torch", "PyTorch"
     types: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter)
@@ -34,9 +34,9 @@ class Plain(Backend):
         return Namespace(array.device, lasting=transformed())
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Under torch.compile, without graph breaks.
+        """Compile with torch.compile, without graph breaks.
 
-        The code is copied, since torch counts recompilations by code object and gives up after eight.
+        The code is copied: torch counts recompilations by code object, and gives up after eight.
         """
         if isinstance(function, python_types.FunctionType):
             own = python_types.FunctionType(
@@ -47,7 +47,7 @@ class Plain(Backend):
         return torch.compile(function, fullgraph=True, dynamic=False)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Leaves and structure, by torch.utils._pytree but for a list or a dict of tensors; None is a leaf."""
+        """Leaves and structure, by torch.utils._pytree except for lists and dicts of tensors; None is a leaf."""
         if type(tree) is list and _LEAVES.issuperset({type(leaf) for leaf in tree}):
             return list(tree), None
         if type(tree) is dict and _LEAVES.issuperset({type(leaf) for leaf in tree.values()}):
@@ -55,7 +55,7 @@ class Plain(Backend):
         return pytree.tree_flatten(tree)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
-        """The tree again."""
+        """Rebuild the tree."""
         if structure is None:
             return list(leaves)
         if type(structure) is list:
@@ -63,41 +63,41 @@ class Plain(Backend):
         return pytree.tree_unflatten(list(leaves), structure)
 
     def paths(self, tree: Any) -> list[str]:
-        """One path a leaf."""
+        """One path per leaf."""
         return ["/".join(map(_key, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
 
     def dense(self, leaves: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
-        """The values of sparse COO tensors, those of one index summed, and how to put values back."""
+        """Values of sparse COO tensors, duplicates summed, and a function that puts values back."""
         if not any(leaf.is_sparse for leaf in leaves):
             return leaves, None
         values, backs = zip(*map(_dense, leaves), strict=True)
         return values, backs
 
     def densify(self, leaf: torch.Tensor) -> torch.Tensor:
-        """A sparse tensor as a dense one."""
+        """Dense tensor of a sparse one."""
         return leaf.to_dense()
 
     def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fresh zeros, of which no gradient is asked."""
+        """New zeros that do not require gradients."""
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula of numbers and vectors, which under torch.compile is computed once."""
+        """Compute a formula of numbers and vectors, once under torch.compile."""
         return materialized(super().compute(formula, *operands, **static))
 
     def from_numpy(self, array: Any) -> torch.Tensor:
-        """A tensor with memory of its own; bfloat16 goes by its bits."""
+        """Copy to a tensor; bfloat16 is copied by its bits."""
         array = np.array(array, order="C")
         if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.uint16).reshape(array.shape)).view(torch.bfloat16)
         return torch.from_numpy(array)
 
     def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device of another."""
+        """Move a tensor to another one's device."""
         return self.from_numpy(array).to(like.device)
 
     def to_numpy(self, leaf: torch.Tensor) -> Any:
-        """A NumPy array; dense for a sparse tensor; ml_dtypes' bfloat16 for bfloat16."""
+        """Convert to NumPy: sparse tensors become dense, bfloat16 the dtype of ml_dtypes."""
         leaf = leaf.detach().cpu().resolve_conj()
         leaf = leaf.to_dense() if leaf.layout != torch.strided else leaf
         if leaf.dtype == torch.bfloat16:

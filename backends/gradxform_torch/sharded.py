@@ -1,4 +1,4 @@
-"""PyTorch, whose tensors may be sharded over a mesh of processes: kernels run on the shards."""
+"""PyTorch backend with DTensors: kernels run on shards."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from gradxform_torch.kernels import Kernels
 
 
 class Torch(Kernels):
-    """PyTorch, DTensors among its tensors."""
+    """PyTorch, including DTensors."""
 
     types = (*Kernels.types, *_sharded.types())
 
     def dense(self, leaves: Sequence[Any]) -> Any:
-        """The leaves' values, those of DTensors added up of which each process holds a summand."""
+        """Values of the leaves; partial DTensors are reduced."""
         return super().dense(_sharded.added(leaves) if _sharded.any_sharded(leaves) else leaves)
 
     def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """Arrays sharded as the leaves that they stand beside are."""
+        """Shard arrays like their leaves."""
         if not _sharded.any_sharded([*arrays, *leaves]):
             return list(arrays)
         return [_sharded.alongside(leaf, array) for leaf, array in zip(leaves, arrays, strict=True)]
 
     def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
-        """A tensor on the device of another, or sharded as it is."""
+        """Move a tensor to another one's device, or shard it alike."""
         return _sharded.alongside(like, super().placed(array, like))
 
     def to_numpy(self, leaf: Any) -> Any:
-        """A NumPy array of the whole."""
+        """Gather and convert to NumPy."""
         return super().to_numpy(_sharded.whole(leaf))
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """The vector of the leaves' norms, as wholes."""
+        """Vector of the whole leaves' norms."""
         if _sharded.any_sharded(leaves):
             return _sharded_norms.norms(leaves, ord, super().norms)
         return super().norms(leaves, ord)
 
     def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
-        """Norms over some axes, of the slices that this process has a part of."""
+        """Norms over some axes, of slices on this process."""
         if _sharded.is_sharded(leaf):
             return _sharded_norms.norm_over(leaf, axes, ord, super().norm_over(_sharded.local(leaf), axes, ord))
         return super().norm_over(leaf, axes, ord)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-        """Sums over some axes, in the same way."""
+        """Sums over some axes, like `norm_over`."""
         if not _sharded.any_sharded((leaf, weights)):
             return super().sum_over(leaf, axes, weights)
         plain = weights is None and not axes and leaf.ndim == 1
@@ -82,7 +82,7 @@ class Torch(Kernels):
         return super().divide(function, leaves, divisors)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
-        """Each leaf between two bounds; of a bound that has axes, each shard has its own part."""
+        """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
         if not _sharded.any_sharded(leaves):
             return super().clip(leaves, _sharded.whole(low), _sharded.whole(high), factors, inplace)
         if not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
@@ -140,7 +140,7 @@ class Torch(Kernels):
         factors: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
-        """The same, written into tensors; into the shards that are there."""
+        """Like `elementwise`, written into existing tensors or shards."""
         if not any(map(_sharded.any_sharded, (*columns, out))):
             numbers = list(map(_sharded.whole, numbers))
             return super().elementwise_into(out, formula, columns, numbers, factors, **static)
@@ -153,27 +153,27 @@ class Torch(Kernels):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
     ) -> list[Any]:
-        """The same, in the leaves' own dtypes."""
+        """Like `elementwise_into`, in the leaves' own dtypes."""
         if not any(map(_sharded.any_sharded, (*columns, out))):
             return super().each_into(out, formula, columns, list(map(_sharded.whole, numbers)))
         return self.each(formula, columns, numbers)
 
     def copied(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves in memory of their own."""
+        """Copy the leaves."""
         return _sharded.on_shards(leaves, super().copied) if _sharded.any_sharded(leaves) else super().copied(leaves)
 
     def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """The same, written into tensors."""
+        """Copy the leaves into existing tensors."""
         if _sharded.any_sharded((*out, *leaves)):
             return self.copied(leaves)
         return super().copied_into(out, leaves)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """A formula of numbers and vectors, whole ones."""
+        """Compute a formula of numbers and vectors, gathered first."""
         return super().compute(formula, *map(_sharded.whole, operands), **static)
 
     def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
-        """The first tensors, with a backward pass of one's own."""
+        """Return the first tensors, with a custom backward pass."""
         if _sharded.any_sharded(first):
             return _sharded.on_backward(
                 first, backward, lambda own, back: super(Torch, self).custom_backward(own, second, back)
@@ -182,7 +182,7 @@ class Torch(Kernels):
 
 
 def is_writable(leaf: Any) -> bool:
-    """Whether each element has memory of its own and no gradient is asked of it."""
+    """Whether each element has its own memory and needs no gradient."""
     if _sharded.is_sharded(leaf):
         whole = not any(placement.is_partial() for placement in leaf.placements)
         return whole and kernels.is_writable(_sharded.local(leaf))

@@ -589,14 +589,14 @@ def _() -> None:
     fails(TypeError, "in PyTorch, axis is a torch.distributed.ProcessGroup", lambda: gx.across(clip, "pp")(tree))
     group = everyone()
     fails(ValueError, "two nested across use the same axis", lambda: gx.across(gx.across(clip, group), group)(tree))
-    fails(ValueError, "a ProcessGroup or a DeviceMesh", lambda: gx.parse(repr(gx.across(clip, group))))
+    fails(ValueError, "a ProcessGroup or DeviceMesh", lambda: gx.parse(repr(gx.across(clip, group))))
     alone = torch.distributed.new_group([0])
     if rank() == 1:
         fails(TypeError, "do not use across in this process", lambda: gx.across(clip, alone))
     from torch.distributed.device_mesh import DeviceMesh
 
     mesh = DeviceMesh("cpu", [0])
-    fails(ValueError, "a ProcessGroup or a DeviceMesh", lambda: gx.parse(repr(gx.across(clip, mesh))))
+    fails(ValueError, "a ProcessGroup or DeviceMesh", lambda: gx.parse(repr(gx.across(clip, mesh))))
     if rank() == 1:
         fails(ValueError, "is not in the mesh", lambda: gx.across(clip, mesh)(tree))
     else:
