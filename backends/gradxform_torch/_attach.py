@@ -33,8 +33,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation) -> Atta
 
     Under a `torch.amp.GradScaler` the transform sees unscaled gradients, also with ``fused=True`` optimizers that
     unscale them internally. A step that the scaler skips keeps the transform's state. A step that the transform skips
-    (`skip_nonfinite`, `skip_large`, `accumulate`, unless masked) sets gradients to None, so parameters stay. This costs
-    one host sync per step.
+    (`skip_nonfinite`, `skip_large`, `accumulate`, unless masked) sets gradients to None, at one host sync per step.
 
     Args:
         optimizer: Any `torch.optim` optimizer, also as wrapped by Lightning or Accelerate. A path is the parameter's

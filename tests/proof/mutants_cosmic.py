@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import mutants_run as run
 
 SEED = 20240229
-"""Draws the mutation of each line; unchanged lines keep theirs."""
+"""Draws the mutation of each line; an unchanged line keeps its mutation."""
 OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox")
 """Packages that NumPy's tests do without; they are hidden."""
 
