@@ -54,6 +54,8 @@ def check(what: str, given: Any) -> None:
         why = f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state"
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
         why += " before it is built: call build(variables), or run a step"
+    if hasattr(given, "optimizer"):  # a compiled model of Keras, a scheduler of PyTorch
+        why += "; pass its optimizer"
     raise TypeError(
         f"{what}: expected the state of a transformation, or an object that holds one (a tuple, a dict, a train state, "
         "the handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got " + why

@@ -253,14 +253,25 @@ def _by_tree(transform: str, where: Any, view: Flat) -> tuple[bool, ...]:
         if not _is_bool(leaf):
             raise TypeError(f"{transform}: where must be a tree of bools; at {path!r} it has {short(leaf)}")
     mask = {path.replace(".", "/"): leaf for path, leaf in mask.items()} | mask  # PyTorch's names
-    found = []
-    for path in view.source.paths:
-        keys = path.split("/") if path else []
-        prefixes = ("/".join(keys[:depth]) for depth in range(len(keys), -1, -1))
-        bool_ = next((mask[prefix] for prefix in prefixes if prefix in mask), None)
-        if bool_ is None:
-            raise ValueError(
-                f"{transform}: the tree of bools has none for {path!r}; it has {', '.join(map(repr, given))}"
-            )
-        found.append(bool(bool_))
-    return tuple(found)
+    found = [_at(mask, path) for path in view.source.paths]
+    if None in found and _is_in_one_model(view):  # whose name may be left out
+        below = [_at(mask, path.partition("/")[2]) for path in view.source.paths]
+        found = found if None in below else below
+    if None in found:
+        path = view.source.paths[found.index(None)]
+        raise ValueError(f"{transform}: the tree of bools has none for {path!r}; it has {', '.join(map(repr, given))}")
+    return tuple(map(bool, found))
+
+
+def _is_in_one_model(view: Flat) -> bool:
+    """Whether the gradients are of variables of Keras whose paths all begin with one name."""
+    owners = view.source.owners
+    names = {path.partition("/")[0] for path in view.source.find_paths()}
+    return owners is not None and all(map(has_keras_path, owners)) and len(names) == 1
+
+
+def _at(mask: Mapping[str, Any], path: str) -> Any:
+    """The bool at a path, or at the nearest one above it; None if there is none."""
+    keys = path.split("/") if path else []
+    prefixes = ("/".join(keys[:depth]) for depth in range(len(keys), -1, -1))
+    return next((mask[prefix] for prefix in prefixes if prefix in mask), None)
