@@ -141,3 +141,8 @@ def test_what_is_no_state_of_a_handle() -> None:
         with pytest.raises((TypeError, ValueError)) as caught:
             handle.state = state
         assert words in str(caught.value) and "like" not in str(caught.value).replace("(state, like, rename)", "")
+
+
+def test_a_scheduler_instead_of_its_optimizer() -> None:
+    with pytest.raises(TypeError, match="which holds no state; pass its optimizer"):
+        gx.metrics(torch.optim.lr_scheduler.StepLR(optimizer(), 1))
