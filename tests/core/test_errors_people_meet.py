@@ -137,7 +137,7 @@ TYPED = [
         "of type dict",
     ),
     ("gx.to_numpy(gx.stop())", TypeError, "it is a transformation, whose state is what tx.init(params) returns"),
-    ("gx.from_numpy('state.npz', GRADS)", TypeError, "got the name of a file: write np.load('state.npz')"),
+    ("gx.from_numpy('state.npz', GRADS)", TypeError, "write np.load('state.npz')"),
     ("gx.ema(0.9).update(GRADS, gx.trace(0.9).init(GRADS))", ValueError, "ema: the state must be EmaState"),
 ]
 
