@@ -1,4 +1,4 @@
-"""The command line: demo, parity, bench, report."""
+"""The command line: demo, parity, bench, report, compare."""
 
 from __future__ import annotations
 
@@ -127,4 +127,42 @@ def report_command(
 
     return report.run(
         None if chain is None else gradxform.parse(chain), gradients, _names(frameworks), Console(), device
+    )
+
+
+@app.command("compare")
+@_for_people
+def compare_command(
+    a: Annotated[Path, typer.Argument(help="The folder of a recording, as gx.record writes it.")],
+    b: Annotated[Path, typer.Argument(help="The folder of another.")],
+    map_file: Annotated[
+        Path | None, typer.Option("--map", help="A TOML file that says which leaf of A is which of B.")
+    ] = None,
+    write_map: Annotated[
+        Path | None, typer.Option("--write-map", help="Write the alignment that was found, to be corrected.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option("--tolerance", help="The largest relative distance of a leaf. Default: rounding.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw distances and norms into this file, such as compare.png.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write one HTML page with all of it, which needs no network.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every leaf in the table.")] = False,
+) -> int:
+    """Compare two recorded runs: where do their gradients part, and why? Ends with 0 if rounding explains all, or 1."""
+    from gradxform.cli.compare import run as comparing
+
+    return comparing.run(
+        a,
+        b,
+        Console(),
+        given=map_file,
+        write_map=write_map,
+        tolerance=tolerance,
+        picture=picture,
+        report=report,
+        everything=everything,
     )

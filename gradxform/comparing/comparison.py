@@ -78,9 +78,7 @@ class Comparison:
         if self.within:
             judged = self.judged[self.tree]
             level = max(judged.levels.values(), default=0.0)
-            text = (
-                f"All differences are rounding: at most {level:.1e}, as {judged.arithmetic.name} arithmetic explains."
-            )
+            text = f"All differences are rounding: at most {level:.1e}, which {judged.arithmetic.name} explains."
             return "\n".join([text, *map(str, self.findings)])
         return "\n".join(map(str, self.findings))
 

@@ -30,7 +30,7 @@ RULES: tuple[Rule, ...] = (
     unlike.unrelated,
 )
 """What makes gradients differ at the step where the runs part."""
-ALWAYS: tuple[Rule, ...] = (place.where,)
+ALWAYS: tuple[Rule, ...] = (place.where, start.later_nonfinite)
 
 
 def diagnose(e: Evidence) -> list[Finding]:

@@ -150,7 +150,7 @@ class Recorder:
     def _about(self, step: int, leaves: dict[str, dict[str, Any]]) -> dict[str, Any]:
         """The metadata of a step."""
         owners = [lookup.owner(leaf) for tree in leaves.values() for leaf in tree.values()]
-        first = next((owner.name for owner in owners if owner is not None), "numpy")
+        first = next((owner.name for owner in owners if owner is not None and owner.name != "numpy"), "numpy")
         versions = {name.partition(".")[0]: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
         return {
             "step": step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,8 @@ def keras(folder: Path, network: str, steps: int = 4) -> None:
     x, y = (np.concatenate(parts) for parts in zip(*data, strict=True))
     callbacks = [gx.keras.RecordSteps(gx.record(folder))]
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=callbacks)
+
+
+if __name__ == "__main__":  # in a process of its own, where KERAS_BACKEND says what Keras runs on
+    for each in NETWORKS:
+        keras(Path(sys.argv[1]) / each, each)

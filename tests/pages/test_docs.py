@@ -75,7 +75,9 @@ def test_the_commands_of_the_pages_are_commands() -> None:
     assert len(lines) > 5
     for line in lines:
         name, *arguments = shlex.split(line.partition("  #")[0])
-        typer.main.get_command(app).commands[name].make_context(name, arguments)
+        command = typer.main.get_command(app).commands[name]
+        if arguments:  # a name alone may be that of a command with arguments
+            command.make_context(name, arguments)
 
 
 def test_the_page_of_the_command_line_has_every_option() -> None:
@@ -87,7 +89,8 @@ def test_the_page_of_the_command_line_has_every_option() -> None:
     assert [section.split()[0] for section in sections] == list(commands)
     for section, command in zip(sections, commands.values(), strict=True):
         options = [name for option in command.params for name in option.opts + option.secondary_opts]
-        assert re.findall(r"`(--[a-z]+)`(?=[^|]*\|[^|]*\|[^|]*\|$)", section, re.MULTILINE) == options
+        options = [name for name in options if name.startswith("-")]
+        assert re.findall(r"`(--[a-z-]+)`(?=[^|]*\|[^|]*\|[^|]*\|$)", section, re.MULTILINE) == options
 
 
 def test_the_readmes_example_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,10 +15,21 @@ from gradxform.comparing.rules.moved import moved
 
 _COPIES = 64
 """Units that a copy of the parameters may be off, for instance by a cast."""
+_TRAINED = 0.1
+"""How far parameters may be apart at a first recorded step that is not step 0."""
 
 
 def nonfinite(e: Evidence) -> Iterator[Finding]:
-    """NaN or an infinity in one run that the other does not have."""
+    """NaN or an infinity in one run that the other does not have, before the runs part otherwise."""
+    yield from (found for found in _nonfinite(e) if e.step is None or found.step <= e.step)
+
+
+def later_nonfinite(e: Evidence) -> Iterator[Finding]:
+    """The same after the runs have parted: a remark."""
+    yield from (replace(found, is_fault=False) for found in _nonfinite(e) if e.step is not None and found.step > e.step)
+
+
+def _nonfinite(e: Evidence) -> Iterator[Finding]:
     for tree in (tree for tree in ("gradients", "updates", "parameters") if tree in e.rows):
         for step, row in e.rows[tree].items():
             for side, other in (("a", "b"), ("b", "a")):
@@ -58,8 +70,9 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     unit = coarsest([*e.a.dtypes(step, "parameters").values(), *e.b.dtypes(step, "parameters").values()]).unit
     row = rows[step]
-    bad = [i for i, d in enumerate(row) if d is not None and d.relative > _COPIES * unit]
-    if not bad or step > 0:
+    limit = _COPIES * unit if step == 0 else _TRAINED
+    bad = [i for i, d in enumerate(row) if d is not None and d.relative > limit]
+    if not bad:
         return
     some_bad = some(e.labels(bad))
     weights = [i for i in bad if e.has(i, "parameters", step) and row[i].size > 1]  # type: ignore[union-attr]

@@ -14,6 +14,8 @@ from gradxform.comparing.rounding import BY_NAME, magnitude, scaled
 
 _MOST = 12
 """Steps that are held against each other in search of batches in another order."""
+_OTHER = 0.4
+"""How much nearer the gradients of another step must be."""
 _SAMPLE = 1 << 14
 _LARGE, _DIRECTED = 64, 0.7
 """Elements of a leaf from which a direction means something, and the cosine from which there is one."""
@@ -31,7 +33,7 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     like = _likeness(e, steps)
     best = like.argmax(1)
     own = np.diagonal(like)
-    others = [i for i in range(len(steps)) if best[i] != i and like[i, best[i]] > max(0.6, own[i] + 0.3)]
+    others = [i for i in range(len(steps)) if best[i] != i and 1 - like[i, best[i]] < _OTHER * (1 - own[i])]
     if len(others) >= max(1, len(steps) // 3):
         first = others[0]
         text = (
@@ -65,7 +67,8 @@ def unrelated(e: Evidence) -> Iterator[Finding]:
     together = sum(d.dot for d in whole) / norms if norms else 1.0
     steps = [s for s in e.rows[e.tree] if s in e.judged[e.tree].bad]
     ratio = float(np.exp(np.mean([np.log(e.total(s, "b") / e.total(s, "a")) for s in steps])))
-    if together < 0.97 and len(e.bad) > len(e.pairs) / 2 and 0.5 < ratio < 2:
+    random = max(e.distance(i).relative for i in e.bad) > BY_NAME["bfloat16"].budget and not _is_directed(e, e.bad)
+    if (together < 0.97 or random) and len(e.bad) > len(e.pairs) / 2 and 0.5 < ratio < 2:
         text = (
             f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are equal "
             f"in the mean (B/A {number(ratio)}): dropout or augmentation in one, or other batches."
@@ -89,7 +92,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
             text = f"{side} computes in {own}: its gradients are {own} numbers, and the differences are its rounding."
             yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
             return
-    if fits and len(e.bad) > len(e.significant) / 2 and max(_direction(e, e.bad)) < _DIRECTED:
+    if fits and len(e.bad) > len(e.significant) / 2 and not _is_directed(e, e.bad):
         text = (
             f"The differences have the size of {fits[0]} rounding and no direction: one run computes in lower "
             "precision, in whole or in part."
@@ -118,6 +121,10 @@ def _direction(e: Evidence, places: list[int]) -> list[float]:
     return found
 
 
+def _is_directed(e: Evidence, places: list[int]) -> bool:
+    return max(_direction(e, places)) >= _DIRECTED
+
+
 def constant(e: Evidence) -> Iterator[Finding]:
     """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
     unit = e.judged[e.tree].arithmetic.unit
@@ -125,7 +132,7 @@ def constant(e: Evidence) -> Iterator[Finding]:
     if not places or e.tolerated or any(e.distance(i).nonfinite_a or e.distance(i).nonfinite_b for i in places):
         return
     largest, directions = max(e.distance(i).relative for i in places), _direction(e, places)
-    if largest < 0.3 and max(directions) >= _DIRECTED and (e.bad or np.median(directions) >= _DIRECTED):
+    if largest < 0.3 and _is_directed(e, places) and (e.bad or np.median(directions) >= _DIRECTED):
         text = (
             f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: another epsilon, "
             "another constant in the loss or a layer, or a variance over n in one and n - 1 in the other."

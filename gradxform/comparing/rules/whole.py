@@ -20,15 +20,14 @@ def clip_global_norm(e: Evidence) -> Iterator[Finding]:
         return
     assert e.step is not None
     for side, other in (("b", "a"), ("a", "b")):
-        over = [s for s in e.judged[e.tree].bad if e.total(s, side) < e.total(s, other) * (1 - _slack(e))]
-        if not over or over[0] != e.step:
+        limit = e.total(e.step, side)
+        over = [s for s in e.judged[e.tree].bad if e.total(s, other) > limit * 1.001]
+        if over[:1] != [e.step]:
             continue
-        norms = [e.total(s, side) for s in over]
-        limit, highest = norms[0], max(e.total(s, side) for s in e.rows[e.tree])
-        ratios = [e.total(s, other) / e.total(s, side) for s in over]
-        same = sum(abs(norm - limit) <= 1e-3 * limit for norm in norms)
-        varied = len(over) > 1 and _spread(ratios) > _ALIKE
-        if highest <= limit * 1.001 and ((same == len(over) and varied) or (len(over) == 1 and is_round(limit))):
+        same = all(abs(e.total(s, side) - limit) <= 1e-3 * limit for s in over)
+        never_more = max(e.total(s, side) for s in e.rows[e.tree]) <= limit * 1.001
+        varied = len(over) > 1 and _spread([e.total(s, other) / limit for s in over]) > _ALIKE
+        if same and never_more and (varied or is_round(limit)):
             text = (
                 f"{side.upper()} clips by the global norm, to {number(limit)}; {other.upper()} does not. At step "
                 f"{e.step} the norm is {number(e.total(e.step, other))} in {other.upper()}."

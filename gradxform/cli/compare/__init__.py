@@ -1,0 +1,1 @@
+"""`gradxform compare`."""

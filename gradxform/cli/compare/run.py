@@ -1,0 +1,94 @@
+"""`gradxform compare`: where two recorded runs part, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
+from gradxform.cli.text import progress, say
+from gradxform.comparing import mapping
+from gradxform.comparing.comparison import Comparison, compare
+
+_SHOWN = 24
+"""Leaves in the table, unless all are asked for."""
+
+
+def run(
+    a: Path,
+    b: Path,
+    console: Console,
+    *,
+    given: Path | None = None,
+    write_map: Path | None = None,
+    tolerance: float | None = None,
+    picture: Path | None = None,
+    report: Path | None = None,
+    everything: bool = False,
+) -> int:
+    """Compare two recordings, print what was found, write what was asked for; return 1 if they differ.
+
+    Raises:
+        ValueError: recordings that cannot be compared, or a file to be written in a folder that is not there.
+    """
+    for out in (write_map, picture, report):
+        if out is not None and not out.parent.is_dir():
+            raise ValueError(f"compare: the folder {str(out.parent)!r} for {out.name} does not exist")
+    with progress(console) as shown:
+        bar = shown.add_task("steps", total=None)
+        found = compare(
+            a,
+            b,
+            map=given,
+            tolerance=tolerance,
+            progress=lambda done, total: shown.update(bar, completed=done, total=total),
+        )
+    _print(found, console, everything)
+    if write_map is not None:
+        write_map.write_text(mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b))
+        say(console, f"written: {write_map}")
+    if picture is not None:
+        from gradxform.cli.compare import picture as drawing
+
+        drawing.write(found, picture)
+        say(console, f"written: {picture}")
+    if report is not None:
+        from gradxform.cli.compare import page
+
+        report.write_text(page.html(found), encoding="utf-8")
+        say(console, f"written: {report}")
+    return int(not found.within)
+
+
+def _print(found: Comparison, console: Console, everything: bool) -> None:
+    for side, recording in (("A", found.a), ("B", found.b)):
+        say(console, f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}")
+    say(console, found.alignment.words)
+    for side, alone in (("A", found.alignment.alone_a), ("B", found.alignment.alone_b)):
+        if alone:
+            say(console, f"  only in {side}: {', '.join(alone)}")
+    every = rows(found)
+    shown = every if everything else _chosen(every)
+    console.print(_table(found, shown))
+    if len(shown) < len(every):
+        say(console, f"{len(shown)} of {len(every)} leaves, those with the largest distances; --all shows all")
+    say(console, verdict(found), "green" if found.within else "red")
+    for i, finding in enumerate(found.findings, 1):
+        say(console, f"{i}. {finding.text}")
+
+
+def _chosen(every: list[Row]) -> list[Row]:
+    """The leaves with the largest distances, in the order of the network."""
+    largest = sorted(every, key=lambda row: -1.0 if row.shown is None else row.shown.relative, reverse=True)[:_SHOWN]
+    return [row for row in every if row in largest]
+
+
+def _table(found: Comparison, shown: list[Row]) -> Table:
+    table = Table(title=title(found), title_justify="left", title_style="")
+    for i, header in enumerate(HEADERS):
+        table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
+    for row in shown:
+        table.add_row(*row.cells, style="" if row.parts is None else "red")
+    return table

@@ -1,0 +1,130 @@
+"""`gradxform compare`: the table, the files it writes, the codes it ends with."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import gradxform as gx
+from gradxform.cli import app
+
+COLUMNS = {"COLUMNS": "180"}
+run = CliRunner().invoke
+
+
+def recorded(folder: Path, factor: float = 1.0, steps: int = 3, kernel: bool = False) -> str:
+    """Record two leaves, as PyTorch or as Flax has them."""
+    recorder = gx.record(folder)
+    for step in range(steps):
+        rng = np.random.default_rng(step)
+        weight, bias = (factor * rng.normal(size=shape).astype(np.float32) for shape in ((4, 6), (4,)))
+        layer = {"kernel": weight.T, "bias": bias} if kernel else {"weight": weight, "bias": bias}
+        recorder(step, gradients={"dense": layer})
+    return str(folder)
+
+
+def test_two_runs_that_agree(tmp_path: Path) -> None:
+    result = run(app, ["compare", recorded(tmp_path / "a"), recorded(tmp_path / "b", kernel=True)], env=COLUMNS)
+    assert result.exit_code == 0, result.output
+    for words in ("2 pairs: 1 by equal paths, 1 by names", "dense/kernel (transposed)", "equal in every element"):
+        assert words in " ".join(result.output.split()), result.output
+
+
+def test_two_runs_that_do_not_and_what_is_written(tmp_path: Path) -> None:
+    files = {name: str(tmp_path / f"out.{name}") for name in ("png", "html", "toml")}
+    a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b<i>", 8.0, kernel=True)
+    options = ["--picture", files["png"], "--report", files["html"], "--write-map", files["toml"]]
+    result = run(app, ["compare", a, b, *options], env=COLUMNS)
+    assert result.exit_code == 1, result.output
+    assert "1. All gradients are 8 times larger in B" in result.output
+    assert all(f"written: {path}" in result.output for path in files.values())
+    assert Path(files["png"]).read_bytes().startswith(b"\x89PNG")
+    check_page(Path(files["html"]).read_text())
+    again = run(app, ["compare", a, b, "--map", files["toml"]], env=COLUMNS)
+    assert again.exit_code == 1
+    assert "2 pairs: 2 by the map" in again.output
+
+
+class Page(HTMLParser):
+    """The text of a page, its tags that are open, and what a browser would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loaded: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.loaded += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def check_page(text: str) -> None:
+    """Assert that a report is well formed, loads nothing, escapes names, and says what was found."""
+    page = Page(text)
+    assert page.open == []
+    assert len(page.loaded) == 1 and page.loaded[0].startswith("data:image/png;base64,")
+    assert not re.search(r"https?://", text)
+    words = " ".join(page.words)
+    for part in ("b<i>", "Beyond", "All gradients are 8 times larger in B", "dense/kernel", "2 pairs"):
+        assert part in words, part
+
+
+def test_a_tolerance_and_norms(tmp_path: Path) -> None:
+    a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b", 1.001)
+    assert run(app, ["compare", a, b]).exit_code == 1
+    assert run(app, ["compare", a, b, "--tolerance", "0.01"]).exit_code == 0
+    gx.record(tmp_path / "c", norms_only=True)(0, gradients={"dense": {"weight": np.ones(3), "bias": np.ones(2)}})
+    assert run(app, ["compare", str(tmp_path / "c"), str(tmp_path / "c")]).exit_code == 0
+
+
+def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
+    for name, bad in (("a", 1.0), ("b", float("nan"))):
+        recorder = gx.record(tmp_path / name)
+        for step in range(2):
+            leaf = np.ones(3) * (bad if step else 1.0)
+            recorder(step, gradients={**{f"layer{i}": np.ones(2) for i in range(70)}, "last": leaf})
+    arguments = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--picture", str(tmp_path / "x.svg")]
+    result = run(app, arguments, env=COLUMNS)
+    assert result.exit_code == 1, result.output
+    assert "NaN or infinity begins in B at step 1" in result.output
+    assert "24 of 71 leaves" in result.output
+    assert "71 of 71" not in run(app, [*arguments, "--all"], env=COLUMNS).output
+    assert (tmp_path / "x.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["{a}", "nowhere"], "'nowhere' is no folder"),
+        (["{a}", "{empty}"], "holds no recording"),
+        (["{a}", "{cut}"], "is cut short"),
+        (["{a}", "{a}", "--map", "nowhere.toml"], "the map 'nowhere.toml' cannot be read"),
+        (["{a}", "{a}", "--report", "{a}/no/where.html"], "does not exist"),
+        (["{a}", "{a}", "--picture", "{a}/picture.xyz"], "xyz"),
+        (["{a}", "{a}", "--tolerance", "-1"], "tolerance must be at least 0"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(arguments: list[str], named: str, tmp_path: Path) -> None:
+    folders = {"a": recorded(tmp_path / "a"), "empty": str(tmp_path / "empty"), "cut": recorded(tmp_path / "cut")}
+    (tmp_path / "empty").mkdir()
+    first = next((tmp_path / "cut").iterdir())
+    first.write_bytes(first.read_bytes()[:50])
+    result = run(app, ["compare", *(argument.format(**folders) for argument in arguments)])
+    assert result.exit_code == 2, result.output
+    assert named in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,64 @@
+"""One network in several frameworks, from the same weights, on real data: aligned without a map, only rounding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import python
+
+import gradxform as gx
+
+pytest.importorskip("torch")
+for framework in ("jax", "flax", "optax", "tensorflow", "keras"):
+    pytest.importorskip(framework)
+
+import torch_runs  # noqa: E402
+from other_runs import flax, keras  # noqa: E402
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(scope="module", params=["conv", "transformer"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one network's recordings in three frameworks."""
+    folder = tmp_path_factory.mktemp(request.param)
+    torch_runs.train(folder / "torch", request.param, steps=4)
+    flax(folder / "flax", request.param)
+    keras(folder / "keras", request.param)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("torch", "flax"), ("flax", "torch"), ("torch", "keras"), ("keras", "flax"), ("keras", "torch")]
+)
+def test_a_port_is_aligned_without_a_map_and_differs_by_rounding(a: str, b: str, runs: Path) -> None:
+    found = gx.compare(runs / a, runs / b)
+    assert found.within and not found.findings, str(found)
+    assert not found.alignment.alone_a and not found.alignment.alone_b
+    assert min(pair.sure for pair in found.pairs) > 0.9
+    assert max(found.judged["gradients"].levels.values()) < 2e-5
+
+
+def test_two_biases_of_torch_are_told(tmp_path: Path) -> None:
+    """PyTorch's LSTM trains two biases, so their sum moves twice as far as Keras's and Flax's one."""
+    torch_runs.train(tmp_path / "torch", "lstm", steps=4)
+    keras(tmp_path / "keras", "lstm")
+    flax(tmp_path / "flax", "lstm")
+    assert gx.compare(tmp_path / "flax", tmp_path / "keras").within
+    for other in ("keras", "flax"):
+        found = gx.compare(tmp_path / "torch", tmp_path / other)
+        assert found.findings[0].kind == "two_biases", str(found)
+        assert found.findings[0].step == 1
+
+
+@pytest.mark.timeout(900)
+def test_keras_on_three_backends(tmp_path: Path) -> None:
+    for backend in ("tensorflow", "jax", "torch"):
+        python(HERE / "other_runs.py", tmp_path / backend, KERAS_BACKEND=backend)
+    for network in ("conv", "transformer", "lstm"):
+        for one, other in (("tensorflow", "jax"), ("jax", "torch"), ("torch", "tensorflow")):
+            found = gx.compare(tmp_path / one / network, tmp_path / other / network)
+            assert found.within and not found.findings, str(found)
+            assert found.a.framework == one
