@@ -8,10 +8,12 @@ multi-tensor functions take a list of factors from the host alone, and of tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from gradxform_torch import _fused, _stacked
+from gradxform.numerics import formulas, rescale
+from gradxform_torch import _fused, _packed, _stacked
 from gradxform_torch._fused import REAL, by_dtype
 
 _LEAST, _MOST = 2.0**-126, 2.0**126
@@ -61,6 +63,32 @@ def _beside(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """A factor with the leaf's axes: a tensor that is no number to PyTorch has the arithmetic done in its dtype."""
     factor = factor.to(leaf.device)
     return factor if factor.ndim else factor.reshape((1,) * leaf.ndim)
+
+
+def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]) -> list[torch.Tensor] | None:
+    """Each leaf times a number of the host where there is no float64; None where float32 does not hold the number."""
+    if rescale.is_extreme(factor) or not all([leaf.dtype in REAL for leaf in leaves]):
+        return None
+    out = list(leaves)
+    single = [i for i, leaf in enumerate(leaves) if leaf.dtype == torch.float32]
+    written, made = ([i for i in single if own[i] is mine] for mine in (True, False))
+    if written:
+        torch._foreach_mul_([leaves[i] for i in written], factor)
+    if made:
+        for i, new in zip(made, torch._foreach_mul([leaves[i] for i in made], factor), strict=True):
+            out[i] = new
+    short = [i for i, leaf in enumerate(leaves) if leaf.dtype != torch.float32]
+
+    def times(_: Any, rows: Sequence[Sequence[torch.Tensor]], __: Any) -> list[torch.Tensor]:
+        """Elements of half precision times the number, rounded once."""
+        (leaf,) = rows[0]
+        return [(leaf.float() * factor).to(leaf.dtype)]
+
+    into = [leaves[i] if own[i] else None for i in short]
+    products = _packed.in_parts(times, formulas.same, [[leaves[i] for i in short]], None, into)
+    for i, new in zip(short, products, strict=True):
+        out[i] = new
+    return out
 
 
 def _multiply_together(

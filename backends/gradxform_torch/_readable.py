@@ -36,3 +36,11 @@ def readable(tensors: Iterable[Any]) -> bool:
     if not (PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
+
+
+def is_writable(leaf: torch.Tensor) -> bool:
+    """Whether each element has memory of its own and no gradient is asked of it."""
+    own = leaf.is_contiguous() or all(
+        stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
+    )
+    return own and not (torch.is_grad_enabled() and leaf.requires_grad)

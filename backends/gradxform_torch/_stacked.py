@@ -5,12 +5,15 @@ The copies are made by one multi-tensor call, a part of the leaves at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from gradxform_torch import _packed
+
+Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
+"""Of an array over axes, which are kept as ones; of results for pieces, it makes that of all."""
 
 
 class Stack(NamedTuple):
@@ -60,6 +63,46 @@ def put(out: Sequence[torch.Tensor], part: Sequence[Stack]) -> None:
     """The values of stacks, written into tensors in the leaves' places, by one call."""
     rows = [row for stack in part for row in stack.array.unbind()]
     torch._foreach_copy_([out[i] for stack in part for i in stack.places], rows)
+
+
+def reduced(
+    leaves: Sequence[torch.Tensor], axes: Sequence[tuple[int, ...]], function: Reduction
+) -> Sequence[torch.Tensor]:
+    """What a reduction makes of each leaf in float64; of a large one, of a piece at a time."""
+    found: dict[int, torch.Tensor] = {}
+    groups = alike(leaves, keys=axes)
+    small = [places for places in groups if leaves[places[0]].numel() <= _packed.LARGE]
+    for part in stacks(leaves, small, torch.float64):
+        for places, array in part:
+            over = tuple([axis + 1 for axis in axes[places[0]]])
+            found.update(zip(places, function(array, over).unbind(), strict=True))
+    for i, leaf in enumerate(leaves):
+        if i not in found:
+            found[i] = _in_pieces(leaf, axes[i], function)
+    return [found[i] for i in range(len(leaves))]
+
+
+def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -> torch.Tensor:
+    """The same of one leaf, cut along the first axis whose slices are short enough, else the longest."""
+    rest = [leaf.numel() // size for size in leaf.shape]
+    axis = next((a for a, count in enumerate(rest) if count <= _packed.PART), rest.index(min(rest)))
+    size, step = leaf.shape[axis], max(_packed.PART // rest[axis], 1)
+    starts = range(0, size, step)
+    pieces = [function(leaf.narrow(axis, start, min(step, size - start)).double(), over) for start in starts]
+    whole = torch.cat(pieces, axis) if len(pieces) > 1 else pieces[0]
+    return function(whole, over) if axis in over and len(pieces) > 1 else whole
+
+
+def mapped(
+    function: Callable[..., torch.Tensor], columns: Sequence[Sequence[torch.Tensor]], out: Sequence[torch.Tensor]
+) -> None:
+    """What a function makes of leaves and of tensors beside them that broadcast, written into tensors."""
+    for places in alike(*columns, out):
+        if len(places) == 1:
+            rows = [function(*[column[places[0]] for column in columns])]
+        else:
+            rows = list(function(*[torch.stack([column[i] for i in places]) for column in columns]).unbind())
+        torch._foreach_copy_([out[i] for i in places], rows)
 
 
 def _filled(

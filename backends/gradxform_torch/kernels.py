@@ -14,14 +14,14 @@ from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _fused, _packed, _products
+from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
-from gradxform_torch._readable import readable, traced, transformed
-from gradxform_torch.plain import Plain
+from gradxform_torch._readable import is_writable, readable, traced, transformed
 
 _NARROW = {torch.float16, torch.bfloat16}
 
 
-class Kernels(Readable, Plain):
+class Kernels(Readable, Along):
     """PyTorch, with as few operations as may be."""
 
     def readable(self, arrays: Iterable[Any]) -> bool:
@@ -61,6 +61,9 @@ class Kernels(Readable, Plain):
         if _fused.on_device([*leaves, factors] if isinstance(factors, torch.Tensor) else leaves):
             factors = self.namespace_of(leaves[0]).float64(factors)
             found = _products.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
+            return super().multiply(leaves, factors, inplace) if found is None else found
+        if isinstance(factors, (int, float)) and _fused.on_device(leaves, narrow=True):
+            found = _products.by_number(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
             return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)
@@ -268,14 +271,6 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
         return list(torch._foreach_mul(list(leaves), number))
     torch._foreach_mul_(list(leaves), number)
     return list(leaves)
-
-
-def is_writable(leaf: torch.Tensor) -> bool:
-    """Whether each element has memory of its own and no gradient is asked of it."""
-    own = leaf.is_contiguous() or all(
-        stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
-    )
-    return own and not (torch.is_grad_enabled() and leaf.requires_grad)
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:

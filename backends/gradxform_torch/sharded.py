@@ -11,7 +11,7 @@ import torch
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _sharded, _sharded_norms, kernels
+from gradxform_torch import _readable, _sharded, _sharded_norms
 from gradxform_torch.kernels import Kernels
 
 
@@ -185,8 +185,8 @@ def is_writable(leaf: Any) -> bool:
     """Whether each element has its own memory and needs no gradient."""
     if _sharded.is_sharded(leaf):
         whole = not any(placement.is_partial() for placement in leaf.placements)
-        return whole and kernels.is_writable(_sharded.local(leaf))
-    return kernels.is_writable(leaf)
+        return whole and _readable.is_writable(_sharded.local(leaf))
+    return _readable.is_writable(leaf)
 
 
 backend = Torch()

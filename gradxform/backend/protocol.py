@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from gradxform.backend.along import Along
 from gradxform.backend.devices import Devices
 from gradxform.backend.writing import Writing
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
@@ -19,7 +20,7 @@ Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[A
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
 
 
-class Backend(Devices, Writing, abc.ABC):
+class Backend(Along, Devices, Writing, abc.ABC):
     """A framework. Ten members are required; the others have defaults over `xp`, which a backend may override.
 
     A *vector* is a float64 array with one number per leaf, or a 0-d one for all leaves. Kernels take lists of dense

@@ -41,20 +41,25 @@ class Flat(Measured):
         checks.axes(self.source, self.chosen, self.leaves, axes)
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
-    def scaled_by(self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[int, Norm], Array]) -> Flat:
-        """Multiply slices with separate axes per active leaf; `factor_of` takes the leaf's position and its norms.
+    def scaled_by(
+        self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[Sequence[int], Norm], Array]
+    ) -> Flat:
+        """Multiply slices with separate axes per active leaf; `factor_of` takes the leaves' positions and their norms.
 
         A leaf whose factors are all one keeps its pending factor and is not rounded.
         """
         self.check_inexact()
         view, new, left = self.densified(), [], {}
         compute = self.backend.compute
+        together = view.backend.together([view.leaves[i] for i in self.chosen]) if view.factor is None else ()
+        if together:
+            return view._scaled_together(together, axes, ord, factor_of)
         for place, i in enumerate(self.chosen):
-            leaf = view._widened(i)
+            (leaf,) = view._widened([i])
             norm = self.backend.norm_over(view.leaves[i], axes[place], ord)
             pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
-            factor = factor_of(place, Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
+            factor = factor_of((place,), Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
             if pending is not None:
                 due = compute(formulas.differs, factor)
                 left[i] = compute(formulas.one_if, due, pending)
@@ -69,6 +74,26 @@ class Flat(Measured):
         every = [left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in places]
         return view._replace(factor=compute(formulas.stack, *every))
 
+    def _scaled_together(
+        self,
+        groups: Sequence[Sequence[int]],
+        axes: Sequence[tuple[int, ...]],
+        ord: float,
+        factor_of: Callable[[Sequence[int], Norm], Array],
+    ) -> Flat:
+        """The same for leaves without a pending factor, those of a group at a time."""
+        backend, new = self.backend, [self.leaves[i] for i in self.chosen]
+        for places in groups:
+            own = [self.chosen[place] for place in places]
+            norms = backend.norms_over([self.leaves[i] for i in own], [axes[place] for place in places], ord)
+            single = self.source.dtypes[own[0]] in SINGLE
+            factor = factor_of(places, Norm(backend.joined(norms), single, backend))
+            factors = [backend.parted(part, norms) for part in extended.factors(backend, factor)]
+            made = backend.multiply_slices(self._widened(own), factors, [self.owned[i] for i in own])
+            for place, leaf in zip(places, made, strict=True):
+                new[place] = leaf
+        return self.given(new, applied=False)
+
     def clipped(self, low: Any, high: Any) -> Flat:
         """Clip each element of the active leaves to two bounds."""
         chosen = self.chosen
@@ -82,7 +107,7 @@ class Flat(Measured):
         if not view.source.kinds & NARROW:
             return view._clipped(chosen, low, high)
         if len(extended.factors(self.backend, self.factor)) > 1:  # each product with the leaf is rounded
-            view = view.with_leaves(chosen, [view._widened(i) for i in chosen])
+            view = view.with_leaves(chosen, view._widened(chosen))
         changed = {i: view._changed(i) for i in chosen}
         for kind in dict.fromkeys(changed.values()):
             bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
@@ -123,10 +148,15 @@ class Flat(Measured):
         own = self.source.dtypes[i]
         return own if own in NARROW and self.leaves[i].dtype != self.source.given(i).dtype else ""
 
-    def _widened(self, i: int) -> Array:
-        """Convert a leaf to the dtype of its sums."""
-        leaf = self.leaves[i]
-        return self.backend.elementwise(formulas.same, [[leaf]], ())[0] if self.source.dtypes[i] in NARROW else leaf
+    def _widened(self, places: Sequence[int]) -> list[Array]:
+        """Convert leaves to the dtypes of their sums."""
+        found = [self.leaves[i] for i in places]
+        if not self.source.kinds & NARROW:
+            return found
+        narrow = [self.source.dtypes[i] in NARROW for i in places]
+        short = [leaf for leaf, is_short in zip(found, narrow, strict=True) if is_short]
+        wide = iter(self.backend.elementwise(formulas.same, [short], ()) if short else ())
+        return [next(wide) if is_short else leaf for leaf, is_short in zip(found, narrow, strict=True)]
 
     def _bound(self, bound: Any, dtype: str) -> Any:
         """Round a bound to a dtype."""

@@ -164,6 +164,16 @@ def quotient(xp: Any, dividend: Array, divisor: Array) -> Array:
     return dividend / divisor
 
 
+def difference(xp: Any, x: Array, y: Array) -> Array:
+    """A difference."""
+    return x - y
+
+
+def share(xp: Any, total: Array, count: Array) -> Array:
+    """A mean; in pairs, infinity by a number is NaN."""
+    return xp.where(xp.isfinite(total), total / count, total)
+
+
 def is_finite(xp: Any, x: Array) -> Array:
     """Whether a number is finite."""
     return xp.isfinite(x)

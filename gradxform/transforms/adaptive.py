@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from gradxform.core import arguments, elements
@@ -62,9 +63,9 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
         found = units.axes("clip_adaptive", over, g)
         each = [found[i] for i in g.chosen]
 
-        def factor(place: int, norm: Norm) -> Array:
-            size = g.backend.norm_over(params[place], each[place], 2.0)
-            allowed = g.backend.compute(_of_unit, size, c, stateful.between(g, least, 0.0, math.inf))
+        def factor(places: Sequence[int], norm: Norm) -> Array:
+            sizes = g.backend.norms_over([params[p] for p in places], [each[p] for p in places], 2.0)
+            allowed = g.backend.compute(_of_unit, g.backend.joined(sizes), c, stateful.between(g, least, 0.0, math.inf))
             return clip_coefficient(norm, allowed)
 
         return g.scaled_by(each, 2.0, factor), state

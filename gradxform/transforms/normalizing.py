@@ -107,30 +107,22 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         found = units.axes("centralize", over, g)
         many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
-        columns = [[some.leaves[i] for i in some.chosen], [_mean(some, i, found[i]) for i in some.chosen]]
-        if some.factor is not None:
-            for part in extended.factors(g.backend, some.factor):
-                columns.append([g.backend.compute(formulas.take, part, index=i) for i in some.chosen])
-        new = g.backend.elementwise(_less if some.factor is None else _less_scaled, columns, ()) if columns[0] else []
-        return some.given(new).widen(g)
+        if not some.chosen:
+            return g
+        leaves, own = [some.leaves[i] for i in some.chosen], [some.owned[i] for i in some.chosen]
+        means = g.backend.means_over(leaves, [found[i] for i in some.chosen])
+        if some.factor is None:
+            return some.given(g.backend.less(leaves, means, own)).widen(g)
+        columns = [leaves, means]
+        for part in extended.factors(g.backend, some.factor):
+            columns.append([g.backend.compute(formulas.take, part, index=i) for i in some.chosen])
+        return some.given(g.backend.elementwise(_less_scaled, columns, ())).widen(g)
 
     return stateless(centred)
 
 
 def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
     return shape is None or len(shape) > 1
-
-
-def _mean(g: Flat, i: int, axes: tuple[int, ...]) -> Array:
-    return g.backend.compute(_share, g.backend.sum_over(g.leaves[i], axes, None), g.backend.count(g.leaves[i], axes))
-
-
-def _share(xp: Any, total: Array, count: Array) -> Array:
-    return xp.where(xp.isfinite(total), total / count, total)  # in double-double, infinity / number is NaN
-
-
-def _less(xp: Any, x: Array, mean: Array) -> Array:
-    return x - mean
 
 
 def _less_scaled(xp: Any, x: Array, mean: Array, *factors: Array) -> Array:

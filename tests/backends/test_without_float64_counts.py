@@ -21,8 +21,10 @@ LAUNCHES = {  # on mps; 300 are copies into gradients
     "clip_global_norm(1.0, ord=1)": 740,
     "clip_norm(1.0)": 750,
     "normalize_global_norm()": 790,
+    "scale(0.3)": 310,
     "chain(clip_norm(1.0), clip_global_norm(1.0), scale(-0.1))": 1500,
 }
+ALONG = {"clip_norm(1.0, axes=0)": 500, "centralize(axes=0)": 260, "clip_adaptive(0.01, axes=0)": 750}
 PRIMITIVES = {"clip_global_norm(1.0)": 3900, "clip_norm(1.0)": 6200, "normalize_global_norm()": 3800, "scale(0.3)": 900}
 """In MLX's graph."""
 
@@ -35,7 +37,21 @@ def test_launches_on_mps(tx: str, dtype: str) -> None:
 
     with indexing():
         found = counted(gx.parse(tx), [SMALL] * LEAVES, dtype, "mps")
-    assert LEAVES < found.launches.total() <= LAUNCHES[tx], found.launches
+    assert LEAVES <= found.launches.total() <= LAUNCHES[tx], found.launches
+    assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tx", ALONG)
+def test_launches_along_axes_on_mps(tx: str, dtype: str) -> None:
+    """Some for a shape, and one for each copy of a gradient: half precision is copied into float32 and back."""
+    pytest.importorskip("torch")
+    from torch_counts import counted
+
+    with indexing():
+        found = counted(gx.parse(tx), [SMALL] * LEAVES, dtype, "mps")
+    copies = LEAVES if dtype == "float32" else 4 * LEAVES
+    assert found.launches.total() <= copies + ALONG[tx], found.launches
     assert found.between == found.waits == []
 
 

@@ -49,6 +49,29 @@ def _clip_norm(parameters: Sequence[Any]) -> None:
         _clip_global_norm([parameter])
 
 
+def _clip_norm_axes(parameters: Sequence[Any]) -> None:
+    import torch
+
+    for parameter in parameters:
+        norm = torch.linalg.vector_norm(parameter.grad, 2.0, 0, keepdim=True)
+        parameter.grad.mul_(torch.clamp(1.0 / (norm + 1e-6), max=1.0))
+
+
+def _clip_adaptive(parameters: Sequence[Any]) -> None:
+    import torch
+
+    for parameter in parameters:
+        size = torch.linalg.vector_norm(parameter.detach(), 2.0, 0, keepdim=True).clamp_(min=1e-3).mul_(0.01)
+        norm = torch.linalg.vector_norm(parameter.grad, 2.0, 0, keepdim=True)
+        clipped = parameter.grad * (size / norm.clamp(min=1e-6))
+        torch._foreach_copy_([parameter.grad], [torch.where(norm < size, parameter.grad, clipped)])  # for copy_
+
+
+def _centralize(parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        parameter.grad.sub_(parameter.grad.mean(0, keepdim=True))
+
+
 def _scale(parameters: Sequence[Any]) -> None:
     import torch
 
@@ -97,6 +120,9 @@ TORCH: dict[str, Callable[[Sequence[Any]], None]] = {
     "clip_value(0.5)": _clip_value,
     "clip_global_norm(1.0)": _clip_global_norm,
     "clip_norm(1.0)": _clip_norm,
+    "clip_norm(1.0, axes=0)": _clip_norm_axes,
+    "clip_adaptive(0.01, axes=0)": _clip_adaptive,
+    "centralize(axes=0)": _centralize,
     "scale(0.3)": _scale,
     "chain(clip_value(0.5), clip_global_norm(1.0), scale(0.3))": _chain,
     "add_decayed_weights(0.1)": _decay,

@@ -51,6 +51,12 @@ def test_right_numbers_of_small_leaves_together_in_pytorch(row: Row, monkeypatch
     _in_pytorch(row, "float32", monkeypatch, of_mps)
 
 
+@pytest.mark.parametrize("expression", ["scale(0.3)", "clip_norm(0.7, axes=-1)", "centralize()"])
+def test_half_precision_of_small_leaves_together_in_pytorch(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(row for row in rows.ROWS if row.expression == expression)
+    _in_pytorch(row, "bfloat16", monkeypatch, of_mps)
+
+
 def _in_pytorch(row: Row, dtype: str, monkeypatch: pytest.MonkeyPatch, device: Any = of_torch) -> None:
     group, mode = ordinary_and_hard(row, dtype), device(monkeypatch)
     inner = parity.runner(row.tx, "torch", "eager")

@@ -1,0 +1,176 @@
+"""Norms, means and products along axes on an accelerator: of leaves that lie alike together.
+
+Leaves of at most 32 bits are reduced in float64 where the device has it: small ones are copied into it together, large
+ones a piece at a time. Other leaves, and all where there is no float64, are stacked for the plain kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from gradxform.backend.along import Axes
+from gradxform.numerics import formulas, rescale
+from gradxform.numerics.double_double import Pair
+from gradxform.numerics.formats import FLOAT64
+from gradxform_torch import _fused, _namespace, _products, _stacked
+from gradxform_torch._readable import is_writable
+from gradxform_torch.plain import Plain
+
+_DOUBLE = {torch.float64, torch.complex128}
+
+
+class Along(Plain):
+    """PyTorch's kernels of slices."""
+
+    def together(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
+        """All leaves of an accelerator, but for those in float64."""
+        if not _fused.on_device(leaves, narrow=True):
+            return super().together(leaves)
+        found: dict[Any, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            found.setdefault((leaf.device, leaf.dtype in _DOUBLE), []).append(i)
+        return list(found.values())
+
+    def joined(self, numbers: Sequence[Any]) -> Any:
+        """Numbers as one vector, or a pair of vectors."""
+        if len(numbers) == 1:
+            return numbers[0]
+        if not any([isinstance(number, Pair) for number in numbers]):
+            return torch.cat([number.reshape(-1) for number in numbers])
+        pairs = [number if isinstance(number, Pair) else Pair(number, torch.zeros_like(number)) for number in numbers]
+        if any([pair.exponent is not None for pair in pairs]):
+            pairs = [
+                pair if pair.exponent is not None else Pair(*pair[:2], torch.zeros_like(pair.high)) for pair in pairs
+            ]
+        return _pair_of([None if parts[0] is None else self.joined(parts) for parts in zip(*pairs, strict=True)])
+
+    def parted(self, joined: Any, numbers: Sequence[Any]) -> list[Any]:
+        """A vector as tensors of the shapes of numbers."""
+        if len(numbers) == 1:
+            return [joined]
+        shapes = [getattr(number, "high", number).shape for number in numbers]
+        parts = joined.split([math.prod(shape) for shape in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:
+        """Norms of slices."""
+        if not _fused.on_device(leaves, narrow=True):
+            return super().norms_over(leaves, axes, ord)
+
+        def wide(array: torch.Tensor, over: tuple[int, ...]) -> torch.Tensor:
+            return torch.linalg.vector_norm(array, ord, over, True)
+
+        found = self._reduced(leaves, axes, wide, ord in (1, 2, math.inf))
+        return self._stacked(found, leaves, axes, lambda array, over: self.norm_over(array, over, ord))
+
+    def means_over(self, leaves: Sequence[torch.Tensor], axes: Axes) -> list[Any]:
+        """Means of slices."""
+        if not _fused.on_device(leaves, narrow=True):
+            return super().means_over(leaves, axes)
+        found = self._reduced(leaves, axes, lambda array, over: array.sum(over, True))
+        wide = [i for i, sums in enumerate(found) if sums is not None]
+        if wide:
+            torch._foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
+
+        def mean(array: torch.Tensor, over: tuple[int, ...]) -> Any:
+            return self.compute(formulas.share, self.sum_over(array, over, None), self.count(array, over))
+
+        return self._stacked(found, leaves, axes, mean)
+
+    def _reduced(
+        self, leaves: Sequence[torch.Tensor], axes: Axes, function: _stacked.Reduction, known: bool = True
+    ) -> list[Any]:
+        """What a reduction makes of the leaves that fit float64; None for others."""
+        found: list[Any] = [None] * len(leaves)
+        fit = [i for i, over in enumerate(axes) if known and over and _fits(leaves[i]) and _stacked.is_dense(leaves[i])]
+        reduced = _stacked.reduced([leaves[i] for i in fit], [_positive(leaves[i], axes[i]) for i in fit], function)
+        for i, new in zip(fit, reduced, strict=True):
+            found[i] = new
+        return found
+
+    def _stacked(
+        self, found: list[Any], leaves: Sequence[torch.Tensor], axes: Axes, kernel: Callable[..., Any]
+    ) -> list[Any]:
+        """The same with what a plain kernel makes of other leaves."""
+        left = [i for i, new in enumerate(found) if new is None]
+        over = [_positive(leaves[i], axes[i]) for i in left]
+        for places in _stacked.alike([leaves[i] for i in left], keys=over):
+            own, axis = [left[place] for place in places], over[places[0]]
+            if len(own) == 1:
+                found[own[0]] = kernel(leaves[own[0]], axis)
+                continue
+            new = kernel(torch.stack([leaves[i] for i in own]), tuple([a + 1 for a in axis]))
+            for i, row in zip(own, _rows(new), strict=True):
+                found[i] = row
+        return found
+
+    def multiply_slices(
+        self, leaves: Sequence[torch.Tensor], factors: Sequence[Sequence[Any]], inplace: Sequence[bool]
+    ) -> list[torch.Tensor]:
+        """Leaves times factors of slices."""
+        if not _fused.on_device(leaves, narrow=True):
+            return super().multiply_slices(leaves, factors, inplace)
+        given, out = [*leaves, *(x for part in factors for x in part)], _out(leaves, inplace)
+        if _fused.on_device(given):
+            if len(factors) > 1 or any([leaf.is_complex() for leaf in leaves]):
+                return super().multiply_slices(leaves, factors, inplace)
+            _products.each(torch.mul, leaves, factors[0], out)
+            return out
+
+        def times(leaf: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
+            one = functools.reduce(operator.and_, [formulas.equal(part, 1.0) for part in parts])
+            return rescale.times_parts(self.namespace_of(leaf), leaf, one, *parts)
+
+        _stacked.mapped(times, [leaves, *factors], out)
+        return out
+
+    def less(self, leaves: Sequence[torch.Tensor], numbers: Sequence[Any], inplace: Sequence[bool]) -> list[Any]:
+        """Leaves minus numbers of slices."""
+        if not _fused.on_device(leaves, narrow=True) or not all([leaf.dtype in _fused.REAL for leaf in leaves]):
+            return super().less(leaves, numbers, inplace)
+        own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
+        out = _out(leaves, own, torch.float32)
+        if not any([isinstance(number, Pair) for number in numbers]):
+            _products.each(torch.sub, leaves, numbers, out)
+            return out
+
+        def minus(leaf: torch.Tensor, *pair: torch.Tensor) -> torch.Tensor:
+            new: torch.Tensor = self.elementwise(formulas.difference, [[leaf], [_pair_of(pair)]], ())[0]
+            return new
+
+        parts = [list(part) for part in zip(*numbers, strict=True) if part[0] is not None]
+        _stacked.mapped(minus, [leaves, *parts], out)
+        return out
+
+
+def _fits(leaf: torch.Tensor) -> bool:
+    """Whether squares of the elements fit float64, which the device has."""
+    return leaf.dtype in _fused.REAL and leaf.numel() > 0 and _namespace.base_of(leaf.device) is FLOAT64
+
+
+def _positive(leaf: torch.Tensor, axes: Iterable[int]) -> tuple[int, ...]:
+    return tuple([axis % leaf.ndim for axis in axes])
+
+
+def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], dtype: Any = None) -> list[torch.Tensor]:
+    """Where results go: into leaves that are ours, else to memory that is laid out as they are."""
+    both = zip(leaves, own, strict=True)
+    return [leaf if mine and is_writable(leaf) else torch.empty_like(leaf, dtype=dtype) for leaf, mine in both]
+
+
+def _pair_of(parts: Sequence[Any]) -> Pair:
+    return Pair(*parts)
+
+
+def _rows(value: Any) -> list[Any]:
+    """The rows of a tensor, or of a pair of them."""
+    if not isinstance(value, Pair):
+        return list(value.unbind())
+    parts = [[None] * len(value.high) if part is None else part.unbind() for part in value]
+    return list(map(_pair_of, zip(*parts, strict=True)))
