@@ -1,4 +1,4 @@
-"""Norms, means and products along axes on an accelerator: of leaves that lie alike together.
+"""Norms, means and products along axes on an accelerator, for leaves of one shape and layout together.
 
 Leaves of at most 32 bits are reduced in float64 where the device has it: small ones are copied into it together, large
 ones a piece at a time. Other leaves, and all where there is no float64, are stacked for the plain kernels.
@@ -29,7 +29,7 @@ class Along(Plain):
     """PyTorch's kernels of slices."""
 
     def together(self, leaves: Sequence[torch.Tensor]) -> Sequence[Sequence[int]]:
-        """All leaves of an accelerator, but for those in float64."""
+        """Group the leaves of an accelerator; float64 leaves form a group of their own."""
         if not _fused.on_device(leaves, narrow=True):
             return super().together(leaves)
         found: dict[Any, list[int]] = {}
@@ -38,7 +38,7 @@ class Along(Plain):
         return list(found.values())
 
     def joined(self, numbers: Sequence[Any]) -> Any:
-        """Numbers as one vector, or a pair of vectors."""
+        """Concatenate numbers to one vector, or to a pair of vectors."""
         if len(numbers) == 1:
             return numbers[0]
         if not any([isinstance(number, Pair) for number in numbers]):
@@ -51,7 +51,7 @@ class Along(Plain):
         return _pair_of([None if parts[0] is None else self.joined(parts) for parts in zip(*pairs, strict=True)])
 
     def parted(self, joined: Any, numbers: Sequence[Any]) -> list[Any]:
-        """A vector as tensors of the shapes of numbers."""
+        """Split a vector into the shapes of the numbers."""
         if len(numbers) == 1:
             return [joined]
         shapes = [getattr(number, "high", number).shape for number in numbers]
@@ -59,7 +59,7 @@ class Along(Plain):
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:
-        """Norms of slices."""
+        """Return the norms of slices."""
         if not _fused.on_device(leaves, narrow=True):
             return super().norms_over(leaves, axes, ord)
 
@@ -70,7 +70,7 @@ class Along(Plain):
         return self._stacked(found, leaves, axes, lambda array, over: self.norm_over(array, over, ord))
 
     def means_over(self, leaves: Sequence[torch.Tensor], axes: Axes) -> list[Any]:
-        """Means of slices."""
+        """Return the means of slices."""
         if not _fused.on_device(leaves, narrow=True):
             return super().means_over(leaves, axes)
         found = self._reduced(leaves, axes, lambda array, over: array.sum(over, True))
@@ -86,7 +86,7 @@ class Along(Plain):
     def _reduced(
         self, leaves: Sequence[torch.Tensor], axes: Axes, function: _stacked.Reduction, known: bool = True
     ) -> list[Any]:
-        """What a reduction makes of the leaves that fit float64; None for others."""
+        """Reduce the leaves that fit float64; return None for others."""
         found: list[Any] = [None] * len(leaves)
         fit = [i for i, over in enumerate(axes) if known and over and _fits(leaves[i]) and _stacked.is_dense(leaves[i])]
         reduced = _stacked.reduced([leaves[i] for i in fit], [_positive(leaves[i], axes[i]) for i in fit], function)
@@ -97,7 +97,7 @@ class Along(Plain):
     def _stacked(
         self, found: list[Any], leaves: Sequence[torch.Tensor], axes: Axes, kernel: Callable[..., Any]
     ) -> list[Any]:
-        """The same with what a plain kernel makes of other leaves."""
+        """Reduce the other leaves with a plain kernel, leaves of one shape in a stack."""
         left = [i for i, new in enumerate(found) if new is None]
         over = [_positive(leaves[i], axes[i]) for i in left]
         for places in _stacked.alike([leaves[i] for i in left], keys=over):
@@ -113,7 +113,7 @@ class Along(Plain):
     def multiply_slices(
         self, leaves: Sequence[torch.Tensor], factors: Sequence[Sequence[Any]], inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
-        """Leaves times factors of slices."""
+        """Multiply leaves by factors of slices."""
         if not _fused.on_device(leaves, narrow=True):
             return super().multiply_slices(leaves, factors, inplace)
         given, out = [*leaves, *(x for part in factors for x in part)], _out(leaves, inplace)
@@ -131,7 +131,7 @@ class Along(Plain):
         return out
 
     def less(self, leaves: Sequence[torch.Tensor], numbers: Sequence[Any], inplace: Sequence[bool]) -> list[Any]:
-        """Leaves minus numbers of slices."""
+        """Subtract numbers of slices from leaves."""
         if not _fused.on_device(leaves, narrow=True) or not all([leaf.dtype in _fused.REAL for leaf in leaves]):
             return super().less(leaves, numbers, inplace)
         own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
@@ -159,7 +159,7 @@ def _positive(leaf: torch.Tensor, axes: Iterable[int]) -> tuple[int, ...]:
 
 
 def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], dtype: Any = None) -> list[torch.Tensor]:
-    """Where results go: into leaves that are ours, else to memory that is laid out as they are."""
+    """Return writable leaves themselves, and new memory of the same layout for others."""
     both = zip(leaves, own, strict=True)
     return [leaf if mine and is_writable(leaf) else torch.empty_like(leaf, dtype=dtype) for leaf, mine in both]
 

@@ -242,3 +242,18 @@ def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Ca
         return formula(there, *operands, **static)
 
     return of_part
+
+
+class OfLeaves:
+    """A formula of elements of leaves that are parts of larger ones: element indices are those in the whole."""
+
+    def __init__(self, formula: Callable[..., Any], leaves: Sequence[Any]) -> None:
+        self.formula, self.leaves = formula, leaves
+
+    def of(self, i: int) -> Callable[..., Any]:
+        """Return the formula for one leaf."""
+        raise NotImplementedError
+
+    def numbers(self, i: int, numbers: torch.Tensor) -> torch.Tensor:
+        """Convert element indices in a leaf to those in the whole."""
+        raise NotImplementedError

@@ -13,7 +13,7 @@ import torch
 from gradxform.numerics.formats import FLOAT32
 from gradxform_torch._fused import LARGE as LARGE
 from gradxform_torch._fused import on_device
-from gradxform_torch._namespace import numbered
+from gradxform_torch._namespace import OfLeaves, numbered
 
 PART = 1 << 20
 """Elements at a time; each of their copies in float64 takes 8 MiB, of which a GPU's cache holds several."""
@@ -31,7 +31,7 @@ class _Piece(NamedTuple):
 
 def in_parts(
     kernel: Kernel,
-    formula: Callable[..., Any],
+    formula: Callable[..., Any] | OfLeaves,
     columns: Sequence[Sequence[Any]],
     factors: Sequence[Any] | None,
     into: Sequence[Any] | None,
@@ -46,9 +46,8 @@ def in_parts(
     for kind, places in groups.items():
         if kind is None:
             for i in places:
-                out[i] = kernel(
-                    formula, [[column[i]] for column in columns], None if factors is None else [factors[i]]
-                )[0]
+                own = formula.of(i) if isinstance(formula, OfLeaves) else formula
+                out[i] = kernel(own, [[column[i]] for column in columns], None if factors is None else [factors[i]])[0]
             continue
         for pieces in _parts([columns[0][i].numel() for i in places], places):
             _compute(kernel, formula, columns, factors, pieces, into, out)
@@ -88,7 +87,7 @@ def _parts(counts: Sequence[int], places: Sequence[int]) -> Iterator[list[_Piece
 
 def _compute(
     kernel: Kernel,
-    formula: Callable[..., Any],
+    formula: Callable[..., Any] | OfLeaves,
     columns: Sequence[Sequence[Any]],
     factors: Sequence[Any] | None,
     pieces: Sequence[_Piece],
@@ -101,13 +100,16 @@ def _compute(
     def iota(xp: Any, x: Any) -> torch.Tensor:
         kind = torch.int32 if xp.base is FLOAT32 and pieces[0].start + pieces[0].size < 2**31 else torch.int64
         if len(pieces) == 1:
-            return torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, dtype=kind, device=x.device)
+            alone = torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, dtype=kind, device=x.device)
+            return formula.numbers(pieces[0].leaf, alone) if isinstance(formula, OfLeaves) else alone
         numbers = torch.arange(max([piece.size for piece in pieces]), dtype=kind, device=x.device)
-        return torch.cat([numbers.narrow(0, 0, piece.size) for piece in pieces])
+        each = [(piece.leaf, numbers.narrow(0, 0, piece.size)) for piece in pieces]
+        return torch.cat([formula.numbers(*one) if isinstance(formula, OfLeaves) else one[1] for one in each])
 
     rows = [[_together([column[piece.leaf] for piece in pieces], pieces, leaves)] for column in columns]
     given = None if factors is None else [_together([factors[piece.leaf] for piece in pieces], pieces, leaves)]
-    new = kernel(numbered(formula, iota), rows, given)[0]
+    whole = formula.formula if isinstance(formula, OfLeaves) else formula
+    new = kernel(numbered(whole, iota), rows, given)[0]
     for piece in pieces:
         if into is not None and _is_for(into[piece.leaf], new):
             out[piece.leaf] = into[piece.leaf]

@@ -6,6 +6,7 @@ communication. PyTorch's DTensor module is imported only once there is a DTensor
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform_torch._namespace import numbered
+from gradxform_torch._namespace import OfLeaves, numbered
 from gradxform_torch._readable import PLAIN
 
 Local = Callable[[list[Any]], Sequence[Any]]
@@ -163,19 +164,58 @@ def _on_axis(placement: Any, axis: int) -> Any:
 
 def of_shard(formula: Callable[..., Any], leaf: Any) -> Callable[..., Any]:
     """A formula of elements for a leaf's shard: element indices are those in the whole leaf."""
+    if not is_sharded(leaf):
+        return formula
+    return numbered(formula, lambda xp, x: _number_in_whole(leaf, xp.iota(x)))
 
-    def iota(xp: Any, x: Any) -> Any:
-        rest, step = xp.iota(x), 1
-        found = rest * 0
-        for axis in reversed(range(leaf.ndim)):
-            size = leaf.shape[axis]
-            places = _cut(torch.arange(size), leaf, (axis,))
-            places = places.numpy() if isinstance(rest, np.ndarray) else places.to(rest.device)
-            found = found + places[rest % max(len(places), 1)] * step
-            rest, step = rest // max(len(places), 1), step * size
-        return found
 
-    return numbered(formula, iota) if is_sharded(leaf) else formula
+class OfShards(OfLeaves):
+    """A formula of elements for the shards of several leaves."""
+
+    def of(self, i: int) -> Callable[..., Any]:
+        """Return the formula for one leaf."""
+        return of_shard(self.formula, self.leaves[i])
+
+    def numbers(self, i: int, numbers: torch.Tensor) -> torch.Tensor:
+        """Convert element indices in a shard to those in the whole leaf."""
+        return _number_in_whole(self.leaves[i], numbers) if is_sharded(self.leaves[i]) else numbers
+
+
+def _number_in_whole(leaf: Any, numbers: Any) -> Any:
+    """Convert element indices in a shard to those in the whole leaf, on the device of the indices."""
+    over = {axis_of(placement) for placement in leaf.placements} - {None}
+    strided = any([hasattr(placement, "split_factor") for placement in leaf.placements])
+    sizes, starts = (local(leaf).shape, None) if strided else _pieces(leaf)
+    if not over or not math.prod(sizes):
+        return numbers
+    if starts is not None and over == {0}:
+        return numbers + starts[0] * math.prod(leaf.shape[1:])
+    found, rest, step = numbers * 0, numbers, 1
+    for axis in reversed(range(leaf.ndim)):
+        place = rest % sizes[axis]
+        if axis in over:
+            place = _places(leaf, axis, place) if starts is None else place + starts[axis]
+        found, rest, step = found + place * step, rest // sizes[axis], step * leaf.shape[axis]
+    return found
+
+
+def _pieces(leaf: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the size and the offset of a leaf's shard along each axis; a mesh cuts like `torch.chunk`."""
+    sizes, starts = list(leaf.shape), [0] * leaf.ndim
+    for dim, placement in enumerate(leaf.placements):
+        axis = axis_of(placement)
+        if axis is not None:
+            most = -(-sizes[axis] // leaf.device_mesh.size(dim))
+            start = min(leaf.device_mesh.get_coordinate()[dim] * most, sizes[axis])
+            starts[axis], sizes[axis] = starts[axis] + start, min(most, sizes[axis] - start)
+    return sizes, starts
+
+
+def _places(leaf: Any, axis: int, place: Any) -> Any:
+    """Convert indices along an axis of a strided shard to those in the whole leaf."""
+    on = "cpu" if isinstance(place, np.ndarray) else place.device
+    there = _cut(torch.arange(leaf.shape[axis], device=on), leaf, (axis,))
+    return there.numpy()[place] if isinstance(place, np.ndarray) else there.to(on)[place]
 
 
 def on_backward(leaves: Sequence[Any], function: Callable[..., Any], make: Callable[..., Sequence[Any]]) -> list[Any]:

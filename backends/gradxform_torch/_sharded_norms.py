@@ -18,6 +18,7 @@ from gradxform.numerics import formulas
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
 from gradxform_torch._namespace import Namespace
+from gradxform_torch._readable import transformed
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
 
@@ -38,7 +39,7 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
             places = [i for i in here if split[i] == over]
             each = _rows(gathered, mesh.ndim, over).unbind(-1)
             rows = torch.stack([each[here.index(i)] for i in places], -1)
-            new = rows[0]
+            new = rows.select(0, 0)
             if over:
                 new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
             for i, column in zip(places, new.unbind(1), strict=True):
@@ -118,7 +119,7 @@ def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **st
     """Reduce rows to one row by a formula, in the given format."""
     value = _formed(found, rows.movedim(1, 0))
     if not isinstance(value, np.ndarray):
-        return evaluate(formula, _Rows(rows.device), [value], static)
+        return evaluate(formula, _Rows(rows.device, lasting=transformed()), [value], static)
     with np.errstate(all="ignore"):  # NumPy's sums and largest are over rows; only 2-norms and sums are measured there
         return evaluate(formula, namespace.Namespace, [value], static)
 
@@ -159,4 +160,4 @@ def _formed(found: Any, stacked: torch.Tensor) -> Any:
     if isinstance(found, (np.ndarray, np.generic)):
         parts = stacked.numpy()
         return parts[0] if len(parts) == 1 else longdouble.unpaired(Pair(*parts))
-    return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked[0]
+    return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked.select(0, 0)

@@ -11,7 +11,7 @@ import torch
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _readable, _sharded, _sharded_norms
+from gradxform_torch import _fused, _readable, _sharded, _sharded_norms
 from gradxform_torch.kernels import Kernels
 
 
@@ -103,22 +103,21 @@ class Torch(Kernels):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, on the shards."""
+        numbers = list(map(_sharded.whole, numbers))
         if not any(map(_sharded.any_sharded, columns)):
-            return super().elementwise(formula, columns, list(map(_sharded.whole, numbers)), factors, **static)
-        if isinstance(formula, Combination):  # which asks for no place in the whole
-            own = [_sharded.shards_of(column) for column in zip(*columns, strict=True)]
-            made = super().elementwise(
-                formula, list(zip(*own, strict=True)), list(map(_sharded.whole, numbers)), factors
-            )
-            rows = zip(columns[0], own, made, strict=True)
-            return [_sharded.like(leaf, parts[0], new) for leaf, parts, new in rows]
-        each_factor, out = [None] * len(columns[0]) if factors is None else factors, []
-        for factor, *column in zip(each_factor, *columns, strict=True):
-            own, of_shard = _sharded.shards_of(column), _sharded.of_shard(formula, column[0])
-            factor_of = None if factor is None else [factor]
-            made = self.elementwise(of_shard, [[part] for part in own], numbers, factor_of, **static)[0]
-            out.append(_sharded.like(column[0], own[0], made))
-        return out
+            return super().elementwise(formula, columns, numbers, factors, **static)
+        rows = list(zip(*columns, strict=True))
+        shards = [_sharded.shards_of(row) for row in rows]
+        alone = isinstance(formula, Combination)  # which asks for no place in the whole
+        if alone or _fused.on_device([x for own in shards for x in own if isinstance(x, torch.Tensor)], narrow=True):
+            of_all: Any = formula if alone else _sharded.OfShards(formula, columns[0])
+            made = super().elementwise(of_all, list(zip(*shards, strict=True)), numbers, factors, **static)
+        else:
+            made = []
+            for i, own in enumerate(shards):
+                one, factor = _sharded.of_shard(formula, columns[0][i]), None if factors is None else [factors[i]]
+                made += super().elementwise(one, [[part] for part in own], numbers, factor, **static)
+        return [_sharded.like(row[0], own[0], new) for row, own, new in zip(rows, shards, made, strict=True)]
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype, on the shards."""

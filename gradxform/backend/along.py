@@ -1,4 +1,4 @@
-"""Kernels of slices of leaves, along axes: of several leaves at a time where a framework is faster so."""
+"""Kernels for slices of leaves along axes; a framework may process several leaves together."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gradxform.numerics import Array, formulas
 from gradxform.numerics.double_double import Pair
 
 Axes = Sequence[tuple[int, ...]]
-"""For each leaf, the axes that its slices extend over."""
+"""The axes of the slices, per leaf."""
 
 
 class Along:
-    """A backend that takes one leaf after the other; a device whose operations take long to start overrides these."""
+    """A backend that processes one leaf after the other. Accelerators override this to save launches."""
 
     norm_over: Any
     sum_over: Any
@@ -23,27 +23,27 @@ class Along:
     count: Any
 
     def together(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
-        """The places of leaves that are measured, and then multiplied, at a time; nothing where one follows the other.
+        """Return groups of positions of leaves to process together; none to process leaf by leaf.
 
-        Of a group, all are in float64 or none.
+        Either all leaves of a group are float64 or none is.
         """
         return ()
 
     def joined(self, numbers: Sequence[Array | Pair]) -> Array | Pair:
-        """The numbers of leaves that are taken together, as one array."""
+        """Concatenate the numbers of a group of leaves."""
         (only,) = numbers
         return only
 
     def parted(self, joined: Array, numbers: Sequence[Array | Pair]) -> list[Array]:
-        """Such an array as one for each leaf, in the shapes of other numbers."""
+        """Split a concatenated array into the shapes of the numbers."""
         return [joined]
 
     def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> list[Array | Pair]:
-        """`norm_over` of each leaf."""
+        """Call `norm_over` for each leaf."""
         return [self.norm_over(leaf, over, ord) for leaf, over in zip(leaves, axes, strict=True)]
 
     def means_over(self, leaves: Sequence[Array], axes: Axes) -> list[Array | Pair]:
-        """The means of real leaves over axes, which are kept as ones, in the form of `sum_over`."""
+        """Return the means of real leaves over axes, in the form of `sum_over`."""
         return [
             self.compute(formulas.share, self.sum_over(leaf, over, None), self.count(leaf, over))
             for leaf, over in zip(leaves, axes, strict=True)
@@ -52,7 +52,7 @@ class Along:
     def multiply_slices(
         self, leaves: Sequence[Array], factors: Sequence[Sequence[Array]], inplace: Sequence[bool]
     ) -> list[Array]:
-        """`multiply_over` by several factors, one after the other, of which each leaf has its own."""
+        """Multiply each leaf by its own factors, one after the other, as `multiply_over` does."""
         found = []
         for leaf, own, *parts in zip(leaves, inplace, *factors, strict=True):
             for part in parts:
@@ -61,5 +61,5 @@ class Along:
         return found
 
     def less(self, leaves: Sequence[Array], numbers: Sequence[Array | Pair], inplace: Sequence[bool]) -> list[Array]:
-        """Real leaves minus numbers that broadcast, rounded as by `elementwise`; it may be written into the leaves."""
+        """Subtract numbers that broadcast from real leaves, rounded as in `elementwise`, possibly in place."""
         return list(self.elementwise(formulas.difference, [leaves, numbers], ()))
