@@ -42,7 +42,7 @@ def each(
     others: Sequence[torch.Tensor],
     out: Sequence[torch.Tensor],
 ) -> None:
-    """What a function of two tensors makes of each leaf and a float64 one that broadcasts, rounded once."""
+    """Apply a binary function to each leaf and a float64 tensor that broadcasts, rounded once."""
     groups, shared = _stacked.alike(leaves, others, out), []
     for places in groups:
         if len(places) > 1:
@@ -60,13 +60,13 @@ def each(
 
 
 def _beside(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """A factor with the leaf's axes: a tensor that is no number to PyTorch has the arithmetic done in its dtype."""
+    """Give a factor the leaf's axes; PyTorch then computes in the factor's dtype."""
     factor = factor.to(leaf.device)
     return factor if factor.ndim else factor.reshape((1,) * leaf.ndim)
 
 
 def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Each leaf times a number of the host where there is no float64; None where float32 does not hold the number."""
+    """Multiply each leaf by a Python number, without float64; None if float32 cannot hold the number."""
     if rescale.is_extreme(factor) or not all([leaf.dtype in REAL for leaf in leaves]):
         return None
     out = list(leaves)
@@ -80,7 +80,7 @@ def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]
     short = [i for i, leaf in enumerate(leaves) if leaf.dtype != torch.float32]
 
     def times(_: Any, rows: Sequence[Sequence[torch.Tensor]], __: Any) -> list[torch.Tensor]:
-        """Elements of half precision times the number, rounded once."""
+        """Multiply half-precision elements in float32, rounded once."""
         (leaf,) = rows[0]
         return [(leaf.float() * factor).to(leaf.dtype)]
 

@@ -1,6 +1,6 @@
-"""Small leaves that lie alike as one array, so that a device has few launches however many leaves there are.
+"""Stacks of small leaves of one shape and layout, which save launches.
 
-The copies are made by one multi-tensor call, a part of the leaves at a time.
+One multi-tensor call copies the leaves of many stacks.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import torch
 from gradxform_torch import _packed
 
 Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
-"""Of an array over axes, which are kept as ones; of results for pieces, it makes that of all."""
+"""Reduces an array over axes, which are kept as ones. Applied to the results of pieces, it reduces the whole."""
 
 
 class Stack(NamedTuple):
-    """Leaves of one shape and their values in one array, whose first axis counts them."""
+    """Copies of leaves of one shape, along the first axis of one array."""
 
     places: Sequence[int]
     array: torch.Tensor
 
 
 def alike(*columns: Sequence[torch.Tensor], keys: Sequence[Any] | None = None) -> list[list[int]]:
-    """The places of leaves that can be stacked, with the tensors beside them: of one shape, and of one key.
+    """Group the positions of leaves of one shape, layout and key, and the tensors beside them.
 
-    A leaf that is large, or whose memory has gaps, is by itself.
+    A large leaf, or one with gaps in memory, forms its own group.
     """
     found: list[list[int]] = []
     latest: dict[Any, list[int]] = {}
@@ -42,7 +42,7 @@ def alike(*columns: Sequence[torch.Tensor], keys: Sequence[Any] | None = None) -
 
 
 def stacks(leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: Any = None) -> Iterator[list[Stack]]:
-    """Copies of groups of leaves in a dtype, their own if none is said; as many at a time as make a part."""
+    """Copy groups of leaves in a dtype (default: their own), at most PART elements at a time."""
     kinds: dict[Any, list[Sequence[int]]] = {}
     for places in groups:
         kinds.setdefault((leaves[places[0]].device, leaves[places[0]].dtype), []).append(places)
@@ -60,7 +60,7 @@ def stacks(leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtyp
 
 
 def put(out: Sequence[torch.Tensor], part: Sequence[Stack]) -> None:
-    """The values of stacks, written into tensors in the leaves' places, by one call."""
+    """Copy the values of stacks into tensors, by one call."""
     rows = [row for stack in part for row in stack.array.unbind()]
     torch._foreach_copy_([out[i] for stack in part for i in stack.places], rows)
 
@@ -68,7 +68,7 @@ def put(out: Sequence[torch.Tensor], part: Sequence[Stack]) -> None:
 def reduced(
     leaves: Sequence[torch.Tensor], axes: Sequence[tuple[int, ...]], function: Reduction
 ) -> Sequence[torch.Tensor]:
-    """What a reduction makes of each leaf in float64; of a large one, of a piece at a time."""
+    """Reduce each leaf in float64, large leaves in pieces."""
     found: dict[int, torch.Tensor] = {}
     groups = alike(leaves, keys=axes)
     small = [places for places in groups if leaves[places[0]].numel() <= _packed.LARGE]
@@ -83,7 +83,7 @@ def reduced(
 
 
 def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -> torch.Tensor:
-    """The same of one leaf, cut along the first axis whose slices are short enough, else the longest."""
+    """Reduce one leaf in pieces along its first axis with short enough slices, else its longest axis."""
     rest = [leaf.numel() // size for size in leaf.shape]
     axis = next((a for a, count in enumerate(rest) if count <= _packed.PART), rest.index(min(rest)))
     size, step = leaf.shape[axis], max(_packed.PART // rest[axis], 1)
@@ -96,7 +96,7 @@ def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -
 def mapped(
     function: Callable[..., torch.Tensor], columns: Sequence[Sequence[torch.Tensor]], out: Sequence[torch.Tensor]
 ) -> None:
-    """What a function makes of leaves and of tensors beside them that broadcast, written into tensors."""
+    """Apply a function to leaves and to tensors that broadcast, and write the results into tensors."""
     for places in alike(*columns, out):
         if len(places) == 1:
             rows = [function(*[column[places[0]] for column in columns])]
@@ -108,7 +108,7 @@ def mapped(
 def _filled(
     leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Stack]:
-    """Groups of leaves in one piece of memory, each laid out as its leaves are."""
+    """Copy groups of leaves into one piece of memory, each stack in the layout of its leaves."""
     memory = torch.empty(sum([len(p) * leaves[p[0]].numel() for p in groups]), dtype=dtype, device=device)
     found, start = [], 0
     for places in groups:
@@ -122,7 +122,7 @@ def _filled(
 
 
 def is_dense(leaf: torch.Tensor) -> bool:
-    """Whether the elements fill a piece of memory, each once, in whatever order of axes."""
+    """Whether the elements fill a contiguous piece of memory, in any order of axes."""
     if leaf.is_contiguous():
         return True
     step = 1
