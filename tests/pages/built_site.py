@@ -19,6 +19,7 @@ import gradxform as gx
 SITE = ROOT / "docs/_build/html"
 SPHINX = (sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q")
 OUTSIDE = ("http", "https", "mailto", "data")
+pytestmark = pytest.mark.timeout(900)  # the build runs four notebooks
 
 
 class Page(HTMLParser):
