@@ -101,6 +101,12 @@ class Evidence:
         norms = [getattr(d, f"norm_{side}") for d in self.rows[self.tree][step] if d is not None]
         return math.sqrt(math.fsum(norm * norm for norm in norms))
 
+    def is_parallel(self, i: int) -> bool:
+        """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
+        factor, left = self.factor(i)
+        explained = max(0.1 * abs(factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
+        return left <= min(max(self.limit, 1e-4), explained)
+
     def factor(self, i: int) -> tuple[float, float]:
         """The factor that makes the leaf of A most like that of B, and what is left of B then, relative to it."""
         d = self.distance(i)

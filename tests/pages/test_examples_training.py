@@ -216,3 +216,23 @@ def test_a_lambda_has_no_name_to_be_found_by() -> None:
         optimizer = gx.keras.wrap(keras.optimizers.SGD(1.0), capper)
     with pytest.raises(ValueError, match="cannot be saved with the model, since it holds <function"):
         keras.saving.serialize_keras_object(optimizer)
+
+
+# --- a port ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_hunt_finds_what_the_page_says(tmp_path: Path) -> None:
+    page = " ".join((ROOT / "docs/how-to/where-does-my-port-go-wrong.md").read_text().replace("\n> ", " ").split())
+    factor, constant, right = importlib.import_module("port_hunt").main(tmp_path)
+    assert_drawn(tmp_path / "port_hunt.png")
+    assert [found.findings[0].kind for found in (factor, constant)] == ["factor", "constant"]
+    assert factor.findings[0].text in page
+    assert factor.findings[0].numbers["factor"] == pytest.approx(64, rel=1e-3)  # the other fault is in it
+    begin, _, end = constant.findings[0].text.partition(f"{constant.findings[0].numbers['relative']:.2g}")
+    assert begin in page and end in page
+    assert constant.findings[0].numbers["relative"] == pytest.approx(9.8e-5, rel=0.05)
+    assert right.within and not right.findings
+    levels = {name: list(found.judged["gradients"].levels.values()) for name, found in (("c", constant), ("r", right))}
+    assert max(levels["r"]) < 1e-6
+    assert max(levels["c"][:11]) < 1e-3 < 1e-2 < min(levels["c"][11:])
+    assert constant.judged["gradients"].levels[0] > 150 * max(levels["r"])

@@ -96,6 +96,21 @@ def same_numbers_everywhere(axes: Any) -> None:
     axes.legend(frameon=False, fontsize=10, loc="upper center", ncols=2, labelspacing=0.2, handlelength=1.2)
 
 
+def where_does_my_port_go_wrong(axes: Any) -> None:
+    """How far a port's gradients are from PyTorch's, before and after each of two corrections."""
+    import tempfile
+    from pathlib import Path
+
+    import port_hunt
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = port_hunt.hunt(Path(folder))
+    for comparison, color, label in zip(found, (BAD, OTHER, AFTER), ("as ported", "mean loss", "epsilon"), strict=True):
+        axes.plot(list(comparison.judged["gradients"].levels.values()), color=color, linewidth=2.2, label=label)
+    axes.set(yscale="log", ylim=(1e-8, 1e4), xlabel="step", ylabel="distance", yticks=[1e-7, 1e-4, 1e-1])
+    axes.legend(frameon=False, loc="upper center", ncols=3, fontsize=9, handlelength=1.2, columnspacing=1)
+
+
 def move_from_torch_to_flax(axes: Any) -> None:
     """A weight of PyTorch, and the kernel that it becomes."""
     weights = {"0.weight": np.random.default_rng(2).normal(size=(3, 6)).astype(np.float32)}

@@ -98,7 +98,7 @@ def _is_second_bias(recording: Recording, step: int, path: str) -> bool:
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B."""
     found = {i: e.factor(i) for i in e.bad}
-    places = [i for i, (factor, left) in found.items() if left <= max(e.limit, 1e-4) and factor]
+    places = [i for i, (factor, _) in found.items() if factor and e.is_parallel(i)]
     if not places or len(e.bad) > max(1, len(e.pairs) // 2):
         return
     assert e.step is not None

@@ -9,6 +9,9 @@ import numpy as np
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding
 
+_SAME = 16
+"""Units up to which two losses are the same."""
+
 
 def where(e: Evidence) -> Iterator[Finding]:
     """The first step and leaf, and whether the difference comes from the loss or from within the network."""
@@ -23,7 +26,7 @@ def where(e: Evidence) -> Iterator[Finding]:
     losses = _losses(e)
     if after:
         direction = f"; the {len(after)} leaves after {e.pairs[last].label} agree: it arises there, on the way back"
-    elif losses is not None and losses < 1e-5:
+    elif losses is not None and losses < _SAME * e.judged[e.tree].arithmetic.unit:
         direction = "; the losses agree: it arises on the way back, near the loss"
     elif losses is not None:
         direction = "; the losses differ too: it arises on the way forward, or in the loss"

@@ -44,6 +44,8 @@ def factor(e: Evidence) -> Iterator[Finding]:
     if _spread(factors) > _slack(e) or not factors[0]:
         return
     found = float(np.median(factors))
+    if max(abs(factor - found) for factor in factors) > 0.1 * abs(found - 1):
+        return  # another factor in each leaf
     assert e.step is not None
     if found < 0 and abs(found + 1) < 1e-3:
         text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
@@ -80,8 +82,7 @@ def _sizes(e: Evidence, wanted: int) -> list[str]:
 
 def _parallel(e: Evidence, places: Sequence[int]) -> bool:
     """Whether all of these leaves are a number times those of the other run."""
-    left = [e.factor(i)[1] for i in places]
-    return bool(places) and all(value <= max(e.limit, 1e-4) for value in left)
+    return bool(places) and all(map(e.is_parallel, places))
 
 
 def _slack(e: Evidence) -> float:
