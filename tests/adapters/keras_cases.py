@@ -800,7 +800,7 @@ def test_what_is_no_optimizer(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [3.0, None, gx.clip_norm], ids=["number", "None", "factory"])
 def test_what_is_no_transformation(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"keras.wrap: a transformation"):
+    with pytest.raises(TypeError, match=r"keras.wrap: expected a transformation"):
         gx.keras.wrap(opt.SGD(), given)
 
 

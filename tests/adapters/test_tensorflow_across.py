@@ -132,7 +132,7 @@ def _(strategy: Any) -> None:
     for words, call in (
         ("there are no 'replicas' here; call the transformation in strategy.run", lambda: tx(tree)),
         ("within strategy.run alone", lambda: _in_scope(strategy, lambda: tx(tree))),
-        ("the axis 'replicas' alone", lambda: gx.across(tx.arguments[0][1], "x")(tree)),
+        ("axis must be 'replicas'", lambda: gx.across(tx.arguments[0][1], "x")(tree)),
     ):
         try:
             call()
