@@ -57,6 +57,6 @@ def test_a_name_that_does_not_exist_is_found() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_install_line_names_an_extra(page) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (named,) = re.findall(r"^%pip install -q 'gradxform\[([a-z,]+)\]' matplotlib$", page.read_text(), re.MULTILINE)
+    (named,) = re.findall(r"^%pip install -q '\.\./\.\.\[([a-z,]+)\]' matplotlib$", page.read_text(), re.MULTILINE)
     assert page.stem in named.split(",")
     assert set(named.split(",")) <= set(extras)
