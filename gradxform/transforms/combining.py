@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradxform.backend.misplaced import short
 from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
@@ -167,7 +166,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
     last = identity() if default is None else default
     if not is_transformation(last) and (isinstance(last, Mapping) or inspect.isfunction(last)):  # labels, as in optax
         raise TypeError(
-            f"partition: default must be a transformation or an object with init and update, got {short(last)} of type "
+            f"partition: default must be a transformation or an object with init and update, got {last!r:.72} of type "
             f"{type(last).__name__}; the keys of rules choose, and need no labels: {{'encoder/**': tx}}"
         )
     parts = tuple(as_transformation("partition", tx) for tx in (*rules.values(), last))

@@ -144,7 +144,11 @@ def test_across_is_a_value() -> None:
         (lambda: gx.across(CLIP, ("x", 1)), TypeError, r"a name or a tuple of names, got \('x', 1\)"),
         (lambda: gx.across(CLIP, ()), ValueError, r"axis must be a name"),
         (lambda: gx.across(CLIP, -100), TypeError, r"do not use across in this process"),
-        (lambda: gx.across(jnp.tanh, "d"), TypeError, r"across: a transformation or an object with init and update"),
+        (
+            lambda: gx.across(jnp.tanh, "d"),
+            TypeError,
+            r"across: expected a transformation or an object with init and update",
+        ),
         (lambda: gx.across(CLIP, "d", replicated=3), TypeError, r"across: where must be a glob"),
         (lambda: gx.across(CLIP, "d")([np.ones(2)]), TypeError, r"NumPy has one device, and no axis 'd'"),
         (

@@ -202,7 +202,7 @@ def test_a_stateful_transformation(tx: Any) -> None:
 
 
 def test_what_is_no_transformation() -> None:
-    with pytest.raises(TypeError, match="on_backward: a transformation"):
+    with pytest.raises(TypeError, match="on_backward: expected a transformation"):
         gx.on_backward(3.0)
 
 

@@ -72,9 +72,9 @@ def test_pyright_strict_finds_nothing(folder: Path) -> None:
     ("transform", "formula"),
     [
         (gx.clip_value, "min(max(g, low), high)"),
-        (gx.clip_norm, "g * min(1, c / norm(g))"),
-        (gx.clip_global_norm, "g * min(1, c / n)"),
-        (gx.scale, "a * g"),
+        (gx.clip_norm, "g * min(1, max_norm / norm(g))"),
+        (gx.clip_global_norm, "g * min(1, max_norm / n)"),
+        (gx.scale, "factor * g"),
         (gx.clip_adaptive, "g * min(1, clipping * max(norm(p), eps) / norm(g))"),
         (gx.centralize, "g - mean(g, axes)"),
     ],

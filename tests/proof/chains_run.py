@@ -218,7 +218,7 @@ def _hold_state(
             raise Wrong(_said(structure, seed, where, "", said))
         # A rounding error is in the last bits of a sum, and a deviation is a difference from a mean.
         elif "lost" not in path.split("/") and not _agree(
-            got, right, beside.get(path.replace("deviation", "mean")), _is_single(path, structure)
+            got, right, beside.get(path.replace("deviation", "average")), _is_single(path, structure)
         ):
             flushes = where[0] in FLUSHING
             if not wanted.is_ill_conditioned(flushes) and not (
@@ -242,7 +242,7 @@ def _is_single(path: str, structure: Structure) -> bool:
     """Whether numbers of a state come from norms of results that are accurate to float32 only."""
     leaves = optree.tree_leaves(structure.shapes, is_leaf=lambda node: hasattr(node, "dtype"))
     name = path.rpartition("/")[2]
-    return ("norm" in name or name in ("factor", "history", "mean", "deviation")) and any(
+    return ("norm" in name or name in ("factor", "history", "average", "deviation")) and any(
         leaf.dtype not in ("float64", "complex128") for leaf in leaves
     )
 

@@ -749,7 +749,11 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.trace("x"), TypeError, r"trace: decay must be a real number"),
         (lambda: gx.accumulate(gx.identity(), 0), ValueError, r"accumulate: every must be at least 1, got 0"),
         (lambda: gx.accumulate(gx.identity(), 2.0), TypeError, r"accumulate: every must be an int"),
-        (lambda: gx.accumulate(3, 2), TypeError, r"accumulate: a transformation or an object with init and update"),
+        (
+            lambda: gx.accumulate(3, 2),
+            TypeError,
+            r"accumulate: expected a transformation or an object with init and update",
+        ),
         (lambda: gx.clip_percentile(101), ValueError, r"percentile must be between 0 and 100, got 101"),
         (lambda: gx.clip_percentile(-1), ValueError, r"percentile must be at least 0"),
         (lambda: gx.clip_percentile(50, 0), ValueError, r"window must be at least 1"),

@@ -46,7 +46,7 @@ def test_a_chain_names_its_parts_where_a_state_is_not_its_own() -> None:
         def update(self, updates: Any, state: Any, params: Any = None) -> Any:
             return updates, state
 
-    with pytest.raises(ValueError, match=r"2 transforms \(trace, a transformation of another library\)"):
+    with pytest.raises(ValueError, match=r"2 transforms \(trace, a transform of another library\)"):
         gx.chain(gx.trace(0.5), Foreign()).update([np.ones(1)], 3)
 
 
