@@ -109,7 +109,7 @@ def test_the_readmes_example_runs() -> None:
     code, last = first.partition("optimizer.apply_gradients")[::2]
     exec(code, names)
     assert names["clipped"]["w"].tolist() == pytest.approx([0.6, 0.8])
-    assert names["optimizer"].gradient_transformation == names["tx"]
+    assert names["keras_optimizer"].gradient_transformation == names["tx"]
     names["optimizer"] = keras.optimizers.SGD(1.0)
     exec("optimizer.apply_gradients" + last, names)
     assert variable.numpy() == pytest.approx([0.4, 0.2], abs=1e-6)
