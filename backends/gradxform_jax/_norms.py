@@ -141,8 +141,8 @@ def _two_norm(leaf: Any, axes: tuple[int, ...] | None) -> Any:
 
 def _square_sum(parts: Sequence[Any], axes: tuple[int, ...] | None) -> Any:
     """The sum of the squares of arrays together, in float64."""
-    sums = [jnp.sum(jnp.square(_wide(part)), axis=axes, keepdims=axes is not None) for part in parts]
-    return functools.reduce(jnp.add, sums)
+    sums = [jnp.sum(lax.square(_wide(part)), axis=axes, keepdims=axes is not None) for part in parts]
+    return functools.reduce(lax.add, sums)
 
 
 def _parts(leaf: Any) -> list[Any]:
@@ -165,7 +165,7 @@ def _measured(leaf: Any) -> Any:
 
 
 def _root_of_sum(*sums: Any) -> Any:
-    return jnp.sqrt(functools.reduce(jnp.add, sums))
+    return lax.sqrt(functools.reduce(lax.add, sums))
 
 
 def _sign(leaf: Any) -> Any:
@@ -194,9 +194,9 @@ def _wide(x: Any) -> Any:
 
 
 def _large(leaves: Sequence[Any], ord: float) -> list[int]:
-    """The places of leaves that can be cut: of many, the largest, since XLA compiles each of them twice."""
+    """The places of leaves that can be cut; of too many none is, since XLA compiles each of them twice."""
     found = [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
-    return sorted(sorted(found, key=lambda i: -leaves[i].size)[:_MOST])
+    return found if len(found) <= _MOST else []
 
 
 def _cut(leaf: Any) -> tuple[int, int] | None:
@@ -233,7 +233,7 @@ def _large_norms(leaves: tuple[Any, ...], apart: bool) -> Any:
 
 
 def _total(*leaves: Any) -> Any:
-    return functools.reduce(jnp.add, map(_measured, leaves))
+    return functools.reduce(lax.add, map(_measured, leaves))
 
 
 def _total_on_tpu(*leaves: Any) -> Any:
@@ -247,7 +247,7 @@ def _norm_of_norms(*norms: Any) -> Any:
 def _total_in_rows(*leaves: Any) -> Any:
     """The same; a row counts as heavy if it holds much of the sum of all leaves."""
     totals, heaviest = zip(*map(_rows, leaves), strict=True)
-    total, heavy = functools.reduce(jnp.add, totals), functools.reduce(jnp.maximum, heaviest)
+    total, heavy = functools.reduce(lax.add, totals), functools.reduce(lax.max, heaviest)
     return lax.cond(_is_sound(total, heavy, sum(leaf.size for leaf in leaves)), lambda: total, lambda: _total(*leaves))
 
 

@@ -73,8 +73,9 @@ class JAX(Plain):
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
         with self.scope():
-            bounds = (None if bound is None else _wide(bound) for bound in (low, high))
-            return _clip(list(leaves), *bounds, None if factors is None else _as_factors(factors))
+            bounds = [None if bound is None else _wide(bound) for bound in (low, high)]
+            known = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
+            return _clip(list(leaves), known, *bounds, None if factors is None else _as_factors(factors))
 
     def elementwise(
         self,
@@ -173,15 +174,16 @@ def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
 
 @jax.jit
 def _multiply_one(leaf: Any, factor: Any) -> Any:
-    power, inverse = _powers(factor)
-    return _times(leaf, factor, *barrier((_single(power), _single(factor * inverse), factor == 1)))
+    """A leaf times a factor of its own, in float64, of which XLA compiles less; in two steps where that lacks range."""
+
+    def in_two_steps(leaf: Any, factor: Any) -> Any:
+        return _times(leaf, factor, *_in_steps(factor))
+
+    return weak_as(leaf, lax.platform_dependent(leaf, factor, tpu=in_two_steps, default=_times_over))
 
 
 def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
-    # Quotients XLA computes once, and what is cheaper anew in the loop of every leaf. Without the barrier, it makes one
-    # constant of two, of which no product is in the range.
-    power, inverse = _powers(factors)
-    numbers = factors, *barrier((_single(1.0 / inverse), _single(factors / power), factors == 1))
+    numbers = factors, *_in_steps(factors)
     each = zip(leaves, *(_places(part, len(leaves)) for part in numbers), strict=True)
     return [_times(leaf, *own) for leaf, *own in each]
 
@@ -190,21 +192,25 @@ def _places(numbers: Any, count: int) -> list[Any]:
     return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
 
 
-def _powers(factor: Any) -> tuple[Any, Any]:
-    """A power of two that leaves to float32 what is left of a factor, and its inverse."""
-    size = jnp.abs(factor)
+def _in_steps(factors: Any) -> Any:
+    """Two float32 numbers whose product is the factor, the first a power of two, and whether the factor is one."""
+    size = jnp.abs(factors)
     small, large = size < 1 / _FAR, size > _FAR
     near, one, far = (np.float64(power) for power in (1 / _FAR, 1.0, _FAR))
-    choose = jnp.where if factor.ndim else lax.select  # which has fewer operations, and broadcasts nothing
-    return choose(small, near, choose(large, far, one)), choose(small, far, choose(large, near, one))
+    choose = jnp.where if factors.ndim else lax.select  # which has fewer operations, and broadcasts nothing
+    power, inverse = choose(small, near, choose(large, far, one)), choose(small, far, choose(large, near, one))
+    # Quotients XLA computes once, and what is cheaper anew in the loop of every leaf; on a GPU, those of float32 may be
+    # off by 2 ULP. Without the barrier, it makes one constant of two, out of the range of float32.
+    return barrier((_single(1.0 / inverse), _single(factors / power), factors == 1))
 
 
 def _single(x: Any) -> Any:
     return lax.convert_element_type(x, np.float32)
 
 
+@jax.jit
 def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> Any:
-    """A leaf times float64 factors, by its real and imaginary parts; where a factor is one, the leaf's own bits."""
+    """A leaf times a float64 factor, by its real and imaginary parts; if the factor is one, the leaf's own bits."""
 
     def scaled(part: Any) -> Any:
         if part.dtype == np.float64:
@@ -213,7 +219,7 @@ def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> An
 
     is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
     product = lax.complex(scaled(leaf.real), scaled(leaf.imag)) if is_complex else scaled(leaf)
-    return weak_as(leaf, (lax.select if untouched.ndim == 0 else jnp.where)(untouched, leaf, product))
+    return weak_as(leaf, lax.select(untouched, leaf, product))
 
 
 def _times_over(leaf: Any, factor: Any) -> Any:
@@ -236,13 +242,17 @@ def _quotient(leaf: Any, divisor: Any) -> Any:
     return weak_as(leaf, lax.convert_element_type(quotient, leaf.dtype))
 
 
-@jax.jit
-def _clip(leaves: list[Any], low: Any, high: Any, factors: Any) -> list[Any]:
+@functools.partial(jax.jit, static_argnums=1)
+def _clip(leaves: list[Any], known: bool, low: Any, high: Any, factors: Any) -> list[Any]:
     scaled = leaves
     if factors is not None:
         scaled = _multiplied([rescale.in_single(Namespace, leaf) for leaf in leaves], factors)
-    between = functools.partial(rescale.between, Namespace)
-    return [weak_as(new, between(new, dtype_name(old), low, high)) for new, old in zip(scaled, leaves, strict=True)]
+    return [_between(new, dtype_name(old), known, low, high) for new, old in zip(scaled, leaves, strict=True)]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _between(leaf: Any, dtype: str, known: bool, low: Any, high: Any) -> Any:
+    return weak_as(leaf, rescale.between(Namespace, leaf, dtype, low, high, known=known))
 
 
 # --- formulas --------------------------------------------------------------------------------------------------------

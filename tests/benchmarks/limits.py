@@ -3,7 +3,7 @@
     python tests/benchmarks/limits.py [small] [bytes] [rows] [compile] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
-Times in one table are measured alternately in one process; `compile` is measured once.
+Times in one table are measured alternately in one process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib
 import math
 import platform
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any
@@ -108,10 +109,45 @@ def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_() -> Table:
-    """Seconds of the first call of a chain of eight on 2000 leaves (many) under jax.jit, with compilation."""
-    jitted = next(mode for mode in _imported("gradxform_jax.bench").MODES if mode.name == "jit")
-    sides = jitted.sides(CHAINS[8], gradients(TREES["many"]()), device.find("jax"))
-    return [["gradxform", "optax"], [f"{timing._first(side)[0]:.0f}" for side in sides]]
+    """CPU seconds to trace and compile a chain under jax.jit; the median of the ratios of five alternating runs."""
+    table = [["leaves", "chain", "gradxform", "optax", "ratio"]]
+    for name, shapes in {
+        "Llama's": _llama(),
+        **{name: list(TREES[name]().values()) for name in ("resnet50", "gpt2")},
+    }.items():
+        for length in (1, 3):
+            runs = np.array([[_seconds(side, shapes) for side in _chains(length)] for _ in range(5)])
+            ratio = float(np.median(runs[:, 0] / runs[:, 1]))
+            each = (f"{seconds:.2f}" for seconds in np.median(runs, axis=0))
+            table.append([f"{name}, {len(shapes)}", str(length), *each, f"{ratio:.2f}"])
+    return table
+
+
+def _llama() -> list[tuple[int, ...]]:
+    """The shapes of Llama-7B."""
+    wide, hidden, words = 4096, 11008, 32000
+    layer = [(wide, wide)] * 4 + [(wide, hidden)] * 2 + [(hidden, wide)] + [(wide,)] * 2
+    return [(words, wide), (wide,), (wide, words), *layer * 32]
+
+
+def _chains(length: int) -> Sequence[Any]:
+    """A chain, and optax's."""
+    gx, optax = _imported("gradxform"), _imported("optax")
+    if length == 1:
+        return gx.clip_global_norm(1.0), optax.clip_by_global_norm(1.0)
+    ours = gx.chain(gx.clip_value(0.5), gx.clip_global_norm(1.0), gx.scale(-0.1))
+    return ours, optax.chain(optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1))
+
+
+def _seconds(tx: Any, shapes: Sequence[tuple[int, ...]]) -> float:
+    """CPU seconds to trace and compile a transform for leaves of some shapes, with nothing cached."""
+    jax = _imported("jax")
+    tree = [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
+    state = jax.eval_shape(tx.init, tree)
+    jax.clear_caches()
+    start = time.process_time()
+    jax.jit(lambda grads, state: tx.update(grads, state)).lower(tree, state).compile()
+    return time.process_time() - start
 
 
 # --- rows: the norm of a leaf in TensorFlow's graph ------------------------------------------------------------------
