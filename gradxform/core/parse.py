@@ -45,11 +45,11 @@ def read(expression: str, names: Mapping[str, Any]) -> GradientTransformation:
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
         value = _value(tree, expression, names)
-    except (SyntaxError, MemoryError, RecursionError) as error:
+    except (SyntaxError, UnicodeError, MemoryError, RecursionError) as error:
         hint = f"; {_NO_GROUPS}" if "ProcessGroup" in expression else ""
         raise ValueError(f"parse: {expression!r:.200} cannot be parsed: {error}{hint}") from error
     if not isinstance(value, GradientTransformation):
-        raise ValueError(f"parse: {expression!r} is not a transformation; write for example 'clip_norm(1.0)'")
+        raise ValueError(f"parse: {expression!r:.200} is not a transformation; write for example 'clip_norm(1.0)'")
     return value
 
 
@@ -83,17 +83,16 @@ def _value(node: ast.AST, expression: str, names: Mapping[str, Any]) -> Any:
             keywords=keywords,
         ):
             return _call(name, args, keywords, expression, names)
-    raise ValueError(
-        f"parse: {ast.unparse(node)!r} in {expression!r} is not a transform, number, string, tuple, list or dict"
-    )
+    part = f"{ast.unparse(node)!r:.200} in {expression!r:.200}"
+    raise ValueError(f"parse: {part} is not a transform, number, string, tuple, list or dict")
 
 
 def _pattern(*args: Any) -> re.Pattern[str]:
     try:
         return re.compile(*args)
-    except (re.error, TypeError) as error:
+    except (re.error, TypeError, ValueError, OverflowError) as error:
         shown = ", ".join(map(repr, args))
-        raise ValueError(f"parse: re.compile({shown}) is not a regular expression: {error}") from error
+        raise ValueError(f"parse: re.compile({shown:.200}) is not a regular expression: {error}") from error
 
 
 _NO_GROUPS = "a ProcessGroup or DeviceMesh cannot be parsed: parse the inner transform, and write gx.across(tx, group)"
@@ -111,5 +110,7 @@ def _call(
         raise ValueError(f"parse: no transform is named {name!r}{hint}; the known ones are {known}")
     named = {keyword.arg: _value(keyword.value, expression, names) for keyword in keywords if keyword.arg is not None}
     if any(keyword.arg is None for keyword in keywords):
-        raise ValueError(f"parse: ** is not supported in {expression!r}")
+        raise ValueError(f"parse: ** is not supported in {expression!r:.200}")
+    if len(named) < len(keywords):
+        raise ValueError(f"parse: {name} has an argument twice in {expression!r:.200}")
     return make(*(_value(arg, expression, names) for arg in args), **named)

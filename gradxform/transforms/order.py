@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -52,11 +53,18 @@ _LATE = (
 
 def check(txs: Sequence[Any]) -> None:
     """Warn of the first two transforms in a wrong order."""
-    for j, later in enumerate(txs):
-        for earlier in txs[:j]:
-            own = earlier.name if isinstance(earlier, GradientTransformation) else ""
-            for early, late, why in _LATE:
-                if own.startswith(early) and any(word in name_of(later) for word in late):
-                    shown = repr(later) if isinstance(later, GradientTransformation) else name_of(later)
-                    warnings.warn(f"chain: {earlier!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
-                    return
+    earliest: dict[str, tuple[int, GradientTransformation]] = {}
+    for place, later in enumerate(txs):
+        name = name_of(later)
+        wrong = [
+            (*earliest[why], why) for _, late, why in _LATE if why in earliest and any(word in name for word in late)
+        ]
+        if wrong:
+            _, earlier, why = min(wrong, key=operator.itemgetter(0))
+            shown = repr(later) if isinstance(later, GradientTransformation) else name
+            warnings.warn(f"chain: {earlier!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
+            return
+        if isinstance(later, GradientTransformation):
+            for early, _, why in _LATE:
+                if later.name.startswith(early):
+                    earliest.setdefault(why, (place, later))
