@@ -6,7 +6,15 @@ import sys
 
 
 def main() -> None:
-    """Run the command; say what to install if its own dependencies are not there."""
+    """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        print("gradxform: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run() -> None:
     try:
         from gradxform.cli import app
     except ModuleNotFoundError as error:

@@ -31,16 +31,19 @@ def _names(given: str | None) -> list[str] | None:
 
 
 def _for_people(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn a command's TypeErrors, ValueErrors and OSErrors into one line and exit code 2."""
+    """Turn what a command raises for people into one line and exit code 2, and Ctrl-C into exit code 130."""
 
     @functools.wraps(command)
     def guarded(*args: Any, **kwargs: Any) -> None:
         try:
             code = command(*args, **kwargs)
-        except (TypeError, ValueError, OSError) as error:
+        except KeyboardInterrupt:
+            typer.echo("gradxform: interrupted", err=True)
+            code = 130
+        except (TypeError, ValueError, OSError, MemoryError) as error:
             if os.environ.get("GRADXFORM_TRACEBACK"):
                 raise
-            typer.echo(f"gradxform: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"gradxform: {' '.join(str(error).split()) or 'not enough memory'}", err=True)
             code = 2
         raise typer.Exit(code)
 

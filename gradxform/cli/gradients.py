@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
+import struct
+import tokenize
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,11 +36,46 @@ def read(command: str, path: Path) -> dict[str, Any]:
     return dict(arrays)
 
 
+_BROKEN = (
+    ValueError,
+    OSError,
+    EOFError,
+    AttributeError,
+    TypeError,
+    RuntimeError,  # an encrypted entry
+    SyntaxError,
+    RecursionError,
+    struct.error,
+    tokenize.TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What zipfile and NumPy raise for files that are no archives of arrays, or were damaged."""
+_EXPANSION = 1032
+"""How many bytes one byte of deflated data can stand for."""
+
+
+def _check_size(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Refuse an array that says to be larger than its entry can be: NumPy would allocate it before reading."""
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename!r} is compressed in a way that np.savez does not use")
+    with file.open(entry) as member:
+        version = np.lib.format.read_magic(member)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = header(member)
+    claimed, held = math.prod(shape) * dtype.itemsize, min(entry.file_size, _EXPANSION * entry.compress_size)
+    if not 0 <= claimed <= held:
+        raise ValueError(f"{entry.filename!r} says to hold {claimed} bytes, and has room for at most {held}")
+
+
 def _npz(command: str, path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as file:
+            for entry in file.infolist():
+                _check_size(file, entry)
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except _BROKEN as error:
         raise ValueError(f"{command}: --gradients {path} is not an .npz file of plain arrays ({error})") from error
 
 

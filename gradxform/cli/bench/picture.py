@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from gradxform.cli import writing
 from gradxform.cli.bench.lines import Line
 
 _MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111")}
@@ -44,7 +45,8 @@ def write(lines: Sequence[Line], about: str, out: Path) -> None:
         _draw(axis, column, lines)
         _label_rows(axis, column)
     _label(figure, about)
-    figure.savefig(out, dpi=150)
+    with writing.whole(out) as part:
+        figure.savefig(part, dpi=150)
 
 
 # --- layout ----------------------------------------------------------------------------------------------------------

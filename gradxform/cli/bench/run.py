@@ -20,7 +20,7 @@ from rich.console import Console
 
 import gradxform
 from gradxform.backend import lookup
-from gradxform.cli import device
+from gradxform.cli import device, writing
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
 from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, gradients, transformation
@@ -83,8 +83,10 @@ def run(
     results = _measure_all(plan, programs, places, asked is not None, console)
     explanation = report.explanation(plan, programs, asked is not None)
     console.print(f"\n{explanation}\n\n{report.verdict(results)}", markup=False, highlight=False)
-    (out / "bench.json").write_text(json.dumps(about | report.as_json(plan, results), indent=1) + "\n")
-    (out / "bench.md").write_text(report.page(about, plan, programs, results))
+    with writing.whole(out / "bench.json") as part:
+        part.write_text(json.dumps(about | report.as_json(plan, results), indent=1) + "\n", encoding="utf-8")
+    with writing.whole(out / "bench.md") as part:
+        part.write_text(report.page(about, plan, programs, results), encoding="utf-8")
     picture.write([line for result in results for line in result.lines], report.foot(about), out / "bench.png")
     say(console, f"written: {out / 'bench.json'}, {out / 'bench.md'}, {out / 'bench.png'}")
     return 0
@@ -98,6 +100,8 @@ def _make(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"bench: {str(out)!r} cannot be a folder for bench.json and bench.png ({error})") from error
+    for name in ("bench.json", "bench.md", "bench.png"):
+        writing.check("bench", out / name)
 
 
 def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from gradxform.cli import writing
 from gradxform.cli.demo.task import CLASSES, NAMES, Run
 from gradxform.core.transformation import GradientTransformation
 
@@ -32,7 +33,8 @@ def write(runs: Sequence[Run], chain: GradientTransformation, versions: str, out
     place = {"xycoords": ("axes fraction", "data"), "xytext": (-4, 3), "textcoords": "offset points"}
     axes[0, 1].annotate("chance", (1, math.log(CLASSES)), **place, color=_GREY, fontsize=9, ha="right")
     _label(figure, axes, chain, versions)
-    figure.savefig(out, dpi=150)
+    with writing.whole(out) as part:
+        figure.savefig(part, dpi=150)
 
 
 def _accuracies(runs: Sequence[Run]) -> str:

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.backend import lookup
-from gradxform.cli import device
+from gradxform.cli import device, writing
 from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
 from gradxform.cli.quiet import quiet
@@ -104,8 +104,7 @@ def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
         raise ValueError(f"demo: steps must be at least 1, got {steps}")
     if out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"demo: the picture must be a .png, .svg or .pdf file, got {str(out)!r}")
-    if not out.parent.is_dir():
-        raise ValueError(f"demo: the folder {str(out.parent)!r} for the picture does not exist")
+    writing.check("demo", out)
 
 
 def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import TaskProgressColumn
 
-from gradxform.cli import device
+from gradxform.cli import device, writing
 from gradxform.cli.parity.measure import Numbers, rounds
 from gradxform.cli.parity.native import natives
 from gradxform.cli.parity.report import page
@@ -29,8 +29,7 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
     Raises:
         ValueError: an unknown framework, a device that no framework has, or a missing folder of `out`.
     """
-    if not out.parent.is_dir():
-        raise ValueError(f"parity: the folder {str(out.parent)!r} for {out.name} does not exist")
+    writing.check("parity", out)
     names = frameworks_or_installed("parity", frameworks)
     chosen = "" if frameworks is None else f" --frameworks {','.join(names)}"
     places: dict[str, Place] = {}
@@ -40,7 +39,8 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
         say(console, f"measured: {device.ran_on(places)}")
     numbers = _measure(names, frameworks is None, places, console)
     command = f"gradxform parity --full{chosen} --out {shlex.quote(out.name)}"
-    out.write_text(page(numbers, SIZES, command, device.ran_on(places)))
+    with writing.whole(out) as part:
+        part.write_text(page(numbers, SIZES, command, device.ran_on(places)), encoding="utf-8")
     say(console, f"written: {out}")
     for line in numbers.over:
         say(console, f"over budget: {line}", "red")

@@ -1,0 +1,56 @@
+"""Write a file in whole, or leave what was there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def check(command: str, path: Path) -> None:
+    """Try to write beside a path, before hours are spent on what it will hold.
+
+    Raises:
+        ValueError: the folder is not there, or does not let itself be written.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(f"{command}: the folder {str(path.parent)!r} for {path.name} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{command}: {str(path)!r} is a folder; name a file")
+    try:
+        if not _stands_for_something_else(path):
+            _beside(path).touch()
+    except OSError as error:
+        raise ValueError(f"{command}: {str(path)!r} cannot be written: {error.strerror}") from error
+    finally:
+        _beside(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Give a path to write to. The file takes the place of `path` after the block, or is removed if the block raises.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; names `path`.
+    """
+    part = path if _stands_for_something_else(path) else _beside(path)
+    try:
+        yield part
+        if part != path:
+            os.replace(part, path.resolve())
+    except OSError as error:
+        raise OSError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
+    finally:
+        if part != path:
+            part.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    path = path.resolve()
+    return path.with_name(f".{os.getpid()}.{path.name}")  # the suffix stays last: it tells the format of pictures
+
+
+def _stands_for_something_else(path: Path) -> bool:
+    """Tell whether it is a pipe or device, such as /dev/stdout."""
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -1,0 +1,68 @@
+"""Ctrl-C in every command: one line, exit status 130, nothing half-written. So too in the middle of a recording."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to groups of processes"),
+    pytest.mark.slow(reason="starts every command and lets it work for seconds"),
+]
+
+COMMANDS = {
+    "demo": ["demo", "--frameworks", "torch", "--steps", "100000"],
+    "parity": ["parity", "--full", "--frameworks", "numpy", "--out", "parity.md"],
+    "bench": ["bench", "--full", "--frameworks", "numpy"],
+    "report": ["report", "--chain", "clip_norm(1.0)"],
+    "compare": ["compare", "a", "b", "--report", "page.html", "--picture", "compare.png"],
+}
+RECORDING = """
+import numpy as np, gradxform as gx
+recorder = gx.record("run")
+for step in range(1_000_000):
+    recorder(step, gradients={str(i): np.full(100_000, step, np.float32) for i in range(20)})
+"""
+
+
+def interrupted(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
+    """Run a command, and press Ctrl-C after some seconds."""
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        time.sleep(seconds)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, errors.decode()
+
+
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+def test_a_command(arguments: list[str], tmp_path: Path) -> None:
+    if arguments[0] == "compare":
+        for name in "ab":
+            recorder, rng = gx.record(tmp_path / name), np.random.default_rng(0)
+            for step in range(300):
+                recorder(step, gradients={str(i): rng.standard_normal(9, np.float32) for i in range(200)})
+    before = sorted(os.listdir(tmp_path))
+    code, errors = interrupted([sys.executable, "-m", "gradxform", *arguments], tmp_path, 3.0)
+    assert (code, errors) == (130, "gradxform: interrupted\n")
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_recording_holds_whole_steps(tmp_path: Path) -> None:
+    code, errors = interrupted([sys.executable, "-c", RECORDING], tmp_path, 3.0)
+    assert code != 0 and errors.rstrip().endswith("KeyboardInterrupt")
+    files = sorted(os.listdir(tmp_path / "run"))
+    assert files and all(name.endswith(".safetensors") and not name.startswith(".") for name in files)
+    assert gx.compare(tmp_path / "run", tmp_path / "run").within
