@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             (_function(item), mark.kwargs["reason"]) for item in items for mark in item.iter_markers("slow")
         )
         lines = [f"| `{name}` | {count} | {reason} |" for (name, reason), count in sorted(found.items())]
-        Path(path).write_text("\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n")
+        table = "\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n"
+        Path(path).write_text(table, encoding="utf-8")
         items.clear()
 
 

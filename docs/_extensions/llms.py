@@ -72,10 +72,10 @@ def write(app, failed):
         f"## {caption}\n\n" + "\n".join(f"- [{title}]({page}.html): {sentence(app.env, page)}" for page, title in pages)
         for caption, pages in sections
     ]
-    Path(app.outdir, "llms.txt").write_text("\n\n".join([about.strip(), *lists]) + "\n")
+    Path(app.outdir, "llms.txt").write_text("\n\n".join([about.strip(), *lists]) + "\n", encoding="utf-8")
     pages = ["index", *(page for _, pages in sections for page, _ in pages if not LEFT_OUT.match(page))]
-    texts = [plain(Path(app.env.doc2path(page)).read_text()) for page in pages]
-    Path(app.outdir, "llms-full.txt").write_text("\n\n".join(texts))
+    texts = [plain(Path(app.env.doc2path(page)).read_text(encoding="utf-8")) for page in pages]
+    Path(app.outdir, "llms-full.txt").write_text("\n\n".join(texts), encoding="utf-8")
 
 
 def setup(app):

@@ -38,7 +38,7 @@ class Names(SphinxDirective):
         page = Path(self.env.doc2path(f"reference/{self.arguments[0]}"))
         self.env.note_dependency(page)
         lines = ["{.names}", "| name | what it does |", "|---|---|"]
-        for name in ENTRY.findall(page.read_text()):
+        for name in ENTRY.findall(page.read_text(encoding="utf-8")):
             if name not in public():
                 continue
             value = functools.reduce(getattr, name.split("."), gx)

@@ -60,7 +60,7 @@ def run(script: str, world: int, folder: Path) -> tuple[str, list[dict[str, str]
     """The logs if a process did not finish, and the failures of each process."""
     running = []
     for place in range(world):
-        with open(folder / f"{place}.log", "w") as log:
+        with open(folder / f"{place}.log", "w", encoding="utf-8") as log:
             command = [sys.executable, script, str(place), str(world), str(folder)]
             running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment(OMP_NUM_THREADS="1")))
     end = time.monotonic() + 240

@@ -648,7 +648,7 @@ def main(place: int, world: int, folder: str) -> None:
         except Exception:
             failed[name] = traceback.format_exc()
             print(name, failed[name], file=sys.stderr, flush=True)
-    Path(folder, f"{place}.json").write_text(json.dumps(failed))
+    Path(folder, f"{place}.json").write_text(json.dumps(failed), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 

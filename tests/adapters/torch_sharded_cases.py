@@ -869,7 +869,7 @@ def main(place: int, world: int, folder: str) -> None:
             failed[name] = "\n".join(problems)
         except Exception:
             failed[name] = traceback.format_exc()
-    Path(folder, f"{place}.json").write_text(json.dumps(failed))
+    Path(folder, f"{place}.json").write_text(json.dumps(failed), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 

@@ -290,11 +290,11 @@ def main(arguments: Sequence[str]) -> int:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in lookup.FRAMEWORKS)
     if options.out:
         page = Path(options.out)
-        head, _, _ = page.read_text().partition("<!-- results -->")
+        head, _, _ = page.read_text(encoding="utf-8").partition("<!-- results -->")
         command = "`python tests/benchmarks/overrides.py`"
         about = f"Written by {command} on {time.strftime('%Y-%m-%d')}: two cores, {platform.machine()}; {versions}."
         parts = [f"{head}<!-- results -->", *tables([cells(one) for one in found]), about]
-        page.write_text("\n\n".join(parts) + "\n")
+        page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     nothing = idle(found)
     print("\n".join(["overrides without a gain:", *nothing]) if nothing else "every override has a gain")
     return bool(nothing)

@@ -45,7 +45,7 @@ def test_two_runs_that_do_not_and_what_is_written(tmp_path: Path) -> None:
     assert "1. All gradients are 8 times larger in B" in result.output
     assert all(f"written: {path}" in result.output for path in files.values())
     assert Path(files["png"]).read_bytes().startswith(b"\x89PNG")
-    check_page(Path(files["html"]).read_text())
+    check_page(Path(files["html"]).read_text(encoding="utf-8"))
     again = run(app, ["compare", a, b, "--map", files["toml"]], env=COLUMNS)
     assert again.exit_code == 1
     assert "2 pairs: 2 by the map" in again.output

@@ -52,7 +52,7 @@ except ImportError as error:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "gradxform").rglob("*.py")), ids=lambda path: path.name)
 def test_no_module_of_the_core_imports_a_framework(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         assert not {name.partition(".")[0] for name in names} & FRAMEWORKS

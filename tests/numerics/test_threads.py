@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
+import os
 import threading
 import time
 from typing import Any
@@ -85,7 +85,7 @@ def _norm_in_a_child(answers: Any) -> None:
     answers.put(float(backend.norms(leaves(), 2.0)[0]))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_a_forked_child_has_threads_of_its_own() -> None:
     right = float(backend.norms(leaves(), 2.0)[0])  # the parent's threads are there now

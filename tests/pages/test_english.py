@@ -46,7 +46,7 @@ TITLE = re.compile(rf"^#+ (?:{'|'.join(TITLES)})$|\[(?:{'|'.join(TITLES)})\]|^(?
 
 def written(path: Path) -> Iterator[str]:
     """What a file says to people: all of it, or the comments and strings of a program."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield text
         return

@@ -45,7 +45,7 @@ def test_only_w1_learns(tmp_path: Path) -> None:
     assert "for _ in range(150)" in ONLY_W1
     line = "error = x @ w1 - gx.stop_gradient(x @ (w2 * w3))"
     assert line in ONLY_W1
-    assert line in Path(example.__file__).read_text()
+    assert line in Path(example.__file__).read_text(encoding="utf-8")
     for run, (name, first, last, still) in zip(runs, shown, strict=True):
         assert name == example.NAMES[run.framework]
         assert run.distances[0] == pytest.approx(float(first), abs=0.006)

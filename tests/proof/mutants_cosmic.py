@@ -152,7 +152,7 @@ class _Finder:
         from cosmic_ray.mutating import mutate_code
         from cosmic_ray.plugins import get_operator
 
-        source = path.read_text()
+        source = path.read_text(encoding="utf-8")
         self.code = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence) or source
         both = zip(source.splitlines(), self.code.splitlines(), strict=False)
         self.new = next((b.strip() for a, b in both if a != b), "")

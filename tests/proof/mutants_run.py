@@ -110,7 +110,7 @@ def _started(work: Callable[[], Any], folder: str, heard: bool) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
         result = work()
-        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(result))
+        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(result), encoding="utf-8")
     except BaseException:
         import traceback
 
@@ -133,9 +133,9 @@ def _has_ended(pid: int, stop: bool) -> bool:
 
 def _result(folder: str, pid: int) -> Any:
     result, log = Path(folder, f"{pid}.json"), Path(folder, f"{pid}.log")
-    found = json.loads(result.read_text()) if result.exists() else None
+    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
     if (keep := os.environ.get("MUTANTS_LOGS")) and log.exists():
-        Path(keep, f"{pid}.log").write_text(log.read_text(errors="replace"))
+        Path(keep, f"{pid}.log").write_text(log.read_text(encoding="utf-8", errors="replace"), encoding="utf-8")
     for file in (result, log):
         file.unlink(missing_ok=True)
     return found

@@ -209,7 +209,7 @@ def _machine() -> dict[str, Any]:
 def _processor() -> str:
     """The processor's name, which `platform` does not know on Linux."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

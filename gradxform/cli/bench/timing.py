@@ -211,7 +211,7 @@ def memory_of(side: Side) -> float | None:
     time.sleep(_SETTLED)
     try:
         ctypes.CDLL(None).malloc_trim(0)
-        _RESET.write_text("5")
+        _RESET.write_text("5", encoding="utf-8")
         before = _status("VmRSS")
         result = side.run()
         peak = _status("VmHWM")
@@ -223,5 +223,5 @@ def memory_of(side: Side) -> float | None:
 
 def _status(key: str) -> float:
     """Read an entry of the process's status, in bytes."""
-    entries = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    entries = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
     return float(entries[key].split()[0]) * 1024
