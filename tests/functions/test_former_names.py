@@ -12,6 +12,7 @@ import pytest
 from support import FRAMEWORKS, array, tensors
 
 import gradxform as gx
+from gradxform.core import deprecated
 from gradxform.functions.former import former
 from gradxform.transforms.averaging import EmaState
 
@@ -188,3 +189,17 @@ def test_a_folder_of_orbax(tmp_path: Path) -> None:
             with pytest.raises(ValueError, match="tree structures do not match"):
                 checkpointer.restore(tmp_path / "state", like)
             check(gx.from_numpy(checkpointer.restore(tmp_path / "state"), like=like))
+
+
+def test_former_names_of_fields_warn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deprecated, "_told", set())
+    zscore, scheduled = gx.from_numpy(SAVED, like=TX.init(GRADIENTS))
+    with pytest.warns(
+        DeprecationWarning, match=r"^ZScoreState\.mean is deprecated .*; write ZScoreState\.average"
+    ) as told:
+        assert zscore.mean is zscore.average
+    assert told[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="write EmaState.divisor"):
+        assert scheduled.inner.weight is scheduled.inner.divisor
+    assert zscore.mean is zscore.average  # a second warning would be an error here
+    assert zscore._fields == ("count", "average", "deviation")
