@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gradxform.comparing.findings import Finding
     from gradxform.recording.recorder import Recorder, record
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 
 __all__ = [
     "Comparison",
