@@ -23,8 +23,8 @@ def test_what_is_public_is_as_written_down() -> None:
     found = surface.surface().splitlines()
     changed = "\n".join(difflib.unified_diff(promised, found, "promised", "found", n=0, lineterm=""))
     assert not changed, (
-        f"{changed}\nIf something is new, run `python tests/stability/surface.py > tests/stability/public.txt`, and name "
-        "it in the changelog. What is gone or different needs a deprecation first."
+        f"{changed}\nIf something is new, run `python tests/stability/surface.py > tests/stability/public.txt` and "
+        "name it in the changelog. What is gone or different needs a deprecation first."
     )
 
 
