@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.recording import about
+
 FORMAT = "1"
 """The version of what the metadata says; a reader refuses others."""
 _KEY = "gradxform.record"
@@ -40,12 +42,23 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> dict[int, Path]:
-    """The files of a folder by step, in order; what is being written, or was left by a killed run, does not count."""
-    found = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return dict(sorted((int(match[1]), path) for match, path in found if match))
+    """The files of a folder by step, in order; what is being written, or was left by a killed run, does not count.
+
+    Raises:
+        ValueError: two files of one step.
+    """
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _NAME.fullmatch(path.name)
+        if match:
+            number = int(match[1])
+            if number in found:
+                raise ValueError(f"{str(folder)!r} has step {number} twice: delete {found[number].name} or {path.name}")
+            found[number] = path
+    return dict(sorted(found.items()))
 
 
-def write(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> int:
+def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -> int:
     """Write a step, and return the size of its file in bytes.
 
     Raises:
@@ -58,11 +71,14 @@ def write(path: Path, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> in
         if given[key].dtype == np.complex128:
             given[key] = given[key].reshape(*array.shape, 1).view(np.float64)
             pairs.append(key)
-    kept = {_KEY: FORMAT, "about": json.dumps({**about, "complex128": pairs})}
+    kept = {_KEY: FORMAT, "about": json.dumps({**described, "complex128": pairs})}
     part = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     save = library().numpy.save_file
     try:
+        part.touch()
+        mode = part.stat().st_mode  # as the umask has it; the library's own is 0600
         save(given, part, metadata=kept)
+        part.chmod(mode)
         os.replace(part, path)
     except Exception as error:
         part.unlink(missing_ok=True)
@@ -94,25 +110,43 @@ class Step:
             ValueError: a file that is cut short, no recording, or one of another version.
         """
         self.path = path
+        if not path.is_file():
+            raise ValueError(f"{str(path)!r} is no file: move it out of the recording")
         try:
             self._file = library().safe_open(path, framework="np")
             metadata = self._file.metadata() or {}
-            self.shapes = {key: tuple(self._file.get_slice(key).get_shape()) for key in self._file.keys()}
+            stored = {key: tuple(self._file.get_slice(key).get_shape()) for key in self._file.keys()}
+        except ImportError:
+            raise
+        except OSError as error:
+            raise ValueError(f"{str(path)!r} cannot be read: {_line(error)}") from error
         except Exception as error:
-            raise ValueError(f"{str(path)!r} is cut short, or no safetensors file: {error}") from error
+            text = f"{str(path)!r} is cut short, or no safetensors file ({_line(error)}): delete it or record it again"
+            raise ValueError(text) from error
         version = metadata.get(_KEY)
         if version != FORMAT:
-            what = "not written by gx.record" if version is None else f"of version {version!r} of the format"
+            what = "not written by gx.record" if version is None else f"of version {version!r:.40} of the format"
             raise ValueError(f"{str(path)!r} is {what}; version {FORMAT} is read here")
         try:
-            self.about: dict[str, Any] = json.loads(metadata["about"])
-        except (KeyError, ValueError) as error:
-            raise ValueError(f"{str(path)!r} has no description of what it holds: {error}") from error
-        self._pairs = set(self.about.get("complex128", ()))
-        for key in self._pairs:
-            self.shapes[key] = self.shapes[key][:-1]
+            self.about = about.read(metadata.get("about", "null"), stored)
+        except ValueError as error:
+            text = f"{str(path)!r} has no description of its arrays ({_line(error)}): delete it or record it again"
+            raise ValueError(text) from error
+        self._pairs = set(self.about["complex128"])
 
     def read(self, key: str) -> Any:
-        """One array, read from the file."""
-        array = self._file.get_tensor(key)
+        """One array, read from the file.
+
+        Raises:
+            ValueError: no such array, or one of a dtype that NumPy lacks.
+        """
+        try:
+            array = self._file.get_tensor(key)
+        except Exception as error:
+            raise ValueError(f"{key!r} of {str(self.path)!r} cannot be read: {_line(error)}") from error
         return array.view(np.complex128)[..., 0] if key in self._pairs else array
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one short line."""
+    return f"{' '.join(str(error).split()):.120}"

@@ -6,9 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gradxform.recording import files
+from gradxform.recording import about, files
 
 Shape = tuple[int, ...]
+_FIXED = ("gradients", "updates", "parameters")
+"""Trees whose leaves keep their shapes over all steps."""
 
 
 class Recording:
@@ -21,9 +23,12 @@ class Recording:
             ValueError: no folder, one without steps, or a step that cannot be read.
         """
         self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise ValueError(f"{str(folder)!r} is no folder")
-        self._paths = files.steps_in(self.folder)
+        try:
+            if not self.folder.is_dir():
+                raise ValueError(f"{str(folder)!r} is no folder")
+            self._paths = files.steps_in(self.folder)
+        except OSError as error:
+            raise ValueError(f"{str(folder)!r} cannot be read: {error.strerror}") from error
         if not self._paths:
             raise ValueError(f"{str(folder)!r} holds no recording: no file is named like step_00000000.safetensors")
         self._opened: dict[int, files.Step] = {}
@@ -35,9 +40,16 @@ class Recording:
         return list(self._paths)
 
     def step(self, number: int) -> files.Step:
-        """The file of a step, whose header has been read."""
+        """The file of a step, whose header has been read.
+
+        Raises:
+            ValueError: a file that cannot be read, or that does not go with the first one.
+        """
         if number not in self._opened:
-            self._opened[number] = files.Step(self._paths[number])
+            found = files.Step(self._paths[number])
+            if number != self.steps[0]:
+                _check_same(self.first, found)
+            self._opened[number] = found
         return self._opened[number]
 
     def close(self, number: int) -> None:
@@ -58,12 +70,12 @@ class Recording:
         return list(self.step(number).about["order"])
 
     def read(self, number: int, name: str, path: str) -> Any:
-        """One leaf as a NumPy array."""
-        step = self.step(number)
-        try:
-            return step.read(f"{name}/{path}" if path else name)
-        except Exception as error:
-            raise ValueError(f"{str(step.path)!r} lacks {name}/{path}: {error}") from error
+        """One leaf as a NumPy array.
+
+        Raises:
+            ValueError: no such leaf, or one of a dtype that NumPy lacks.
+        """
+        return self.step(number).read(about.key_of(name, path))
 
     @property
     def norms_only(self) -> bool:
@@ -79,3 +91,20 @@ class Recording:
     def versions(self) -> str:
         """What took part, in one line."""
         return ", ".join(f"{name} {version}" for name, version in self.first.about["versions"].items())
+
+
+def _check_same(first: files.Step, found: files.Step) -> None:
+    """Refuse steps of two runs in one folder.
+
+    Raises:
+        ValueError: one step has norms alone and the other values, or a leaf has two shapes.
+    """
+    kinds = ["norms alone" if step.about["norms_only"] else "values" for step in (first, found)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{str(found.path)!r} has {kinds[1]} and {first.path.name} {kinds[0]}: record each run apart")
+    for name in _FIXED:
+        shapes, before = (step.about["shapes"].get(name, {}) for step in (found, first))
+        for path in shapes.keys() & before.keys():
+            if shapes[path] != before[path]:
+                text = f"{name}/{path} has the shape {tuple(shapes[path])}, and {tuple(before[path])}"
+                raise ValueError(f"{str(found.path)!r}: {text} in {first.path.name}: record each run apart")

@@ -11,6 +11,7 @@ from gradxform.backend import lookup
 from gradxform.backend.misplaced import short
 from gradxform.core.matching import Where, check
 from gradxform.recording import files
+from gradxform.recording.about import key_of
 from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of, shape_of
 
 _LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
@@ -123,9 +124,14 @@ class Recorder:
         if self.norms_only:
             leaves = {name: floating(tree) for name, tree in leaves.items()}
         read = numbers_of if self.norms_only else arrays_of
-        arrays = {
-            _key(name, path): array for name, found in leaves.items() for path, array in read(name, found).items()
-        }
+        arrays: dict[str, Any] = {}
+        for name, found in leaves.items():
+            keyed = {key_of(name, path): array for path, array in read(name, found).items()}
+            if not arrays.keys().isdisjoint(keyed) or "__metadata__" in keyed:
+                raise ValueError(
+                    f"record: {next(iter(arrays.keys() & keyed), name)!r} is recorded twice; rename {name!r}"
+                )
+            arrays |= keyed
         if not arrays:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
         if not _is_first_process():
@@ -179,11 +185,6 @@ class Recorder:
     def __str__(self) -> str:
         """The same for a line of progress."""
         return f"{len(self.steps)} steps, {self.megabytes:.1f} MB in {self.folder}"
-
-
-def _key(name: str, path: str) -> str:
-    """The name of an array in the file."""
-    return f"{name}/{path}" if path else name
 
 
 def _number(step: Any) -> int:

@@ -21,6 +21,7 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
 
     Raises:
         TypeError: a leaf that is no array; names the path.
+        ValueError: two leaves of a tree have one path.
     """
     tree = _opened(name, tree)
     paths = listed_paths(tree)
@@ -29,10 +30,13 @@ def leaves_of(name: str, tree: Any) -> dict[str, Any]:
             backend, (leaves, _) = lookup.opened(tree)
         except TypeError as error:
             raise TypeError(f"record: {name}: {error}") from error
-        paths = [] if backend is None else backend.paths(tree)
+        paths = [path.replace(".", "/") for path in ([] if backend is None else backend.paths(tree))]
+        twice = next((path for path in paths if paths.count(path) > 1), None) if len(set(paths)) < len(paths) else None
+        if twice is not None:
+            raise ValueError(f"record: {name} has two leaves at {twice!r}: rename the key that contains '/' or '.'")
     else:
         leaves = [_of_pair(item) for item in tree]
-    paths = [path.replace(".", "/") for path in paths]
+        paths = [path.replace(".", "/") for path in paths]
     return {key: leaf for key, leaf in zip(keys_of(paths), leaves, strict=True) if leaf is not None}
 
 
