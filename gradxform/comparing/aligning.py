@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gradxform.comparing import assigning, names
-from gradxform.comparing.layouts import SAME, Layout, Shape, blocks, candidates, conventional, cosine
+import numpy as np
+
+from gradxform.comparing import mapping, names
+from gradxform.comparing.assigning import assigned, fitting
+from gradxform.comparing.cells import cells_of
+from gradxform.comparing.equal import equal, unique
+from gradxform.comparing.findings import some
+from gradxform.comparing.layouts import Layout, Shape
 from gradxform.comparing.leaves import Leaf, leaves_of
-from gradxform.comparing.mapping import Map, Pair, View
+from gradxform.comparing.mapping import Map, Pair
+from gradxform.comparing.pairing import Values, paired
 from gradxform.recording.reading import Recording
 
-_ALIKE, _UNLIKE = 0.99, 0.9
-"""Cosines from which values are the same ones, and below which they are others."""
+_DOUBT = 0.9
+"""Certainty below which a pair is named as doubtful."""
 
 
 class Alignment(NamedTuple):
@@ -24,6 +32,9 @@ class Alignment(NamedTuple):
     trees: list[str]
     """The trees that both have: "gradients", "parameters", "updates"."""
 
+    not_aligned: frozenset[str] = frozenset()
+    """Paths of A and B without a partner that may have one under another layout, since the other side lacks one too."""
+
     @property
     def words(self) -> str:
         """What was done, and how sure it is."""
@@ -32,78 +43,178 @@ class Alignment(NamedTuple):
             hows[pair.how] = hows.get(pair.how, 0) + 1
         done = ", ".join(f"{count} by {how}" for how, count in hows.items())
         least = min(self.pairs, key=lambda pair: pair.sure, default=None)
-        doubt = "" if least is None or least.sure >= _UNLIKE else f"; least sure: {least.label} ({least.sure:.0%})"
+        doubt = "" if least is None or least.sure >= _DOUBT else f"; least sure: {least.label} ({least.sure:.0%})"
         lacks = f"; without a partner: {len(self.alone_a)} of A, {len(self.alone_b)} of B"
-        return f"{len(self.pairs)} pairs: {done}{doubt}" + (lacks if self.alone_a or self.alone_b else "")
+        open_ = f"; not aligned: {some(sorted(self.not_aligned))}: write a map" if self.not_aligned else ""
+        return f"{len(self.pairs)} pairs: {done}{doubt}" + (lacks if self.alone_a or self.alone_b else "") + open_
 
 
 class _Side:
     """One recording at the step that is aligned by."""
 
-    def __init__(self, recording: Recording, step: int, trees: Sequence[str], basis: str) -> None:
-        self.recording, self.step, self.basis = recording, step, basis
-        self.trees = trees
+    def __init__(self, recording: Recording, step: int, trees: Sequence[str]) -> None:
+        self.recording, self.step = recording, step
         self.shapes: dict[str, Shape] = {}
         for tree in trees:
             self.shapes |= {p: s for p, s in recording.shapes(step, tree).items() if p not in self.shapes}
+        self.cells = cells_of(self.shapes)
 
-    def read_all(self, leaf: Leaf) -> list[Any]:
-        """The values of a leaf in each tree; None where a tree lacks it."""
-        trees = [tree for tree in self.trees if tree != "updates"]
-        return [
-            leaf.layout.of(self.recording.read(self.step, tree, leaf.path))
-            if leaf.path in self.recording.shapes(self.step, tree)
-            else None
-            for tree in trees
+    def reader(self, tree: str) -> Values:
+        """What reads the values of a leaf in a tree, None where the tree lacks it, and keeps the last ones."""
+        there = self.recording.shapes(self.step, tree)
+
+        @lru_cache(maxsize=4)
+        def whole(path: str) -> Any:
+            return self.recording.read(self.step, tree, path)
+
+        def read(leaf: Leaf, place: Layout | None) -> Any:
+            return (place or leaf.layout).of(whole(leaf.path)) if leaf.path in there else None
+
+        return read
+
+
+class _Matching:
+    """The leaves that are left, and the pairs that were made of others."""
+
+    def __init__(self, a: _Side, b: _Side, trees: Sequence[str], given: Map) -> None:
+        self.a, self.b, self.pairs = a, b, list(given.pairs)
+        self.made: list[tuple[Leaf, Leaf]] = []
+        self._equal: dict[str, tuple[Any, list[Leaf], list[Leaf]]] = {}
+        self.read = {tree: (a.reader(tree), b.reader(tree)) for tree in trees}
+        taken = [
+            {getattr(p, side).path for p in given.pairs} | alone
+            for side, alone in zip("ab", (given.alone_a, given.alone_b), strict=True)
         ]
+        self.left_a = [leaf for leaf in leaves_of(a.shapes, b.shapes) if leaf.path not in taken[0]]
+        self.left_b = [leaf for leaf in leaves_of(b.shapes, a.shapes) if leaf.path not in taken[1]]
 
-    def read(self, leaf: Leaf) -> Any:
-        """The values of a leaf."""
-        order = [self.basis, *self.trees]
-        tree = next(tree for tree in order if leaf.path in self.recording.shapes(self.step, tree))
-        return leaf.layout.of(self.recording.read(self.step, tree, leaf.path))
+    def add(self, how: str, found: Iterable[tuple[int, int]]) -> None:
+        """Make pairs of leaves that are left, by their places."""
+        done_a, done_b = set(), set()
+        for i, j in found:
+            pair = paired(self.left_a[i], self.left_b[j], how, self.read, (self.a.cells, self.b.cells))
+            if pair is not None:
+                self.pairs.append(pair)
+                self.made.append((self.left_a[i], self.left_b[j]))
+                done_a.add(i)
+                done_b.add(j)
+            elif how == "the map":
+                one, other = self.left_a[i], self.left_b[j]
+                text = f"the map leads {one.path!r} {one.shape} to {other.path!r} {other.shape}"
+                raise ValueError(f"{text}, and no layout brings them together")
+        self.left_a = [leaf for i, leaf in enumerate(self.left_a) if i not in done_a]
+        self.left_b = [leaf for j, leaf in enumerate(self.left_b) if j not in done_b]
+
+    def equal(self, tree: str) -> Any:
+        """Which of the leaves that are left have equal values in a tree: a matrix of bools."""
+        if tree not in self.read:
+            return np.zeros((len(self.left_a), len(self.left_b)), bool)
+        if tree not in self._equal:
+            one, other = self.read[tree]
+            found = equal(self.left_a, self.left_b, lambda leaf: one(leaf, None), lambda leaf: other(leaf, None))
+            self._equal[tree] = found, list(self.left_a), list(self.left_b)
+        found, *sides = self._equal[tree]
+        places = ({id(leaf): i for i, leaf in enumerate(side)} for side in sides)
+        left = (self.left_a, self.left_b)
+        return found[np.ix_(*([place[id(leaf)] for leaf in side] for place, side in zip(places, left, strict=True)))]
+
+    def modules(self) -> list[tuple[int, int]]:
+        """Leaves of modules that other leaves have led to one another, where one leaf on each side has a role."""
+        names_a, names_b = ([names.read(leaf.name) for leaf in side] for side in (self.left_a, self.left_b))
+        led: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+        for one, other in self.made:
+            led.setdefault(names.read(one.name).module, set()).add(names.read(other.name).module)
+        found = []
+        if not self.left_a or not self.left_b:
+            return []
+        fits = fitting(self.left_a, self.left_b)
+        for i, name in enumerate(names_a):
+            ends = led.get(name.module, set())
+            near = [
+                j
+                for j, other in enumerate(names_b)
+                if len(ends) == 1
+                and other.module in ends
+                and _roles_meet(self.left_a[i], self.left_b[j])
+                and fits[i, j]
+            ]
+            if len(near) == 1:
+                found.append((i, near[0]))
+        return _once(found)
+
+
+def _roles_meet(a: Leaf, b: Leaf) -> bool:
+    one, other = (names.role_in(names.read(leaf.name), len(leaf.shape)) for leaf in (a, b))
+    return bool(one & other)
+
+
+def _once(found: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pairs of places without those whose second place occurs twice."""
+    seconds = [j for _, j in found]
+    return [(i, j) for i, j in found if seconds.count(j) == 1]
 
 
 def align(a: Recording, b: Recording, step: int, trees: Sequence[str], given: Map) -> Alignment:
-    """The pairs of two recordings at a step.
+    """The pairs of two recordings at a step: by what proves most first, each with how sure it is.
+
+    Equal paths prove most, then equal parameters, if they are no constants. Names and modules follow, then equal
+    gradients, which a fault may have changed. What is left is assigned by roles, shapes and order.
 
     Raises:
         ValueError: a map with paths that a recording lacks; no pair at all.
     """
-    basis = "parameters" if "parameters" in trees else trees[0]
-    side_a, side_b = _Side(a, step, trees, basis), _Side(b, step, trees, basis)
-    for side, paths in (("A", [p.a.path for p in given.pairs]), ("B", [p.b.path for p in given.pairs])):
-        shapes = (side_a if side == "A" else side_b).shapes
-        lacking = [path for path in paths if path not in shapes]
-        if lacking:
-            raise ValueError(f"the map has {lacking[0]!r}, and {side} has no such leaf; it has {', '.join(shapes)}")
-    pairs = list(given.pairs)
-    taken_a, taken_b = ({getattr(p, side).path for p in pairs} for side in "ab")
-    left_a = [leaf for leaf in leaves_of(side_a.shapes, list(side_b.shapes)) if leaf.path not in taken_a]
-    left_b = [leaf for leaf in leaves_of(side_b.shapes, list(side_a.shapes)) if leaf.path not in taken_b]
+    side_a, side_b = _Side(a, step, trees), _Side(b, step, trees)
+    mapping.check(given, side_a.shapes, side_b.shapes)
     values = not (a.norms_only or b.norms_only)
-    for how, match in (
-        ("the map", lambda x, y: _by_map(x, y, given.names)),
-        ("equal paths", _by_path),
-        ("names", _by_name),
-        ("shape and value", lambda x, y: assigning.assigned(x, y, side_a.read_all, side_b.read_all) if values else []),
-    ):
-        found = match(left_a, left_b)
-        done_a, done_b = set(), set()
-        for i, j in found:
-            pair = _paired(left_a[i], left_b[j], side_a, side_b, how, basis if values else "")
-            if pair is not None:
-                pairs.append(pair)
-                done_a.add(i)
-                done_b.add(j)
-        left_a = [leaf for i, leaf in enumerate(left_a) if i not in done_a]
-        left_b = [leaf for j, leaf in enumerate(left_b) if j not in done_b]
-    if not pairs:
+    telling = [tree for tree in ("parameters", "gradients") if tree in trees and values]
+    matching = _Matching(side_a, side_b, telling, given)
+    if given.names:
+        matching.add("the map", _by_map(matching.left_a, matching.left_b, given.names))
+    matching.add("equal paths", _by_path(matching.left_a, matching.left_b))
+    if matching.left_a and matching.left_b:
+        _by_evidence(matching)
+    if not matching.pairs:
         raise ValueError(
             f"no leaf of A is one of B: A has {_some(side_a.shapes)}, B has {_some(side_b.shapes)}; write a map (--map)"
         )
-    alone_a, alone_b = (list(dict.fromkeys(leaf.path for leaf in left)) for left in (left_a, left_b))
-    return Alignment(_in_order(pairs, side_a.shapes, side_b.shapes), alone_a, alone_b, list(trees))
+    paths = [{getattr(pair, side).path for pair in matching.pairs} for side in "ab"]
+    alone_a, alone_b = (
+        [path for path in side.shapes if path not in there] for side, there in zip((side_a, side_b), paths, strict=True)
+    )
+    pairs = _in_order(matching.pairs, side_a.shapes, side_b.shapes)
+    return Alignment(pairs, alone_a, alone_b, list(trees), _not_aligned(matching))
+
+
+def _by_evidence(matching: _Matching) -> None:
+    """Match what has no path in common: equal parameters, names, modules, equal gradients, order."""
+    matching.add("equal parameters", unique(matching.equal("parameters")))
+    matching.add("names", _by_name(matching.left_a, matching.left_b))
+    matching.add("modules", matching.modules())
+    matching.add("equal gradients", unique(matching.equal("gradients") & _possible(matching)))
+    matching.add("modules", matching.modules())
+    matching.add("equal parameters and order", assigned(matching.left_a, matching.left_b, matching.equal("parameters")))
+    matching.add("modules", matching.modules())
+    matching.add("shape alone", assigned(matching.left_a, matching.left_b, _possible(matching)))
+
+
+def _possible(matching: _Matching) -> Any:
+    """Which leaves that are left do not have equal parameters with others."""
+    equals = matching.equal("parameters")
+    return equals | ~(equals.any(1)[:, None] | equals.any(0))
+
+
+def _not_aligned(matching: _Matching) -> frozenset[str]:
+    """Leaves that are left on both sides and could be one another's in a layout that is not known."""
+    sides = (matching.left_a, matching.left_b)
+    shared = frozenset.intersection(*(frozenset(role for leaf in side for role in _role(leaf)) for side in sides))
+    return frozenset(leaf.path for side in sides for leaf in side if _role(leaf) & shared)
+
+
+def _role(leaf: Leaf) -> frozenset[str]:
+    """What a leaf may be: any kind of matrix, of bias, or of what has an unknown name."""
+    role = names.read(leaf.name).role
+    kinds = {"kernel": "matrix", "recurrent": "matrix", "embedding": "matrix", "bias of the input": "bias"}
+    return frozenset(kinds.get(each, each if names.is_known(role) else "matrix") for each in role)
 
 
 def _some(shapes: Mapping[str, Shape]) -> str:
@@ -112,18 +223,40 @@ def _some(shapes: Mapping[str, Shape]) -> str:
 
 
 def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], names_given: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Leaves that a user's names lead to one another, those of whole modules by the rest of their names."""
-    found = []
+    """Leaves that a user's names lead to one another, those of whole modules by the rest of their names.
+
+    Raises:
+        ValueError: names that no leaf of a side has, or two leaves that are led to one.
+    """
+    found: list[tuple[int, int]] = []
+    used: set[str] = set()
     for i, leaf in enumerate(a):
-        for old in sorted(names_given, key=len, reverse=True):
-            path = leaf.name.replace(".", "/")
-            if path == old or path.startswith(f"{old}/"):
-                new = f"{names_given[old]}{path[len(old) :]}"
-                fits = [j for j, other in enumerate(b) if names.read(other.name) == names.read(new)]
-                near = [j for j in (fits or range(len(b))) if _leads(new, b[j].name)]
-                if near:
-                    found.append((i, near[0]))
-                break
+        path = leaf.name.replace(".", "/")
+        old = next(
+            (old for old in sorted(names_given, key=len, reverse=True) if f"{path}/".startswith(f"{old}/")), None
+        )
+        if old is None:
+            continue
+        used.add(old)
+        new = f"{names_given[old]}{path[len(old) :]}"
+        fits = [j for j, other in enumerate(b) if names.read(other.name) == names.read(new)]
+        near = [j for j in (fits or range(len(b))) if _leads(new, b[j].name)]
+        near = [j for j in near if b[j].name == new] or near
+        taken = next((k for k, j in found if near and j == near[0]), None)
+        if taken is not None:
+            raise ValueError(f"the map leads {a[taken].name!r} and {leaf.name!r} of A both to {b[near[0]].name!r} of B")
+        if near:
+            found.append((i, near[0]))
+    for old, new in names_given.items():
+        for side, name, leaves in (("A", old, a), ("B", new, b)):
+            there = [leaf.name for leaf in leaves]
+            known = old in used if side == "A" else any(f"{path}/".startswith(f"{name}/") for path in there)
+            if not known:
+                beginnings = {path.rsplit("/", k)[0] for path in there for k in range(path.count("/") + 1)}
+                raise ValueError(
+                    f"the map has {name!r}, and no leaf or module of {side} is named so, or another entry has it; "
+                    f"{mapping.like(name, sorted(beginnings))}"
+                )
     return found
 
 
@@ -139,59 +272,19 @@ def _by_path(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[tuple[int, int]]:
 
 def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[tuple[int, int]]:
     """Leaves of modules of one name that have one role, if there is one of them on each side."""
-    names_a, names_b = (names.without_common([names.read(leaf.name) for leaf in leaves]) for leaves in (a, b))
-    found = []
-    for i, one in enumerate(names_a):
-        fits = [j for j, other in enumerate(names_b) if one.module == other.module and one.role & other.role]
-        if len(fits) != 1:
-            continue
-        back = [
-            k for k, other in enumerate(names_a) if other.module == one.module and other.role & names_b[fits[0]].role
-        ]
-        if back == [i]:
-            found.append((i, fits[0]))
+    if not a or not b:
+        return []
+    read_a, read_b = names.ranked(*(names.without_common([names.read(leaf.name) for leaf in s]) for s in (a, b)))
+    fits = fitting(a, b)
+    modules: dict[tuple[str, ...], list[int]] = {}
+    for j, other in enumerate(read_b):
+        modules.setdefault(other.module, []).append(j)
+    near = [
+        [j for j in modules.get(one.module, ()) if fits[i, j] and _roles_meet(a[i], b[j])]
+        for i, one in enumerate(read_a)
+    ]
+    found = _once([(i, js[0]) for i, js in enumerate(near) if len(js) == 1])
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
-
-
-def _paired(a: Leaf, b: Leaf, side_a: _Side, side_b: _Side, how: str, basis: str) -> Pair | None:
-    """Two leaves as a pair, `a` in the layout of `b`; None where no layout brings them together."""
-    layouts = list(candidates(a.shape, b.shape))
-    if not layouts:
-        return None
-    usual = conventional(a.name, b.name, a.shape, b.shape)
-    first = usual or layouts[0]
-    sure = {"the map": 1.0, "equal paths": 1.0, "names": 0.95}.get(how, 0.5)
-    if how == "equal paths" and a.shape == b.shape and first == SAME:
-        return _made(a, b, first, how, sure)
-    if not basis or (len(layouts) == 1 and how != "shape and value" and basis != "parameters"):
-        return _made(a, b, first, how, sure)
-    one, other = side_a.read(a), side_b.read(b)
-    fits = {layout: abs(cosine(layout.of(one), other)) for layout in layouts}
-    best = max(layouts, key=lambda layout: (fits[layout], layout == first))
-    decided = basis == "parameters" or how == "shape and value"
-    if fits[first] < _UNLIKE and fits[best] < _UNLIKE and basis == "parameters":
-        gates = blocks(first.of(one), other)
-        if gates is not None:
-            return _made(a, b, first, how, 0.9, gates)
-    if not (decided and fits[best] > _ALIKE and fits[first] < _UNLIKE) and (usual is not None or fits[best] < _ALIKE):
-        best = first
-    if how == "shape and value":
-        sure = 0.99 if fits[best] > _ALIKE else 0.3 + 0.5 * fits[best]
-    return _made(a, b, best, how, sure)
-
-
-def _made(a: Leaf, b: Leaf, layout: Layout, how: str, sure: float, gates: Any = None) -> Pair:
-    own = layout._replace(part=a.layout.part)
-    if gates is not None:  # blocks of the array beside the other, so they are reordered there
-        return Pair(View(a.path, own), View(b.path, b.layout._replace(gates=_inverse(gates))), how, sure)
-    return Pair(View(a.path, own), View(b.path, b.layout), how, sure)
-
-
-def _inverse(gates: Any) -> Any:
-    order = [0] * len(gates.order)
-    for place, block in enumerate(gates.order):
-        order[block] = place
-    return gates._replace(order=tuple(order))
 
 
 def _in_order(pairs: list[Pair], a: Mapping[str, Shape], b: Mapping[str, Shape]) -> list[Pair]:

@@ -1,26 +1,30 @@
-"""Leaves without names in common, assigned one to one by their shapes, values, names and order."""
+"""Leaves without names in common, assigned one to one by their shapes, roles, names and order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from gradxform.comparing import names
 from gradxform.comparing.layouts import candidates
-from gradxform.comparing.leaves import Leaf, size_of
+from gradxform.comparing.leaves import Leaf
 
 _FAR = 1e6
-"""The cost of two leaves that no layout brings together."""
-_BY_NAME, _BY_ORDER = 0.3, 0.2
-"""What names and order weigh beside the values, whose cost is between 0 and 1."""
-Read = Callable[[Leaf], list[Any]]
-"""The values of a leaf in each tree: parameters that begin as zeros tell nothing, and their gradients do."""
+"""The cost of two leaves that cannot belong together."""
+_BY_ROLE, _BY_NAME, _BY_ORDER = 1.0, 0.5, 1.0
+"""What another role, no name in common and the other end of the network cost."""
 
 
-def assigned(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -> list[tuple[int, int]]:
+def assigned(a: Sequence[Leaf], b: Sequence[Leaf], allowed: Any) -> list[tuple[int, int]]:
     """The places of leaves that belong together: SciPy's assignment of least cost.
+
+    Args:
+        a: leaves of one recording.
+        b: leaves of the other.
+        allowed: a matrix of bools: which may belong together at all.
 
     Raises:
         ImportError: SciPy is missing; it comes with ``gradxform[cli]``.
@@ -30,50 +34,52 @@ def assigned(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError as error:
-        raise ImportError("to match leaves by value needs 'scipy': pip install 'gradxform[cli]'") from error
-    cost = np.full((len(a), len(b)), _FAR)
-    marks_a, marks_b = (
-        [list(map(_mark, read(leaf))) for leaf in leaves] for read, leaves in ((read_a, a), (read_b, b))
-    )
-    names_a, names_b = (names.without_common([names.read(leaf.name) for leaf in leaves]) for leaves in (a, b))
-    for i, one in enumerate(a):
-        for j, other in enumerate(b):
-            if size_of(one) == size_of(other) and next(candidates(one.shape, other.shape), None) is not None:
-                values = _apart(marks_a[i], marks_b[j])
-                name = 1.0 - names.similarity(names_a[i], names_b[j])
-                order = abs(_place(i, a) - _place(j, b))
-                cost[i, j] = values + _BY_NAME * name + _BY_ORDER * order
+        raise ImportError("to match leaves by shape needs 'scipy': pip install 'gradxform[cli]'") from error
+    fits = fitting(a, b) & allowed
+    names_a, names_b = names.ranked(*(names.without_common([names.read(leaf.name) for leaf in s]) for s in (a, b)))
+    order = np.abs(_ranks(a, fits)[:, None] - _ranks(b, fits.T))
+    known = _same_role(a, b)
+    cost = _BY_ROLE * (1.0 - known) + _BY_NAME * (1.0 - names.similar(names_a, names_b)) + _BY_ORDER * order
+    cost = np.where(fits & (known > 0), cost, _FAR)
     rows, columns = linear_sum_assignment(cost)
     return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True) if cost[i, j] < _FAR]
 
 
-def _place(i: int, leaves: Sequence[Leaf]) -> float:
-    return i / max(1, len(leaves) - 1)
+def fitting(a: Sequence[Leaf], b: Sequence[Leaf]) -> Any:
+    """Which leaves some layout brings together, as a matrix of bools."""
+    shapes = [sorted({leaf.shape for leaf in side}) for side in (a, b)]
+    table = np.array([[next(candidates(x, y), None) is not None for y in shapes[1]] for x in shapes[0]], bool)
+    places = [[side.index(leaf.shape) for leaf in leaves] for side, leaves in zip(shapes, (a, b), strict=True)]
+    return table.reshape(len(shapes[0]), len(shapes[1]))[np.ix_(*places)]
 
 
-def _apart(a: Sequence[Any], b: Sequence[Any]) -> float:
-    """The mean distance of two leaves' marks, from 0 to 1; of a tree that one lacks, a half."""
-    return float(
-        np.mean(
-            [
-                np.minimum(1.0, np.abs(x - y)).mean() if x is not None and y is not None else 0.5
-                for x, y in zip(a, b, strict=True)
-            ]
-        )
+def _same_role(a: Sequence[Leaf], b: Sequence[Leaf]) -> Any:
+    """1 for leaves of one role, 0 for leaves of two, and a half where a role is none that the frameworks name."""
+    roles = [[names.role_in(names.read(leaf.name), len(leaf.shape)) for leaf in side] for side in (a, b)]
+    kinds = sorted({role for side in roles for role in side}, key=sorted)
+    table = np.array(
+        [[1.0 if x & y else 0.0 if names.is_known(x) and names.is_known(y) else 0.5 for y in kinds] for x in kinds]
     )
+    return table[np.ix_(*([kinds.index(role) for role in side] for side in roles))]
 
 
-def _mark(array: Any) -> Any:
-    """Logarithms of what no permutation of the elements changes, nor a factor, nor the sign."""
-    if array is None:
-        return None
-    flat = np.abs(np.asarray(array, np.float64).ravel())
-    flat = flat[np.isfinite(flat)]
-    if not flat.any():
-        return np.full(4, -30.0)
-    flat = flat / flat.max()
-    raw = np.asarray(array, np.float64).ravel()
-    with np.errstate(all="ignore"):
-        total = abs(np.nansum(raw)) / np.nansum(np.abs(raw))
-        moments = [flat.mean(), np.sqrt((flat**2).mean()), (flat**4).mean() ** 0.25, total + 1e-3]
-    return np.log(np.asarray(moments) + 1e-300)
+def _ranks(leaves: Sequence[Leaf], fits: Any) -> Any:
+    """The place of each leaf among those that fit the same ones, from 0 to 1, in the order of the network."""
+    order = in_order([leaf.name for leaf in leaves])
+    groups: dict[bytes, list[int]] = {}
+    for i in order:
+        groups.setdefault(fits[i].tobytes(), []).append(i)
+    found = np.zeros(len(leaves))
+    for group in groups.values():
+        found[group] = np.arange(len(group)) / max(1, len(group) - 1)
+    return found
+
+
+def in_order(paths: Sequence[str]) -> list[int]:
+    """The places of paths in the order of the network: as recorded, or by their numbers if they are merely sorted."""
+    places = list(range(len(paths)))
+    if list(paths) != sorted(paths):
+        return places
+    return sorted(
+        places, key=lambda i: [(int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"(\d+)", paths[i])]
+    )

@@ -25,8 +25,8 @@ class Gates(NamedTuple):
 class Layout(NamedTuple):
     """What is done to an array, in this order, so that it stands beside another."""
 
-    part: tuple[int, int, int] | None = None
-    """Axis, start and stop of what is taken of it."""
+    part: tuple[int, ...] | None = None
+    """Axis, start and stop of what is taken of it; a fourth number says in how many equal sections, such as heads."""
     gates: Gates | None = None
     axes: tuple[int, ...] | None = None
     shape: Shape | None = None
@@ -34,13 +34,49 @@ class Layout(NamedTuple):
     def of(self, array: Any) -> Any:
         """The array in this layout, without a copy where there need be none."""
         if self.part is not None:
-            axis, start, stop = self.part
-            array = array[(slice(None),) * axis + (slice(start, stop),)]
+            axis, start, stop, *sections = self.part
+            whole = (slice(None),) * axis
+            if sections:
+                before, size, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+                array = array.reshape(*before, sections[0], size // sections[0], *after)[
+                    (*whole, slice(None), slice(start, stop))
+                ]
+                array = array.reshape(*before, -1, *after)
+            else:
+                array = array[(*whole, slice(start, stop))]
         if self.gates is not None:
             array = reordered(array, self.gates)
         if self.axes is not None:
             array = array.transpose(self.axes)
         return array if self.shape is None else array.reshape(self.shape)
+
+    def shape_of(self, shape: Shape) -> Shape:
+        """The shape that an array of a shape has in this layout.
+
+        Raises:
+            ValueError: the layout does not fit.
+        """
+        if self.part is not None:
+            axis, start, stop, *sections = self.part
+            count = sections[0] if sections else 1
+            if not 0 <= axis < len(shape) or count < 1 or shape[axis] % count:
+                raise ValueError(f"part {list(self.part)} does not fit the shape {shape}")
+            if not 0 <= start < stop <= shape[axis] // count:
+                raise ValueError(f"part {list(self.part)} does not fit the shape {shape}")
+            shape = (*shape[:axis], (stop - start) * count, *shape[axis + 1 :])
+        if self.gates is not None:
+            axis, order = self.gates
+            if not 0 <= axis < len(shape) or sorted(order) != list(range(len(order))) or shape[axis] % len(order):
+                raise ValueError(f"gates {[axis, *order]} do not fit the shape {shape}")
+        if self.axes is not None:
+            if sorted(self.axes) != list(range(len(shape))):
+                raise ValueError(f"axes {list(self.axes)} do not fit the shape {shape}")
+            shape = tuple(shape[axis] for axis in self.axes)
+        if self.shape is not None:
+            if math.prod(self.shape) != math.prod(shape) or min(self.shape, default=0) < 0:
+                raise ValueError(f"shape {list(self.shape)} does not fit the shape {shape}")
+            shape = self.shape
+        return shape
 
     @property
     def words(self) -> str:
@@ -48,13 +84,18 @@ class Layout(NamedTuple):
         return ", ".join(
             words
             for words, there in (
-                (f"part {self.part[1:]} of axis {self.part[0]}" if self.part else "", self.part),
+                (_part(self.part) if self.part else "", self.part),
                 (f"blocks {self.gates.order} of axis {self.gates.axis}" if self.gates else "", self.gates),
                 ("transposed" if self.axes == (1, 0) else f"axes {self.axes}", self.axes),
                 (f"reshaped to {self.shape}", self.shape),
             )
             if there
         )
+
+
+def _part(part: tuple[int, ...]) -> str:
+    axis, start, stop, *sections = part
+    return f"part {(start, stop)} of {f'each of {sections[0]} sections of ' if sections else ''}axis {axis}"
 
 
 SAME = Layout()

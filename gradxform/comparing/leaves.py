@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gradxform.comparing import names
+from gradxform.comparing.cells import cell_at, cells_of
 from gradxform.comparing.layouts import SAME, Layout, Shape
 
-_FUSED = re.compile(r"^(in_proj|qkv|c_attn|query_key_value|qkv_proj|wqkv)(?:[_/](weight|bias|kernel))?$")
-_THIRDS = ("query", "key", "value")
-_GATES = {"kernel": ("ii", "if", "ig", "io"), "recurrent": ("hi", "hf", "hg", "ho"), "bias": ("hi", "hf", "hg", "ho")}
-"""The gates of Flax's linen cells, each a module, in the order that PyTorch, Keras and nnx have them in."""
+_FUSED = (
+    (re.compile(r"^(in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv)$"), ("query", "key", "value")),
+    (re.compile(r"^(kv|kv_proj|to_kv|key_value|wkv)$"), ("key", "value")),
+    (re.compile(r"^(gate_up|gate_up_proj)$"), ("gate", "up")),
+)
+"""Projections that are one leaf in some models, and their parts in others."""
+_GATES: dict[int, dict[str, tuple[str, ...]]] = {
+    4: {"kernel": ("ii", "if", "ig", "io"), "recurrent": ("hi", "hf", "hg", "ho"), "bias": ("hi", "hf", "hg", "ho")},
+    3: {"kernel": ("ir", "iz", "in"), "recurrent": ("hr", "hz", "hn"), "bias": ("hr", "hz", "hn")},
+}
+_GATES[3]["bias of the input"] = _GATES[3]["kernel"]
+"""The gates of Flax's linen cells, each a module, in the order that PyTorch and nnx have them in."""
+_MOST_SECTIONS = 256
 
 
 class Leaf(NamedTuple):
@@ -23,60 +33,121 @@ class Leaf(NamedTuple):
     path: str
     layout: Layout
     shape: Shape
-    place: int
+    sizes: tuple[int, ...] = ()
+    """Of a part of a fused projection, the sizes of all parts along the axis."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def variants(self) -> Iterator[Layout]:
+        """The places where a part may stand: behind the parts before it, or in each of some sections, as of heads."""
+        yield self.layout
+        if not self.sizes or self.layout.part is None:
+            return
+        axis, start, stop = self.layout.part[:3]
+        common = math.gcd(*self.sizes)
+        for count in range(2, min(common, _MOST_SECTIONS) + 1):
+            if common % count == 0:
+                yield Layout(part=(axis, start // count, stop // count, count))
 
 
-def leaves_of(shapes: Mapping[str, Shape], other: Sequence[str]) -> list[Leaf]:
-    """The leaves of a recording; fused ones as parts if the paths of the other recording have the parts."""
-    parted = {token for path in other for token in names.read(path).module}
+def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
+    """The leaves of a recording; fused ones as parts if the other recording has the parts."""
+    own, cells = cells_of(shapes), cells_of(other)
+    linen = {token for path in other for token in names.read(path).module}
     found: list[Leaf] = []
-    for place, (path, shape) in enumerate(shapes.items()):
-        parts: Iterator[Leaf] = iter(())
-        if set(_THIRDS) <= parted:
-            parts = _thirds(path, shape, place)
-        if set(_GATES["kernel"]) <= parted:
-            parts = _gates(path, shape, place)
-        found += list(parts) or [Leaf(path, path, SAME, shape, place)]
+    for path, shape in shapes.items():
+        parts = list(_projections(path, shape, other))
+        cell = cell_at(path, own)
+        if not parts and cell and cell.family == "joint" and any(c.family != "joint" for c in cells.values()):
+            parts = list(_inputs_and_states(path, shape))
+        for count in _GATES:
+            if not parts and set(_GATES[count]["kernel"]) <= linen and (cell is None or cell.gates == count):
+                parts = list(_gates(path, shape, count, cell is not None and cell.family == "keras"))
+        if not parts and len(shape) == 2 and shape[0] == 2 and any("bias_ih" in there for there in other):
+            parts = list(_two_biases(path, shape))
+        found += parts or [Leaf(path, path, SAME, shape)]
     return found
 
 
-def _thirds(path: str, shape: Shape, place: int) -> Iterator[Leaf]:
-    """Query, key and value of a joint projection."""
-    module, _, last = path.replace(".", "/").rpartition("/")
+def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterator[Leaf]:
+    """Query, key and value of a joint projection, and the like; keys and values may be fewer than queries."""
+    module, _, last = path.rpartition("/")
     if last in ("weight", "bias", "kernel"):
         module, _, joint = module.rpartition("/")
-        match = _FUSED.match(f"{joint}/{last}")
-    else:
-        match = _FUSED.match(last)
-    if match is None or not shape:
-        return
-    role = match[2] or "weight"
-    axis = len(shape) - 1 if role == "kernel" or match[1] == "c_attn" else 0
-    for third, name in enumerate(_THIRDS):
-        yield _part(f"{module}/{name}/{role}".strip("/"), path, shape, axis, third, 3, place)
+    else:  # in_proj_weight
+        joint, _, last = last.rpartition("_")
+        joint, last = (
+            (joint, last) if last in ("weight", "bias", "kernel") else (f"{joint}_{last}".strip("_"), "weight")
+        )
+    for pattern, tokens in _FUSED:
+        if not shape or not pattern.match(joint):
+            continue
+        axis = len(shape) - 1 if last == "kernel" or joint == "c_attn" else 0
+        sizes = _sizes(tokens, last == "bias", math.prod(shape), other)
+        if sizes is None or any(size * shape[axis] % math.prod(shape) for size in sizes):
+            return
+        rows = tuple(size * shape[axis] // math.prod(shape) for size in sizes)
+        for place, token in enumerate(tokens):
+            start = sum(rows[:place])
+            part = _part(f"{module}/{token}/{last}".strip("/"), path, shape, axis, start, rows[place])
+            yield part._replace(sizes=rows)
 
 
-def _gates(path: str, shape: Shape, place: int) -> Iterator[Leaf]:
-    """The four gates of a fused recurrent weight."""
+def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, Shape]) -> tuple[int, ...] | None:
+    """The sizes of the parts in a module of the other recording that has them all, and so many elements in all."""
+    modules: dict[tuple[str, ...], dict[str, int]] = {}
+    for path, shape in other.items():
+        name = names.read(path)
+        if name.module and name.module[-1] in tokens and bias == ("bias" in name.role):
+            modules.setdefault(name.module[:-1], {})[name.module[-1]] = math.prod(shape)
+    for found in modules.values():
+        if set(found) == set(tokens) and sum(found.values()) == total:
+            return tuple(found[token] for token in tokens)
+    return None
+
+
+def _inputs_and_states(path: str, shape: Shape) -> Iterator[Leaf]:
+    """The kernel of the inputs and that of the states, which TensorFlow 1 and Haiku keep in one."""
+    if len(shape) == 2:
+        module, hidden = path.rpartition("/")[0], shape[1] // 4
+        yield _part(f"{module}/kernel", path, shape, 0, 0, shape[0] - hidden)
+        yield _part(f"{module}/recurrent_kernel", path, shape, 0, shape[0] - hidden, hidden)
+
+
+def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:
+    """The biases of the inputs and of the states, which Keras's GRU keeps in one."""
+    module, _, last = path.rpartition("/")
+    if last == "bias":
+        for place, name in enumerate(("bias_ih", "bias_hh")):
+            yield _part(f"{module}/{name}", path, shape, 0, place, 1)
+
+
+def _gates(path: str, shape: Shape, count: int, keras: bool) -> Iterator[Leaf]:
+    """The gates of a fused recurrent weight; Keras's GRU has the second first."""
     name = names.read(path)
-    role = next((role for role in _GATES if role in name.role), None)
+    roles = _GATES[count]
+    role = next((role for role in roles if role in name.role), None)
     last = path.rpartition("/")[2]
     module = "/".join(name.module)
-    if role is None or not shape or len(shape) > 2 or not re.search("lstm|_ih|_hh|recurrent|cell|rnn", path.lower()):
+    if (
+        role is None
+        or not shape
+        or len(shape) > 2
+        or not re.search("lstm|gru|_ih|_hh|recurrent|cell|rnn", path.lower())
+    ):
         return
     axis = 0 if last.startswith(("weight", "bias")) or len(shape) == 1 else len(shape) - 1
-    kind = "bias" if role == "bias" else "weight" if last.startswith("weight") else "kernel"
-    if shape[axis] % 4 == 0:
-        for gate, token in enumerate(_GATES[role]):
-            yield _part(f"{module}/{token}/{kind}".strip("/"), path, shape, axis, gate, 4, place)
+    kind = "bias" if role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
+    if shape[axis] % count == 0:
+        size = shape[axis] // count
+        tokens = tuple(roles[role][i] for i in (1, 0, 2)) if keras and count == 3 else roles[role]
+        for gate, token in enumerate(tokens):
+            yield _part(f"{module}/{token}/{kind}".strip("/"), path, shape, axis, gate * size, size)
 
 
-def _part(name: str, path: str, shape: Shape, axis: int, index: int, count: int, place: int) -> Leaf:
-    size = shape[axis] // count
+def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) -> Leaf:
     new = (*shape[:axis], size, *shape[axis + 1 :])
-    return Leaf(name, path, Layout(part=(axis, index * size, (index + 1) * size)), new, place)
-
-
-def size_of(leaf: Leaf) -> int:
-    """The number of elements of a leaf."""
-    return math.prod(leaf.shape)
+    return Leaf(name, path, Layout(part=(axis, start, start + size)), new)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradxform.comparing.layouts import Gates, Layout
+from gradxform.comparing.layouts import Gates, Layout, Shape
 
 _FIELDS = {"a", "b", "how", "sure", *(f"{side}_{field}" for side in "ab" for field in Layout._fields)}
 _ABOUT = """\
 # Which leaf of A is which of B. Correct what is wrong, and give the file back with --map.
-# A layout is, in this order: part = [axis, start, stop]; gates = [axis, block, block, ...]; axes, a permutation; shape.
+# A layout is, in this order: part = [axis, start, stop] or [axis, start, stop, sections]; gates = [axis, block, ...];
+# axes, a permutation; shape. Leaves under [alone] are left out.
 # Modules or leaves by name alone: a table [names] with lines such as "0" = "net/dense".
 """
 
@@ -41,8 +43,11 @@ class Pair(NamedTuple):
 
 def named(view: View) -> str:
     """A path, and the part of the leaf that is meant."""
-    part = view.layout.part
-    return view.path if part is None else f"{view.path}[{', '.join([':'] * part[0] + [f'{part[1]}:{part[2]}'])}]"
+    if view.layout.part is None:
+        return view.path
+    axis, start, stop, *sections = view.layout.part
+    of = f", {sections[0]} times" if sections else ""
+    return f"{view.path}[{', '.join([':'] * axis + [f'{start}:{stop}'])}{of}]"
 
 
 class Map(NamedTuple):
@@ -50,50 +55,129 @@ class Map(NamedTuple):
 
     names: dict[str, str]
     pairs: list[Pair]
+    alone_a: frozenset[str] = frozenset()
+    """Paths that have no partner, by the user's word."""
+    alone_b: frozenset[str] = frozenset()
 
 
 def read(given: str | Path | Mapping[str, str] | None) -> Map:
     """A map from a TOML file or a dict.
 
     Raises:
+        TypeError: what is neither.
         ValueError: a file that is no TOML, or entries that are none of a map.
     """
     if given is None:
         return Map({}, [])
     if isinstance(given, Mapping):
-        return Map({_text(key): _text(value) for key, value in given.items()}, [])
+        return Map(_names("the map", given), [])
+    if not isinstance(given, (str, Path)):
+        raise TypeError(f"compare: map must be a dict of paths or the path of a TOML file, got {given!r:.60}")
+    file = f"the map {str(given)!r}"
     try:
-        found = tomllib.loads(Path(given).read_text())
+        found = tomllib.loads(Path(given).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"the map {str(given)!r} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"the map {str(given)!r} is no TOML: {error}") from error
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is no TOML: {' '.join(str(error).split()):.120}") from error
     unknown = set(found) - {"names", "leaf", "alone"}
     if unknown:
-        raise ValueError(f"the map {str(given)!r} has {sorted(unknown)[0]!r}; it may have [names] and [[leaf]]")
-    pairs = [_pair(str(given), entry) for entry in found.get("leaf", [])]
-    return Map({_text(key): _text(value) for key, value in found.get("names", {}).items()}, pairs)
+        raise ValueError(f"{file} has {sorted(unknown)[0]!r}; it may have [names], [[leaf]] and [alone]")
+    leaves = found.get("leaf", [])
+    if not isinstance(leaves, list):
+        raise ValueError(f"{file}: write [[leaf]] in two pairs of brackets, once for each pair of leaves")
+    alone = found.get("alone", {})
+    if not isinstance(alone, dict) or not set(alone) <= {"a", "b"}:
+        raise ValueError(f"{file}: [alone] may have a and b, lists of paths, got {alone!r:.60}")
+    alone_a, alone_b = (_paths(file, alone.get(side, [])) for side in "ab")
+    return Map(_names(file, found.get("names", {})), [_pair(file, entry) for entry in leaves], alone_a, alone_b)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"a map leads paths of A to paths of B, got {value!r}")
+def _names(file: str, given: Any) -> dict[str, str]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{file}: [names] leads paths of A to paths of B, got {given!r:.60}")
+    found: dict[str, str] = {}
+    for old, new in given.items():
+        key = _text(file, old)
+        if key in found:
+            raise ValueError(f"{file} has {key!r} twice")
+        found[key] = _text(file, new)
+    return found
+
+
+def _paths(file: str, given: Any) -> frozenset[str]:
+    if not isinstance(given, list):
+        raise ValueError(f"{file}: [alone] has lists of paths, got {given!r:.60}")
+    return frozenset(_text(file, path) for path in given)
+
+
+def _text(file: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{file} leads paths of A to paths of B, got {value!r:.60}")
     return value.replace(".", "/")
 
 
 def _pair(file: str, entry: Any) -> Pair:
     strange = set(entry) - _FIELDS if isinstance(entry, dict) else {repr(entry)}
     if strange or not {"a", "b"} <= set(entry):
-        raise ValueError(f"the map {file!r}: a [[leaf]] needs a and b, and may not have {sorted(strange)}: {entry}")
-    a, b = (View(_text(entry[side]), _layout(entry, side)) for side in "ab")
+        raise ValueError(f"{file}: a [[leaf]] needs a and b, and may not have {sorted(strange)}: {entry!r:.120}")
+    a, b = (View(_text(file, entry[side]), _layout(file, entry, side)) for side in "ab")
     return Pair(a, b, "the map", 1.0)
 
 
-def _layout(entry: Mapping[str, Any], side: str) -> Layout:
-    given = {field: entry.get(f"{side}_{field}") for field in Layout._fields}
-    numbers: dict[str, Any] = {field: tuple(map(int, value)) for field, value in given.items() if value is not None}
+def _layout(file: str, entry: Mapping[str, Any], side: str) -> Layout:
+    numbers: dict[str, Any] = {}
+    for field, lengths in (("part", (3, 4)), ("gates", range(3, 66)), ("axes", range(1, 33)), ("shape", range(33))):
+        value = entry.get(f"{side}_{field}")
+        if value is None:
+            continue
+        whole = isinstance(value, list) and all(type(number) is int and number >= 0 for number in value)
+        if not whole or len(value) not in lengths:
+            raise ValueError(f"{file}: {side}_{field} must be a list of integers, got {value!r:.60}; see --write-map")
+        numbers[field] = tuple(value)
     gates = numbers.pop("gates", None)
     return Layout(**numbers, gates=Gates(gates[0], gates[1:]) if gates else None)
+
+
+def check(given: Map, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> None:
+    """Refuse a map whose leaves are not there, are there twice or have layouts that do not fit.
+
+    Args:
+        given: the map.
+        a: the shapes of the leaves of A by path.
+        b: those of B.
+
+    Raises:
+        ValueError: says which entry, and which paths are like it.
+    """
+    for side, shapes, alone in (("a", a, given.alone_a), ("b", b, given.alone_b)):
+        views = [getattr(pair, side) for pair in given.pairs]
+        for path in (*(view.path for view in views), *sorted(alone)):
+            if path not in shapes:
+                raise ValueError(f"the map has {path!r}, and {side.upper()} has no such leaf; {like(path, shapes)}")
+        names = [named(view) for view in views]
+        wholes = {view.path for view in views if view.layout.part is None}
+        for view in views:
+            if names.count(named(view)) > 1 or (view.layout.part and view.path in wholes) or view.path in alone:
+                raise ValueError(f"the map has {view.path!r} of {side.upper()} twice")
+    for pair in given.pairs:
+        ends = []
+        for side, view, shapes in (("a", pair.a, a), ("b", pair.b, b)):
+            try:
+                ends.append(view.layout.shape_of(shapes[view.path]))
+            except ValueError as error:
+                raise ValueError(f"the map: {side}_{error}, which {view.path!r} of {side.upper()} has") from error
+        if ends[0] != ends[1]:
+            text = f"the map pairs {named(pair.a)!r} with {named(pair.b)!r}, whose shapes are {ends[0]} and {ends[1]}"
+            raise ValueError(f"{text}: add a_axes or a_shape")
+
+
+def like(path: str, there: Iterable[str]) -> str:
+    """The paths that are like one, or the first of all."""
+    paths = list(there)
+    near = difflib.get_close_matches(path, paths, 3, 0.6)
+    shown = ", ".join(near or paths[:3])
+    return f"like it: {shown}" if near else f"it has {shown}{' and others' if len(paths) > 3 else ''}"
 
 
 def written(pairs: Iterable[Pair], alone_a: Iterable[str], alone_b: Iterable[str]) -> str:

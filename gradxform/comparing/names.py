@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 _WRAPPERS = {"params", "model", "module", "net", "network", "_orig_mod", "batch_stats", "~", "variables"}
 _ROLES = {
@@ -24,6 +26,10 @@ _ROLES = {
     "recurrent_kernel": frozenset({"recurrent"}),
     "bias_hh": frozenset({"bias"}),
     "bias_ih": frozenset({"bias of the input"}),
+    "w_i": frozenset({"kernel"}),
+    "w_h": frozenset({"recurrent"}),
+    "wx": frozenset({"kernel"}),
+    "wh": frozenset({"recurrent"}),
 }
 """What the last name of a path can mean."""
 _ALIASES = {
@@ -35,6 +41,8 @@ _ALIASES = {
     "linear": ("fc", "dense", "lin"),
     "conv": ("conv1d", "conv2d", "conv3d"),
     "embed": ("embedding", "embeddings", "emb", "wte"),
+    "gate": ("gate_proj",),
+    "up": ("up_proj",),
     "attention": ("attn", "self_attn", "self_attention", "multi_head_attention", "mha"),
 }
 _ALIAS = {other: name for name, others in _ALIASES.items() for other in others}
@@ -86,9 +94,75 @@ def without_common(names: Sequence[Name]) -> list[Name]:
     return [n._replace(module=n.module[shared:]) for n in names]
 
 
-def similarity(a: Name, b: Name) -> float:
-    """How alike two names are, from 0 to 1: half for the role, half for the words that both have."""
-    words_a, words_b = set(a.module), set(b.module)
-    either = words_a | words_b
-    shared = len(words_a & words_b) / len(either) if either else 1.0
-    return 0.5 * bool(a.role & b.role) + 0.5 * shared
+def role_in(name: Name, axes: int) -> frozenset[str]:
+    """The role of a leaf with so many axes: a weight with one axis is a scale."""
+    if len(name.role) == 1:
+        return name.role
+    return frozenset({"scale"}) if axes < 2 else name.role - {"scale"}
+
+
+def is_known(role: frozenset[str]) -> bool:
+    """Whether a role is one that the frameworks have a name for."""
+    return any(role <= known for known in _ROLES.values())
+
+
+def ranked(a: Sequence[Name], b: Sequence[Name]) -> tuple[list[Name], list[Name]]:
+    """The names with numbers counted from 0 and without gaps: fc1 and fc2 are dense and dense_1, layers 0, 2 are 0, 1.
+
+    Where one side has more numbers, they are left as they are.
+    """
+    modules = [[n.module for n in side] for side in (a, b)]
+    place = 0
+    while any(len(module) >= place for side in modules for module in side):
+        groups = [_numbers(side, place) for side in modules]
+        for prefix in groups[0].keys() & groups[1].keys():
+            sizes = [len(group[prefix]) for group in groups]
+            if sizes[0] == sizes[1] and any(set(group[prefix]) != {_NONE} for group in groups):
+                for side, group in zip(modules, groups, strict=True):
+                    _rank(side, prefix, group[prefix])
+        place += 1
+    one, other = (
+        [n._replace(module=m) for n, m in zip(s, f, strict=True)] for s, f in zip((a, b), modules, strict=True)
+    )
+    return one, other
+
+
+_NONE = -1
+"""The number of a module without one, as of the first of dense, dense_1 and dense_2."""
+
+
+def _number(module: tuple[str, ...], place: int) -> int:
+    return int(module[place]) if len(module) > place and module[place].isdecimal() else _NONE
+
+
+def _numbers(modules: Iterable[tuple[str, ...]], place: int) -> dict[tuple[str, ...], list[int]]:
+    """The numbers at a place, in order, for each beginning of a module."""
+    found: dict[tuple[str, ...], set[int]] = {}
+    for module in modules:
+        if len(module) >= place:
+            found.setdefault(module[:place], set()).add(_number(module, place))
+    for prefix, numbers in found.items():
+        if numbers != {_NONE} and (0 in numbers or not prefix):
+            numbers.discard(_NONE)  # a neighbour of what is numbered, not the first of it
+    return {prefix: sorted(numbers) for prefix, numbers in found.items()}
+
+
+def _rank(modules: list[tuple[str, ...]], prefix: tuple[str, ...], numbers: list[int]) -> None:
+    place = len(prefix)
+    for i, module in enumerate(modules):
+        number = _number(module, place)
+        if len(module) >= place and module[:place] == prefix and number in numbers:
+            rank = () if len(numbers) == 1 else (str(numbers.index(number)),)
+            modules[i] = (*prefix, *rank, *module[place + (number != _NONE) :])
+
+
+def similar(a: Sequence[Name], b: Sequence[Name]) -> Any:
+    """How alike the modules of names are, from 0 to 1, as a matrix: the part of their words that both have."""
+    words = {word: i for i, word in enumerate({word for n in (*a, *b) for word in n.module})}
+    one, other = (np.zeros((len(side), len(words) + 1)) for side in (a, b))
+    for side, array in ((a, one), (b, other)):
+        for i, name in enumerate(side):
+            array[i, [words[word] for word in name.module]] = 1.0
+    shared = one @ other.T
+    either = one.sum(1)[:, None] + other.sum(1) - shared
+    return np.where(either > 0, shared / np.maximum(either, 1.0), 1.0)
