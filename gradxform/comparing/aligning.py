@@ -78,7 +78,7 @@ class _Matching:
 
     def __init__(self, a: _Side, b: _Side, trees: Sequence[str], given: Map) -> None:
         self.a, self.b, self.pairs = a, b, list(given.pairs)
-        self.made: list[tuple[Leaf, Leaf]] = []
+        self.made: list[tuple[Leaf, Leaf, float]] = []
         self._equal: dict[str, tuple[Any, list[Leaf], list[Leaf]]] = {}
         self.read = {tree: (a.reader(tree), b.reader(tree)) for tree in trees}
         taken = [
@@ -88,14 +88,17 @@ class _Matching:
         self.left_a = [leaf for leaf in leaves_of(a.shapes, b.shapes) if leaf.path not in taken[0]]
         self.left_b = [leaf for leaf in leaves_of(b.shapes, a.shapes) if leaf.path not in taken[1]]
 
-    def add(self, how: str, found: Iterable[tuple[int, int]]) -> None:
-        """Make pairs of leaves that are left, by their places."""
+    def add(
+        self, how: str, found: Iterable[tuple[int, int]], sure: Mapping[tuple[int, int], float] | None = None
+    ) -> None:
+        """Make pairs of leaves that are left, by their places; some are no surer than what led to them."""
         done_a, done_b = set(), set()
         for i, j in found:
             pair = paired(self.left_a[i], self.left_b[j], how, self.read, (self.a.cells, self.b.cells))
             if pair is not None:
+                pair = pair._replace(sure=min(pair.sure, (sure or {}).get((i, j), 1.0)))
                 self.pairs.append(pair)
-                self.made.append((self.left_a[i], self.left_b[j]))
+                self.made.append((self.left_a[i], self.left_b[j], pair.sure))
                 done_a.add(i)
                 done_b.add(j)
             elif how == "the map":
@@ -118,29 +121,42 @@ class _Matching:
         left = (self.left_a, self.left_b)
         return found[np.ix_(*([place[id(leaf)] for leaf in side] for place, side in zip(places, left, strict=True)))]
 
-    def modules(self) -> list[tuple[int, int]]:
-        """Leaves of modules that other leaves have led to one another, where one leaf on each side has a role."""
-        names_a, names_b = ([names.read(leaf.name) for leaf in side] for side in (self.left_a, self.left_b))
-        led: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-        for one, other in self.made:
-            led.setdefault(names.read(one.name).module, set()).add(names.read(other.name).module)
-        found = []
+    def add_modules(self) -> None:
+        """Pair leaves of modules that other pairs have led to one another, where one leaf on each side has a role."""
         if not self.left_a or not self.left_b:
-            return []
-        fits = fitting(self.left_a, self.left_b)
-        for i, name in enumerate(names_a):
-            ends = led.get(name.module, set())
-            near = [
-                j
-                for j, other in enumerate(names_b)
-                if len(ends) == 1
-                and other.module in ends
-                and _roles_meet(self.left_a[i], self.left_b[j])
-                and fits[i, j]
-            ]
-            if len(near) == 1:
-                found.append((i, near[0]))
-        return _once(found)
+            return
+        led: dict[tuple[str, ...], dict[tuple[str, ...], float]] = {}
+        for one, other, sure in self.made:
+            ends = led.setdefault(names.read(one.name).module, {})
+            end = names.read(other.name).module
+            ends[end] = max(sure, ends.get(end, 0.0))
+        modules: dict[tuple[str, ...], list[int]] = {}
+        for j, leaf in enumerate(self.left_b):
+            modules.setdefault(names.read(leaf.name).module, []).append(j)
+        fits, sures = fitting(self.left_a, self.left_b), {}
+        for i, leaf in enumerate(self.left_a):
+            ends = led.get(names.read(leaf.name).module, {})
+            if len(ends) == 1:
+                ((end, sure),) = ends.items()
+                near = [j for j in modules.get(end, ()) if fits[i, j] and _roles_meet(leaf, self.left_b[j])]
+                if len(near) == 1:
+                    sures[i, near[0]] = sure
+        self.add("modules", _once(list(sures)), sures)
+
+    def add_order(self) -> None:
+        """Assign what is left by roles, shapes and order: matrices first, whose modules lead the vectors."""
+        for axes in (2, 1, 0):
+            possible = self.possible()
+            for k, side in enumerate((self.left_a, self.left_b)):
+                few = np.array([len(leaf.shape) < axes for leaf in side], bool)
+                possible[(few, slice(None)) if k == 0 else (slice(None), few)] = False
+            self.add("shape alone", assigned(self.left_a, self.left_b, possible))
+            self.add_modules()
+
+    def possible(self) -> Any:
+        """Which leaves that are left do not have equal parameters with others."""
+        equals = self.equal("parameters")
+        return equals | ~(equals.any(1)[:, None] | equals.any(0))
 
 
 def _roles_meet(a: Leaf, b: Leaf) -> bool:
@@ -189,18 +205,12 @@ def _by_evidence(matching: _Matching) -> None:
     """Match what has no path in common: equal parameters, names, modules, equal gradients, order."""
     matching.add("equal parameters", unique(matching.equal("parameters")))
     matching.add("names", _by_name(matching.left_a, matching.left_b))
-    matching.add("modules", matching.modules())
-    matching.add("equal gradients", unique(matching.equal("gradients") & _possible(matching)))
-    matching.add("modules", matching.modules())
+    matching.add_modules()
+    matching.add("equal gradients", unique(matching.equal("gradients") & matching.possible()))
+    matching.add_modules()
     matching.add("equal parameters and order", assigned(matching.left_a, matching.left_b, matching.equal("parameters")))
-    matching.add("modules", matching.modules())
-    matching.add("shape alone", assigned(matching.left_a, matching.left_b, _possible(matching)))
-
-
-def _possible(matching: _Matching) -> Any:
-    """Which leaves that are left do not have equal parameters with others."""
-    equals = matching.equal("parameters")
-    return equals | ~(equals.any(1)[:, None] | equals.any(0))
+    matching.add_modules()
+    matching.add_order()
 
 
 def _not_aligned(matching: _Matching) -> frozenset[str]:

@@ -35,12 +35,12 @@ def assigned(a: Sequence[Leaf], b: Sequence[Leaf], allowed: Any) -> list[tuple[i
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError as error:
         raise ImportError("to match leaves by shape needs 'scipy': pip install 'gradxform[cli]'") from error
-    fits = fitting(a, b) & allowed
+    known = _same_role(a, b)
+    fits = fitting(a, b) & allowed & (known > 0)
     names_a, names_b = names.ranked(*(names.without_common([names.read(leaf.name) for leaf in s]) for s in (a, b)))
     order = np.abs(_ranks(a, fits)[:, None] - _ranks(b, fits.T))
-    known = _same_role(a, b)
     cost = _BY_ROLE * (1.0 - known) + _BY_NAME * (1.0 - names.similar(names_a, names_b)) + _BY_ORDER * order
-    cost = np.where(fits & (known > 0), cost, _FAR)
+    cost = np.where(fits, cost, _FAR)
     rows, columns = linear_sum_assignment(cost)
     return [(int(i), int(j)) for i, j in zip(rows, columns, strict=True) if cost[i, j] < _FAR]
 

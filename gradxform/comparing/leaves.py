@@ -74,7 +74,7 @@ def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[L
 
 def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterator[Leaf]:
     """Query, key and value of a joint projection, and the like; keys and values may be fewer than queries."""
-    module, _, last = path.rpartition("/")
+    module, _, last = path.lower().rpartition("/")
     if last in ("weight", "bias", "kernel"):
         module, _, joint = module.rpartition("/")
     else:  # in_proj_weight

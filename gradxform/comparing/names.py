@@ -139,10 +139,11 @@ def _numbers(modules: Iterable[tuple[str, ...]], place: int) -> dict[tuple[str, 
     """The numbers at a place, in order, for each beginning of a module."""
     found: dict[tuple[str, ...], set[int]] = {}
     for module in modules:
-        if len(module) >= place:
-            found.setdefault(module[:place], set()).add(_number(module, place))
-    for prefix, numbers in found.items():
-        if numbers != {_NONE} and (0 in numbers or not prefix):
+        number = _number(module, place)
+        if len(module) >= place and (place or number != _NONE or not module):
+            found.setdefault(module[:place], set()).add(number)
+    for numbers in found.values():
+        if numbers != {_NONE} and 0 in numbers:
             numbers.discard(_NONE)  # a neighbour of what is numbered, not the first of it
     return {prefix: sorted(numbers) for prefix, numbers in found.items()}
 
@@ -151,7 +152,12 @@ def _rank(modules: list[tuple[str, ...]], prefix: tuple[str, ...], numbers: list
     place = len(prefix)
     for i, module in enumerate(modules):
         number = _number(module, place)
-        if len(module) >= place and module[:place] == prefix and number in numbers:
+        if (
+            len(module) >= place
+            and module[:place] == prefix
+            and number in numbers
+            and (place or number != _NONE or not module)
+        ):
             rank = () if len(numbers) == 1 else (str(numbers.index(number)),)
             modules[i] = (*prefix, *rank, *module[place + (number != _NONE) :])
 

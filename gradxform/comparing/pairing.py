@@ -56,9 +56,10 @@ def paired(
     tree, values = _telling(a, b, read)
     if tree is None:
         return _made(a, b, first._replace(gates=gates), how)
-    choices = list(product(a.variants(), b.variants(), layouts, (gates,) if gates is None else (gates, None)))
+    orders = (gates, None) if gates is not None and tree == "parameters" else (gates,)  # gradients may be at fault
+    choices = list(product(a.variants(), b.variants(), layouts, orders))
     if len(choices) == 1 and tree != "parameters" and how != "shape alone":
-        return _made(a, b, first, how)
+        return _made(a, b, first._replace(gates=gates), how)
     places = {v: values[0](a, v) for v in a.variants()}, {v: values[1](b, v) for v in b.variants()}
     fits = {
         choice: abs(cosine(choice[2]._replace(gates=choice[3]).of(places[0][choice[0]]), places[1][choice[1]]))

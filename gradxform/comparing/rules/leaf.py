@@ -69,7 +69,11 @@ def missing(e: Evidence) -> Iterator[Finding]:
     known = {path for finding in tied(e) for path in finding.leaves}
     for side, other, alone, recording in (("A", "B", e.alignment.alone_a, e.a), ("B", "A", e.alignment.alone_b, e.b)):
         there = [path for path in alone if "gradients" in e.rows and path in recording.shapes(step, "gradients")]
-        there = [path for path in there if path not in known and not _is_second_bias(recording, step, path)]
+        there = [
+            path
+            for path in there
+            if path not in known | e.alignment.not_aligned and not _is_second_bias(recording, step, path)
+        ]
         if there:
             text = f"{other} has no leaf for {some(there)}, which {side} trains."
             yield Finding("missing", text, step, tuple(there))
