@@ -7,10 +7,10 @@ READY := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow mutants check bench docs clean
+.PHONY: help install demo test test-slow test-platform soak mutants check bench docs clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11 ...")'
@@ -28,6 +28,14 @@ test: $(READY) ## the suite in all frameworks: every transform, eager and compil
 
 test-slow: $(READY) ## what is left out of it: the remaining dtypes under compilers, Keras on three backends, trainings
 	$(BIN)/python -m pytest -q -m slow -n $(JOBS) --dist worksteal --durations=10
+
+# Kernels that read numbers in host memory, and whatever reads and writes files. Doctests and slow tests run as usual.
+test-platform: $(READY) ## the same where longdouble is float64, on one core, without fork: Windows and Apple, simulated
+	PYTHONPATH=tests $(BIN)/python -m pytest -q -p other_platform -m "not slow" -n $(JOBS) --dist worksteal tests/numerics tests/core \
+	    tests/functions tests/recording tests/comparing tests/stability tests/backends/test_numpy.py tests/proof/test_extended.py tests/proof/test_testing.py
+
+soak: $(READY) ## train for an hour, shared by the frameworks: memory stays flat, nothing is traced again, steps stay as fast
+	$(BIN)/python tests/benchmarks/soak.py --minutes 60
 
 mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
 	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md
