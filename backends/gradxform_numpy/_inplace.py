@@ -11,6 +11,7 @@ from gradxform.backend.lookup import owner
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
+from gradxform.core.plan import plan_of
 from gradxform.core.transformation import Context
 from gradxform_numpy.kernels import backend
 
@@ -55,13 +56,18 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     if len(set(map(id, leaves))) < len(leaves):
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
-    view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
-    if view is None:
-        return state
-    if tx.stateful:
-        fitting.check_state(view, state)
-    view, state = tx.rule(view, state, Context(params, {}))
-    for old, new in zip(leaves, view.results(), strict=True):
+    signature = None if params is not None else backend.signature(leaves)
+    if signature is not None and (planned := plan_of(tx, backend, structure, signature, inplace=True)) is not None:
+        results = planned(leaves)
+    else:
+        view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
+        if view is None:
+            return state
+        if tx.stateful:
+            fitting.check_state(view, state)
+        view, state = tx.rule(view, state, Context(params, {}))
+        results = view.results()
+    for old, new in zip(leaves, results, strict=True):
         if old is not None and new is not old:
             np.copyto(old, new)
     return state

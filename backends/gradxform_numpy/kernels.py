@@ -16,6 +16,7 @@ from gradxform.numerics.rescale import by_parts, is_extreme
 from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
+_PLANNED = {np.ndarray, type(None)}
 
 
 class NumPy(Readable, Plain):
@@ -30,6 +31,18 @@ class NumPy(Readable, Plain):
     def view(self, array: Any) -> Any:
         """The array itself."""
         return array
+
+    def planned(self, tree: Any) -> Any:
+        """For plain arrays."""
+        leaves, structure = self.flatten(tree)
+        signature = self.signature(leaves)
+        return None if signature is None else (leaves, structure, signature)
+
+    def signature(self, leaves: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Each leaf's dtype, or None for None; None if a leaf is no plain array."""
+        if set(map(type, leaves)) <= _PLANNED:
+            return tuple([None if leaf is None else leaf.dtype for leaf in leaves])
+        return None
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The vector of the leaves' norms."""

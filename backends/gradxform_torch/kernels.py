@@ -37,6 +37,16 @@ class Kernels(Readable, Along):
         """A tensor of the array's memory."""
         return torch.from_numpy(array)
 
+    def planned(self, tree: Any) -> Any:
+        """For lists and dicts of ordinary dense tensors on the CPU, outside of compilers."""
+        if type(tree) not in (list, dict):
+            return None
+        leaves, structure = self.flatten(tree)
+        given = [leaf for leaf in leaves if leaf is not None]
+        if not given or not readable(given) or not all([leaf.layout is torch.strided for leaf in given]):
+            return None
+        return leaves, structure, tuple([None if leaf is None else leaf.dtype for leaf in leaves])
+
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
         if _fused.on_device(leaves):

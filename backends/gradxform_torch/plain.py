@@ -51,14 +51,14 @@ class Plain(Backend):
         if type(tree) is list and _LEAVES.issuperset({type(leaf) for leaf in tree}):
             return list(tree), None
         if type(tree) is dict and _LEAVES.issuperset({type(leaf) for leaf in tree.values()}):
-            return list(tree.values()), list(tree)
+            return list(tree.values()), tuple(tree)
         return pytree.tree_flatten(tree)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
         """Rebuild the tree."""
         if structure is None:
             return list(leaves)
-        if type(structure) is list:
+        if type(structure) is tuple:
             return dict(zip(structure, leaves, strict=True))
         return pytree.tree_unflatten(list(leaves), structure)
 

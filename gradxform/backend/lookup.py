@@ -89,6 +89,11 @@ def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
     return all(kind is type(None) or _by_type.get(kind) is backend for kind in {type(leaf) for leaf in leaves})
 
 
+def kind_of(leaf: Any) -> Backend | None:
+    """Return the backend of an array of a type that was met before; None for others."""
+    return _by_type.get(type(leaf))
+
+
 def owner(leaf: Any) -> Backend | None:
     """Return the backend that owns an array, by its type; None for Python numbers and other objects."""
     kind = type(leaf)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
-from gradxform.core import fitting, matching
+from gradxform.core import fitting, matching, plan
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
 
@@ -180,6 +180,10 @@ class GradientTransformation(Base):
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
+        if self.start is None and params is None and not extra:
+            planned = plan.transformed(self, updates)
+            if planned is not NotImplemented:
+                return planned, state
         view = flat_view(updates) or _holes(updates, self.axes)
         if view is None:
             return updates, state

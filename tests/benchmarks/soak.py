@@ -33,7 +33,7 @@ WINDOWS = 20
 GROWTH = 4 << 20, 0.02
 """Allowed growth after the first quarter: bytes, and a part of the memory. Allocators keep what they have had."""
 SLOWER = 1.2
-"""Allowed ratio of the last quarter's step to the second's. A window's time is its fastest tenth: others run too."""
+"""Allowed ratio of the last quarter's step to the second's. A window's CPU time is its fastest tenth."""
 SHAPES = {"dense/kernel": (64, 128), "dense/bias": (128,), "head/kernel": (128, 10), "head/bias": (10,)}
 TEXT = (
     "skip_nonfinite(chain(partition({'**/bias': clip_value(0.5)}, measure(clip_norm(5.0))), "
@@ -197,7 +197,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 
 
 class Window(NamedTuple):
-    """A part of a run: its steps, a step's milliseconds, the memory and the traces at its end."""
+    """A part of a run: its steps, a step's milliseconds of CPU, the memory and the traces at its end."""
 
     steps: int
     milliseconds: float
@@ -214,9 +214,9 @@ def windows(program: Program, seconds: float) -> Iterator[Window]:
     for _ in range(WINDOWS):
         times, end = [], time.perf_counter() + seconds / WINDOWS
         while time.perf_counter() < end or len(times) < 10:
-            start = time.perf_counter()
+            start = time.process_time()
             program.step(i)
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
             i += 1
         gc.collect()
         yield Window(len(times), 1e3 * float(np.quantile(times, 0.1)), process.memory_info().rss, program.traces())

@@ -162,16 +162,21 @@ def _bfloat16(near: Any) -> Any:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
-    given = [operand if isinstance(operand, Pair) else _operand(operand) for operand in operands]
+    paired, given = False, []
+    for operand in operands:
+        is_pair = isinstance(operand, Pair)
+        paired |= is_pair
+        given.append(operand if is_pair else _operand(operand))
     if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
         try:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    paired = any(isinstance(operand, Pair) for operand in given)  # pairs have more precision than longdouble
     with np.errstate(all="ignore"):
-        given = list(map(longdouble.pair, given)) if paired else given
+        given = list(map(longdouble.pair, given)) if paired else given  # pairs have more precision than longdouble
         result = evaluate(formula, Portable if paired else Namespace, given, static)
+    if type(result) is np.float64:
+        return float(result)
     if isinstance(result, tuple) or np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
         return result
     return float(result)

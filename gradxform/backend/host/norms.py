@@ -32,6 +32,7 @@ _BLOCK = 1 << 16
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
@@ -46,19 +47,19 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
         return kernel.norms(lambda leaf: Namespace, leaves, ord)
-    found = np.empty(len(leaves), np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble)
-    sizes = [leaf.size for leaf in leaves]
+    dtype = np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble
+    work, sizes = functools.partial(_norm, ord=ord), [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
-    if ord == 2 and kinds.isdisjoint(_ALONE):
+    if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
         small = [i for i, size in enumerate(sizes) if size <= _SMALL]
     if len(small) < _MANY:
-        small = ()
+        return np.array(threads.spread(work, leaves, sizes), dtype)
+    found = np.empty(len(leaves), dtype)
     for run in _runs(sizes, small):
         flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
         found[run] = _norms_together(flat, [sizes[i] for i in run])
     if len(small) < len(leaves):
-        alone = sorted(set(range(len(leaves))).difference(small)) if small else range(len(leaves))
-        work = functools.partial(_norm, ord=ord)
+        alone = sorted(set(range(len(leaves))).difference(small))
         found[alone] = threads.spread(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
     return found
 
@@ -87,6 +88,9 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 def _norm(leaf: Any, ord: float) -> Any:
     """Return the norm of one array: float64, or longdouble for a float64 array."""
+    if ord == 2 and leaf.dtype == _FLOAT32 and leaf.size <= _SMALL:  # soon, for many small calls
+        wide = leaf.ravel(order="K").astype(_FLOAT64)
+        return math.sqrt(wide.dot(wide))
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
