@@ -102,7 +102,12 @@ class Plain(Backend):
             return jax.device_put(array, like.sharding) if committed else jnp.array(array)
 
     def to_numpy(self, leaf: Any) -> Any:
-        """A NumPy array."""
+        """A NumPy array; of an array that other processes have parts of, in every process, the whole."""
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            if not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+                from jax.experimental import multihost_utils
+
+                return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         return np.asarray(leaf)
 
     check_axis = staticmethod(_across.check)

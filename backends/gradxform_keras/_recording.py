@@ -48,13 +48,13 @@ class RecordSteps(keras.callbacks.Callback):
         super().__init__()
         self.recorder = recorder
         self._step = 0
-        self._before: dict[str, Any] = {}
+        self._before: list[tuple[str, Any]] = []
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Copies the parameters, if the step is due."""
         self._step = int(to_numpy(_inner(self.model.optimizer).iterations))
         if self.recorder.is_due(self._step):
-            self._before = to_numpy({path_of(v): v for v in self.model.trainable_variables})
+            self._before = [(path_of(v), to_numpy(v)) for v in self.model.trainable_variables]
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Writes the step."""

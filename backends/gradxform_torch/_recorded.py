@@ -30,7 +30,7 @@ class Recorded:
             gradients = _gradients(named)
             if scale is not None:
                 gradients = {path: None if g is None else g / scale for path, g in gradients.items()}
-            self._trees = {"gradients": to_numpy(gradients)}
+            self._trees = {"gradients": list(to_numpy(gradients).items())}  # pairs keep their order
 
     def after(self, named: Named) -> None:
         """Writes the step."""

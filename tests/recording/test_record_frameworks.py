@@ -97,6 +97,25 @@ def test_the_handle_of_attach(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept(tmp_path, 0, "parameters")["weight"], before)
 
 
+def test_handles_and_callbacks_keep_the_order_of_the_network(tmp_path: Path) -> None:
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.named_parameters(), lr=1.0)
+    gx.torch.attach(optimizer, gx.identity()).record(gx.record(tmp_path / "torch"))
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    for name in ("gradients", "updates", "parameters"):
+        paths = ["0/weight", "0/bias", "1/weight", "1/bias"]
+        assert list(Recording(tmp_path / "torch").shapes(0, name)) == paths
+    layers = [keras.layers.Dense(3, name="z"), keras.layers.Dense(1, name="a")]
+    other = keras.Sequential([keras.Input((2,)), *layers])
+    other.compile(keras.optimizers.SGD(), loss="mse")
+    callbacks = [gx.keras.RecordSteps(gx.record(tmp_path / "keras"))]
+    other.fit(np.ones((1, 2)), np.ones((1, 1)), verbose=0, callbacks=callbacks)
+    paths = [path.rsplit("/", 2)[-2:] for path in Recording(tmp_path / "keras").shapes(0, "parameters")]
+    assert paths == [["z", "kernel"], ["z", "bias"], ["a", "kernel"], ["a", "bias"]]
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_callback_of_keras(wrapped: bool, tmp_path: Path) -> None:
     keras = pytest.importorskip("keras")
@@ -110,6 +129,7 @@ def test_a_callback_of_keras(wrapped: bool, tmp_path: Path) -> None:
     model.fit(x, np.zeros((2, 1)), batch_size=1, shuffle=False, verbose=0, callbacks=steps)
     assert recorder.steps == [0, 1]
     (path,) = kept(tmp_path, 1, "parameters")
+    assert path.endswith("kernel")
     np.testing.assert_allclose(kept(tmp_path, 0, "parameters")[path], [[0], [0]])
     if wrapped:
         np.testing.assert_allclose(kept(tmp_path, 1, "parameters")[path], [[-0.3], [-0.4]], rtol=1e-5)
