@@ -115,7 +115,10 @@ def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
         (["{a}", "{cut}"], "is cut short"),
         (["{a}", "{a}", "--map", "nowhere.toml"], "the map 'nowhere.toml' cannot be read"),
         (["{a}", "{a}", "--report", "{a}/no/where.html"], "does not exist"),
-        (["{a}", "{a}", "--picture", "{a}/picture.xyz"], "xyz"),
+        (["{a}", "{a}", "--picture", "{a}/picture.xyz"], "'picture.xyz' has no known format; write ."),
+        (["{a}", "{a}", "--picture", "{a}/picture"], "'picture' has no known format"),
+        (["{a}", "{a}", "--picture", "{a}/no/picture.png"], "no' of --picture does not exist"),
+        (["{a}", "{a}", "--report", "{a}"], "--report must be a file"),
         (["{a}", "{a}", "--tolerance", "-1"], "tolerance must be at least 0"),
     ],
 )
@@ -128,3 +131,33 @@ def test_a_mistake_is_one_line_and_code_2(arguments: list[str], named: str, tmp_
     assert result.exit_code == 2, result.output
     assert named in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--picture", "--report", "--write-map"])
+def test_what_cannot_be_written_is_said_before_anything_is_read(option: str, tmp_path: Path) -> None:
+    """The recordings are not even there."""
+    result = run(app, ["compare", "nowhere", "nowhere", option, str(tmp_path / "no" / "where.xyz")])
+    assert result.exit_code == 2
+    assert f"{option} does not exist" in result.stderr
+
+
+def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: root may write everywhere."""
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    result = run(app, ["compare", "nowhere", "nowhere", "--report", str(tmp_path / "report.html")])
+    assert result.exit_code == 2
+    assert "report.html' is not writable" in result.stderr
+
+
+def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:
+    """Biases before a norm are noise: they differ entirely, and the leaves that matter are shown all the same."""
+    rng = np.random.default_rng(0)
+    kernels = {f"layer{i}/kernel": rng.normal(size=(4, 4)).astype(np.float32) for i in range(30)}
+    for name in ("a", "b"):
+        noise = {f"layer{i}/bias": 1e-9 * rng.normal(size=4).astype(np.float32) for i in range(30)}
+        gx.record(tmp_path / name)(0, gradients={**{p: x * np.float32(1 + 1e-6) for p, x in kernels.items()}, **noise})
+        kernels = {path: x * np.float32(1 + 1e-6) for path, x in kernels.items()}
+    result = run(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b")], env=COLUMNS)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("/kernel") == 24
+    assert "/bias" not in result.output

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
@@ -32,12 +33,19 @@ def figure(found: Comparison) -> Figure:
     return made
 
 
-def write(found: Comparison, out: Path) -> None:
-    """Draw into a file, whose suffix gives the format.
+def check_format(out: Path) -> None:
+    """Refuse a suffix that names no format.
 
     Raises:
-        ValueError: a format that matplotlib does not have.
+        ValueError: lists the formats.
     """
+    known = FigureCanvasBase.get_supported_filetypes()
+    if out.suffix[1:].lower() not in known:
+        raise ValueError(f"compare: --picture {out.name!r} has no known format; write .{', .'.join(sorted(known))}")
+
+
+def write(found: Comparison, out: Path) -> None:
+    """Draw into a file, whose suffix gives the format."""
     figure(found).savefig(out, dpi=130)
 
 

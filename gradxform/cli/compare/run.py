@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
 from gradxform.cli.text import progress, say
 from gradxform.comparing import mapping
 from gradxform.comparing.comparison import Comparison, compare
+from gradxform.comparing.rounding import magnitude, scaled
 
 _SHOWN = 24
 """Leaves in the table, unless all are asked for."""
@@ -33,9 +35,13 @@ def run(
     Raises:
         ValueError: recordings that cannot be compared, or a file to be written in a folder that is not there.
     """
-    for out in (write_map, picture, report):
-        if out is not None and not out.parent.is_dir():
-            raise ValueError(f"compare: the folder {str(out.parent)!r} for {out.name} does not exist")
+    for option, out in (("--write-map", write_map), ("--picture", picture), ("--report", report)):
+        if out is not None:
+            _check_place(option, out)
+    if picture is not None:
+        from gradxform.cli.compare import picture as drawing
+
+        drawing.check_format(picture)
     with progress(console) as shown:
         bar = shown.add_task("steps", total=None)
         found = compare(
@@ -50,8 +56,6 @@ def run(
         write_map.write_text(mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b))
         say(console, f"written: {write_map}")
     if picture is not None:
-        from gradxform.cli.compare import picture as drawing
-
         drawing.write(found, picture)
         say(console, f"written: {picture}")
     if report is not None:
@@ -62,6 +66,20 @@ def run(
     return int(not found.within)
 
 
+def _check_place(option: str, out: Path) -> None:
+    """Refuse a file that cannot be written, before anything is compared.
+
+    Raises:
+        ValueError: no such folder, one that is not writable, or a folder where the file would be.
+    """
+    if not out.parent.is_dir():
+        raise ValueError(f"compare: the folder {str(out.parent)!r} of {option} does not exist")
+    if out.is_dir():
+        raise ValueError(f"compare: {option} must be a file, and {str(out)!r} is a folder")
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise ValueError(f"compare: {option} {str(out)!r} is not writable")
+
+
 def _print(found: Comparison, console: Console, everything: bool) -> None:
     for side, recording in (("A", found.a), ("B", found.b)):
         say(console, f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}")
@@ -70,7 +88,7 @@ def _print(found: Comparison, console: Console, everything: bool) -> None:
         if alone:
             say(console, f"  only in {side}: {', '.join(alone)}")
     every = rows(found)
-    shown = every if everything else _chosen(every)
+    shown = every if everything else _chosen(found, every)
     console.print(_table(found, shown))
     if len(shown) < len(every):
         say(console, f"{len(shown)} of {len(every)} leaves, those with the largest distances; --all shows all")
@@ -79,10 +97,16 @@ def _print(found: Comparison, console: Console, everything: bool) -> None:
         say(console, f"{i}. {finding.text}")
 
 
-def _chosen(every: list[Row]) -> list[Row]:
-    """The leaves with the largest distances, in the order of the network."""
-    largest = sorted(every, key=lambda row: -1.0 if row.shown is None else row.shown.relative, reverse=True)[:_SHOWN]
-    return [row for row in every if row in largest]
+def _chosen(found: Comparison, every: list[Row]) -> list[Row]:
+    """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
+    arithmetic = found.judged[found.tree].arithmetic
+    mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
+
+    def weight(row: Row) -> tuple[bool, float]:
+        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean, arithmetic)
+
+    largest = sorted(range(len(every)), key=lambda i: weight(every[i]), reverse=True)[:_SHOWN]
+    return [every[i] for i in sorted(largest)]
 
 
 def _table(found: Comparison, shown: list[Row]) -> Table:
