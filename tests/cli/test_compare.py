@@ -149,6 +149,15 @@ def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.Monke
     assert "report.html' is not writable" in result.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+@pytest.mark.parametrize("option", ["--report", "--write-map"])
+def test_a_full_disk(option: str, tmp_path: Path) -> None:
+    result = run(app, ["compare", recorded(tmp_path / "a"), recorded(tmp_path / "b"), option, "/dev/full"])
+    assert result.exit_code == 2
+    assert "'/dev/full' cannot be written: No space left on device" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:
     """Biases before a norm are noise: they differ entirely, and the leaves that matter are shown all the same."""
     rng = np.random.default_rng(0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -53,16 +55,14 @@ def run(
         )
     _print(found, console, everything)
     if write_map is not None:
-        write_map.write_text(mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b))
-        say(console, f"written: {write_map}")
+        text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
+        _write(console, write_map, lambda: write_map.write_text(text, encoding="utf-8"))
     if picture is not None:
-        drawing.write(found, picture)
-        say(console, f"written: {picture}")
+        _write(console, picture, lambda: drawing.write(found, picture))
     if report is not None:
         from gradxform.cli.compare import page
 
-        report.write_text(page.html(found), encoding="utf-8")
-        say(console, f"written: {report}")
+        _write(console, report, lambda: report.write_text(page.html(found), encoding="utf-8"))
     return int(not found.within)
 
 
@@ -78,6 +78,19 @@ def _check_place(option: str, out: Path) -> None:
         raise ValueError(f"compare: {option} must be a file, and {str(out)!r} is a folder")
     if not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ValueError(f"compare: {option} {str(out)!r} is not writable")
+
+
+def _write(console: Console, out: Path, write: Callable[[], Any]) -> None:
+    """Write a file and say so.
+
+    Raises:
+        OSError: the disk is full, for instance; names the file.
+    """
+    try:
+        write()
+    except OSError as error:
+        raise OSError(f"compare: {str(out)!r} cannot be written: {error.strerror or error}") from error
+    say(console, f"written: {out}")
 
 
 def _print(found: Comparison, console: Console, everything: bool) -> None:
