@@ -80,6 +80,7 @@ class _Matching:
         self.a, self.b, self.pairs = a, b, list(given.pairs)
         self.made: list[tuple[Leaf, Leaf, float]] = []
         self._equal: dict[str, tuple[Any, list[Leaf], list[Leaf]]] = {}
+        """Matrices of `equal` with the leaves that were left then."""
         self.read = {tree: (a.reader(tree), b.reader(tree)) for tree in trees}
         taken = [
             {getattr(p, side).path for p in given.pairs} | alone
@@ -186,6 +187,7 @@ def align(a: Recording, b: Recording, step: int, trees: Sequence[str], given: Ma
     matching = _Matching(side_a, side_b, telling, given)
     if given.names:
         matching.add("the map", _by_map(matching.left_a, matching.left_b, given.names))
+    matching.add("equal parameters", _renumbered(matching))
     matching.add("equal paths", _by_path(matching.left_a, matching.left_b))
     if matching.left_a and matching.left_b:
         _by_evidence(matching)
@@ -199,6 +201,22 @@ def align(a: Recording, b: Recording, step: int, trees: Sequence[str], given: Ma
     )
     pairs = _in_order(matching.pairs, side_a.shapes, side_b.shapes)
     return Alignment(pairs, alone_a, alone_b, list(trees), _not_aligned(matching))
+
+
+def _renumbered(matching: _Matching) -> list[tuple[int, int]]:
+    """Leaves whose paths the other side has too, for other values: Keras counts dense, dense_1 on from model to model.
+
+    Where both sides have the same paths, these are believed, and other values are a fault.
+    """
+    paths = [{leaf.name for leaf in side} for side in (matching.left_a, matching.left_b)]
+    if paths[0] == paths[1] or paths[0].isdisjoint(paths[1]):
+        return []
+    equals = matching.equal("parameters")
+    by_path = dict(_by_path(matching.left_a, matching.left_b))
+    found = unique(equals)
+    if any(by_path.get(i) == j for i, j in found) or any(equals[i, j] for i, j in by_path.items()):
+        return []  # some paths are right
+    return [(i, j) for i, j in found if matching.left_a[i].name in paths[1] or matching.left_b[j].name in paths[0]]
 
 
 def _by_evidence(matching: _Matching) -> None:

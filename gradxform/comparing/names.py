@@ -46,7 +46,7 @@ _ALIASES = {
     "attention": ("attn", "self_attn", "self_attention", "multi_head_attention", "mha"),
 }
 _ALIAS = {other: name for name, others in _ALIASES.items() for other in others}
-_LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)$")
+_LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
 
 
 class Name(NamedTuple):
@@ -69,9 +69,11 @@ def read(path: str) -> Name:
 
 
 def _in_order(parts: Sequence[str]) -> list[str]:
-    """The parts of a path, a layer's number in PyTorch's recurrent weights before the name."""
+    """The parts of a path, a layer's number and direction in PyTorch's recurrent weights before the name."""
     match = _LAYER.match(parts[-1])
-    return [*parts[:-1], match[3], f"{match[1]}_{match[2]}"] if match else list(parts)
+    if not match:
+        return list(parts)
+    return [*parts[:-1], match[3], *(["backward"] if match[4] else []), f"{match[1]}_{match[2]}"]
 
 
 def _tokens(modules: Iterable[str]) -> tuple[str, ...]:

@@ -139,6 +139,24 @@ def test_numbers_are_counted_where_they_begin(a: list[str], b: list[str], tmp_pa
     assert {pair.how for pair in found.pairs} == {"names"}
 
 
+def test_paths_that_are_counted_on_are_not_believed_against_the_weights(tmp_path: Path) -> None:
+    """Keras's second model of a process: dense_1 of the one is dense_3 of the other."""
+    one = {f"{name}/kernel": random(E, E, seed=k) for k, name in enumerate(["dense", "dense_1", "dense_2", "dense_3"])}
+    other = {f"dense_{k + 2}/kernel": leaf for k, leaf in enumerate(one.values())}
+    found = aligned(tmp_path, one, other, parameters=True)
+    assert led(found) == dict(zip(one, other, strict=True))
+    assert found.within
+
+
+def test_weights_that_were_swapped_under_equal_paths_are_a_fault(tmp_path: Path) -> None:
+    one = {"x/kernel": random(E, E), "y/kernel": random(E, E, seed=1), "z/kernel": random(E, seed=2)}
+    other = {"x/kernel": one["y/kernel"], "y/kernel": one["x/kernel"], "z/kernel": one["z/kernel"]}
+    for name, leaves in (("all", other), ("more", {**other, "more/bias": random(H)})):
+        found = aligned(tmp_path / name, one, leaves, parameters=True)
+        assert led(found) == {path: path for path in one}
+        assert not found.within
+
+
 def test_roles_that_differ_are_not_paired(tmp_path: Path) -> None:
     a = {"conv.weight": random(E, E), "conv.bias": random(E)}
     b = {"conv/kernel": random(E, E).T, "norm/scale": random(E, seed=3)}
@@ -220,9 +238,8 @@ def moved(weight: Any, order: tuple[int, ...], axis: int = 0) -> Any:
 RZN_TO_ZRN = (1, 0, 2)
 
 
-@pytest.mark.parametrize("factor", [1, 8])
+@pytest.mark.parametrize(("parameters", "factor"), [(True, 1), (False, 1), (False, 8)])
 @pytest.mark.parametrize("swapped", [True, False])
-@pytest.mark.parametrize("parameters", [True, False])
 def test_a_gru_of_torch_and_of_keras(parameters: bool, swapped: bool, factor: int, tmp_path: Path) -> None:
     """Keras keeps both biases in one leaf, and its update gate comes first; gradients alone are enough."""
     w, u, b, c = random(3 * H, E), random(3 * H, H), random(3 * H), random(3 * H, seed=1)
@@ -231,8 +248,6 @@ def test_a_gru_of_torch_and_of_keras(parameters: bool, swapped: bool, factor: in
     keras["gru/gru_cell/bias"] = np.stack([moved(b, RZN_TO_ZRN), moved(c, RZN_TO_ZRN)])
     if not parameters:
         keras = {path: factor * leaf for path, leaf in keras.items()}
-    elif factor > 1:
-        pytest.skip("a factor of gradients alone")
     found = aligned(tmp_path, *((keras, torch) if swapped else (torch, keras)), parameters=parameters)
     assert len(found.pairs) == 4 and not found.alignment.alone_a and not found.alignment.alone_b, found.alignment.words
     assert [finding.kind for finding in found.findings][:1] == (["factor"] if factor > 1 else []), str(found)
@@ -324,6 +339,19 @@ def test_many_leaves_are_matched_in_seconds(tmp_path: Path) -> None:
     assert took < 5  # before the matrices, five seconds each
 
 
+@pytest.mark.parametrize("parameters", [True, False])
+def test_two_directions_and_layers_of_torch_and_keras(parameters: bool, tmp_path: Path) -> None:
+    torch, keras = {}, {}
+    for k, (layer, way) in enumerate((layer, way) for layer in (0, 1) for way in ("", "_reverse")):
+        w, u, b = (random(4 * H, *shape, seed=k) for shape in ((2 * H,), (H,), ()))
+        torch |= {f"rnn.weight_ih_l{layer}{way}": w, f"rnn.weight_hh_l{layer}{way}": u, f"rnn.bias_hh_l{layer}{way}": b}
+        path = f"bidirectional{'_1' * layer}/{'backward' if way else 'forward'}_lstm{'_1' * layer}/lstm_cell"
+        keras |= {f"{path}/kernel": w.T, f"{path}/recurrent_kernel": u.T, f"{path}/bias": b}
+    found = aligned(tmp_path, torch, keras, parameters=parameters)
+    assert found.within and len(found.pairs) == 12, f"{found.alignment.words}\n{found}"
+    assert min(pair.sure for pair in found.pairs) > 0.9
+
+
 def kept_and_ported(tmp_path: Path, layer: str) -> gx.Comparison:
     """The gradients of one recurrent layer of PyTorch and of Keras, from the same weights, without the weights."""
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
@@ -346,6 +374,47 @@ def kept_and_ported(tmp_path: Path, layer: str) -> gx.Comparison:
     gx.record(tmp_path / "torch")(0, gradients={path: p.grad for path, p in mine.named_parameters()})
     gx.record(tmp_path / "keras")(0, gradients=list(zip(gradients, other.trainable_variables, strict=True)))
     return gx.compare(tmp_path / "torch", tmp_path / "keras")
+
+
+def test_the_cell_of_tensorflow_1_as_it_is_computed(tmp_path: Path) -> None:
+    """BasicLSTMCell's formula, whose forget gate has 1 added, beside PyTorch's layer, for two steps."""
+    torch, tf = pytest.importorskip("torch"), pytest.importorskip("tensorflow")
+    torch.manual_seed(0)
+    x, order = random(2, 5, E), (0, 2, 1, 3)
+    mine = torch.nn.LSTM(E, H, batch_first=True)
+    with torch.no_grad():
+        mine.bias_ih_l0.zero_()
+        mine.bias_hh_l0[H : 2 * H] += 1
+    mine.bias_ih_l0.requires_grad_(False)
+    given = {path: p.detach().numpy().copy() for path, p in mine.named_parameters()}
+    w, u, b = (moved(given[f"{n}_l0"], order) for n in ("weight_ih", "weight_hh", "bias_hh"))
+    kernel = tf.Variable(np.concatenate([w.T, u.T]), name="rnn/basic_lstm_cell/kernel")
+    bias = tf.Variable(b - np.repeat(np.float32([0, 0, 1, 0]), H), name="rnn/basic_lstm_cell/bias")
+
+    def outputs() -> Any:
+        c = h = tf.zeros((2, H))
+        for t in range(5):
+            i, j, f, o = tf.split(tf.concat([x[:, t], h], 1) @ kernel + bias, 4, 1)
+            c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+            h = tf.tanh(c) * tf.sigmoid(o)
+            yield h
+
+    recorders = [gx.record(tmp_path / name) for name in ("torch", "tf")]
+    optimizer = torch.optim.SGD(mine.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        (mine(torch.tensor(x))[0] ** 2).sum().backward()
+        recorders[0](step, gradients=mine, parameters=[(n, p) for n, p in mine.named_parameters() if p.requires_grad])
+        optimizer.step()
+        with tf.GradientTape() as tape:
+            loss = tf.add_n([tf.reduce_sum(h**2) for h in outputs()])
+        gradients = tape.gradient(loss, [kernel, bias])
+        recorders[1](step, gradients=list(zip(gradients, (kernel, bias), strict=True)), parameters=[kernel, bias])
+        kernel.assign_sub(0.1 * gradients[0])
+        bias.assign_sub(0.1 * gradients[1])
+    found = gx.compare(tmp_path / "torch", tmp_path / "tf")
+    assert found.judged["gradients"].first is None, f"{found.alignment.words}\n{found}"
+    assert led(found)["weight_hh_l0"] == f"rnn/basic_lstm_cell/kernel[{E}:{E + H}]"
 
 
 @pytest.mark.parametrize("layer", ["gru", "lstm"])
