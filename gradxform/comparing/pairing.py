@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradxform.comparing.cells import Cell, cell_at, gates_between
 from gradxform.comparing.equal import is_constant
@@ -50,35 +50,58 @@ def paired(
     usual = conventional(a.name, b.name, a.shape, b.shape)
     first = usual or layouts[0]
     if how == "equal paths" and a.shape == b.shape and first == SAME:
-        return _made(a, b, first, how)
+        return _Choice(a.layout, b.layout, first, None).pair(a, b, how)
     cell_a, cell_b = (cell_at(leaf.path, found) for leaf, found in zip((a, b), cells, strict=True))
     gates = gates_between(cell_a, cell_b, a.shape)
     tree, values = _telling(a, b, read)
     if tree is None:
-        return _made(a, b, first._replace(gates=gates), how)
+        return _Choice(a.layout, b.layout, first, gates).pair(a, b, how)
     orders = (gates, None) if gates is not None and tree == "parameters" else (gates,)  # gradients may be at fault
-    choices = list(product(a.variants(), b.variants(), layouts, orders))
+    choices = [_Choice(*choice) for choice in product(a.variants(), b.variants(), layouts, orders)]
+    usually = _Choice(a.layout, b.layout, first, gates)
     if len(choices) == 1 and tree != "parameters" and how != "shape alone":
-        return _made(a, b, first._replace(gates=gates), how)
-    places = {v: values[0](a, v) for v in a.variants()}, {v: values[1](b, v) for v in b.variants()}
-    fits = {
-        choice: abs(cosine(choice[2]._replace(gates=choice[3]).of(places[0][choice[0]]), places[1][choice[1]]))
-        for choice in choices
-    }
-    usually = (a.layout, b.layout, first, gates)
-    best = max(choices, key=lambda choice: (fits[choice], choice == usually))
-    decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
+        return usually.pair(a, b, how)
+    fits = _fits(a, b, values, choices)
+    best = max(fits, key=lambda choice: (fits[choice], choice == usually))
     seen = fits[best] > _ALIKE
     if fits[best] < _UNLIKE and (tree == "parameters" or (cell_a is None) != (cell_b is None)):
-        found = blocks(first.of(places[0][a.layout]), places[1][b.layout])
+        found = blocks(first.of(values[0](a, None)), values[1](b, None))
         if found is not None:
-            pair = _made(a, b, first, how)
+            pair = usually._replace(gates=None).pair(a, b, how)
             view = pair.b._replace(layout=b.layout._replace(gates=_inverse(found)))
             return pair._replace(b=view, sure=max(pair.sure, _SEEN))
+    decided = tree == "parameters" or how in ("shape alone", "equal gradients") or a.sizes or b.sizes
     if not (decided and seen and fits[usually] < _UNLIKE) and (usual is not None or not seen):
         best = usually
-    pair = _made(a._replace(layout=best[0]), b._replace(layout=best[1]), best[2]._replace(gates=best[3]), how)
+    pair = best.pair(a, b, how)
     return pair._replace(sure=_SEEN) if how == "shape alone" and tree == "parameters" and fits[best] > _ALIKE else pair
+
+
+class _Choice(NamedTuple):
+    """One way to bring two leaves together."""
+
+    part_a: Layout
+    part_b: Layout
+    layout: Layout
+    gates: Gates | None
+
+    def pair(self, a: Leaf, b: Leaf, how: str) -> Pair:
+        """The two leaves as a pair."""
+        layout = self.layout._replace(part=self.part_a.part, gates=self.gates)
+        return Pair(View(a.path, layout), View(b.path, self.part_b), how, SURE[how])
+
+
+def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[_Choice]) -> dict[_Choice, float]:
+    """How alike the values are in each way; parts in sections are looked at if no part as a whole fits."""
+    fits: dict[_Choice, float] = {}
+    for whole in (True, False):
+        for choice in choices:
+            if whole == (choice.part_a == a.layout and choice.part_b == b.layout):
+                one, other = values[0](a, choice.part_a), values[1](b, choice.part_b)
+                fits[choice] = abs(cosine(choice.layout._replace(gates=choice.gates).of(one), other))
+        if max(fits.values()) > _ALIKE:
+            break
+    return fits
 
 
 def _telling(a: Leaf, b: Leaf, read: Mapping[str, tuple[Values, Values]]) -> tuple[str | None, tuple[Values, Values]]:
@@ -92,10 +115,6 @@ def _telling(a: Leaf, b: Leaf, read: Mapping[str, tuple[Values, Values]]) -> tup
 
 def _nothing(leaf: Leaf, layout: Layout | None) -> None:
     return None
-
-
-def _made(a: Leaf, b: Leaf, layout: Layout, how: str) -> Pair:
-    return Pair(View(a.path, layout._replace(part=a.layout.part)), View(b.path, b.layout), how, SURE[how])
 
 
 def _inverse(gates: Gates) -> Gates:
