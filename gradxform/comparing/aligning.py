@@ -55,8 +55,11 @@ class _Side:
     def __init__(self, recording: Recording, step: int, trees: Sequence[str]) -> None:
         self.recording, self.step = recording, step
         self.shapes: dict[str, Shape] = {}
-        for tree in trees:
-            self.shapes |= {p: s for p, s in recording.shapes(step, tree).items() if p not in self.shapes}
+        found = [recording.shapes(step, tree) for tree in trees]
+        for shapes in sorted(
+            found, key=lambda shapes: list(shapes) == sorted(shapes)
+        ):  # the order of the network first
+            self.shapes |= {path: shape for path, shape in shapes.items() if path not in self.shapes}
         self.cells = cells_of(self.shapes)
 
     def reader(self, tree: str) -> Values:

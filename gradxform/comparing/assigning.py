@@ -14,7 +14,7 @@ from gradxform.comparing.leaves import Leaf
 
 _FAR = 1e6
 """The cost of two leaves that cannot belong together."""
-_BY_ROLE, _BY_NAME, _BY_ORDER = 1.0, 0.5, 1.0
+_BY_ROLE, _BY_NAME, _BY_ORDER = 1.0, 1.0, 1.0
 """What another role, no name in common and the other end of the network cost."""
 
 

@@ -165,7 +165,7 @@ def _rank(modules: list[tuple[str, ...]], prefix: tuple[str, ...], numbers: list
 
 
 def similar(a: Sequence[Name], b: Sequence[Name]) -> Any:
-    """How alike the modules of names are, from 0 to 1, as a matrix: the part of their words that both have."""
+    """How alike the modules of names are, from 0 to 1, as a matrix: half for all words, half for the last one."""
     words = {word: i for i, word in enumerate({word for n in (*a, *b) for word in n.module})}
     one, other = (np.zeros((len(side), len(words) + 1)) for side in (a, b))
     for side, array in ((a, one), (b, other)):
@@ -173,4 +173,10 @@ def similar(a: Sequence[Name], b: Sequence[Name]) -> Any:
             array[i, [words[word] for word in name.module]] = 1.0
     shared = one @ other.T
     either = one.sum(1)[:, None] + other.sum(1) - shared
-    return np.where(either > 0, shared / np.maximum(either, 1.0), 1.0)
+    last = np.array([_last(n) for n in a], str)[:, None] == np.array([_last(n) for n in b], str)
+    return 0.5 * np.where(either > 0, shared / np.maximum(either, 1.0), 1.0) + 0.5 * last
+
+
+def _last(name: Name) -> str:
+    """The last word of the modules of a name that is no number."""
+    return next((word for word in reversed(name.module) if not word.isdecimal()), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import python
@@ -39,6 +40,23 @@ def test_a_port_is_aligned_without_a_map_and_differs_by_rounding(a: str, b: str,
     assert not found.alignment.alone_a and not found.alignment.alone_b
     assert min(pair.sure for pair in found.pairs) > 0.9
     assert max(found.judged["gradients"].levels.values()) < 2e-5
+
+
+@pytest.mark.parametrize("fault", [{"data": 1}, {"dropout": 0.3}, {"seed": 3, "data": 1}, {"reduction": "sum"}])
+@pytest.mark.parametrize("other", ["keras", "flax"])
+def test_a_fault_does_not_lead_the_alignment_astray(
+    other: str, fault: dict[str, Any], runs: Path, tmp_path: Path
+) -> None:
+    """Other batches, dropout and other weights leave the pairs as they are; those that nothing proves are unsure."""
+    network = runs.name.rstrip("0123456789")
+    torch_runs.train(tmp_path / "torch", network, steps=2, **fault)
+    clean, found = (gx.compare(folder / "torch", runs / other) for folder in (runs, tmp_path))
+    assert [(pair.a.path, pair.b) for pair in found.pairs] == [(pair.a.path, pair.b) for pair in clean.pairs]
+    if "seed" in fault and other == "keras":
+        assert max(pair.sure for pair in found.pairs) < 0.5
+    else:
+        weights = [pair for pair in found.pairs if pair.a.path.endswith("weight") and "norm" not in pair.a.path]
+        assert min(pair.sure for pair in weights) >= 0.7
 
 
 def test_two_biases_of_torch_are_told(tmp_path: Path) -> None:
