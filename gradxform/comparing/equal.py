@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.layouts import Layout, Shape, candidates
+from gradxform.comparing.layouts import Layout, Shape, candidates, reals
 from gradxform.comparing.leaves import Leaf
 
 Read = Callable[[Leaf], Any]
@@ -37,7 +37,7 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -> A
     shapes = sorted({leaf.shape for leaf in b})
     wanted = {shape: _places(shape) for shape in shapes}
     found = np.zeros((len(a), len(b)), bool)
-    rows: dict[tuple[Shape, Layout], list[tuple[int, Any]]] = {}
+    rows: dict[tuple[tuple[Shape, int], Layout], list[tuple[int, Any]]] = {}
     for i, leaf in enumerate(a):
         layouts = {shape: list(candidates(leaf.shape, shape)) for shape in shapes}
         array = read_a(leaf) if any(layouts.values()) else None
@@ -46,16 +46,20 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -> A
         for shape, fits in layouts.items():
             for layout in fits:
                 sample = _unit(layout.of(array)[wanted[shape]])
-                rows.setdefault((shape, layout), []).append((i, sample))
-    others: dict[Shape, list[tuple[int, Any]]] = {}
+                rows.setdefault(((shape, sample.size), layout), []).append(
+                    (i, sample)
+                )  # complex ones have twice as many
+    others: dict[tuple[Shape, int], list[tuple[int, Any]]] = {}
+    there = {shape for (shape, _), _ in rows}
     for j, leaf in enumerate(b):
-        array = read_b(leaf) if any(shape == leaf.shape for shape, _ in rows) else None
+        array = read_b(leaf) if leaf.shape in there else None
         if array is not None and not is_constant(array):
-            others.setdefault(leaf.shape, []).append((j, _unit(array[wanted[leaf.shape]])))
-    for (shape, _), samples in rows.items():
-        if shape in others:
-            one, other = (np.stack([sample for _, sample in side]) for side in (samples, others[shape]))
-            places = np.ix_([i for i, _ in samples], [j for j, _ in others[shape]])
+            sample = _unit(array[wanted[leaf.shape]])
+            others.setdefault((leaf.shape, sample.size), []).append((j, sample))
+    for (kind, _), samples in rows.items():
+        if kind in others:
+            one, other = (np.stack([sample for _, sample in side]) for side in (samples, others[kind]))
+            places = np.ix_([i for i, _ in samples], [j for j, _ in others[kind]])
             found[places] |= np.abs(one @ other.T) > _EQUAL
     return found
 
@@ -69,7 +73,7 @@ def _places(shape: Shape) -> Any:
 
 def _unit(sample: Any) -> Any:
     """A sample as a vector of length 1; zeros where it is not finite."""
-    flat = np.asarray(sample, np.float64).reshape(-1)
+    flat = reals(sample)
     with np.errstate(all="ignore"):
         flat = flat / np.abs(flat).max(initial=0.0)
         flat = flat / np.sqrt(flat @ flat)

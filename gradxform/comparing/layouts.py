@@ -151,12 +151,22 @@ def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layou
     return next((layout for axes in order for layout in found if (layout.axes or tuple(range(count))) == axes), None)
 
 
+def reals(array: Any) -> Any:
+    """The elements of an array as a vector in float64; complex ones as two each."""
+    array = np.asarray(array)
+    if array.dtype.kind == "c":
+        return array.astype(np.complex128).ravel().view(np.float64)
+    return array.astype(np.float64, copy=False).ravel()
+
+
 def cosine(a: Any, b: Any) -> float:
     """The cosine of two arrays as vectors; 1.0 of two zeros, 0.0 of one. Of large ones, the first rows alone."""
     if a.ndim and a.size > 1 << 20:
         rows = max(1, (1 << 20) * len(a) // a.size)
         a, b = a[:rows], b[:rows]
-    a, b = np.asarray(a, np.float64).ravel(), np.asarray(b, np.float64).ravel()
+    a, b = reals(a), reals(b)
+    if a.size != b.size:  # one is complex
+        return 0.0
     with np.errstate(all="ignore"):
         scale = float(np.sqrt(a @ a) * np.sqrt(b @ b))
         if scale == 0:

@@ -423,3 +423,37 @@ def test_gradients_of_real_recurrent_layers_are_enough(layer: str, tmp_path: Pat
     assert len(found.pairs) == (4 if layer == "gru" else 3), found.alignment.words
     assert found.judged["gradients"].first is None, str(found)
     assert found.alignment.alone_a == ([] if layer == "gru" else ["bias_ih_l0"])
+
+
+@pytest.mark.parametrize("norms_only", [False, True])
+@pytest.mark.parametrize("parameters", [True, False])
+def test_strange_leaves_under_other_names(parameters: bool, norms_only: bool, tmp_path: Path) -> None:
+    """Empty, scalar, complex, boolean, NaN, infinite and of many axes."""
+    a = {
+        "one/empty": np.zeros((0, 3), np.float32),
+        "one/scalar": np.float32(3.0),
+        "one/turn": random(4, 5) + 1j * random(4, 5, seed=1),
+        "one/mask": np.array([True, False, True, True]),
+        "one/counts": np.arange(7),
+        "one/lost": np.full((3, 3), np.nan, np.float32),
+        "one/huge": np.full(6, np.inf, np.float32),
+        "one/many": random(2, 1, 2, 1, 2, 1, 2),
+        "one/half": random(9, 2).astype(np.float16),
+    }
+    b = {f"two/{k}": leaf.T if leaf.ndim == 2 else leaf for k, leaf in enumerate(a.values())}
+    for name, leaves in (("a", a), ("b", b)):
+        trees = {"parameters": list(leaves.items())} if parameters else {}
+        gx.record(tmp_path / name, norms_only=norms_only)(0, gradients=list(leaves.items()), **trees)
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    pairs = {pair.a.path: pair.b.path for pair in found.pairs}
+    if not norms_only:
+        assert pairs["one/turn"] == "two/2" and pairs["one/many"] == "two/7" and pairs["one/half"] == "two/8"
+        assert next(pair.sure for pair in found.pairs if pair.a.path == "one/turn") > 0.9
+    assert len(pairs) == (7 if norms_only else 9)  # booleans and integers have no norms
+
+
+def test_complex_and_real_leaves_of_one_shape_are_not_equal(tmp_path: Path) -> None:
+    a, b = {"x/u": random(4, 4) + 0j, "x/v": random(4, 4)}, {"y/s": random(4, 4).T, "y/t": random(4, 4).T + 0j}
+    sides = (Recording(recorded(tmp_path / name, leaves)) for name, leaves in (("a", a), ("b", b)))
+    found = align(*sides, 0, ["gradients"], Map({}, []))
+    assert {pair.a.path: pair.b.path for pair in found.pairs} == {"x/u": "y/t", "x/v": "y/s"}
