@@ -77,6 +77,10 @@ def missing(e: Evidence) -> Iterator[Finding]:
         if there:
             text = f"{other} has no leaf for {some(there)}, which {side} trains."
             yield Finding("missing", text, step, tuple(there))
+    if e.alignment.not_aligned:
+        paths = tuple(sorted(e.alignment.not_aligned))
+        text = f"{some(paths)} are in layouts that are not known, so they were not compared: write a map (--map)."
+        yield Finding("not_aligned", text, step, paths)
 
 
 def two_biases(e: Evidence) -> Iterator[Finding]:
