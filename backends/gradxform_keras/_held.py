@@ -19,6 +19,7 @@ from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
+from gradxform_keras import _private
 
 
 class Held:
@@ -44,7 +45,7 @@ class Held:
 
     def build(self, optimizer: Any) -> None:
         """Create the variables of the initial state."""
-        given = optimizer._trainable_variables
+        given = _private.variables_of(optimizer)
         keys = keys_of(list(map(path_of, given)))
         self._order = sorted(range(len(given)), key=keys.__getitem__)
         self._keys, self._variables = [keys[i] for i in self._order], [given[i] for i in self._order]
@@ -60,7 +61,7 @@ class Held:
         self._structure = self.backend.flatten(first)[1]
         for value in operands.values(self.tx):  # so that JAX traces limits that are variables
             if isinstance(value, keras.Variable):
-                optimizer._track_variable(value)
+                _private.track(optimizer, value)
 
     def _layout(self, leaf: Any, path: str) -> Any:
         """Sharding of a state leaf: like its variable, if the shapes agree."""
@@ -68,7 +69,7 @@ class Held:
         if not own:
             return None
         variable = self._variables[max(own, key=lambda i: len(self._keys[i]))]
-        return getattr(variable, "_layout", None) if tuple(variable.shape) == tuple(leaf.shape) else None
+        return _private.layout_of(variable) if tuple(variable.shape) == tuple(leaf.shape) else None
 
     def begin(self, given: Sequence[int]) -> None:
         """Begin a step with gradients of some variables; by default it applies."""

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from gradxform.core.variables import path_of
+from gradxform_keras import _private
 
 
 def paths_in(given: Any) -> list[str] | None:
@@ -21,5 +22,5 @@ def paths_in(given: Any) -> list[str] | None:
         return None
     if not given.built:
         raise ValueError(f"paths: {given.name} is not built and has no variables; call build, or take a step")
-    variables = given.trainable_variables if isinstance(given, keras.Layer) else given._trainable_variables
+    variables = given.trainable_variables if isinstance(given, keras.Layer) else _private.variables_of(given)
     return [path_of(variable) for variable in variables]

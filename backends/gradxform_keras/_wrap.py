@@ -9,6 +9,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
 from gradxform.core.foreign import as_transformation
+from gradxform_keras import _private
 from gradxform_keras._expression import warn_if_unsaved
 from gradxform_keras._optimizer import Transforming, remade
 
@@ -75,7 +76,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             name=optimizer.name,
         )
         if optimizer.built:
-            made.build(optimizer._trainable_variables)
+            made.build(_private.variables_of(optimizer))
     else:
         made = remade(optimizer, tx)
     for new, old in zip(made.variables, optimizer.variables, strict=False):  # the transform's variables come last

@@ -48,7 +48,7 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
 def _cond(due: Any, update: Any, pairs: Pairs) -> Any:
     """A branch. TensorFlow 1's reference variables cannot enter functions, so they get TensorFlow 1's branch."""
     v1 = tf.compat.v1
-    references = any(isinstance(v, tf.Variable) and v.dtype._is_ref_dtype for _, v in pairs)
+    references = any(isinstance(v, tf.Variable) and v.dtype != v.dtype.base_dtype for _, v in pairs)
     if not (references and v1.control_flow_v2_enabled()):
         return v1.cond(due, update, lambda: tf.constant(False))
     v1.disable_control_flow_v2()

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import record
+
+from gradxform_tensorflow import _private
 
 _LARGE = 1 << 15
 """Number of elements from which, on the CPU, a branch costs less than another pass."""
@@ -16,7 +17,7 @@ _LARGE = 1 << 15
 
 def readable(tensors: Iterable[Any]) -> bool:
     """Whether all are CPU tensors with values that no tape may be watching."""
-    if not tf.executing_eagerly() or record.could_possibly_record():
+    if not tf.executing_eagerly() or _private.may_record():
         return False
     given = list(tensors)
     if not all(hasattr(kind, "numpy") for kind in {type(tensor) for tensor in given}):

@@ -6,21 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import control_flow_util
 
-from gradxform_tensorflow import _eager
+from gradxform_tensorflow import _eager, _private
 
 
 def is_xla() -> bool:
     """Whether XLA compiles the current trace: it fuses conversions, and lacks some TensorFlow kernels."""
-    return not tf.executing_eagerly() and bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+    return not tf.executing_eagerly() and _private.is_xla(tf.compat.v1.get_default_graph())
 
 
 def is_fusible() -> bool:
     """Whether XLA should compile parts of the trace: of a `tf.function`, and of TF1 graphs on accelerators."""
     graph = not tf.executing_eagerly() and not is_xla()
-    return graph and (isinstance(ops.get_default_graph(), tf.__internal__.FuncGraph) or not _eager.has_only_cpus())
+    return graph and (_private.is_function(tf.compat.v1.get_default_graph()) or not _eager.has_only_cpus())
 
 
 def is_compiled(arrays: Sequence[Any]) -> bool:

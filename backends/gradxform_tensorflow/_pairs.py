@@ -13,7 +13,7 @@ from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
 from gradxform.core.variables import path_of
-from gradxform_tensorflow import _replicas
+from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow.kernels import backend
 
 
@@ -75,7 +75,7 @@ def transformed(
 
 def identity_of(variable: Any) -> int:
     """One id for a variable, shared by Keras's and TensorFlow's object for it."""
-    return id(variable if isinstance(variable, tf.Variable) else getattr(variable, "_value", variable))
+    return id(variable if isinstance(variable, tf.Variable) else _private.value_of(variable))
 
 
 def variables_of(what: str, given: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from gradxform.functions.former import former
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
+from gradxform_tensorflow import _private
 from gradxform_tensorflow._pairs import Pairs
 from gradxform_tensorflow.kernels import backend
 
@@ -215,7 +216,7 @@ def _plain_graph() -> Any:
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
-    return None if graph.building_function or graph._get_control_flow_context() is not None else graph
+    return None if graph.building_function or _private.is_in_control_flow(graph) else graph
 
 
 class _Slots:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import op_callbacks
 
 from gradxform.proof.place import Absent, Cost, Place
+from gradxform_tensorflow import _private
 
 _KINDS = {"cpu": "CPU", "tpu": "TPU"}
 """The others are "GPU"."""
@@ -83,24 +83,8 @@ def cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
     elif device.startswith("CPU"):
         return Cost()
     else:
-        names = _eagerly(function, *args)
+        names = _private.names_of_ops(function, *args)
     return Cost(sum(name not in _NO_WORK for name in names), _peak(device, function, *args))
-
-
-def _eagerly(function: Callable[..., Any], *args: Any) -> list[str]:
-    """Names of the ops of an eager call."""
-    names: list[str] = []
-
-    def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        if graph is None:
-            names.append(kind.decode() if isinstance(kind, bytes) else kind)
-
-    op_callbacks.add_op_callback(note)
-    try:
-        function(*args)
-    finally:
-        op_callbacks.remove_op_callback(note)
-    return names
 
 
 def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from gradxform.cli.parity.native import Call, Leaves, Native
+from gradxform_tensorflow import _private
 
 Gradients = list[Any]
 
@@ -38,7 +40,7 @@ def _made(function: Callable[[Gradients, float], Gradients], compiled: bool) -> 
 
 def _optimizer(option: str) -> Callable[[float], Call]:
     """What a Keras optimizer does to gradients before its step."""
-    return lambda limit: _on_arrays(keras.optimizers.SGD(**{option: limit})._clip_gradients)
+    return lambda limit: _on_arrays(functools.partial(_private.clipped_by, keras.optimizers.SGD(**{option: limit})))
 
 
 def _on_arrays(work: Callable[[Gradients], Gradients]) -> Call:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.backend.protocol import Backend
-from gradxform_tensorflow import _across, _backward
+from gradxform_tensorflow import _across, _backward, _private
 from gradxform_tensorflow._namespace import Namespace
 
 Back = Callable[[Any], Any]
@@ -65,7 +65,7 @@ class Plain(Backend):
 
     def paths(self, tree: Any) -> list[str]:
         """One path per leaf."""
-        return ["/".join(map(str, keys)) for keys in tf.__internal__.nest.yield_flat_paths(tree)]
+        return ["/".join(map(str, keys)) for keys in _private.keys_of(tree)]
 
     def dtype(self, leaf: Any) -> str:
         """The name of the dtype."""

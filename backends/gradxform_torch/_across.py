@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
+from gradxform_torch import _private
 from gradxform_torch._sharded import is_sharded
 
 
@@ -111,7 +112,7 @@ def _device(axis: Any, given: torch.device | None) -> torch.device:
     """
     if torch.compiler.is_compiling():
         return given or torch.device("cpu")
-    kinds = {axis.device_type} if _is_mesh(axis) else {device.type for device in axis._device_types}
+    kinds = {axis.device_type} if _is_mesh(axis) else _private.device_types(axis)
     if given is not None and (given.type in kinds or given.type == "meta"):
         return given
     used = torch.accelerator.current_accelerator()

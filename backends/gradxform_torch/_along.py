@@ -18,7 +18,7 @@ from gradxform.backend.along import Axes
 from gradxform.numerics import formulas, rescale
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.formats import FLOAT64
-from gradxform_torch import _fused, _namespace, _products, _stacked
+from gradxform_torch import _fused, _namespace, _private, _products, _stacked
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
 
@@ -76,7 +76,7 @@ class Along(Plain):
         found = self._reduced(leaves, axes, lambda array, over: array.sum(over, True))
         wide = [i for i, sums in enumerate(found) if sums is not None]
         if wide:
-            torch._foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
+            _private.foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
 
         def mean(array: torch.Tensor, over: tuple[int, ...]) -> Any:
             return self.compute(formulas.share, self.sum_over(array, over, None), self.count(array, over))

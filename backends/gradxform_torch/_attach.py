@@ -14,8 +14,9 @@ from gradxform.core.foreign import as_transformation
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
 from gradxform_torch._held import Held, by_path, held
-from gradxform_torch._optimizers import bare, device_of, is_for_show, is_inner_call, named_of, unwrapped
+from gradxform_torch._optimizers import bare, device_of, is_for_show, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, transformed
+from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from gradxform.numerics.formats import FLOAT64
-from gradxform_torch import _namespace
+from gradxform_torch import _namespace, _private
 from gradxform_torch._namespace import rounded_number
 from gradxform_torch._readable import PLAIN, transformed
 
-_HERE = PLAIN | {FakeTensor}
+_HERE = PLAIN | {_private.FakeTensor}
 _PLAIN = {"cpu"}
 """Devices whose operations cost little to start."""
 
@@ -52,7 +51,7 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | None:
         return None
     found: list[Any] = [None] * len(leaves)
     for places in by_dtype(leaves).values():
-        for i, norm in zip(places, torch._foreach_norm([leaves[i] for i in places], ord, torch.float64), strict=True):
+        for i, norm in zip(places, _private.foreach_norm([leaves[i] for i in places], ord, torch.float64), strict=True):
             found[i] = norm
     home = leaves[0].device
     return torch.stack([norm.to(home) for norm in found])
@@ -73,8 +72,8 @@ def clip(leaves: Sequence[torch.Tensor], least: Any, most: Any, own: Sequence[bo
             given = [leaves[i] for i in group]
             written = mine
             for bound, fresh, in_place in (
-                (low, torch._foreach_clamp_min, torch._foreach_clamp_min_),
-                (high, torch._foreach_clamp_max, torch._foreach_clamp_max_),
+                (low, _private.foreach_clamp_min, _private.foreach_clamp_min_),
+                (high, _private.foreach_clamp_max, _private.foreach_clamp_max_),
             ):
                 if bound is None or not group:
                     continue
@@ -143,14 +142,14 @@ def copied(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 def casts(leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The leaves rounded to the dtypes of others."""
     out = [torch.empty_like(leaf, dtype=like.dtype) for leaf, like in zip(leaves, likes, strict=True)]
-    torch._foreach_copy_(out, list(leaves))
+    _private.foreach_copy_(out, list(leaves))
     return out
 
 
 def zeros(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Zeros in memory of their own."""
     out = [torch.empty_like(leaf, requires_grad=False) for leaf in leaves]
-    torch._foreach_zero_(out)
+    _private.foreach_zero_(out)
     return out
 
 

@@ -14,6 +14,7 @@ from gradxform.numerics.double_double import Pair
 from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT32, FLOAT64, Format
 from gradxform.numerics.ranged import Space
+from gradxform_torch import _private
 from gradxform_torch._readable import transformed
 
 
@@ -199,7 +200,7 @@ class Namespace:
         if self.device.type == "cpu" or transformed():
             return torch.tensor(numbers, dtype=self.dtype, device=self.device)
         found = torch.zeros(len(numbers), dtype=self.dtype, device=self.device)
-        torch._foreach_add_(list(found.unbind()), list(map(float, numbers)))
+        _private.foreach_add_(list(found.unbind()), list(map(float, numbers)))
         return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from typing import Any
 
 import torch
@@ -11,26 +9,7 @@ import torch
 from gradxform.backend.misplaced import instead, short
 from gradxform_torch._parameters import Named
 
-_OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
 _WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
-
-
-def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a derived class's step calls this step: PyTorch runs the hooks in both.
-
-    Both run the wrapper that PyTorch puts around the step of each class.
-    """
-    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
-        return False
-    wrapper: Any = sys._getframe(1)
-    while wrapper is not None and wrapper.f_code.co_filename != _OPTIMIZERS:
-        wrapper = wrapper.f_back
-    frame = wrapper and wrapper.f_back
-    while frame is not None:
-        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> bool:

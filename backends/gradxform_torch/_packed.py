@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.numerics.formats import FLOAT32
+from gradxform_torch import _private
 from gradxform_torch._fused import LARGE as LARGE
 from gradxform_torch._fused import on_device
 from gradxform_torch._namespace import OfLeaves, numbered
@@ -120,7 +121,7 @@ def _compute(
         if out[piece.leaf] is None:
             out[piece.leaf] = torch.empty_like(leaves[piece.leaf], dtype=new.dtype)
     here = [out[piece.leaf].reshape(-1).narrow(0, piece.start, piece.size) for piece in pieces]
-    torch._foreach_copy_(here, list(new.split([piece.size for piece in pieces])))
+    _private.foreach_copy_(here, list(new.split([piece.size for piece in pieces])))
 
 
 def _is_for(given: torch.Tensor | None, new: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
+from gradxform_torch import _private
 from gradxform_torch._fused import on_device
 from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend, is_writable
@@ -173,7 +174,7 @@ def transformed(
                     for parameter in owners[id(old)]:
                         parameter.grad = own
         if written:
-            torch._foreach_copy_(written, results)
+            _private.foreach_copy_(written, results)
         return _in_place(state, new) if owned and tx.stateful else new, norm
 
 
@@ -201,9 +202,9 @@ def _in_place(state: Any, new: Any) -> Any:
     pairs = [(i, *both) for i, both in enumerate(zip(before, after, strict=True)) if _is_moved(*both)]
     if not pairs:
         return new
-    memory = {old.untyped_storage()._cdata for _, old, _ in pairs}
-    values = [found.clone() if found.untyped_storage()._cdata in memory else found for _, _, found in pairs]
-    torch._foreach_copy_([old for _, old, _ in pairs], values)
+    memory = {_private.storage_of(old) for _, old, _ in pairs}
+    values = [found.clone() if _private.storage_of(found) in memory else found for _, _, found in pairs]
+    _private.foreach_copy_([old for _, old, _ in pairs], values)
     for i, old, _ in pairs:
         after[i] = old
     return backend.unflatten(structure, after)

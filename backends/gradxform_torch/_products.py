@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradxform.numerics import formulas, rescale
-from gradxform_torch import _fused, _packed, _stacked
+from gradxform_torch import _fused, _packed, _private, _stacked
 from gradxform_torch._fused import REAL, by_dtype
 
 _LEAST, _MOST = 2.0**-126, 2.0**126
@@ -73,9 +73,9 @@ def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]
     single = [i for i, leaf in enumerate(leaves) if leaf.dtype == torch.float32]
     written, made = ([i for i in single if own[i] is mine] for mine in (True, False))
     if written:
-        torch._foreach_mul_([leaves[i] for i in written], factor)
+        _private.foreach_mul_([leaves[i] for i in written], factor)
     if made:
-        for i, new in zip(made, torch._foreach_mul([leaves[i] for i in made], factor), strict=True):
+        for i, new in zip(made, _private.foreach_mul([leaves[i] for i in made], factor), strict=True):
             out[i] = new
     short = [i for i, leaf in enumerate(leaves) if leaf.dtype != torch.float32]
 
@@ -97,7 +97,7 @@ def _multiply_together(
     """Small leaves times one factor."""
     made = [i for i in places if out[i] is not leaves[i]]
     if made:
-        torch._foreach_copy_([out[i] for i in made], [leaves[i] for i in made])
+        _private.foreach_copy_([out[i] for i in made], [leaves[i] for i in made])
     size = factor.abs().clamp(_LEAST, _MOST)
     rest = factor / size  # 1 or -1, but for extreme factors; not so small that infinity times it would be NaN
     parts = size.float(), (rest.sign() * rest.abs().clamp(min=2.0**-149)).float()
@@ -105,7 +105,7 @@ def _multiply_together(
         given = [out[i] for i in group]
         for part in (part.to(device) for part in parts):
             if dtype == torch.float32:
-                torch._foreach_mul_(given, part)
+                _private.foreach_mul_(given, part)
             else:  # in float32 inside, and rounded once
                 found = torch.zeros((), dtype=torch.float32, device=device)
-                torch._amp_foreach_non_finite_check_and_unscale_(given, found, part)
+                _private.unscale_(given, found, part)

@@ -6,24 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
+
+from gradxform_torch import _private
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 
 
 def traced() -> bool:
     """Whether current code is recorded or transformed: by torch.compile, torch.func, dual numbers or a mode."""
-    return bool(transformed() or torch._C._len_torch_dispatch_stack())
+    return transformed() or _private.is_in_mode()
 
 
 def transformed() -> bool:
     """Whether a compiler, a tracer, torch.func or dual numbers transform current code."""
-    return bool(
-        torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
+    return torch.compiler.is_compiling() or _private.is_in_transform()
 
 
 def readable(tensors: Iterable[Any]) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gradxform_torch import _packed
+from gradxform_torch import _packed, _private
 
 Reduction = Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]
 """Reduces an array over axes, which are kept as ones. Applied to the results of pieces, it reduces the whole."""
@@ -62,7 +62,7 @@ def stacks(leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtyp
 def put(out: Sequence[torch.Tensor], part: Sequence[Stack]) -> None:
     """Copy the values of stacks into tensors, by one call."""
     rows = [row for stack in part for row in stack.array.unbind()]
-    torch._foreach_copy_([out[i] for stack in part for i in stack.places], rows)
+    _private.foreach_copy_([out[i] for stack in part for i in stack.places], rows)
 
 
 def reduced(
@@ -102,7 +102,7 @@ def mapped(
             rows = [function(*[column[places[0]] for column in columns])]
         else:
             rows = list(function(*[torch.stack([column[i] for i in places]) for column in columns]).unbind())
-        torch._foreach_copy_([out[i] for i in places], rows)
+        _private.foreach_copy_([out[i] for i in places], rows)
 
 
 def _filled(
@@ -117,7 +117,7 @@ def _filled(
         found.append(Stack(places, memory.as_strided(shape, stride, start)))
         start += len(places) * leaf.numel()
     put_into = [row for stack in found for row in stack.array.unbind()]
-    torch._foreach_copy_(put_into, [leaves[i] for places in groups for i in places])
+    _private.foreach_copy_(put_into, [leaves[i] for places in groups for i in places])
     return found
 
 

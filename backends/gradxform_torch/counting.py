@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradxform_torch import _private
+from gradxform_torch._private import StorageWeakRef, TorchDispatchMode, pytree
 from gradxform_torch._stacked import is_dense
 
 NO_LAUNCH = set(
@@ -41,7 +40,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation, and takes it down."""
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name.split("::")[1]
+        name = func.overloadpacket.__name__
         given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         made = [x for x in pytree.tree_leaves(out) if isinstance(x, torch.Tensor)]
         if name not in NO_LAUNCH:
@@ -51,20 +50,21 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len({x.device.type for x in given + made}) > 1:
             self.between.append(name)
         for x in given:  # what was there before is not counted
-            self._keep(x.untyped_storage(), 0)
+            self._keep(x, 0)
         for x in made:
             self.dtypes.add(x.dtype)
-            self._keep(x.untyped_storage(), x.untyped_storage().nbytes())
+            self._keep(x, x.untyped_storage().nbytes())
         if self._held > self.peak:  # by what has been freed since, too
             self._live = {key: kept for key, kept in self._live.items() if not kept[0].expired()}
             self._held = sum(size for _, size in self._live.values())
             self.peak = max(self.peak, self._held)
         return out
 
-    def _keep(self, storage: Any, size: int) -> None:
-        known = self._live.get(storage._cdata)
+    def _keep(self, tensor: torch.Tensor, size: int) -> None:
+        storage = _private.storage_of(tensor)
+        known = self._live.get(storage)
         if known is None or known[0].expired():
-            self._live[storage._cdata] = StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
+            self._live[storage] = StorageWeakRef(tensor.untyped_storage()), size  # type: ignore[no-untyped-call]
             self._held += size - (known[1] if known else 0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradxform.proof.place import Absent, Cost, Place
-from gradxform_torch import backend
+from gradxform_torch import _private, backend
 from gradxform_torch.counting import Counted
 
 _WITHOUT = {"mps": ("float64", "complex128")}
@@ -80,7 +80,7 @@ def cost(device: torch.device, function: Callable[..., Any], *args: Any) -> Cost
     if device.type == "cpu":
         return Cost()
     peak = _allocated(device, function, *args) if device.type == "cuda" else None
-    if hasattr(function, "_torchdynamo_orig_callable"):
+    if _private.is_compiled(function):
         return Cost(None, peak)
     with Counted() as count:
         function(*args)

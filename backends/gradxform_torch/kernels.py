@@ -13,7 +13,7 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _fused, _packed, _products
+from gradxform_torch import _fused, _packed, _private, _products
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import is_writable, readable, traced, transformed
@@ -95,10 +95,10 @@ class Kernels(Readable, Along):
                 factor_of.append(factor)
         written, factors_written = fused[True]
         if written:
-            torch._foreach_mul_([out[i] for i in written], factors_written)
+            _private.foreach_mul_([out[i] for i in written], factors_written)
         made, factors_made = fused[False]
         if made:
-            for i, new in zip(made, torch._foreach_mul([out[i] for i in made], factors_made), strict=True):
+            for i, new in zip(made, _private.foreach_mul([out[i] for i in made], factors_made), strict=True):
                 out[i] = new
         return out
 
@@ -246,7 +246,7 @@ class Kernels(Readable, Along):
         """The same, written into tensors of an accelerator."""
         if not _fused.on_device(leaves) or not all(map(is_writable, out)):
             return self.copied(leaves)
-        torch._foreach_copy_(list(out), list(leaves))
+        _private.foreach_copy_(list(out), list(leaves))
         return list(out)
 
     def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -278,15 +278,15 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
     # Of a Python number, torch would make a tensor for each leaf.
     number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
     if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
-        return list(torch._foreach_mul(list(leaves), number))
-    torch._foreach_mul_(list(leaves), number)
+        return list(_private.foreach_mul(list(leaves), number))
+    _private.foreach_mul_(list(leaves), number)
     return list(leaves)
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
     if not inplace or not is_writable(leaf):
         return result
-    torch._foreach_copy_([leaf], [result])
+    _private.foreach_copy_([leaf], [result])
     return leaf
 
 

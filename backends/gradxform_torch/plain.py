@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from gradxform.backend.protocol import Backend
 from gradxform_torch import _across, _backward
 from gradxform_torch._namespace import Namespace, materialized
+from gradxform_torch._private import pytree
 from gradxform_torch._readable import transformed
 
 Back = Callable[[torch.Tensor], torch.Tensor]

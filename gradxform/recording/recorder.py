@@ -220,6 +220,4 @@ def _is_first_process() -> bool:
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank()) == 0
-    state = getattr(getattr(jax, "_src", None), "distributed", None)
-    process = getattr(getattr(state, "global_state", None), "process_id", 0)
-    return not process
+    return jax is None or not jax.distributed.is_initialized() or int(jax.process_index()) == 0

@@ -154,3 +154,13 @@ def test_pairs_and_variables_of_tensorflow_and_values_of_a_session(tmp_path: Pat
     np.testing.assert_array_equal(kept(tmp_path, 1, "gradients")["v"], 2 * W)
     with pytest.raises(TypeError, match="has no values for NumPy"):
         tf.function(lambda x: recorder(2, gradients={"w": x}))(w)
+
+
+def test_of_several_jax_processes_the_first_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: True)
+    for rank, written in ((1, []), (0, [0])):
+        monkeypatch.setattr(jax, "process_index", lambda rank=rank: rank)
+        recorder = gx.record(tmp_path / str(rank))
+        recorder(0, gradients={"w": jax.numpy.asarray(W)})
+        assert recorder.steps == written

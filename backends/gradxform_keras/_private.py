@@ -1,0 +1,127 @@
+"""What Keras does not document and this package needs, in one place.
+
+Each name has a test in tests/backends/test_private_keras.py that says what breaks when Keras changes it.
+
+`apply` of an optimizer calls these steps in this order: ``_backend_apply_gradients``, ``_clip_gradients``,
+``_apply_weight_decay``, ``_backend_update_step``, ``_update_model_variables_moving_average``. Keras has no public way
+to transform gradients after it unscales, sums and averages them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer
+else:
+    Optimizer = object
+
+_STEPS = (
+    "_backend_apply_gradients",
+    "_clip_gradients",
+    "_apply_weight_decay",
+    "_backend_update_step",
+    "_update_model_variables_moving_average",
+)
+_BOOKKEEPING = ("built", "_tracker", "_variables", "_exclude_from_weight_decay_cache", "_distribution_strategy")
+_PREFIXES = ("_self_", "_obj_", "_trainable_variables")
+
+
+class Steps(Optimizer):
+    """Mixin that transforms gradients in the steps of an optimizer."""
+
+    _gradxform: Any
+    """The `Held` of the optimizer."""
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        self._gradxform.begin([self._get_variable_index(variable) for variable in trainable_variables])
+        super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        return self._gradxform.transformed(super()._clip_gradients(grads))
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        """Return the sums over replicas in TensorFlow, which the transform has already seen."""
+        return grads_and_vars
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        moving, decay = self._moving(variables), super()._apply_weight_decay
+        if moving:
+            self._gradxform.when_due(moving, lambda: decay(moving))
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        moving, update = self._moving(trainable_variables), super()._backend_update_step
+        grads = [gradient for gradient in grads if gradient is not None]
+        if moving:
+            changed = [*moving, *self._gradxform.not_its_own(self._variables)]
+            self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
+        if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
+            self._gradxform.due = True
+
+    def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
+        if not self.use_ema:
+            return
+        averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
+        self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
+        for place in self._gradxform.stopped:  # exact average of weights that do not move
+            averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        """Update the variables; a skipped step does not count."""
+        self._gradxform.begin(())
+        super().apply(grads, trainable_variables)
+        self._gradxform.take_back(self._iterations)
+
+    def _moving(self, variables: Sequence[Any]) -> list[Any]:
+        return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
+
+
+def missing_steps(kind: type[Any]) -> list[str]:
+    """The steps that a class of optimizers lacks."""
+    return [name for name in _STEPS if not hasattr(kind, name)]
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The variables that an optimizer updates; its public ``variables`` are its own."""
+    found: list[Any] = optimizer._trainable_variables
+    return found
+
+
+def track(optimizer: Any, variable: Any) -> None:
+    """Add a variable to an optimizer's, without a new value."""
+    optimizer._track_variable(variable)
+
+
+def layout_of(variable: Any) -> Any:
+    """Sharding of a variable; None without a distribution."""
+    return getattr(variable, "_layout", None)
+
+
+def learning_rate_of(optimizer: Any) -> Any:
+    """The learning rate as it was given; the public one is its current value."""
+    return optimizer._learning_rate
+
+
+@contextlib.contextmanager
+def without_learning_rate(optimizer: Any) -> Iterator[None]:
+    """Leave the learning rate out of an optimizer's configuration."""
+    rate = optimizer._learning_rate
+    optimizer._learning_rate = None
+    try:
+        yield
+    finally:
+        optimizer._learning_rate = rate
+
+
+def is_bookkeeping(name: str) -> bool:
+    """Whether an attribute of an optimizer is one that a new optimizer makes itself."""
+    return name in _BOOKKEEPING or name.startswith(_PREFIXES)
+
+
+def unpickled(base: Any, buffer: Any) -> Any:
+    """The optimizer that Keras pickled."""
+    return base._unpickle_model(buffer)

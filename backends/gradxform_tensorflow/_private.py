@@ -1,0 +1,78 @@
+"""What TensorFlow and Keras do not document and this backend needs, in one place.
+
+Each name has a test in tests/backends/test_private_tensorflow.py that says what breaks when TensorFlow changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import record
+from tensorflow.python.framework import op_callbacks, op_def_registry
+from tensorflow.python.ops import control_flow_util
+
+GRADIENT_OVERRIDE = "_gradient_op_type"
+"""Attribute in which a graph's ``gradient_override_map`` stores the name of an op's gradient function."""
+
+
+def may_record() -> bool:
+    """Whether a tape may be watching current operations."""
+    return bool(record.could_possibly_record())
+
+
+def is_recorded(tensors: Iterable[Any]) -> bool:
+    """Whether a tape records operations on these tensors."""
+    return bool(record.should_record_backprop(list(tensors)))
+
+
+def has_op(kind: str) -> bool:
+    """Whether TensorFlow has a type of op."""
+    return op_def_registry.get(kind) is not None
+
+
+def is_xla(graph: Any) -> bool:
+    """Whether XLA compiles the graph, or one that contains it."""
+    return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
+
+
+def is_function(graph: Any) -> bool:
+    """Whether the graph is of a `tf.function`."""
+    return isinstance(graph, tf.__internal__.FuncGraph)
+
+
+def is_in_control_flow(graph: Any) -> bool:
+    """Whether a TensorFlow 1 loop or branch is under construction."""
+    return graph._get_control_flow_context() is not None
+
+
+def keys_of(tree: Any) -> list[tuple[Any, ...]]:
+    """The keys that lead to each leaf, in the order of `tf.nest.flatten`."""
+    return list(tf.__internal__.nest.yield_flat_paths(tree))
+
+
+def value_of(variable: Any) -> Any:
+    """TensorFlow's variable inside a Keras variable; ``value`` would cast it under a dtype policy."""
+    return getattr(variable, "_value", variable)
+
+
+def clipped_by(optimizer: Any, gradients: Any) -> Any:
+    """What a Keras optimizer does to gradients before its step."""
+    return optimizer._clip_gradients(gradients)
+
+
+def names_of_ops(function: Callable[..., Any], *args: Any) -> list[str]:
+    """Names of the ops of an eager call."""
+    names: list[str] = []
+
+    def note(kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        if graph is None:
+            names.append(kind.decode() if isinstance(kind, bytes) else kind)
+
+    op_callbacks.add_op_callback(note)
+    try:
+        function(*args)
+    finally:
+        op_callbacks.remove_op_callback(note)
+    return names

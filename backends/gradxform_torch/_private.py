@@ -1,0 +1,87 @@
+"""What PyTorch does not document and this backend needs, in one place.
+
+Each name has a test in tests/backends/test_private_torch.py that says what breaks when PyTorch changes it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["FakeTensor", "StorageWeakRef", "TorchDispatchMode", "pytree"]
+
+# One call for many tensors. torch.optim is built on them; PyTorch has no public name for them.
+foreach_add_ = torch._foreach_add_
+foreach_clamp_max = torch._foreach_clamp_max
+foreach_clamp_max_ = torch._foreach_clamp_max_
+foreach_clamp_min = torch._foreach_clamp_min
+foreach_clamp_min_ = torch._foreach_clamp_min_
+foreach_copy_ = torch._foreach_copy_
+foreach_div_ = torch._foreach_div_
+foreach_mul = torch._foreach_mul
+foreach_mul_ = torch._foreach_mul_
+foreach_norm = torch._foreach_norm
+foreach_zero_ = torch._foreach_zero_
+unscale_ = torch._amp_foreach_non_finite_check_and_unscale_
+"""Multiply half-precision tensors by one float32 number, in float32; `torch.amp.GradScaler` is built on it."""
+
+_OPTIMIZERS = inspect.getfile(torch.optim.Optimizer)
+
+
+def is_in_mode() -> bool:
+    """Whether a TorchDispatchMode sees current operations."""
+    return bool(torch._C._len_torch_dispatch_stack())
+
+
+def is_in_transform() -> bool:
+    """Whether a tracer, torch.func or dual numbers transform current code.
+
+    `torch.jit.is_tracing` tells of the tracer, but PyTorch deprecates `torch.jit`.
+    """
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """An id of the memory that tensors share; `data_ptr` fails for fake tensors."""
+    found: int = tensor.untyped_storage()._cdata
+    return found
+
+
+def device_types(group: Any) -> set[str]:
+    """Kinds of device for which a process group has a backend."""
+    return {device.type for device in group._device_types}
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether torch.compile made a function."""
+    return hasattr(function, "_torchdynamo_orig_callable")
+
+
+def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a derived class's step calls this step: PyTorch runs the hooks in both.
+
+    Both run the wrapper that PyTorch puts around the step of each class.
+    """
+    if sum(hasattr(vars(kind).get("step"), "hooked") for kind in type(optimizer).__mro__) < 2:
+        return False
+    wrapper: Any = sys._getframe(1)
+    while wrapper is not None and wrapper.f_code.co_filename != _OPTIMIZERS:
+        wrapper = wrapper.f_back
+    frame = wrapper and wrapper.f_back
+    while frame is not None:
+        if frame.f_code is wrapper.f_code and frame.f_locals.get("self") is optimizer:
+            return True
+        frame = frame.f_back
+    return False
