@@ -62,7 +62,8 @@ def tests(framework: str) -> list[str]:
     """Return the table, the programs, and the framework's adapters and backend."""
     names = {framework, *(bound.partition(">")[0] for extra in EXTRAS[framework] for bound in _extra(extra))}
     found = [f"tests/{kind}/test*_{name}*.py" for kind in ("adapters", "backends") for name in sorted(names)]
-    own = sorted(str(path) for pattern in found for path in ROOT.glob(pattern))
+    found += [f"tests/adapters/{name}_cases.py" for name in sorted(names)]
+    own = sorted({str(path) for pattern in found for path in ROOT.glob(pattern)})
     return ["tests/transforms/test_table.py", "tests/programs/test_programs.py", *own]
 
 

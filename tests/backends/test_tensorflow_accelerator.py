@@ -76,6 +76,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that all tensors are on an accelerator."""
     monkeypatch.setattr(_eager, "has_only_cpus", lambda: False)
     monkeypatch.setattr(_eager, "readable", lambda tensors: False)
+    monkeypatch.setattr(tf.test, "is_built_with_gpu_support", lambda: True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -16,7 +16,7 @@ from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
 
 import gradxform as gx
 from gradxform.core.transformation import factories
-from gradxform.proof import parity, rows
+from gradxform.proof import extended, parity, rows
 from gradxform.proof.cases import Group, mixed, ordinary_and_hard
 from gradxform.proof.gradients import gradients, least
 from gradxform.proof.rows import DTYPES, MIXED, Row
@@ -139,6 +139,8 @@ FOUND = [  # found by `gradxform parity --full`: an element near its row's mean;
 @pytest.mark.parametrize(("framework", "mode"), [where for where in MODES if where != INDUCTOR])
 @pytest.mark.parametrize(("expression", "dtype"), FOUND, ids=["float64", "complex64"])
 def test_what_the_published_table_found(expression: str, dtype: str, framework: str, mode: str) -> None:
+    if dtype == "float64" and extended.bits() < 100:
+        pytest.skip("the difference from the mean has 35 ULP of error in NumPy's longdouble; install numpy-quaddtype")
     row = next(row for row in rows.ROWS if row.expression == expression)
     group, name = ordinary_and_hard(row, dtype, 1.0), "uneven leaves 3"
     assert_right(row, Group(group.column, group.words, {name: group.runs[name]}), framework, mode)
