@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-platform soak mutants check bench docs clean
+.PHONY: help install demo test test-slow test-platform test-oldest test-newest soak mutants check bench docs release clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ test-platform: $(READY) ## the same where longdouble is float64, on one core, wi
 soak: $(READY) ## train for an hour, shared by the frameworks: memory stays flat, nothing is traced again, steps stay as fast
 	$(BIN)/python tests/benchmarks/soak.py --minutes 60
 
+test-oldest: $(READY) ## the table, adapters and programs with the oldest versions that pyproject allows; FRAMEWORKS="jax mlx" for some
+	$(BIN)/python tests/environments.py oldest $(FRAMEWORKS)
+
+test-newest: $(READY) ## the same with the newest versions
+	$(BIN)/python tests/environments.py newest $(FRAMEWORKS)
+
 mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
 	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md
 
@@ -54,6 +60,9 @@ docs: $(READY) ## run every example, and build the site into docs/_build/html; a
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/pages
 	$(BIN)/python -m pytest -q -p no:cacheprovider --no-header tests/pages/built_site.py
 	@echo "the site is docs/_build/html/index.html"
+
+release: $(READY) ## build sdist and wheel twice, check them, try each extra in an empty environment; writes dist, uploads nothing
+	$(BIN)/python tests/make_release.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache
