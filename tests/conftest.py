@@ -25,6 +25,9 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 COSTLY_FIRST = ("torch", "numpy", "", "jax", "tensorflow")
 """The order of frameworks. pytest-xdist gives each worker a contiguous part, so few workers import each framework."""
 
+DEPRECATED = [f"error::{kind}:gradxform" for kind in ("DeprecationWarning", "FutureWarning")]
+"""Deprecated calls that this library makes are errors, also in tests that ignore the frameworks' own."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that writes the table of docs/numbers/tests.md."""
@@ -43,6 +46,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow(reason=reason))
     if set(config.args) == set(config.getini("testpaths")) and (stale := slow.unused([item.nodeid for item in items])):
         raise pytest.UsageError(f"tests/slow.py has patterns that no test matches: {stale}")
+    for item in items[:1]:  # pytest applies the session's filters last, so they win
+        item.session.add_marker(pytest.mark.filterwarnings(*DEPRECATED))
     items.sort(key=_rank)
     if path := config.getoption("--slow-table"):
         found = Counter(

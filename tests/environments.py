@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,10 +21,19 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".cache" / "environments"
-TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "rich", "typer", "safetensors"]
-EXTRAS = {"numpy": [], "jax": ["jax"], "tensorflow": ["tensorflow", "keras"], "torch": ["torch"], "mlx": ["mlx"]}
+TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "rich", "typer", "safetensors", "ml_dtypes"]
+EXTRAS = {
+    "numpy": [],
+    "cli": ["cli"],
+    "jax": ["jax"],
+    "tensorflow": ["tensorflow", "keras"],
+    "torch": ["torch"],
+    "mlx": ["mlx"],
+}
 COMPANIONS = {"jax": ["equinox", "flax", "dm-haiku"], "torch": ["lightning", "accelerate", "transformers"]}
 """Libraries of the programs in tests/programs. pip chooses versions that fit the framework's."""
+RAISED = {"cli": {"numpy": "2.4"}}
+"""Bounds of the library that an extra's own exclude: numpy-quaddtype 1.0 needs NumPy 2.4."""
 WITHOUT_GPU = {"tensorflow": "tensorflow-cpu", "mlx": "mlx[cpu]"}
 """Builds of the same version for Linux without a GPU: smaller for TensorFlow, and the only one for MLX."""
 
@@ -33,10 +43,17 @@ def requirements(which: str, framework: str) -> list[str]:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     bounds = [*project["dependencies"], *(bound for extra in EXTRAS[framework] for bound in extras[extra])]
+    bounds = [_raised(bound, RAISED.get(framework, {})) for bound in bounds]
     pins = [_portable(bound.replace(">=", "==") if which == "oldest" else bound) for bound in bounds]
-    names = [*TOOLS, *COMPANIONS.get(framework, [])]
-    # numpy-quaddtype needs a newer NumPy than the oldest; without it the reference takes NumPy's longdouble.
-    return [*pins, *names, *(["numpy-quaddtype", "ml_dtypes"] if which == "newest" else ["ml_dtypes"])]
+    given = {re.split("[=>]", pin)[0] for pin in pins}
+    # Without numpy-quaddtype, which excludes the oldest NumPy, the reference takes NumPy's longdouble.
+    others = [*TOOLS, *COMPANIONS.get(framework, []), *(["numpy-quaddtype"] if which == "newest" else [])]
+    return [*pins, *(name for name in others if name not in given)]
+
+
+def _raised(bound: str, raised: dict[str, str]) -> str:
+    name = bound.partition(">=")[0]
+    return f"{name}>={raised[name]}" if name in raised else bound
 
 
 def _portable(bound: str) -> str:
@@ -59,7 +76,9 @@ def made(which: str, framework: str) -> Path:
 
 
 def tests(framework: str) -> list[str]:
-    """Return the table, the programs, and the framework's adapters and backend."""
+    """Return the table, the programs, and the framework's adapters and backend; for cli, its commands."""
+    if framework == "cli":
+        return ["tests/cli", "tests/recording", "tests/comparing"]
     names = {framework, *(bound.partition(">")[0] for extra in EXTRAS[framework] for bound in _extra(extra))}
     found = [f"tests/{kind}/test*_{name}*.py" for kind in ("adapters", "backends") for name in sorted(names)]
     found += [f"tests/adapters/{name}_cases.py" for name in sorted(names)]

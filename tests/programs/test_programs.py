@@ -78,3 +78,11 @@ def test_a_program_in_a_process_of_its_own(name: str, variables: dict[str, str],
     for package in (*PROGRAMS[name], *(each.lower() for each in variables.values())):
         pytest.importorskip(package)
     python(FOLDER / f"{name}.py", cwd=tmp_path, **variables)
+
+
+@pytest.mark.parametrize("kind", [DeprecationWarning, FutureWarning])
+def test_a_deprecated_call_from_this_library_is_an_error(kind: type[Warning]) -> None:
+    code = "import warnings\nwarnings.warn('old', kind)"
+    exec(code, {"__name__": "another_library", "kind": kind})
+    with pytest.raises(kind, match="old"):
+        exec(code, {"__name__": "gradxform_torch.kernels", "kind": kind})
