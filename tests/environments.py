@@ -30,8 +30,11 @@ EXTRAS = {
     "torch": ["torch"],
     "mlx": ["mlx"],
 }
-COMPANIONS = {"jax": ["equinox", "flax", "dm-haiku"], "torch": ["lightning", "accelerate", "transformers"]}
-"""Libraries of the programs in tests/programs. pip chooses versions that fit the framework's."""
+COMPANIONS = {
+    "jax": ["equinox", "flax", "dm-haiku", "flatbuffers"],
+    "torch": ["lightning", "accelerate", "transformers"],
+}
+"""Libraries of the programs in tests/programs, and of jax.export. pip chooses versions that fit the framework's."""
 RAISED = {"cli": {"numpy": "2.4"}}
 """Bounds of the library that an extra's own exclude: numpy-quaddtype 1.0 needs NumPy 2.4."""
 WITHOUT_GPU = {"tensorflow": "tensorflow-cpu", "mlx": "mlx[cpu]"}

@@ -119,7 +119,8 @@ def unwrapped(leaf: Any) -> Any:
     root = type(leaf).__module__.partition(".")[0]
     if root == "keras" and hasattr(leaf, "assign") and hasattr(leaf, "value"):
         return leaf.value
-    return leaf[...] if root == "flax" and hasattr(type(leaf), "get_value") else leaf
+    is_variable = root == "flax" and (hasattr(type(leaf), "get_value") or hasattr(type(leaf), "raw_value"))  # 0.12.0
+    return leaf[...] if is_variable else leaf
 
 
 def is_number(leaf: Any) -> bool:

@@ -98,6 +98,7 @@ WITH_OPTAX = {
 """The allowed ratio of operations to optax."""
 
 
+@pytest.mark.skipif(optax.__version__ != "0.2.8", reason="counts operations of optax 0.2.8")
 @pytest.mark.parametrize("name", WITH_OPTAX)
 def test_operations_of_291_leaves(name: str) -> None:
     tx, native, most = WITH_OPTAX[name]
