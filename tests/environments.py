@@ -81,7 +81,9 @@ def made(which: str, framework: str) -> Path:
 def tests(framework: str) -> list[str]:
     """Return the table, the programs, and the framework's adapters and backend; for cli, its commands."""
     if framework == "cli":
-        return ["tests/cli", "tests/recording", "tests/comparing"]
+        return [
+            str(path) for name in ("cli", "recording", "comparing") for path in ROOT.glob(f"tests/{name}/test_*.py")
+        ]
     names = {framework, *(bound.partition(">")[0] for extra in EXTRAS[framework] for bound in _extra(extra))}
     found = [f"tests/{kind}/test*_{name}*.py" for kind in ("adapters", "backends") for name in sorted(names)]
     found += [f"tests/adapters/{name}_cases.py" for name in sorted(names)]
