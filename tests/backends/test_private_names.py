@@ -65,7 +65,7 @@ def _modules(node: ast.AST) -> list[str]:
 
 def foreign(path: Path, own: set[str]) -> list[str]:
     """Private names of other libraries, with their lines."""
-    found = private(ast.parse(path.read_text()))
+    found = private(ast.parse(path.read_text(encoding="utf-8")))
     return [f"{path.relative_to(ROOT)}:{line} {name}" for line, name in found if name not in own | ALLOWED.keys()]
 
 
