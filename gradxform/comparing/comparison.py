@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradxform.comparing import mapping
 from gradxform.comparing.aligning import Alignment, align
 from gradxform.comparing.diagnosing import diagnose
@@ -14,7 +16,7 @@ from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding
 from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Distance, distance, of_norms
-from gradxform.comparing.rounding import Judged, Row, coarsest, judge
+from gradxform.comparing.rounding import Judged, Row, arithmetic_of, judge
 from gradxform.recording.reading import Recording
 
 Progress = Callable[[int, int], None]
@@ -50,12 +52,13 @@ class Comparison:
     """What rounding explains, by tree."""
     findings: list[Finding]
     """The diagnosis, first things first."""
+    tolerance: float | None = None
+    """The largest relative distance that was allowed; None for what rounding explains."""
 
     @property
     def within(self) -> bool:
         """Whether rounding, or the tolerance, explains all differences."""
-        parted = any(self.judged[tree].first is not None for tree in ("gradients", "updates") if tree in self.judged)
-        return not parted and not any(finding.is_fault for finding in self.findings)
+        return not any(finding.is_fault for finding in self.findings)
 
     @property
     def pairs(self) -> list[Pair]:
@@ -75,12 +78,22 @@ class Comparison:
 
     def __str__(self) -> str:
         """The diagnosis in words."""
-        if self.within:
-            judged = self.judged[self.tree]
-            level = max(judged.levels.values(), default=0.0)
-            text = f"All differences are rounding: at most {level:.1e}, which {judged.arithmetic.name} explains."
-            return "\n".join([text, *map(str, self.findings)])
-        return "\n".join(map(str, self.findings))
+        return "\n".join([*([self.agreement] if self.within else []), *map(str, self.findings)])
+
+    @property
+    def agreement(self) -> str:
+        """How far the runs agree, in one sentence."""
+        judged = self.judged[self.tree]
+        until = f"Before step {judged.first} all" if judged.first is not None else "All"
+        level = max((level for step, level in judged.levels.items() if step not in judged.bad), default=0.0)
+        if self.tolerance is not None:
+            return f"{until} differences are within the tolerance of {self.tolerance:g}: at most {level:.1e}."
+        if self.a.norms_only or self.b.norms_only:
+            what = (
+                f"{until} norms of {self.tree} differ by at most {level:.1e}, which {judged.arithmetic.name} explains"
+            )
+            return f"{what}; the values were not recorded."
+        return f"{until} differences are rounding: at most {level:.1e}, which {judged.arithmetic.name} explains."
 
 
 def compare(
@@ -149,11 +162,14 @@ def _compared(
         )
     alignment = align(a, b, steps[0], trees, given)
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
+    losses: dict[int, tuple[float, float]] = {}
     for done, step in enumerate(steps):
         if progress is not None:
             progress(done, len(steps))
         for tree in trees:
             rows[tree][step] = [_distance(a, b, pair, tree, step) for pair in alignment.pairs]
+        if all("loss" in side.names(step) and side.shapes(step, "loss").get("") == () for side in (a, b)):
+            losses[step] = _loss(a, step), _loss(b, step)
         if done and done + 1 < len(steps):  # the first and the last are read again
             a.close(step)
             b.close(step)
@@ -161,13 +177,23 @@ def _compared(
         _check_finite(rows[tree], tree)
     judged = {
         tree: judge(
-            rows[tree], coarsest([d for side in (a, b) for d in side.dtypes(steps[0], tree).values()]), tolerance
+            rows[tree],
+            arithmetic_of(
+                rows[tree][steps[0]], [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
+            ),
+            tolerance,
+            [pair.module for pair in alignment.pairs],
         )
         for tree in trees
         if tree != "parameters" or len(trees) == 1
     }
-    evidence = Evidence(a, b, steps, alignment, rows, judged, tolerance is not None)
-    return Comparison(a, b, steps, alignment, rows, judged, diagnose(evidence))
+    evidence = Evidence(a, b, steps, alignment, rows, judged, losses, tolerance is not None)
+    return Comparison(a, b, steps, alignment, rows, judged, diagnose(evidence), tolerance)
+
+
+def _loss(recording: Recording, step: int) -> float:
+    """A loss; of recordings of norms alone, its magnitude."""
+    return float(np.asarray(recording.read(step, "loss", ""), np.float64).ravel()[0])
 
 
 def _distance(a: Recording, b: Recording, pair: Pair, tree: str, step: int) -> Distance | None:

@@ -5,57 +5,65 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gradxform.comparing.evidence import Evidence
-from gradxform.comparing.findings import Finding
-from gradxform.comparing.rules import clipping, decay, leaf, optimizer, place, start, unlike, whole
+from gradxform.comparing.findings import Finding, some
+from gradxform.comparing.rules import clipping, leaf, linear, losses, optimizer, place, start, unlike, whole
 
 Rule = Callable[[Evidence], Iterable[Finding]]
 
-BEFORE: tuple[Rule, ...] = (start.nonfinite, start.data, start.initial, optimizer.update)
+BEFORE: tuple[Rule, ...] = (start.offset, start.nonfinite, start.data, start.initial, optimizer.update)
 """What comes before a gradient differs; each of these explains all that follows."""
-RULES: tuple[Rule, ...] = (
+PROVEN: tuple[Rule, ...] = (
+    whole.zero,
     leaf.no_gradient,
-    whole.clip_global_norm,
+    clipping.clip_global_norm,
     clipping.clip_norm,
     clipping.clip_value,
     whole.factor,
-    decay.weight_decay,
+    linear.weight_decay,
     leaf.tied,
     leaf.scaled,
     leaf.permuted,
     leaf.missing,
     leaf.two_biases,
     unlike.data_order,
-    unlike.precision,
-    unlike.constant,
-    unlike.unrelated,
 )
-"""What makes gradients differ at the step where the runs part."""
-ALWAYS: tuple[Rule, ...] = (place.where, start.later_nonfinite)
+"""Causes that predict the gradients of one run from those of the other, to within rounding."""
+LIKELY: tuple[Rule, ...] = (place.grown, unlike.precision, unlike.constant, unlike.unrelated, unlike.unknown)
+"""What is said of differences that no cause predicts: the first that fits, with its alternatives."""
 
 
 def diagnose(e: Evidence) -> list[Finding]:
     """What was found, first things first; empty where rounding explains all."""
+    found = _first(BEFORE, e) or _proven(e)
+    if not any(finding.explains is None or finding.explains for finding in found):
+        found = [*_first(LIKELY, e), *found]
+    if not any(finding.is_fault for finding in found):
+        found += losses.losses(e)
+    faults = [finding for finding in found if finding.is_fault]
+    return [*found, *(place.where(e, faults) if faults else ()), *start.later_nonfinite(e)]
+
+
+def _first(rules: Iterable[Rule], e: Evidence) -> list[Finding]:
+    """What the first rule that finds something finds."""
+    return next((made for rule in rules if (made := list(rule(e)))), [])
+
+
+def _proven(e: Evidence) -> list[Finding]:
+    """Causes until all differences are explained; what they leave is told, and no second cause guessed."""
     found: list[Finding] = []
-    for rule in BEFORE:
-        made = list(rule(e))
-        if made:
-            found += made
+    left, known = set(e.bad), frozenset[int]()
+    for rule in PROVEN:
+        for finding in list(rule(e)):
+            if finding.explains and finding.explains <= known:
+                continue
+            found.append(finding)
+            e.named |= set(finding.leaves)
+            left -= left if finding.explains is None else finding.explains
+            known |= finding.explains or frozenset()
+        if not left and e.step is not None:
             break
-    else:
-        left = set(e.bad)
-        for rule in RULES:
-            made = [finding for finding in rule(e) if finding.explains is None or not finding.explains <= _known(found)]
-            found += made
-            for finding in made:
-                left -= left if finding.explains is None else finding.explains
-            if not left and e.step is not None:
-                break
-    if e.step is not None and not found:
-        text = "Rounding does not explain the differences, and no rule knows their cause."
-        found.append(Finding("unknown", text, e.step, e.labels(e.bad)))
-    return found + [finding for rule in ALWAYS for finding in rule(e)]
-
-
-def _known(found: Iterable[Finding]) -> frozenset[int]:
-    """The pairs that findings have explained already."""
-    return frozenset(i for finding in found for i in finding.explains or ())
+    if found and left and e.step is not None and known:
+        names = some(e.labels(sorted(left)))
+        text = f"{len(left)} more leaves differ at step {e.step}, which this does not explain: {names}."
+        found.append(Finding("rest", text, e.step, e.labels(sorted(left)), is_fault=False))
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from gradxform.comparing.aligning import Alignment
 from gradxform.comparing.mapping import Pair
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Judged, Row, is_noise, magnitude
+from gradxform.comparing.rounding import Judged, Row, Scale, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")
@@ -30,6 +30,7 @@ class Evidence:
         alignment: Alignment,
         rows: Mapping[str, Mapping[int, Row]],
         judged: Mapping[str, Judged],
+        losses: Mapping[int, tuple[float, float]],
         tolerated: bool = False,
     ) -> None:
         """Finds the tree and the step at which the runs part."""
@@ -39,8 +40,12 @@ class Evidence:
         self.tree = found[2] if found else next((tree for tree in TREES if tree in judged), "gradients")
         self.step: int | None = found[0] if found else None
         """The first step that rounding does not explain; None if it explains all."""
+        self.losses = losses
+        """The losses of both, at the steps at which both recorded one."""
         self.tolerated = tolerated
         """Whether the user has said how large a difference may be."""
+        self.named: set[str] = set()
+        """The leaves that findings have named so far."""
         self.values = not (a.norms_only or b.norms_only)
 
     @property
@@ -51,7 +56,12 @@ class Evidence:
     @property
     def row(self) -> Row:
         """The distances at the step where the runs part, or at the first."""
-        return self.rows[self.tree][self.steps[0] if self.step is None else self.step]
+        return self.rows[self.tree][self.at]
+
+    @property
+    def at(self) -> int:
+        """The step where the runs part, or the first."""
+        return self.steps[0] if self.step is None else self.step
 
     @property
     def bad(self) -> list[int]:
@@ -61,7 +71,7 @@ class Evidence:
     @property
     def limit(self) -> float:
         """The distance that rounding explains there."""
-        return self.judged[self.tree].allowed[self.steps[0] if self.step is None else self.step]
+        return self.judged[self.tree].allowed[self.at]
 
     def distance(self, i: int) -> Distance:
         """The distance of a pair that both have there."""
@@ -72,16 +82,22 @@ class Evidence:
     @functools.cached_property
     def significant(self) -> list[int]:
         """The pairs that are no mere noise at the step where the runs part."""
-        mean, arithmetic = magnitude(self.row), self.judged[self.tree].arithmetic
-        return [i for i, d in enumerate(self.row) if d is not None and not is_noise(d, mean, arithmetic)]
+        return [i for i in range(len(self.pairs)) if not self.is_noise(i, self.tree, self.at)]
+
+    def is_noise(self, i: int, tree: str, step: int) -> bool:
+        """Whether a leaf is missing at a step, or its values are rounding."""
+        scale, d = self.scale(tree, step), self.rows[tree][step][i]
+        return d is None or is_noise(d, scale.near[i], scale.whole[i], self.judged[tree].arithmetic)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019
+    def scale(self, tree: str, step: int) -> Scale:
+        """The typical norms of the leaves at a step."""
+        return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
 
     @functools.lru_cache(maxsize=64)  # noqa: B019
     def arrays(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
         """The two leaves of a pair in float64, in one layout."""
-        tree, step = (
-            tree or self.tree,
-            step if step is not None else (self.step if self.step is not None else self.steps[0]),
-        )
+        tree, step = tree or self.tree, self.at if step is None else step
         return tuple(  # type: ignore[return-value]
             np.asarray(view.layout.of(side.read(step, tree, view.path)), np.float64)
             for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b))
@@ -91,6 +107,29 @@ class Evidence:
         """Whether both have a leaf of a tree at a step."""
         row = self.rows.get(tree, {}).get(step)
         return self.values and row is not None and row[i] is not None
+
+    def loss_gap(self, step: int) -> float | None:
+        """How far the losses are apart, over the largest, if rounding and parameters do not explain it; None: unknown.
+
+        Parameters that are apart by d change a loss with the gradient g by g d, to first order: |g| |d| at most.
+        """
+        if step not in self.losses:
+            return None
+        one, other = self.losses[step]
+        if not (math.isfinite(one) and math.isfinite(other)):
+            return 0.0 if math.isnan(one) == math.isnan(other) and str(one) == str(other) else math.inf
+        scale = max((abs(x) for pair in self.losses.values() for x in pair if math.isfinite(x)), default=0.0)
+        if not scale:
+            return 0.0
+        moved = 0.0
+        if "gradients" in self.rows and "parameters" in self.rows:
+            rows = zip(self.rows["gradients"][step], self.rows["parameters"][step], strict=True)
+            moved = math.fsum(
+                max(g.norm_a, g.norm_b) * p.difference for g, p in rows if g is not None and p is not None
+            )
+        apart = abs(one - other) - moved
+        judged = self.judged[self.tree]
+        return max(0.0, apart / scale) if apart > judged.allowed[step] * scale else 0.0
 
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""
@@ -112,9 +151,11 @@ class Evidence:
         d = self.distance(i)
         if not d.norm_a or not d.norm_b:
             return (0.0, 1.0) if d.norm_a != d.norm_b else (1.0, 0.0)
+        if not self.values:
+            return d.ratio, 0.0
         factor = d.dot / d.norm_a**2
         left = max(0.0, 1.0 - d.cosine**2)
-        if left < 1e-6 and self.values:  # the cosine is rounded
+        if left < 1e-6:  # the cosine is rounded
             a, b = self.arrays(i)
             return factor, float(np.linalg.norm(b - factor * a) / d.norm_b)
         return factor, math.sqrt(left)

@@ -40,6 +40,11 @@ class Pair(NamedTuple):
         """The path in A, with the part that is meant."""
         return named(self.a)
 
+    @property
+    def module(self) -> str:
+        """The path in A of the module that the leaf belongs to."""
+        return self.a.path.replace(".", "/").rpartition("/")[0]
+
 
 def named(view: View) -> str:
     """A path, and the part of the leaf that is meant."""

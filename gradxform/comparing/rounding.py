@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from gradxform.comparing.measuring import Distance
 
-_GROWTH = 50.0
-"""How many times larger rounding may become from one recorded step to the next: training amplifies it."""
-_GROWN, _GROWN_BUDGETS = 0.02, 4.0
-"""A distance above which growth excuses nothing, at least that many budgets: such runs have parted."""
+_GROWTH = 48.0
+"""How much larger rounding may be at the next recorded step: a stable one triples it, another batch has it 16-fold."""
+_GROWN = 0.25
+"""The power of the unit beyond which runs have parted, however slowly: a quarter of the digits is left in common."""
 
 
 class Arithmetic(NamedTuple):
@@ -21,17 +21,27 @@ class Arithmetic(NamedTuple):
     unit: float
     """Half the distance of one to the next number."""
     budget: float
-    """The relative distance of a leaf that rounding explains at the first step; measured on clean pairs of networks."""
-    floor: float
-    """The part of the mean magnitude of all elements below which a leaf is noise: sums that cancel."""
+    """The relative distance of a leaf that rounding explains at the first step."""
+
+    @property
+    def noise(self) -> float:
+        """The part of the mean magnitude below which a leaf may be noise: halfway, in digits, to its rounding."""
+        return math.sqrt(self.budget)
+
+    @property
+    def grown(self) -> float:
+        """The relative distance above which runs have parted, even if rounding has grown to it."""
+        return max(self.budget, self.unit**_GROWN)
 
 
+_SUMS, _LAYERS = 2.0**10, 2.0**5
+"""Units in a gradient: it is a sum of thousands of terms where sums are rounded as well, of tens of layers else."""
 ARITHMETICS = (
-    Arithmetic("float64", 2.0**-53, 1e-13, 1e-4),
-    Arithmetic("float32", 2.0**-24, 3e-5, 1e-2),
-    Arithmetic("TF32", 2.0**-11, 1e-2, 3e-2),
-    Arithmetic("float16", 2.0**-11, 2e-2, 3e-2),
-    Arithmetic("bfloat16", 2.0**-8, 0.15, 0.1),
+    Arithmetic("float64", 2.0**-53, 2.0**-53 * _SUMS),
+    Arithmetic("float32", 2.0**-24, 2.0**-24 * _SUMS),
+    Arithmetic("TF32", 2.0**-11, 2.0**-11 * _LAYERS),
+    Arithmetic("float16", 2.0**-11, 2.0**-11 * _LAYERS),
+    Arithmetic("bfloat16", 2.0**-8, 2.0**-8 * _LAYERS),
 )
 BY_NAME = {arithmetic.name: arithmetic for arithmetic in ARITHMETICS}
 
@@ -57,15 +67,55 @@ def magnitude(row: Row) -> float:
     return min((math.sqrt(total / count) for total in squares), default=0.0) if count else 0.0
 
 
-def scaled(d: Distance, mean: float, arithmetic: Arithmetic) -> float:
-    """The difference of a leaf over its norm, or over what counts as noise if the norm is below it."""
-    scale = max(d.norm_a, d.norm_b, arithmetic.floor * mean * math.sqrt(d.size))
+class Scale(NamedTuple):
+    """What the leaves of one step are held against, as norms of a leaf's size."""
+
+    near: list[float]
+    """From the leaves of the same module, whose terms a sum that cancels has in common with them."""
+    whole: list[float]
+    """From all leaves."""
+
+
+def scale_of(row: Row, modules: Sequence[str]) -> Scale:
+    """The typical norm of each leaf: by its module if that has others, and by all leaves."""
+    mean, means = magnitude(row), {}
+    for module in set(modules):
+        siblings = [d for d, name in zip(row, modules, strict=True) if name == module and d is not None]
+        means[module] = magnitude(siblings) if len(siblings) > 1 else mean
+    sizes = [math.sqrt(d.size) if d is not None else 0.0 for d in row]
+    near = [means[module] * size for module, size in zip(modules, sizes, strict=True)]
+    return Scale(near, [mean * size for size in sizes])
+
+
+def arithmetic_of(row: Row, dtypes: Iterable[str]) -> Arithmetic:
+    """The arithmetic that two runs have in common: by their dtypes, or by the bits of most elements in both."""
+    declared = coarsest(dtypes)
+    kept = [BY_NAME[name] for side in (0, 1) if (name := stored_as(row, side))]
+    common = min(kept, key=lambda arithmetic: arithmetic.unit) if len(kept) == 2 else declared
+    return max(declared, common, key=lambda arithmetic: arithmetic.unit)
+
+
+def stored_as(row: Row, side: int) -> str:
+    """The coarser format that most elements of a run's float32 leaves are numbers of; empty if there is none."""
+    sizes: dict[str, int] = {}
+    for d in row:
+        if d is not None:
+            sizes[d.stored[side]] = sizes.get(d.stored[side], 0) + d.size
+    name = max(sizes, key=lambda name: sizes[name], default="")
+    return name if 2 * sizes.get(name, 0) > sum(sizes.values()) else ""
+
+
+def scaled(d: Distance, near: float) -> float:
+    """The difference of a leaf over its norm, or over that of its neighbours if they are larger."""
+    scale = max(d.norm_a, d.norm_b, near)
     return d.difference / scale if scale else 0.0
 
 
-def is_noise(d: Distance, mean: float, arithmetic: Arithmetic) -> bool:
-    """Whether a leaf is so small that its values are rounding."""
-    return max(d.norm_a, d.norm_b) < arithmetic.floor * mean * math.sqrt(d.size)
+def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> bool:
+    """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
+    largest, least = max(d.norm_a, d.norm_b), min(d.norm_a, d.norm_b)
+    unlike = least > 0 and d.cosine**2 < 0.5  # less than half of the squares in common
+    return largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * max(near, whole))
 
 
 class Judged(NamedTuple):
@@ -84,17 +134,20 @@ class Judged(NamedTuple):
         return next(iter(self.bad), None)
 
 
-def judge(rows: Mapping[int, Row], arithmetic: Arithmetic, tolerance: float | None = None) -> Judged:
+def judge(
+    rows: Mapping[int, Row], arithmetic: Arithmetic, tolerance: float | None = None, modules: Sequence[str] = ()
+) -> Judged:
     """Tell rounding from what is not, step by step; with a tolerance, that is the largest distance allowed."""
     levels: dict[int, float] = {}
     allowed: dict[int, float] = {}
     bad: dict[int, list[int]] = {}
-    before, grown = 0.0, max(_GROWN, _GROWN_BUDGETS * arithmetic.budget)
+    before = 0.0
     for step, row in rows.items():
-        mean = magnitude(row)
-        found = {i: scaled(d, mean, arithmetic) for i, d in enumerate(row) if d is not None}
-        limit = max(arithmetic.budget, min(grown, _GROWTH * before)) if tolerance is None else tolerance
-        lost = [i for i, d in enumerate(row) if d is not None and d.nonfinite_a != d.nonfinite_b]
+        scale = scale_of(row, modules or [""] * len(row))
+        about = [(i, d, scale.near[i], scale.whole[i]) for i, d in enumerate(row) if d is not None]
+        found = {i: scaled(d, near) for i, d, near, whole in about if not is_noise(d, near, whole, arithmetic)}
+        limit = max(arithmetic.budget, min(arithmetic.grown, _GROWTH * before)) if tolerance is None else tolerance
+        lost = [i for i, d in enumerate(row) if d is not None and d.apart]
         over = [i for i, value in found.items() if value > limit]
         levels[step], allowed[step] = max(found.values(), default=0.0), limit
         if over or lost:

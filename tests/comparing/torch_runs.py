@@ -73,10 +73,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A language model of letters."""
 
-    def __init__(self, epsilon: float = 1e-5, tied: bool = False, **_: Any) -> None:
+    def __init__(self, epsilon: float = 1e-5, tied: bool = False, depth: int = 2, **_: Any) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList([Block(epsilon) for _ in range(2)])
+        self.blocks = nn.ModuleList([Block(epsilon) for _ in range(depth)])
         self.norm, self.head = nn.LayerNorm(WIDTH, eps=epsilon), nn.Linear(WIDTH, WORDS, bias=False)
         with torch.no_grad():
             self.head.weight.copy_(self.embed.weight)

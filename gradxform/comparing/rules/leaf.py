@@ -16,7 +16,7 @@ from gradxform.recording.reading import Recording
 
 def no_gradient(e: Evidence) -> Iterator[Finding]:
     """A leaf whose gradient is zero or absent in one run alone."""
-    step = e.steps[0] if e.step is None else e.step
+    step = e.at
     for side, other in (("a", "b"), ("b", "a")):
         zero = [
             i
@@ -27,11 +27,24 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
             names = some(e.labels(zero))
             text = f"No gradient reaches {names} in {side.upper()}: zeros there, and not in {other.upper()}: frozen?"
             yield Finding("frozen", text, step, e.labels(zero), {}, frozenset(zero))
-        absent = [i for i in range(len(e.pairs)) if _lacks(e, i, step, side) and not _lacks(e, i, step, other)]
-        if absent and len(absent) < len(e.pairs):
-            names = some(e.labels(absent))
-            text = f"{side.upper()} has no gradient for {names}, and {other.upper()} has: frozen, or not used?"
+        found = _absent(e, side, other)
+        if found is not None:
+            step, absent = found
+            names, since = some(e.labels(absent)), "" if step == e.steps[0] else f" from step {step} on"
+            text = f"{side.upper()} has no gradient for {names}{since}, and {other.upper()} has: frozen, or not used?"
             yield Finding("frozen", text, step, e.labels(absent), {}, frozenset(absent))
+
+
+def _absent(e: Evidence, side: str, other: str) -> tuple[int, list[int]] | None:
+    """The first step, up to where the runs part, at which one run alone lacks gradients, and the pairs."""
+    for step, row in e.rows.get("gradients", {}).items():
+        if e.step is not None and step > e.step:
+            return None
+        lacking = [i for i, d in enumerate(row) if d is None]
+        absent = [i for i in lacking if _lacks(e, i, step, side) and not _lacks(e, i, step, other)]
+        if absent:
+            return step, absent
+    return None
 
 
 def _lacks(e: Evidence, i: int, step: int, side: str) -> bool:
@@ -66,21 +79,21 @@ def _near(a: Any, b: Any, limit: float) -> bool:
 def missing(e: Evidence) -> Iterator[Finding]:
     """Leaves with a gradient that one run does not have at all."""
     step = e.steps[0]
-    known = {path for finding in tied(e) for path in finding.leaves}
+    unaligned: list[str] = []
     for side, other, alone, recording in (("A", "B", e.alignment.alone_a, e.a), ("B", "A", e.alignment.alone_b, e.b)):
         there = [path for path in alone if "gradients" in e.rows and path in recording.shapes(step, "gradients")]
-        there = [
-            path
-            for path in there
-            if path not in known | e.alignment.not_aligned and not _is_second_bias(recording, step, path)
-        ]
-        if there:
-            text = f"{other} has no leaf for {some(there)}, which {side} trains."
-            yield Finding("missing", text, step, tuple(there))
-    if e.alignment.not_aligned:
-        paths = tuple(sorted(e.alignment.not_aligned))
-        text = f"{some(paths)} are in layouts that are not known, so they were not compared: write a map (--map)."
-        yield Finding("not_aligned", text, step, paths)
+        there = [path for path in there if path not in e.named and not _is_second_bias(recording, step, path)]
+        lacking = [path for path in there if path not in e.alignment.not_aligned]
+        unaligned += [f"{path} in {side}" for path in there if path in e.alignment.not_aligned]
+        if lacking:
+            text = f"{other} has no leaf for {some(lacking)}, which {side} trains."
+            yield Finding("missing", text, step, tuple(lacking))
+    if unaligned:
+        text = (
+            f"{some(unaligned)} have no partner: either they are the same under other names or in another layout, which "
+            "a map tells (--write-map, --map), or each run lacks what the other has."
+        )
+        yield Finding("unaligned", text, step, tuple(path.rpartition(" in ")[0] for path in unaligned), {}, frozenset())
 
 
 def two_biases(e: Evidence) -> Iterator[Finding]:
@@ -107,18 +120,17 @@ def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B."""
     found = {i: e.factor(i) for i in e.bad}
     places = [i for i, (factor, _) in found.items() if factor and e.is_parallel(i)]
-    if not places or len(e.bad) > max(1, len(e.pairs) // 2):
+    if not e.values:
         return
-    assert e.step is not None
     for i in places:
         factor = found[i][0]
         label = e.pairs[i].label
         if abs(factor + 1) < 1e-3:
             text = f"The gradient of {label} has the opposite sign in B."
-            yield Finding("leaf_sign", text, e.step, (label,), {"factor": factor}, frozenset([i]))
+            yield Finding("leaf_sign", text, e.at, (label,), {"factor": factor}, frozenset([i]))
         else:
-            text = f"The gradient of {label} is {number(factor)} times as large in B, and most others are equal."
-            yield Finding("leaf_factor", text, e.step, (label,), {"factor": factor}, frozenset([i]))
+            text = f"The gradient of {label} is {number(factor)} times as large in B: a factor of its own."
+            yield Finding("leaf_factor", text, e.at, (label,), {"factor": factor}, frozenset([i]))
 
 
 def permuted(e: Evidence) -> Iterator[Finding]:

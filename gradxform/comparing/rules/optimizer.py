@@ -10,7 +10,6 @@ import numpy as np
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, some
-from gradxform.comparing.rounding import is_noise, magnitude
 
 _SAMPLE = 1 << 15
 _EXACT = 256.0
@@ -30,11 +29,10 @@ class Moves(NamedTuple):
 
 def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
     """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
-    mean, arithmetic = magnitude(e.rows["gradients"][step]), e.judged["gradients"].arithmetic
     found = {}
     for i, d in enumerate(e.rows["gradients"][step]):
         there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
-        if d is None or not there or is_noise(d, mean, arithmetic):
+        if d is None or not there or e.is_noise(i, "gradients", step):
             continue
         gradient = _sample(e.arrays(i, "gradients", step)[0])
         before, later = e.arrays(i, "parameters", step), e.arrays(i, "parameters", after)

@@ -1,44 +1,74 @@
-"""The rule that says where two runs part, whatever the reason: step, leaf, and direction in the network."""
+"""Where two runs part: the step, the leaves and the direction in the network; and whether rounding alone did it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Iterable, Iterator
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding
 
-_SAME = 16
-"""Units up to which two losses are the same."""
+VAGUE = {"unknown", "unrelated", "constant", "precision"}
+"""Findings that name no one cause."""
 
 
-def where(e: Evidence) -> Iterator[Finding]:
-    """The first step and leaf, and whether the difference comes from the loss or from within the network."""
+def grown(e: Evidence) -> Iterator[Finding]:
+    """Runs that agreed, and part where their parameters and losses still agree: rounding has crossed a kink, or grown.
+
+    A ReLU or a maximum whose input is rounded to the other side of its kink changes a gradient, and no loss. A fault
+    that begins later either shows in the loss, or is one that another rule proves.
+    """
+    if e.step is None or e.step == e.steps[0] or e.tolerated or any(e.distance(i).apart for i in e.bad):
+        return
+    gap, agree = e.loss_gap(e.step), [i for i in e.significant if i not in e.bad]
+    if gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
+        return
+    before = e.steps[e.steps.index(e.step) - 1]
+    known = "the parameters" if "parameters" in e.rows else ""
+    known = " and ".join([*([known] if known else []), *(["the losses"] if gap is not None else [])]) or "other leaves"
+    worst = max(e.bad, key=lambda i: e.distance(i).relative)
+    text = (
+        f"All agrees up to step {before}. At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{e.distance(worst).relative:.2g} at most, while {known} still agree: rounding that has grown, or an input of "
+        "a ReLU or a maximum that is rounded to its other side. Later steps belong to two trainings and tell nothing."
+    )
+    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
+
+
+def _parameters_agree(e: Evidence, step: int) -> bool:
+    """Whether most leaves are where rounding may have led them; those with a gradient of mere noise may be anywhere."""
+    if "parameters" not in e.rows:
+        return True
+    found = sorted(d.relative for d in e.rows["parameters"][step] if d is not None)
+    return not found or found[len(found) // 2] <= e.judged[e.tree].arithmetic.grown
+
+
+def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
+    """The first step and leaf at which runs part; without a known cause, also from where in the network it comes."""
     if e.step is None:
         return
     worst = max(e.bad, key=lambda i: e.distance(i).relative)
-    order = [i for i in range(len(e.pairs)) if e.row[i] is not None]
-    last = max(e.bad)
-    after = [i for i in order if i > last]
-    begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(order)} leaves of {e.tree}"
+    there = [i for i in range(len(e.pairs)) if e.row[i] is not None]
+    begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(there)} leaves of {e.tree}"
     most = f"; the largest difference is {e.distance(worst).relative:.2g}, in {e.pairs[worst].label}"
-    losses = _losses(e)
-    if after:
-        direction = f"; the {len(after)} leaves after {e.pairs[last].label} agree: it arises there, on the way back"
-    elif losses is not None and losses < _SAME * e.judged[e.tree].arithmetic.unit:
-        direction = "; the losses agree: it arises on the way back, near the loss"
-    elif losses is not None:
-        direction = "; the losses differ too: it arises on the way forward, or in the loss"
-    else:
-        direction = "; the last leaf differs too: it arises on the way forward, or in the loss"
+    vague = all(finding.kind in VAGUE for finding in found)
+    direction = _direction(e) if vague and _is_ordered(e) else ""
     yield Finding("where", f"{begin}{most}{direction}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
 
 
-def _losses(e: Evidence) -> float | None:
-    """The relative difference of the losses at that step, if both recorded them."""
-    assert e.step is not None
-    if not all("loss" in side.names(e.step) and side.shapes(e.step, "loss").get("") == () for side in (e.a, e.b)):
-        return None
-    one, other = (float(np.asarray(side.read(e.step, "loss", ""), np.float64).ravel()[0]) for side in (e.a, e.b))
-    return abs(one - other) / max(abs(one), abs(other), 1e-300)
+def _direction(e: Evidence) -> str:
+    """What the order of the leaves and the losses tell; nothing where they do not tell the same."""
+    gap, after = e.loss_gap(e.step if e.step is not None else e.at), [i for i in e.significant if i > max(e.bad)]
+    if after and not gap:
+        last = e.pairs[max(e.bad)].label
+        return f"; the {len(after)} leaves after {last}, nearer to the loss, agree: it arises there, on the way back"
+    if not after and gap == 0.0:
+        return "; the losses agree: it arises on the way back, near the loss"
+    if gap:
+        return "; the losses differ too: it arises on the way forward, or in the loss"
+    return ""
+
+
+def _is_ordered(e: Evidence) -> bool:
+    """Whether the leaves come in the order of the network: sorted paths are the order of a dict in JAX."""
+    sides = ([view.path for view in views] for views in zip(*((p.a, p.b) for p in e.pairs), strict=True))
+    return any(paths != sorted(paths) for paths in sides)

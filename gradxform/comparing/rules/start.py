@@ -1,22 +1,55 @@
-"""Rules for what comes before the gradients: other data, other initial parameters, values that are not finite."""
+"""Rules for what comes before the gradients: steps, data and parameters that differ, values that are not finite."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from gradxform.comparing.evidence import TREES, Evidence
-from gradxform.comparing.findings import Finding, some
+from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rounding import coarsest
 from gradxform.comparing.rules.moved import moved
+from gradxform.recording.reading import Recording
 
 _COPIES = 64
 """Units that a copy of the parameters may be off, for instance by a cast."""
-_TRAINED = 0.1
-"""How far parameters may be apart at a first recorded step that is not step 0."""
+_SURE = 0.9
+"""How sure a pair must be that something is said of its parameters."""
+_MOST = 4
+"""Steps by which recordings may be shifted, and steps that are held against each other then."""
+
+
+def offset(e: Evidence) -> Iterator[Finding]:
+    """Gradients of each step in A that are those of a later, or an earlier, step in B."""
+    if e.step != e.steps[0] or not e.values or not e.bad:
+        return
+    for shift in (sign * by for by in range(1, _MOST + 1) for sign in (1, -1)):
+        steps = [step for step in e.steps if step + shift in e.b.steps][:_MOST]
+        if len(steps) > 1 and all(_equal(e, i, step, step + shift) for step in steps for i in e.bad):
+            text = (
+                f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
+                f"{steps[0] + shift} in B, and so on for {len(steps)} steps. Number them alike to compare the rest."
+            )
+            yield Finding("offset", text, e.step, (), {"steps": shift})
+            return
+
+
+def _equal(e: Evidence, i: int, step: int, other: int) -> bool:
+    """Whether a leaf of A is that of another step of B, to within rounding."""
+    a, b = (
+        np.asarray(view.layout.of(side.read(at, e.tree, view.path)), np.float64)
+        if view.path in side.shapes(at, e.tree)
+        else None
+        for side, view, at in ((e.a, e.pairs[i].a, step), (e.b, e.pairs[i].b, other))
+    )
+    limit = e.judged[e.tree].arithmetic.budget
+    if a is None or b is None:
+        return False
+    return float(np.linalg.norm(a - b)) <= limit * max(float(np.linalg.norm(a)), 1e-300)
 
 
 def nonfinite(e: Evidence) -> Iterator[Finding]:
@@ -30,37 +63,75 @@ def later_nonfinite(e: Evidence) -> Iterator[Finding]:
 
 
 def _nonfinite(e: Evidence) -> Iterator[Finding]:
-    for tree in (tree for tree in ("gradients", "updates", "parameters") if tree in e.rows):
-        for step, row in e.rows[tree].items():
-            for side, other in (("a", "b"), ("b", "a")):
-                lost = [
-                    i
-                    for i, d in enumerate(row)
-                    if d is not None and getattr(d, f"nonfinite_{side}") and not getattr(d, f"nonfinite_{other}")
-                ]
-                if lost:
-                    last = e.pairs[lost[-1]].label
-                    text = (
-                        f"NaN or infinity begins in {side.upper()} at step {step}, in the {tree} of {len(lost)} of "
-                        f"{len(row)} leaves; {other.upper()} is finite there. The one nearest to the loss is {last}."
-                    )
-                    yield Finding("nonfinite", text, step, e.labels(lost))
-                    return
+    steps = [(step, place, tree) for place, tree in enumerate(TREES) if tree in e.rows for step in e.rows[tree]]
+    for step, _, tree in sorted(steps):
+        row = e.rows[tree][step]
+        lost = [i for i, d in enumerate(row) if d is not None and d.apart]
+        if not lost:
+            continue
+        last, where = e.pairs[lost[-1]].label, f"in the {tree} of {len(lost)} of {len(row)} leaves"
+        counts = {side: sum(getattr(d, f"nonfinite_{side}") for d in row if d is not None) for side in "ab"}
+        for side, other in (("a", "b"), ("b", "a")):
+            if not counts[other]:
+                text = (
+                    f"NaN or infinity begins in {side.upper()} at step {step}, {where}; {other.upper()} is finite "
+                    f"there. The one nearest to the loss is {last}."
+                )
+                yield Finding("nonfinite", text, step, e.labels(lost))
+                return
+        text = (
+            f"Both have NaN or infinity at step {step}, in other elements or of another kind: {counts['a']} in A and "
+            f"{counts['b']} in B, {where}. The one nearest to the loss is {last}."
+        )
+        yield Finding("nonfinite", text, step, e.labels(lost))
+        return
 
 
 def data(e: Evidence) -> Iterator[Finding]:
-    """Anything else that both recorded, such as a batch, and that differs at the first step."""
-    step = e.steps[0]
+    """Batches that both recorded, and that hold other values at the step where the runs part."""
+    if e.step is None or not e.values:
+        return
+    for name, one, other in batches(e, e.step):
+        if _same(one, other, e.limit):
+            continue
+        whole = one.dtype.kind in "iu" and other.dtype.kind in "iu"
+        if whole:
+            text = f"{name} differs at step {e.step}: the runs see other data, or in another order."
+        else:
+            text = (
+                f"{name} differs at step {e.step}: if it goes into the network, the runs see other data or prepare it "
+                "otherwise; if it comes out of it, the runs part before their gradients do."
+            )
+        yield Finding("data", text, e.step)
+        return
+
+
+def batches(e: Evidence, step: int) -> Iterator[tuple[str, Any, Any]]:
+    """Arrays with a batch, recorded by both under one name; scalars such as a time or a rate are none."""
     names = [n for n in e.a.names(step) if n in e.b.names(step) and n not in (*TREES, "loss", "mean_loss")]
-    for name in names if e.values else ():
-        shapes = [side.shapes(step, name) for side in (e.a, e.b)]
+    for name in names:
+        shapes: list[Any] = [side.shapes(step, name) for side in (e.a, e.b)]
         for path in shapes[0].keys() & shapes[1].keys():
-            one, other = (np.asarray(side.read(step, name, path), np.float64) for side in (e.a, e.b))
-            if one.shape != other.shape or not np.allclose(one, other, rtol=1e-3, atol=1e-6, equal_nan=True):
-                what = f"{name}/{path}" if path else name
-                text = f"{what} differs at step {step} already: the runs see other data, or prepare it otherwise."
-                yield Finding("data", text, step)
-                return
+            if shapes[0][path] and shapes[1][path]:
+                one, other = _read(e.a, step, name, path), _read(e.b, step, name, path)
+                yield f"{name}/{path}" if path else name, one, other
+
+
+def _read(side: Recording, step: int, name: str, path: str) -> Any:
+    return np.asarray(side.read(step, name, path))
+
+
+def _same(one: Any, other: Any, limit: float) -> bool:
+    """Whether two batches hold the same values: in one layout or another, or as numbers of classes and one-hot."""
+    if {one.ndim, other.ndim} == {1, 2} or abs(one.ndim - other.ndim) == 1:
+        long, short = (one, other) if one.ndim > other.ndim else (other, one)
+        if long.shape[:-1] == short.shape:
+            return bool(np.array_equal(long.argmax(-1), short))
+    if one.size != other.size or len(one) != len(other):
+        return False
+    one, other = (np.asarray(x, np.float64).reshape(len(x), -1) for x in (one, other))
+    largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
+    return np.allclose(np.sort(one, 1), np.sort(other, 1), rtol=0, atol=limit * largest, equal_nan=True)
 
 
 def initial(e: Evidence) -> Iterator[Finding]:
@@ -70,23 +141,24 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     unit = coarsest([*e.a.dtypes(step, "parameters").values(), *e.b.dtypes(step, "parameters").values()]).unit
     row = rows[step]
-    limit = _COPIES * unit if step == 0 else _TRAINED
-    bad = [i for i, d in enumerate(row) if d is not None and d.relative > limit]
-    if not bad:
+    sure = [i for i, pair in enumerate(e.pairs) if pair.sure >= _SURE]
+    bad = [i for i in sure if (d := row[i]) is not None and d.relative > _COPIES * unit]
+    if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients
         return
-    some_bad = some(e.labels(bad))
+    what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
     weights = [i for i in bad if e.has(i, "parameters", step) and row[i].size > 1]  # type: ignore[union-attr]
     for i in weights:
         found = moved(*e.arrays(i, "parameters", step), limit=1e-3)
         if found is not None:
-            _, words = found
-            label = e.pairs[i].label
             text = (
-                f"The initial parameters differ: {label} in B is A's {words}. {len(bad)} of {len(row)} leaves differ."
+                f"The {what} differ: {e.pairs[i].label} in B is A's {found[1]}. {len(bad)} of {len(row)} leaves differ."
             )
             yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad)})
             return
     apart = [i for i in weights if abs(cosine(*e.arrays(i, "parameters", step))) < 0.5]
-    why = ": other seeds or initializers, or weights that were not copied" if len(apart) > len(weights) / 2 else ""
-    text = f"The initial parameters differ{why}, in {len(bad)} of {len(row)} leaves: {some_bad}."
-    yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad)})
+    largest = max(row[i].relative for i in bad)  # type: ignore[union-attr]
+    why = f" by up to {number(100 * largest)} %"
+    if len(apart) > len(weights) / 2:
+        why = ": other seeds or initializers, or weights that were not copied"
+    text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
+    yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad), "relative": largest})

@@ -1,4 +1,4 @@
-"""Rules for gradients that are not the same computation: other batches, other precision, another constant."""
+"""Rules for differences that nothing predicts: what is seen, and what may cause it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.layouts import cosine
-from gradxform.comparing.rounding import BY_NAME, magnitude, scaled
+from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
+from gradxform.comparing.rules.start import batches
 
 _MOST = 12
 """Steps that are held against each other in search of batches in another order."""
@@ -21,14 +22,12 @@ _LARGE, _DIRECTED = 64, 0.7
 """Elements of a leaf from which a direction means something, and the cosine from which there is one."""
 _ROUNDED = 32
 """Units above which a difference with a direction is not rounding, though its size could be."""
-_KEPT = {"bfloat16": 16, "TF32": 13, "float16": 13}
-"""The last bits of float32 that are zero in numbers of a coarser format."""
 
 
 def data_order(e: Evidence) -> Iterator[Finding]:
-    """The gradients of one step are those of another step in the other run."""
+    """The gradients of one step are nearest to those of another step in the other run."""
     steps = [step for step in e.steps if step in e.rows[e.tree]][:_MOST]
-    if e.step is None or not e.values or len(steps) < 2 or not e.bad:
+    if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
         return
     like = _likeness(e, steps)
     best = like.argmax(1)
@@ -37,8 +36,9 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     if len(others) >= max(1, len(steps) // 3):
         first = others[0]
         text = (
-            f"The batches come in another order: the gradients of step {steps[first]} in A are those of step "
-            f"{steps[best[first]]} in B."
+            f"The batches seem to come in another order: the gradients of step {steps[first]} in A are nearest to "
+            f"those of step {steps[best[first]]} in B (cosine {number(like[first, best[first]])}, and "
+            f"{number(own[first])} with their own)."
         )
         yield Finding("data_order", text, e.step, (), {"steps": len(others)})
 
@@ -58,57 +58,48 @@ def _samples(pair: tuple[Any, Any]) -> tuple[Any, Any]:
     return tuple(x.ravel()[:: max(1, x.size // _SAMPLE)] for x in pair)
 
 
-def unrelated(e: Evidence) -> Iterator[Finding]:
-    """Gradients that point elsewhere in most leaves, with norms that are equal in the mean."""
-    if e.step is None:
-        return
-    whole = [e.distance(i) for i in e.significant]
-    norms = np.sqrt(sum(d.norm_a**2 for d in whole) * sum(d.norm_b**2 for d in whole))
-    together = sum(d.dot for d in whole) / norms if norms else 1.0
-    steps = [s for s in e.rows[e.tree] if s in e.judged[e.tree].bad]
-    ratio = float(np.exp(np.mean([np.log(e.total(s, "b") / e.total(s, "a")) for s in steps])))
-    random = max(e.distance(i).relative for i in e.bad) > BY_NAME["bfloat16"].budget and not _is_directed(e, e.bad)
-    if (together < 0.97 or random) and len(e.bad) > len(e.pairs) / 2 and 0.5 < ratio < 2:
-        text = (
-            f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are equal "
-            f"in the mean (B/A {number(ratio)}): dropout or augmentation in one, or other batches."
-        )
-        yield Finding("unrelated", text, e.step, (), {"cosine": together, "ratio": ratio})
-
-
 def precision(e: Evidence) -> Iterator[Finding]:
-    """Differences of the size that a coarser arithmetic leaves, without a direction."""
+    """Gradients whose bits are those of a coarser format; or at the first step, differences of such a size."""
     if e.step is None or not e.bad:
         return
-    stored = [_format(e, side) for side in (0, 1)]
-    mean = magnitude(e.row)
+    stored = [stored_as(e.row, side) for side in (0, 1)]
     fits = [
         name
         for name in ("TF32", "bfloat16")
-        if all(scaled(e.distance(i), mean, BY_NAME[name]) <= BY_NAME[name].budget for i in e.bad)
+        if all(scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) <= BY_NAME[name].budget for i in e.bad)
     ]
     for side, own, other in (("A", stored[0], stored[1]), ("B", stored[1], stored[0])):
         if own and own != other and fits:
-            text = f"{side} computes in {own}: its gradients are {own} numbers, and the differences are its rounding."
+            text = (
+                f"{side} computes in {own}: most of its gradients are {own} numbers, kept as float32. The differences "
+                "have the size of its rounding."
+            )
             yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
             return
-    if fits and len(e.bad) > len(e.significant) / 2 and not _is_directed(e, e.bad):
+    first = e.step == e.steps[0]
+    if first and fits and e.values and len(e.bad) > len(e.significant) / 2 and not _is_directed(e, e.bad):
+        which = "TF32 or float16" if fits[0] == "TF32" else fits[0]
         text = (
-            f"The differences have the size of {fits[0]} rounding and no direction: one run computes in lower "
-            "precision, in whole or in part."
+            f"The differences have the size of {which} rounding and no direction: either one run computes in lower "
+            f"precision, in whole or in part, or a part of the network differs a little.{_words_of_losses(e)}"
         )
         yield Finding("precision", text, e.step, (), {"unit": BY_NAME[fits[0]].unit})
 
 
-def _format(e: Evidence, side: int) -> str:
-    """The coarser format that all gradients of a run are numbers of, though they are kept as float32."""
-    if not e.values:
-        return ""
-    bits = 0
-    for i in e.significant:
-        sample = _samples(e.arrays(i))[side].astype(np.float32)
-        bits |= int(np.bitwise_or.reduce(sample.view(np.uint32), initial=0))
-    return next((name for name, zeros in _KEPT.items() if not bits & ((1 << zeros) - 1)), "") if bits else ""
+def constant(e: Evidence) -> Iterator[Finding]:
+    """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
+    unit = e.judged[e.tree].arithmetic.unit
+    places = e.bad or [i for i in e.significant if e.distance(i).relative > _ROUNDED * unit]
+    if not places or not e.values or e.tolerated or any(e.distance(i).apart for i in places):
+        return
+    largest, directions = max(e.distance(i).relative for i in places), _direction(e, places)
+    if largest < 0.3 and _is_directed(e, places) and (e.bad or np.median(directions) >= _DIRECTED):
+        text = (
+            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: another epsilon, "
+            "another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and "
+            "n - 1 in the other."
+        )
+        yield Finding("constant", text, e.at, e.labels(places), {"relative": largest})
 
 
 def _direction(e: Evidence, places: list[int]) -> list[float]:
@@ -125,18 +116,54 @@ def _is_directed(e: Evidence, places: list[int]) -> bool:
     return max(_direction(e, places)) >= _DIRECTED
 
 
-def constant(e: Evidence) -> Iterator[Finding]:
-    """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
-    unit = e.judged[e.tree].arithmetic.unit
-    places = e.bad or [i for i in e.significant if e.distance(i).relative > _ROUNDED * unit]
-    if not places or e.tolerated or any(e.distance(i).nonfinite_a or e.distance(i).nonfinite_b for i in places):
+def unrelated(e: Evidence) -> Iterator[Finding]:
+    """Gradients that point elsewhere in most leaves."""
+    if e.step is None or not e.values:
         return
-    largest, directions = max(e.distance(i).relative for i in places), _direction(e, places)
-    if largest < 0.3 and _is_directed(e, places) and (e.bad or np.median(directions) >= _DIRECTED):
+    whole = [e.distance(i) for i in e.significant]
+    norms = np.sqrt(sum(d.norm_a**2 for d in whole) * sum(d.norm_b**2 for d in whole))
+    together = float(sum(d.dot for d in whole) / norms) if norms else 1.0
+    random = max(e.distance(i).relative for i in e.bad) > BY_NAME["bfloat16"].budget and not _is_directed(e, e.bad)
+    ratio = e.total(e.step, "b") / max(e.total(e.step, "a"), 1e-300)
+    if (together < 0.97 or random) and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
+        recorded = any(True for _ in batches(e, e.step))  # and equal: `data` comes first
+        random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches")
         text = (
-            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: another epsilon, "
-            "another constant in the loss or a layer, or a variance over n in one and n - 1 in the other."
+            f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are alike "
+            f"(B/A {number(ratio)}): either {random_ones}, or another computation (a mask, an axis of a softmax, an "
+            f"activation, a layer in its other mode).{_words_of_time(e)}{_words_of_losses(e)}"
         )
-        yield Finding(
-            "constant", text, e.steps[0] if e.step is None else e.step, e.labels(places), {"relative": largest}
-        )
+        yield Finding("unrelated", text, e.step, (), {"cosine": together, "ratio": ratio})
+
+
+def unknown(e: Evidence) -> Iterator[Finding]:
+    """What no rule knows."""
+    if e.step is None:
+        return
+    if e.tolerated:
+        text = "The differences exceed the tolerance, and no rule knows their cause."
+    else:
+        text = "Rounding does not explain the differences, and no rule knows their cause."
+    yield Finding("unknown", f"{text}{_words_of_time(e)}{_words_of_losses(e)}", e.step, e.labels(e.bad))
+
+
+def _words_of_time(e: Evidence) -> str:
+    """When it began."""
+    if e.step in (None, e.steps[0]):
+        return ""
+    before = e.steps[e.steps.index(e.step) - 1]
+    return (
+        f" All agrees up to step {before}: either something changes then (a schedule, a phase of training, the data), "
+        f"or the optimizers move the parameters otherwise after step {before}."
+    )
+
+
+def _words_of_losses(e: Evidence) -> str:
+    """Where to look, by the losses."""
+    gap = e.loss_gap(e.at)
+    if gap is None:
+        return ""
+    if gap:
+        one, other = e.losses[e.at]
+        return f" The losses differ too ({number(one)} and {number(other)}): look at the way forward, and the loss."
+    return " The losses agree: look at the way back, and at what is done to gradients before they are recorded."
