@@ -15,8 +15,8 @@ BEFORE: tuple[Rule, ...] = (start.offset, start.nonfinite, start.data, start.ini
 PROVEN: tuple[Rule, ...] = (
     whole.zero,
     leaf.no_gradient,
-    clipping.clip_global_norm,
     clipping.clip_norm,
+    clipping.clip_global_norm,
     clipping.clip_value,
     whole.factor,
     linear.weight_decay,

@@ -74,7 +74,7 @@ def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float) -> F
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
     """Each leaf that is larger in one run has one norm, the limit, in the other."""
-    if not parallel(e, e.bad) or any(e.factor(i)[0] <= 0 for i in e.bad):
+    if len(e.pairs) < 2 or not parallel(e, e.bad) or any(e.factor(i)[0] <= 0 for i in e.bad):
         return
     norms = {side: [getattr(e.distance(i), f"norm_{side}") for i in e.bad] for side in "ab"}
     if len(e.bad) > 1 and all(spread(norms[side]) <= _SAME for side in "ab"):

@@ -2,186 +2,273 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, settings_of
+from gradxform.comparing.rounding import Arithmetic, coarsest
 
 _SAMPLE = 1 << 15
-_EXACT = 256.0
+_EXACT = 2.0**8
 """How many units of its parameter a move must have, to count."""
-_ALIKE = 3e-3
-_BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0.8, 0.999))
+_TIMES = 8.0
+"""How many times as far apart as gradients moves may be: Adam doubles it, a momentum of 0.9 leaves a quarter of one."""
+_STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
+"""Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
 
 
 class Moves(NamedTuple):
-    """How the parameters of a leaf move from one recorded step to the next, and the gradient before; of a sample."""
+    """How the parameters of a leaf move from one recorded step to the next, and the gradients before; of a sample."""
 
     a: Any
     b: Any
     parameter: Any
-    gradient: Any
-
-
-def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
-    """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
-    found = {}
-    for i, d in enumerate(e.rows["gradients"][step]):
-        there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
-        if d is None or not there or e.is_noise(i, "gradients", step):
-            continue
-        gradient = _sample(e.arrays(i, "gradients", step)[0])
-        before, later = e.arrays(i, "parameters", step), e.arrays(i, "parameters", after)
-        a, b = (_sample(x) - _sample(y) for x, y in zip(before, later, strict=True))
-        parameter = _sample(before[0])
-        least = _EXACT * 2.0**-24 * np.maximum(np.abs(parameter), 1e-30)
-        exact = (np.maximum(np.abs(a), np.abs(b)) > least) & (np.abs(gradient) > 1e-2 * np.sqrt((gradient**2).mean()))
-        found[i] = Moves(a[exact], b[exact], parameter[exact], gradient[exact])
-    return {i: move for i, move in found.items() if len(move.a)}
+    apart: float
+    """How far the gradients are apart, in the median of their elements."""
 
 
 def _sample(x: Any) -> Any:
     return x.ravel()[:: max(1, x.size // _SAMPLE)]
 
 
-def first_moves(e: Evidence) -> tuple[int, dict[int, Moves]] | None:
-    """The first step after which parameters move apart though the gradients agree; None if there is none."""
-    if not {"gradients", "parameters"} <= set(e.rows) or not e.values:
+def _parameters(e: Evidence) -> Arithmetic:
+    """The arithmetic of the parameters."""
+    dtypes = [d for side in (e.a, e.b) for d in side.dtypes(e.steps[0], "parameters").values()]
+    return coarsest(dtypes)
+
+
+def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
+    """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
+    found, unit = {}, _parameters(e).unit
+    for i in range(len(e.pairs)):
+        there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
+        if not there or not e.has(i, "gradients", step) or e.is_noise(i, "gradients", step):
+            continue
+        one, other = (_sample(x) for x in e.arrays(i, "gradients", step))
+        before, later = e.arrays(i, "parameters", step), e.arrays(i, "parameters", after)
+        a, b = (_sample(x) - _sample(y) for x, y in zip(before, later, strict=True))
+        parameter = _sample(before[0])
+        least = _EXACT * unit * np.maximum(np.abs(parameter), 1e-30)
+        # a gradient of a hundredth of the usual is a sum that cancels, and its sign may be rounding
+        exact = (np.maximum(np.abs(a), np.abs(b)) > least) & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
+        if exact.any():
+            apart = float(np.median(np.abs(one - other)[exact] / np.abs(one)[exact]))
+            found[i] = Moves(a[exact], b[exact], parameter[exact], apart)
+    return found
+
+
+def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
+    """The first steps between which parameters move apart though the gradients agree, the moves, and the leaves."""
+    if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
         return None
+    arithmetic = _parameters(e)
+    apart: dict[int, float] = {}
     for step, after in zip(e.steps, e.steps[1:], strict=False):
         if e.step is not None and step >= e.step:
             return None
-        if e.judged["gradients"].arithmetic.name not in ("float32", "float64"):
-            return None
         found = moves(e, step, after)
-        if any(_differs(move) for move in found.values()):
-            return step, found
-        if step - e.steps[0] > 8 or (len(e.steps) > 16 and step > e.steps[8]):
-            return None
+        for i, move in found.items():
+            apart[i] = max(apart.get(i, arithmetic.budget), move.apart)
+        bad = [i for i, move in found.items() if _differs(move, _TIMES * apart[i], arithmetic.unit)]
+        if bad:
+            return step, after, found, bad
+        if step != e.steps[0]:
+            e.a.close(step)
+            e.b.close(step)
     return None
 
 
-def _differs(move: Moves) -> bool:
-    """Whether the moves of most elements are apart by more than rounding."""
+def _differs(move: Moves, limit: float, unit: float) -> bool:
+    """Whether the moves of most elements are apart by more than rounding, or by a part of the parameters."""
     scale = np.maximum(np.abs(move.a), np.abs(move.b))
-    noise = 8 * 2.0**-24 * np.abs(move.parameter) / scale
-    return bool(np.median(np.abs(move.a - move.b) / scale - noise) > _ALIKE)
+    noise = 8 * unit * np.abs(move.parameter) / scale  # two parameters of two runs are rounded
+    if np.median(np.abs(move.a - move.b) / scale - noise) > limit:
+        return True
+    rate, left = _part(move)
+    return len(move.a) >= 64 and left < 0.7 and abs(rate) > 8 * unit and float(np.median(noise)) < limit
+
+
+def _part(move: Moves) -> tuple[float, float]:
+    """The part of the parameters by which moves differ, and what is left then of the difference."""
+    apart, size = move.b - move.a, float(np.vdot(move.parameter, move.parameter))
+    rate = float(np.vdot(move.parameter, apart)) / size if size else 0.0
+    whole = float(np.linalg.norm(apart))
+    return rate, float(np.linalg.norm(apart - rate * move.parameter)) / whole if whole else 1.0
 
 
 def update(e: Evidence) -> Iterator[Finding]:
-    """What the optimizers do otherwise."""
+    """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
     found = first_moves(e)
     if found is None:
         return
-    step, all_moves = found
-    bad = {i: move for i, move in all_moves.items() if _differs(move)}
-    for rule in (_still, _decoupled, _epsilon, _factor):
-        made = rule(e, step, all_moves, bad)
-        if made is not None:
-            yield made
-            return
-    text = f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ."
-    yield Finding("optimizer", text, step, e.labels(list(bad)))
+    step, after, all_moves, bad = found
+    made = _still(e, step, all_moves, bad) or _settings(e, step, all_moves, bad)
+    made = made or _decoupled(e, step, after, all_moves, bad) or _factor(e, step, after, all_moves, bad)
+    if made is not None:
+        yield made
+    elif after - step == 1:
+        text = (
+            f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, in a "
+            "way that no setting of SGD, momentum, Adam or RMSprop predicts. Either another optimizer or schedule, or "
+            "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
+        )
+        yield Finding("optimizer", text, step, e.labels(bad))
 
 
-def _still(e: Evidence, step: int, all_moves: dict[int, Moves], bad: dict[int, Moves]) -> Finding | None:
+def _still(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in ("a", "b"):
-        still = [i for i, move in bad.items() if not getattr(move, side).any()]
+        still = [i for i in bad if not getattr(all_moves[i], side).any()]
         if still and len(still) < len(all_moves):
             text = f"{some(e.labels(still))} does not move in {side.upper()}, though it has a gradient: frozen there."
+            return Finding("frozen", text, step, e.labels(still))
+        if still:
+            text = (
+                f"No parameter moves in {side.upper()} after step {step}, though it has a gradient: no step is taken."
+            )
             return Finding("frozen", text, step, e.labels(still))
     return None
 
 
-def _factor(e: Evidence, step: int, all_moves: dict[int, Moves], bad: dict[int, Moves]) -> Finding | None:
-    """Moves that are one number times as large: bias correction, or the learning rate."""
-    found = _ratio(all_moves)
-    if found is None or len(bad) < len(all_moves):
+def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
+    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap."""
+    steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
+    matrices = [i for i in bad if len(e.arrays(i, "parameters", e.steps[0])[0].shape) > 1] or bad
+    places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
+    if len(steps) < 2 or not places:
         return None
-    count = step + 1
-    for first, second in _BETAS if e.steps[0] == 0 else ():
-        corrected = math.sqrt(1 - second**count) / (1 - first**count)
-        for run, wanted in (("B", 1 / corrected), ("A", corrected)):
-            if abs(found / wanted - 1) < 5e-3 and _holds_later(e, step, first, second, run):
-                text = (
-                    f"{run} leaves out Adam's bias correction: its first steps are {number(1 / corrected)} times as "
-                    f"large (betas {first} and {second})."
-                )
-                return Finding("bias_correction", text, step, (), {"beta1": first, "beta2": second})
-    text = (
-        f"The gradients agree, and B moves its parameters {number(found)} times as far at step {step}: another "
-        "learning rate, schedule, or clip."
+    unit, runs = _parameters(e).unit, []
+    kept = True
+    for side in (0, 1):
+        gradients, parameters = (
+            np.stack([np.concatenate([_sample(e.arrays(i, tree, step)[side]) for i in places]) for step in steps])
+            for tree in ("gradients", "parameters")
+        )
+        run = Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit)
+        exact = np.abs(run.moves) > _EXACT * unit * np.abs(run.parameters)
+        kept = kept & exact.all(0) & (run.gradients != 0).all(0)
+        runs.append(run)
+    (places_kept,) = np.nonzero(kept)
+    places_kept = places_kept[:: max(1, len(places_kept) // _ELEMENTS)]
+    if len(places_kept) < 16:
+        return None
+    a, b = (Run(*(x[:, places_kept] for x in run[:3]), unit) for run in runs)
+    return a, b
+
+
+def _settings(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+    """Two settings that predict the moves of each run from its own gradients, and how they differ."""
+    runs = _runs(e, bad)
+    if runs is None:
+        return None
+    enough = _TIMES * _parameters(e).budget
+    candidates = [settings_of(run, enough) for run in runs]
+    if not all(candidates):
+        return None
+    one, other = alike(*candidates)
+    found = list(_differences(one, other))
+    if not found:
+        return None
+    kind, _, numbers = found[0]
+    words = "; ".join(text for _, text, _ in found)
+    text = f"The gradients agree, and the optimizers differ: {words}. With these numbers both move as recorded."
+    labels = e.labels(bad) if len(bad) < len(all_moves) else ()
+    return Finding(kind, text, step, labels, numbers)
+
+
+def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """How two settings differ: a kind, words and numbers for each."""
+    if one.family != other.family:
+        yield "optimizer", f"A moves as {_name(one)}, B as {_name(other)}", {}
+        return
+    adam = one.family == "Adam"
+    if one.count != other.count:
+        betas = {"beta1": one.beta1, "beta2": one.beta2}
+        if None in (one.count, other.count):
+            run = "A" if one.count is None else "B"
+            words = f"{run} leaves out Adam's bias correction (betas {one.beta1:g} and {one.beta2:g})"
+        else:
+            words = f"Adam's bias correction counts the first step as {one.count} in A and as {other.count} in B"
+        yield "bias_correction", words, betas
+    if (one.beta1, one.beta2) != (other.beta1, other.beta2):
+        if adam:
+            words = f"the betas are {one.beta1:g} and {one.beta2:g} in A, {other.beta1:g} and {other.beta2:g} in B"
+        else:
+            what = "momentum" if one.family == "SGD" else "decay of squares"
+            pair = (one.beta1, other.beta1) if one.family == "SGD" else (one.beta2, other.beta2)
+            words = f"the {what} is {pair[0]:g} in A and {pair[1]:g} in B"
+        yield "optimizer", words, {"a": one.beta1, "b": other.beta1}
+    if one.nesterov != other.nesterov:
+        yield "optimizer", f"{'A' if one.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
+    if one.place != other.place or not np.isclose(one.epsilon, other.epsilon, rtol=0.1):
+        places = {"outside": "", "hat": ", added before the bias correction,", "inside": ", added under the root,"}
+        a, b = (f"{setting.epsilon:.2g}{places[setting.place]}" for setting in (one, other))
+        words = f"epsilon is about {a} in A and {b} in B"
+        yield "epsilon", words, {"a": one.epsilon, "b": other.epsilon}
+    l2, decay = (one.l2, other.l2), (one.decay, other.decay)
+    if not np.isclose(*l2, rtol=0.02) or not np.isclose(*decay, rtol=0.02):
+        words = f"A {_decay(one)}; B {_decay(other)}"
+        yield "weight_decay", words, {"rate": decay[1] - decay[0], "l2": l2[1] - l2[0]}
+    if not np.isclose(one.rate, other.rate, rtol=_TIMES * 2.0**-14):
+        words = f"the learning rate is {one.rate:.4g} in A and {other.rate:.4g} in B"
+        yield "learning_rate", words, {"factor": other.rate / one.rate, "a": one.rate, "b": other.rate}
+
+
+def _name(setting: Setting) -> str:
+    numbers = {
+        "SGD": f" with a momentum of {setting.beta1:g}" if setting.beta1 else "",
+        "Adam": f" with betas {setting.beta1:g} and {setting.beta2:g}",
+        "RMSprop": f" with a decay of {setting.beta2:g}",
+    }[setting.family]
+    return f"{setting.family}{numbers} and a learning rate of {setting.rate:.4g}"
+
+
+def _decay(setting: Setting) -> str:
+    if setting.decay:
+        return (
+            f"decays its parameters by {setting.decay:.3g} of themselves at each step, beside the gradient (learning "
+            "rate times weight decay, as AdamW)"
+        )
+    return (
+        f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
+        if setting.l2
+        else "does not decay its parameters"
     )
-    return Finding("learning_rate", text, step, (), {"factor": found})
 
 
-def _ratio(all_moves: dict[int, Moves]) -> float | None:
-    """The factor between the moves, if it is one for all elements of all leaves."""
-    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in all_moves.values()])
-    if not len(ratios):
-        return None
-    low, middle, high = np.quantile(ratios, (0.2, 0.5, 0.8))
-    return float(middle) if high - low <= 0.02 * abs(middle) else None
-
-
-def _holds_later(e: Evidence, step: int, first: float, second: float, run: str) -> bool:
-    """Whether the next step fits a missing correction as well; True where there is no next step to look at."""
-    place = e.steps.index(step) + 1
-    if place + 1 >= len(e.steps) or e.steps[place] != step + 1:
-        return True
-    found = _ratio(moves(e, e.steps[place], e.steps[place + 1]))
-    if found is None:
-        return True
-    corrected = math.sqrt(1 - second ** (step + 2)) / (1 - first ** (step + 2))
-    return abs(found / (1 / corrected if run == "B" else corrected) - 1) < 0.1
-
-
-def _decoupled(e: Evidence, step: int, all_moves: dict[int, Moves], bad: dict[int, Moves]) -> Finding | None:
+def _decoupled(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Moves that differ by one number times the parameters."""
-    rates = []
-    for move in bad.values():
-        apart = move.b - move.a
-        rate = float(np.vdot(move.parameter, apart) / max(np.vdot(move.parameter, move.parameter), 1e-300))
-        if np.linalg.norm(apart - rate * move.parameter) > 0.1 * np.linalg.norm(apart):
-            return None
-        rates.append(rate)
+    found = [_part(all_moves[i]) for i in bad]
+    rates = [rate / (after - step) for rate, _ in found]
     rate = float(np.median(rates))
-    if max(rates) - min(rates) > 0.1 * abs(rate):
+    if max(left for _, left in found) > 1 / BETTER or max(rates) - min(rates) > abs(rate) / BETTER:
         return None
-    run = "B" if rate > 0 else "A"
+    run, other = ("B", "A") if rate > 0 else ("A", "B")
     text = (
-        f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient "
-        "(learning rate times weight decay); the other does not."
+        f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
+        f"rate times weight decay), which {other} does not do, or does so much less."
     )
-    return Finding("weight_decay", text, step, e.labels(list(bad)), {"rate": rate})
+    return Finding("weight_decay", text, step, e.labels(bad), {"rate": rate})
 
 
-def _epsilon(e: Evidence, step: int, all_moves: dict[int, Moves], bad: dict[int, Moves]) -> Finding | None:
-    """Adam's first moves, rate * g / (|g| + epsilon), with two epsilons."""
-    if step != e.steps[0]:
+def _factor(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+    """Moves that are one number times as large."""
+    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in all_moves.values()])
+    if not len(ratios) or len(bad) < len(all_moves):
         return None
-    gradient = np.abs(np.concatenate([move.gradient for move in all_moves.values()]))
-    found = []
-    for side in ("a", "b"):
-        size = np.abs(np.concatenate([getattr(move, side) for move in all_moves.values()]))
-        kept = (size > 0) & (gradient > 0)
-        if kept.sum() < 16:
-            return None
-        slope, cut = np.polyfit(1 / gradient[kept], 1 / size[kept], 1)
-        left = 1 / size[kept] - (cut + slope / gradient[kept])
-        if cut <= 0 or np.sqrt((left**2).mean()) > 0.02 * (1 / size[kept]).mean():
-            return None
-        found.append((max(slope / cut, 0.0), 1 / cut))
-    (one, rate), (other, rate_b) = found
-    if abs(rate / rate_b - 1) > 0.05 or max(one, other) < 1e-2 * float(np.median(gradient)) or one == other:
+    low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
+    if high - low > min(0.02 * abs(middle), abs(middle - 1) / BETTER):
         return None
+    when = f"at step {step}" if after - step == 1 else f"from step {step} to {after}"
+    alike_before = step != e.steps[0]
+    why = "the learning rate changes there, by a schedule or in steps" if alike_before else "another learning rate"
+    before = ", after they moved alike" if alike_before else ""
     text = (
-        f"The optimizers have another epsilon: about {max(one, 0):.2g} in A and {max(other, 0):.2g} in B, "
-        f"at a learning rate of {number(rate)}."
+        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}{before}: either {why}, "
+        "or a clip or a scale after the gradients are recorded, or another bias correction."
     )
-    return Finding("epsilon", text, step, (), {"a": one, "b": other})
+    return Finding("learning_rate", text, step, (), {"factor": middle})

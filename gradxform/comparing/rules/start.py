@@ -122,16 +122,16 @@ def _read(side: Recording, step: int, name: str, path: str) -> Any:
 
 
 def _same(one: Any, other: Any, limit: float) -> bool:
-    """Whether two batches hold the same values: in one layout or another, or as numbers of classes and one-hot."""
-    if {one.ndim, other.ndim} == {1, 2} or abs(one.ndim - other.ndim) == 1:
+    """Whether two batches hold the same values: in any order and layout, or as numbers of classes and one-hot."""
+    if abs(one.ndim - other.ndim) == 1:
         long, short = (one, other) if one.ndim > other.ndim else (other, one)
         if long.shape[:-1] == short.shape:
-            return bool(np.array_equal(long.argmax(-1), short))
-    if one.size != other.size or len(one) != len(other):
+            return bool(np.array_equal(np.sort(long.argmax(-1), axis=None), np.sort(short, axis=None)))
+    if one.size != other.size:
         return False
-    one, other = (np.asarray(x, np.float64).reshape(len(x), -1) for x in (one, other))
+    one, other = (np.sort(np.asarray(x, np.float64), axis=None) for x in (one, other))
     largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
-    return np.allclose(np.sort(one, 1), np.sort(other, 1), rtol=0, atol=limit * largest, equal_nan=True)
+    return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
 
 
 def initial(e: Evidence) -> Iterator[Finding]:

@@ -123,9 +123,8 @@ def unrelated(e: Evidence) -> Iterator[Finding]:
     whole = [e.distance(i) for i in e.significant]
     norms = np.sqrt(sum(d.norm_a**2 for d in whole) * sum(d.norm_b**2 for d in whole))
     together = float(sum(d.dot for d in whole) / norms) if norms else 1.0
-    random = max(e.distance(i).relative for i in e.bad) > BY_NAME["bfloat16"].budget and not _is_directed(e, e.bad)
     ratio = e.total(e.step, "b") / max(e.total(e.step, "a"), 1e-300)
-    if (together < 0.97 or random) and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
+    if together < 0.97 and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
         recorded = any(True for _ in batches(e, e.step))  # and equal: `data` comes first
         random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches")
         text = (
