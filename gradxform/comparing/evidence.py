@@ -17,6 +17,8 @@ from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
+AMPLIFIED = 8.0
+"""How many times as far apart as gradients moves may be: Adam doubles it, a momentum of 0.9 leaves a quarter of one."""
 
 
 class Evidence:

@@ -31,6 +31,10 @@ class Run(NamedTuple):
     unit: float
     """Half the distance of one to the next number of the parameters."""
 
+    def of(self, elements: Any) -> Run:
+        """Some of the elements."""
+        return Run(self.gradients[:, elements], self.parameters[:, elements], self.moves[:, elements], self.unit)
+
 
 class Setting(NamedTuple):
     """An optimizer with its numbers."""
@@ -40,7 +44,7 @@ class Setting(NamedTuple):
     beta1: float = 0.0
     beta2: float = 0.0
     nesterov: bool = False
-    count: int | None = None
+    counted: int | None = None
     """What the bias correction counts the first step as; None without a correction."""
     place: str = ""
     """Where epsilon is added: "outside" of the root, "inside", or outside of the one without correction ("hat")."""
@@ -55,9 +59,9 @@ class Setting(NamedTuple):
 def table() -> Iterator[Setting]:
     """The optimizers that are tried, without their numbers."""
     yield from (Setting("SGD", beta, nesterov=n) for beta in _MOMENTA for n in ((False, True) if beta else (False,)))
-    for (beta1, beta2), count, place in itertools.product(_BETAS, (1, None, 0, 2), ("outside", "hat", "inside")):
-        if place != "hat" or count is not None:
-            yield Setting("Adam", beta1, beta2, count=count, place=place)
+    for (beta1, beta2), counted, place in itertools.product(_BETAS, (1, None, 0, 2), ("outside", "hat", "inside")):
+        if place != "hat" or counted is not None:
+            yield Setting("Adam", beta1, beta2, counted=counted, place=place)
     for beta2, place in itertools.product(_SQUARES, ("outside", "inside")):
         yield Setting("RMSprop", 0.0, beta2, place=place)
 
@@ -72,7 +76,7 @@ def direction(setting: Setting, run: Run) -> Any:
             found.append(g + beta1 * m if setting.nesterov else m)
             continue
         m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
-        count = None if setting.count is None else max(step + setting.count, 1)
+        count = None if setting.counted is None else max(step + setting.counted, 1)
         first, second = (1.0, 1.0) if count is None else (1 - beta1**count, 1 - beta2**count)
         if setting.place == "inside":
             size = np.sqrt(v / second + setting.epsilon)
@@ -105,10 +109,10 @@ def fitted(setting: Setting, run: Run) -> tuple[float, Setting]:
 
 def settings_of(run: Run, enough: float) -> list[tuple[float, Setting]]:
     """The settings that predict a run to within a relative error, best first; empty if none does."""
-    few = Run(*(x[:, :: max(1, x.shape[1] // _FEW)] for x in run[:3]), run.unit)
+    few = run.of(slice(None, None, max(1, run.moves.shape[1] // _FEW)))
     found = _searched([s for setting in table() for s in _with_epsilons(setting)], few, "epsilon")
     if found[0][0] > enough:
-        usual = [s for s in table() if s.family == "SGD" or (s.count == 1 and s.place == "outside")]
+        usual = [s for s in table() if s.family == "SGD" or (s.counted == 1 and s.place == "outside")]
         tried = [s._replace(epsilon=1e-8 if s.place else 0.0, l2=rate) for s in usual for rate in _RATES]
         found = _searched(tried, few, "l2")
     found = sorted((fitted(setting, run) for error, setting in found if error <= enough), key=_error)
@@ -145,9 +149,14 @@ def _refined(setting: Setting, run: Run, field: str) -> tuple[float, Setting]:
     low, high = (np.log(getattr(setting, field)) + side * np.log(10.0) for side in (-1, 1))
     for _ in range(24):
         thirds = [low + part * (high - low) / 3 for part in (1, 2)]
-        first, second = (fitted(setting._replace(**{field: float(np.exp(x))}), run)[0] for x in thirds)
+        first, second = (fitted(_with(setting, field, x), run)[0] for x in thirds)
         low, high = (low, thirds[1]) if first < second else (thirds[0], high)
-    return fitted(setting._replace(**{field: float(np.exp((low + high) / 2))}), run)
+    return fitted(_with(setting, field, (low + high) / 2), run)
+
+
+def _with(setting: Setting, field: str, log: float) -> Setting:
+    value = float(np.exp(log))
+    return setting._replace(epsilon=value) if field == "epsilon" else setting._replace(l2=value)
 
 
 def alike(ones: Iterable[tuple[float, Setting]], others: Iterable[tuple[float, Setting]]) -> tuple[Setting, Setting]:

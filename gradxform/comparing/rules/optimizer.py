@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.evidence import AMPLIFIED, Evidence
 from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, settings_of
 from gradxform.comparing.rounding import Arithmetic, coarsest
@@ -15,8 +15,8 @@ from gradxform.comparing.rounding import Arithmetic, coarsest
 _SAMPLE = 1 << 15
 _EXACT = 2.0**8
 """How many units of its parameter a move must have, to count."""
-_TIMES = 8.0
-"""How many times as far apart as gradients moves may be: Adam doubles it, a momentum of 0.9 leaves a quarter of one."""
+_TELLING = 64
+"""Elements of which no random difference has half of its squares along the parameters."""
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 """Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
 
@@ -66,14 +66,20 @@ def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | N
     if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
         return None
     arithmetic = _parameters(e)
+    least = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget)
     apart: dict[int, float] = {}
+    middle = arithmetic.budget
     for step, after in zip(e.steps, e.steps[1:], strict=False):
         if e.step is not None and step >= e.step:
             return None
         found = moves(e, step, after)
         for i, move in found.items():
-            apart[i] = max(apart.get(i, arithmetic.budget), move.apart)
-        bad = [i for i, move in found.items() if _differs(move, _TIMES * apart[i], arithmetic.unit)]
+            apart[i] = max(apart.get(i, least), move.apart)
+        middle = max(middle, float(np.median([move.apart for move in found.values()] or [0.0])))
+        bad = [i for i, m in found.items() if _differs(m, AMPLIFIED * apart[i], arithmetic.unit)]
+        gaps = {i: _gap(move, arithmetic.unit) for i, move in found.items()}
+        if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > AMPLIFIED * middle:
+            bad = [i for i, gap in gaps.items() if gap > AMPLIFIED * middle]
         if bad:
             return step, after, found, bad
         if step != e.steps[0]:
@@ -82,14 +88,18 @@ def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | N
     return None
 
 
-def _differs(move: Moves, limit: float, unit: float) -> bool:
-    """Whether the moves of most elements are apart by more than rounding, or by a part of the parameters."""
+def _gap(move: Moves, unit: float) -> float:
+    """How far the moves of a leaf are apart in the median, beyond the rounding of two parameters in two runs."""
     scale = np.maximum(np.abs(move.a), np.abs(move.b))
-    noise = 8 * unit * np.abs(move.parameter) / scale  # two parameters of two runs are rounded
-    if np.median(np.abs(move.a - move.b) / scale - noise) > limit:
-        return True
+    return float(np.median(np.abs(move.a - move.b) / scale - 8 * unit * np.abs(move.parameter) / scale))
+
+
+def _differs(move: Moves, limit: float, unit: float) -> bool:
+    """Whether most moves are apart by more than gradients explain, or by a part of the parameters, however small."""
     rate, left = _part(move)
-    return len(move.a) >= 64 and left < 0.7 and abs(rate) > 8 * unit and float(np.median(noise)) < limit
+    # in float32, 1 - rate is rounded; gradients in bfloat16 (limit 1) have errors in any direction
+    is_part = limit < 1 and len(move.a) >= _TELLING and left**2 < 0.5 and abs(rate) > 8 * unit
+    return _gap(move, unit) > limit or is_part
 
 
 def _part(move: Moves) -> tuple[float, float]:
@@ -142,7 +152,7 @@ def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
     if len(steps) < 2 or not places:
         return None
     unit, runs = _parameters(e).unit, []
-    kept = True
+    kept: Any = True
     for side in (0, 1):
         gradients, parameters = (
             np.stack([np.concatenate([_sample(e.arrays(i, tree, step)[side]) for i in places]) for step in steps])
@@ -156,7 +166,7 @@ def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
     places_kept = places_kept[:: max(1, len(places_kept) // _ELEMENTS)]
     if len(places_kept) < 16:
         return None
-    a, b = (Run(*(x[:, places_kept] for x in run[:3]), unit) for run in runs)
+    a, b = (run.of(places_kept) for run in runs)
     return a, b
 
 
@@ -165,7 +175,7 @@ def _settings(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[
     runs = _runs(e, bad)
     if runs is None:
         return None
-    enough = _TIMES * _parameters(e).budget
+    enough = AMPLIFIED * _parameters(e).budget
     candidates = [settings_of(run, enough) for run in runs]
     if not all(candidates):
         return None
@@ -186,13 +196,13 @@ def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[
         yield "optimizer", f"A moves as {_name(one)}, B as {_name(other)}", {}
         return
     adam = one.family == "Adam"
-    if one.count != other.count:
+    if one.counted != other.counted:
         betas = {"beta1": one.beta1, "beta2": one.beta2}
-        if None in (one.count, other.count):
-            run = "A" if one.count is None else "B"
+        if None in (one.counted, other.counted):
+            run = "A" if one.counted is None else "B"
             words = f"{run} leaves out Adam's bias correction (betas {one.beta1:g} and {one.beta2:g})"
         else:
-            words = f"Adam's bias correction counts the first step as {one.count} in A and as {other.count} in B"
+            words = f"Adam's bias correction counts the first step as {one.counted} in A and as {other.counted} in B"
         yield "bias_correction", words, betas
     if (one.beta1, one.beta2) != (other.beta1, other.beta2):
         if adam:
@@ -213,7 +223,7 @@ def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[
     if not np.isclose(*l2, rtol=0.02) or not np.isclose(*decay, rtol=0.02):
         words = f"A {_decay(one)}; B {_decay(other)}"
         yield "weight_decay", words, {"rate": decay[1] - decay[0], "l2": l2[1] - l2[0]}
-    if not np.isclose(one.rate, other.rate, rtol=_TIMES * 2.0**-14):
+    if not np.isclose(one.rate, other.rate, rtol=AMPLIFIED * 2.0**-14):
         words = f"the learning rate is {one.rate:.4g} in A and {other.rate:.4g} in B"
         yield "learning_rate", words, {"factor": other.rate / one.rate, "a": one.rate, "b": other.rate}
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gradxform.comparing.evidence import Evidence
+import numpy as np
+
+from gradxform.comparing.evidence import AMPLIFIED, Evidence
 from gradxform.comparing.findings import Finding
 
 VAGUE = {"unknown", "unrelated", "constant", "precision"}
 """Findings that name no one cause."""
+_LEAVES = 16
+"""Leaves whose ways are held against each other."""
 
 
 def grown(e: Evidence) -> Iterator[Finding]:
@@ -35,11 +39,19 @@ def grown(e: Evidence) -> Iterator[Finding]:
 
 
 def _parameters_agree(e: Evidence, step: int) -> bool:
-    """Whether most leaves are where rounding may have led them; those with a gradient of mere noise may be anywhere."""
+    """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
     if "parameters" not in e.rows:
         return True
-    found = sorted(d.relative for d in e.rows["parameters"][step] if d is not None)
-    return not found or found[len(found) // 2] <= e.judged[e.tree].arithmetic.grown
+    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
+    before = max(float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows)
+    limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
+    apart = []
+    for i in e.significant[:: max(1, len(e.significant) // _LEAVES)]:
+        if e.has(i, "parameters", first) and e.has(i, "parameters", step):
+            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
+            a, b = (end - start for start, end in zip(starts, ends, strict=True))
+            apart.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
+    return not apart or float(np.median(apart)) <= limit
 
 
 def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
