@@ -83,6 +83,7 @@ SLOW = {
     r"test_jax_trees\.py::.*\[(Haiku|Flax linen)": "compiles for one library more; Flax NNX and Equinox stay quick",
     # --- comparing
     r"test_faults\.py::test_(in_the_other|from_other|other_precisions|no_fault.*-[1-7]\])": RUNS,
+    r"test_clean_runs\.py": "trains two networks for 70 steps each; clean pairs of small networks stay quick",
     r"test_ports\.py": TRAINS,
     r"test_compare_speed\.py": "writes and reads gigabytes",
     # --- core
