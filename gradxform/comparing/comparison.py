@@ -78,13 +78,14 @@ class Comparison:
 
     def __str__(self) -> str:
         """The diagnosis in words."""
-        return "\n".join([*([self.agreement] if self.within else []), *map(str, self.findings)])
+        agreement = f"{self.agreement[0].upper()}{self.agreement[1:]}"
+        return "\n".join([*([agreement] if self.within else []), *map(str, self.findings)])
 
     @property
     def agreement(self) -> str:
-        """How far the runs agree, in one sentence."""
+        """How far the runs agree, in the words of a sentence."""
         judged = self.judged[self.tree]
-        until = f"Before step {judged.first} all" if judged.first is not None else "All"
+        until = f"before step {judged.first} all" if judged.first is not None else "all"
         level = max((level for step, level in judged.levels.items() if step not in judged.bad), default=0.0)
         if self.tolerance is not None:
             return f"{until} differences are within the tolerance of {self.tolerance:g}: at most {level:.1e}."
@@ -115,7 +116,8 @@ def compare(
         b: the folder of another.
         map: which leaf of `a` is which of `b`, where names do not tell: a dict from paths, or from modules, or a TOML
             file as ``gradxform compare --write-map`` writes it.
-        tolerance: the largest relative distance of a leaf that is allowed. By default, what rounding explains.
+        tolerance: the largest distance of a leaf that is allowed, relative to its norm, or to the usual norm in its
+            module if that is larger. By default, what rounding explains.
         progress: called with the number of steps that are done, and of all.
 
     Returns:

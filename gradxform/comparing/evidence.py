@@ -17,6 +17,8 @@ from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
+CLOSE = 32
+"""Units up to which numbers are the same computation: clean pairs of small networks differ by fewer than ten."""
 AMPLIFIED = 8.0
 """How many times as far apart as gradients moves may be: Adam doubles it, a momentum of 0.9 leaves a quarter of one."""
 
@@ -132,6 +134,11 @@ class Evidence:
         apart = abs(one - other) - moved
         judged = self.judged[self.tree]
         return max(0.0, apart / scale) if apart > judged.allowed[step] * scale else 0.0
+
+    def losses_agree(self, step: int) -> bool:
+        """Whether the losses are equal but for the rounding of a sum: what differs, differs after them."""
+        one, other = self.losses.get(step, (math.nan, math.nan))
+        return abs(one - other) <= CLOSE * self.judged[self.tree].arithmetic.unit * max(abs(one), abs(other))
 
     def labels(self, places: Sequence[int]) -> tuple[str, ...]:
         """The paths of pairs."""

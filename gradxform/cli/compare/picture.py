@@ -90,7 +90,8 @@ def _shown(distance: Any) -> float:
 def _title(found: Comparison) -> str:
     first = found.judged[found.tree].first
     if first is None:
-        return "rounding explains all differences" if found.within else "the gradients agree, and the runs differ"
+        within = "rounding explains all differences" if found.tolerance is None else "all is within the tolerance"
+        return within if found.within else "the gradients agree, and the runs differ"
     return f"the runs part at step {first} (red line); the white line of the scale is what rounding explains"
 
 

@@ -62,7 +62,7 @@ def verdict(found: Comparison) -> str:
     level = max(judged.levels.values(), default=0.0)
     steps = f"{len(found.steps)} step{'s' * (len(found.steps) != 1)}"
     if found.within:
-        explained = f"differ by at most {level:.1e}, which {judged.arithmetic.name} rounding explains"
-        return f"Within: over {steps} the {found.tree} {explained if level else 'are equal in every element'}."
+        equal = not level and not (found.a.norms_only or found.b.norms_only)
+        return f"Within: over {steps}, {f'the {found.tree} are equal in every element.' if equal else found.agreement}"
     at = f"from step {judged.first} on" if judged.first is not None else "in what precedes them"
     return f"Beyond: over {steps} the {found.tree} differ by up to {level:.1e}, {at}."

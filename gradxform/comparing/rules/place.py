@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gradxform.comparing.evidence import AMPLIFIED, Evidence
+from gradxform.comparing.evidence import AMPLIFIED, CLOSE, Evidence
 from gradxform.comparing.findings import Finding
 
 VAGUE = {"unknown", "unrelated", "constant", "precision"}
@@ -68,15 +68,17 @@ def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
 
 
 def _direction(e: Evidence) -> str:
-    """What the order of the leaves and the losses tell; nothing where they do not tell the same."""
-    gap, after = e.loss_gap(e.step if e.step is not None else e.at), [i for i in e.significant if i > max(e.bad)]
-    if after and not gap:
-        last = e.pairs[max(e.bad)].label
-        return f"; the {len(after)} leaves after {last}, nearer to the loss, agree: it arises there, on the way back"
-    if not after and gap == 0.0:
-        return "; the losses agree: it arises on the way back, near the loss"
-    if gap:
+    """What the order of the leaves and the losses tell; nothing where they tell nothing, or not the same."""
+    after = [e.distance(i).relative for i in e.significant if i > max(e.bad)]
+    if e.loss_gap(e.at):
         return "; the losses differ too: it arises on the way forward, or in the loss"
+    if not e.losses_agree(e.at):
+        return ""
+    if not after:
+        return "; the losses agree: it arises on the way back, near the loss"
+    if max(after) <= CLOSE * e.judged[e.tree].arithmetic.unit:
+        last = e.pairs[max(e.bad)].label
+        return f"; the losses and all leaves after {last}, nearer to the loss, agree: it arises there, on the way back"
     return ""
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.evidence import CLOSE, Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
@@ -20,8 +20,6 @@ _OTHER = 0.4
 _SAMPLE = 1 << 14
 _LARGE, _DIRECTED = 64, 0.7
 """Elements of a leaf from which a direction means something, and the cosine from which there is one."""
-_ROUNDED = 32
-"""Units above which a difference with a direction is not rounding, though its size could be."""
 
 
 def data_order(e: Evidence) -> Iterator[Finding]:
@@ -89,14 +87,14 @@ def precision(e: Evidence) -> Iterator[Finding]:
 def constant(e: Evidence) -> Iterator[Finding]:
     """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
     unit = e.judged[e.tree].arithmetic.unit
-    places = e.bad or [i for i in e.significant if e.distance(i).relative > _ROUNDED * unit]
+    places = e.bad or [i for i in e.significant if e.distance(i).relative > CLOSE * unit]
     if not places or not e.values or e.tolerated or any(e.distance(i).apart for i in places):
         return
     largest, directions = max(e.distance(i).relative for i in places), _direction(e, places)
     if largest < 0.3 and _is_directed(e, places) and (e.bad or np.median(directions) >= _DIRECTED):
         text = (
-            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: another epsilon, "
-            "another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and "
+            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
+            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and "
             "n - 1 in the other."
         )
         yield Finding("constant", text, e.at, e.labels(places), {"relative": largest})
@@ -159,10 +157,9 @@ def _words_of_time(e: Evidence) -> str:
 
 def _words_of_losses(e: Evidence) -> str:
     """Where to look, by the losses."""
-    gap = e.loss_gap(e.at)
-    if gap is None:
-        return ""
-    if gap:
+    if e.loss_gap(e.at):
         one, other = e.losses[e.at]
         return f" The losses differ too ({number(one)} and {number(other)}): look at the way forward, and the loss."
-    return " The losses agree: look at the way back, and at what is done to gradients before they are recorded."
+    if e.losses_agree(e.at):
+        return " The losses agree: look at the way back, and at what is done to gradients before they are recorded."
+    return ""
