@@ -17,6 +17,8 @@ from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
+_SAMPLE = 1 << 15
+"""Elements of a leaf that are enough to tell how it moves."""
 CLOSE = 32
 """Units up to which numbers are the same computation: clean pairs of small networks differ by fewer than ten."""
 AMPLIFIED = 8.0
@@ -106,6 +108,14 @@ class Evidence:
             np.asarray(view.layout.of(side.read(step, tree, view.path)), np.float64)
             for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b))
         )
+
+    def samples(self, i: int, tree: str, step: int) -> tuple[Any, Any]:
+        """Some elements of the two leaves of a pair in float64, the same ones of both."""
+        found = []
+        for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b)):
+            x = np.reshape(view.layout.of(side.read(step, tree, view.path)), -1)
+            found.append(np.asarray(x[:: max(1, x.size // _SAMPLE)], np.float64))
+        return found[0], found[1]
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""

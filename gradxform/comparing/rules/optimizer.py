@@ -12,7 +12,6 @@ from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, settings_of
 from gradxform.comparing.rounding import Arithmetic, coarsest
 
-_SAMPLE = 1 << 15
 _EXACT = 2.0**8
 """How many units of its parameter a move must have, to count."""
 _TELLING = 64
@@ -31,10 +30,6 @@ class Moves(NamedTuple):
     """How far the gradients are apart, in the median of their elements."""
 
 
-def _sample(x: Any) -> Any:
-    return x.ravel()[:: max(1, x.size // _SAMPLE)]
-
-
 def _parameters(e: Evidence) -> Arithmetic:
     """The arithmetic of the parameters."""
     dtypes = [d for side in (e.a, e.b) for d in side.dtypes(e.steps[0], "parameters").values()]
@@ -48,10 +43,10 @@ def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
         there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
         if not there or not e.has(i, "gradients", step) or e.is_noise(i, "gradients", step):
             continue
-        one, other = (_sample(x) for x in e.arrays(i, "gradients", step))
-        before, later = e.arrays(i, "parameters", step), e.arrays(i, "parameters", after)
-        a, b = (_sample(x) - _sample(y) for x, y in zip(before, later, strict=True))
-        parameter = _sample(before[0])
+        one, other = e.samples(i, "gradients", step)
+        before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
+        a, b = (x - y for x, y in zip(before, later, strict=True))
+        parameter = before[0]
         least = _EXACT * unit * np.maximum(np.abs(parameter), 1e-30)
         # a gradient of a hundredth of the usual is a sum that cancels, and its sign may be rounding
         exact = (np.maximum(np.abs(a), np.abs(b)) > least) & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
@@ -147,7 +142,8 @@ def _still(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[int
 def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
     """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap."""
     steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
-    matrices = [i for i in bad if len(e.arrays(i, "parameters", e.steps[0])[0].shape) > 1] or bad
+    shapes = e.a.shapes(e.steps[0], "parameters")
+    matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
         return None
@@ -155,7 +151,7 @@ def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
     kept: Any = True
     for side in (0, 1):
         gradients, parameters = (
-            np.stack([np.concatenate([_sample(e.arrays(i, tree, step)[side]) for i in places]) for step in steps])
+            np.stack([np.concatenate([e.samples(i, tree, step)[side] for i in places]) for step in steps])
             for tree in ("gradients", "parameters")
         )
         run = Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit)

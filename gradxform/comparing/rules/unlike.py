@@ -94,8 +94,8 @@ def constant(e: Evidence) -> Iterator[Finding]:
     if largest < 0.3 and _is_directed(e, places) and (e.bad or np.median(directions) >= _DIRECTED):
         text = (
             f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
-            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and "
-            "n - 1 in the other."
+            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
+            "and n - 1 in the other."
         )
         yield Finding("constant", text, e.at, e.labels(places), {"relative": largest})
 
