@@ -117,8 +117,11 @@ def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
         (["{a}", "{a}", "--report", "{a}/no/where.html"], "does not exist"),
         (["{a}", "{a}", "--picture", "{a}/picture.xyz"], "'picture.xyz' has no known format; write ."),
         (["{a}", "{a}", "--picture", "{a}/picture"], "'picture' has no known format"),
-        (["{a}", "{a}", "--picture", "{a}/no/picture.png"], "no' of --picture does not exist"),
-        (["{a}", "{a}", "--report", "{a}"], "--report must be a file"),
+        (
+            ["{a}", "{a}", "--picture", "{a}/no/picture.png"],
+            "--picture: the folder '{a}/no' for picture.png does not exist",
+        ),
+        (["{a}", "{a}", "--report", "{a}"], "is a folder; name a file"),
         (["{a}", "{a}", "--tolerance", "-1"], "tolerance must be at least 0"),
     ],
 )
@@ -129,7 +132,7 @@ def test_a_mistake_is_one_line_and_code_2(arguments: list[str], named: str, tmp_
     first.write_bytes(first.read_bytes()[:50])
     result = run(app, ["compare", *(argument.format(**folders) for argument in arguments)])
     assert result.exit_code == 2, result.output
-    assert named in result.stderr
+    assert named.format(**folders) in result.stderr
     assert result.stderr.count("\n") == 1
 
 

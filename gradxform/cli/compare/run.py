@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from gradxform.cli import writing
 from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
 from gradxform.cli.text import progress, say
 from gradxform.comparing import mapping
@@ -39,7 +39,7 @@ def run(
     """
     for option, out in (("--write-map", write_map), ("--picture", picture), ("--report", report)):
         if out is not None:
-            _check_place(option, out)
+            writing.check(f"compare {option}", out)
     if picture is not None:
         from gradxform.cli.compare import picture as drawing
 
@@ -56,40 +56,19 @@ def run(
     _print(found, console, everything)
     if write_map is not None:
         text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
-        _write(console, write_map, lambda: write_map.write_text(text, encoding="utf-8"))
+        _write(console, write_map, lambda part: part.write_text(text, encoding="utf-8"))
     if picture is not None:
-        _write(console, picture, lambda: drawing.write(found, picture))
+        _write(console, picture, lambda part: drawing.write(found, part))
     if report is not None:
         from gradxform.cli.compare import page
 
-        _write(console, report, lambda: report.write_text(page.html(found), encoding="utf-8"))
+        _write(console, report, lambda part: part.write_text(page.html(found), encoding="utf-8"))
     return int(not found.within)
 
 
-def _check_place(option: str, out: Path) -> None:
-    """Refuse a file that cannot be written, before anything is compared.
-
-    Raises:
-        ValueError: no such folder, one that is not writable, or a folder where the file would be.
-    """
-    if not out.parent.is_dir():
-        raise ValueError(f"compare: the folder {str(out.parent)!r} of {option} does not exist")
-    if out.is_dir():
-        raise ValueError(f"compare: {option} must be a file, and {str(out)!r} is a folder")
-    if not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise ValueError(f"compare: {option} {str(out)!r} is not writable")
-
-
-def _write(console: Console, out: Path, write: Callable[[], Any]) -> None:
-    """Write a file and say so.
-
-    Raises:
-        OSError: the disk is full, for instance; names the file.
-    """
-    try:
-        write()
-    except OSError as error:
-        raise OSError(f"compare: {str(out)!r} cannot be written: {error.strerror or error}") from error
+def _write(console: Console, out: Path, write: Callable[[Path], Any]) -> None:
+    with writing.whole(out) as part:
+        write(part)
     say(console, f"written: {out}")
 
 
@@ -112,11 +91,10 @@ def _print(found: Comparison, console: Console, everything: bool) -> None:
 
 def _chosen(found: Comparison, every: list[Row]) -> list[Row]:
     """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
-    arithmetic = found.judged[found.tree].arithmetic
     mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
 
     def weight(row: Row) -> tuple[bool, float]:
-        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean, arithmetic)
+        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean)
 
     largest = sorted(range(len(every)), key=lambda i: weight(every[i]), reverse=True)[:_SHOWN]
     return [every[i] for i in sorted(largest)]
