@@ -119,7 +119,7 @@ def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
         (["{a}", "{a}", "--picture", "{a}/picture"], "'picture' has no known format"),
         (
             ["{a}", "{a}", "--picture", "{a}/no/picture.png"],
-            "--picture: the folder '{a}/no' for picture.png does not exist",
+            "--picture: the folder '{a}/no' for picture.png does not",
         ),
         (["{a}", "{a}", "--report", "{a}"], "is a folder; name a file"),
         (["{a}", "{a}", "--tolerance", "-1"], "tolerance must be at least 0"),
@@ -141,15 +141,19 @@ def test_what_cannot_be_written_is_said_before_anything_is_read(option: str, tmp
     """The recordings are not even there."""
     result = run(app, ["compare", "nowhere", "nowhere", option, str(tmp_path / "no" / "where.xyz")])
     assert result.exit_code == 2
-    assert f"{option} does not exist" in result.stderr
+    assert f"{option}: the folder" in result.stderr and "does not exist" in result.stderr
 
 
 def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulated: root may write everywhere."""
-    monkeypatch.setattr("os.access", lambda path, mode: False)
+
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "touch", refused)
     result = run(app, ["compare", "nowhere", "nowhere", "--report", str(tmp_path / "report.html")])
     assert result.exit_code == 2
-    assert "report.html' is not writable" in result.stderr
+    assert "report.html' cannot be written: Permission denied" in result.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
