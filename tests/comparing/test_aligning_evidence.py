@@ -228,10 +228,7 @@ def test_a_layout_that_is_not_known_is_not_aligned_rather_than_missing(tmp_path:
         in found.alignment.words
     )
     assert [finding.kind for finding in found.findings] == ["unaligned"]
-    assert (
-        "were not compared: either they are the same under other names or in another layout, which a map tells"
-        in str(found)
-    )
+    assert "were not compared: either they have other names or lie in another layout, which a map tells" in str(found)
     assert not found.within
 
 

@@ -90,7 +90,7 @@ def missing(e: Evidence) -> Iterator[Finding]:
             yield Finding("missing", text, step, tuple(lacking))
     if unaligned:
         text = (
-            f"{some(unaligned)} have no partner and were not compared: either they are the same under other names or in "
+            f"{some(unaligned)} have no partner and were not compared: either they have other names or lie in "
             "another layout, which a map tells (--write-map, --map), or each run lacks what the other has."
         )
         yield Finding("unaligned", text, step, tuple(path.rpartition(" in ")[0] for path in unaligned), {}, frozenset())
