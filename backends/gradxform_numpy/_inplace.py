@@ -58,7 +58,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
     signature = None if params is not None else backend.signature(leaves)
     if signature is not None and (planned := plan_of(tx, backend, structure, signature, inplace=True)) is not None:
-        results = planned(leaves)
+        results = planned.run(leaves)
     else:
         view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
         if view is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from gradxform.core import extended, fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
+from gradxform.core.plan import plan_of
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
@@ -112,6 +113,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
             "gradients = tx(gradients) for the gradients themselves"
         )
+    if not (return_norm or tx.stateful) and _repeated(tx, named):
+        return state
     new, norm_before = transformed(tx, named, state, measured=return_norm)
     if not return_norm:
         return new
@@ -134,13 +137,7 @@ def transformed(
     found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
     every gradient and no norm is requested.
     """
-    gradients: list[torch.Tensor | None] = []
-    owners: dict[int, list[torch.Tensor]] = {}
-    for _, parameter in named:
-        gradient = parameter.grad
-        sharing = owners.setdefault(id(gradient), [])
-        gradients.append(None if sharing else gradient)  # one that parameters share is transformed once
-        sharing.append(parameter)
+    gradients, owners = _gradients(named)
     keys = keys_of(paths_of(named))
     view = _view(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
@@ -158,24 +155,61 @@ def transformed(
         norm = _norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-        skipped = view.skipped()
-        written: list[torch.Tensor] = []
-        results: list[torch.Tensor] = []
-        for i, (old, result) in enumerate(zip(gradients, view.results(), strict=True)):
-            if i in skipped:
-                for parameter in owners[id(old)]:
-                    parameter.grad = None
-            elif old is not None and result is not old:
-                if old.layout == result.layout == torch.strided and is_writable(old):
-                    written.append(local(old))
-                    results.append(local(result))
-                else:
-                    own = result.clone() if owned else result  # which may be the state's
-                    for parameter in owners[id(old)]:
-                        parameter.grad = own
-        if written:
-            _private.foreach_copy_(written, results)
+        _write(gradients, owners, view.results(), view.skipped(), owned)
         return _in_place(state, new) if owned and tx.stateful else new, norm
+
+
+def _repeated(tx: GradientTransformation, named: Named) -> bool:
+    """Transform gradients by a plan; False if there is none."""
+    gradients, owners = _gradients(named)
+    signature = backend.signature(gradients)
+    paths = tuple(paths_of(named))
+    if signature is None or len(set(paths)) < len(paths):
+        return False
+    plan = plan_of(tx, backend, paths, signature, inplace=True)
+    if plan is None:
+        return False
+    with torch.no_grad():
+        _write(gradients, owners, plan.run(gradients), plan.skipped, False)
+    return True
+
+
+def _gradients(named: Named) -> tuple[list[torch.Tensor | None], dict[int, list[torch.Tensor]]]:
+    """The gradients, one that parameters share only once, and the parameters of each by its id."""
+    gradients: list[torch.Tensor | None] = []
+    owners: dict[int, list[torch.Tensor]] = {}
+    for _, parameter in named:
+        gradient = parameter.grad
+        sharing = owners.setdefault(id(gradient), [])
+        gradients.append(None if sharing else gradient)
+        sharing.append(parameter)
+    return gradients, owners
+
+
+def _write(
+    gradients: Sequence[torch.Tensor | None],
+    owners: Mapping[int, Sequence[torch.Tensor]],
+    results: Sequence[Any],
+    skipped: Collection[int],
+    owned: bool,
+) -> None:
+    """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
+    written: list[torch.Tensor] = []
+    values: list[torch.Tensor] = []
+    for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
+        if i in skipped:
+            for parameter in owners[id(old)]:
+                parameter.grad = None
+        elif old is not None and result is not old:
+            if old.layout == result.layout == torch.strided and is_writable(old):
+                written.append(local(old))
+                values.append(local(result))
+            else:
+                own = result.clone() if owned else result  # which may be the state's
+                for parameter in owners[id(old)]:
+                    parameter.grad = own
+    if written:
+        _private.foreach_copy_(written, values)
 
 
 def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:

@@ -42,10 +42,15 @@ class Kernels(Readable, Along):
         if type(tree) not in (list, dict):
             return None
         leaves, structure = self.flatten(tree)
+        signature = self.signature(leaves)
+        return None if signature is None else (leaves, structure, signature)
+
+    def signature(self, leaves: Sequence[torch.Tensor | None]) -> tuple[torch.dtype | None, ...] | None:
+        """Each leaf's dtype, or None for None; None if a leaf is not an ordinary dense tensor on the CPU."""
         given = [leaf for leaf in leaves if leaf is not None]
         if not given or not readable(given) or not all([leaf.layout is torch.strided for leaf in given]):
             return None
-        return leaves, structure, tuple([None if leaf is None else leaf.dtype for leaf in leaves])
+        return tuple([None if leaf is None else leaf.dtype for leaf in leaves])
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""

@@ -12,15 +12,23 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import first_leaf, kind_of
 from gradxform.backend.protocol import Backend
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, INEXACT, Source
 
-Plan = Callable[[Sequence[Any]], Sequence[Any]]
-"""Maps leaves to transformed leaves."""
+
+class Plan(NamedTuple):
+    """What is done with the leaves of trees of one structure."""
+
+    run: Callable[[Sequence[Any]], Sequence[Any]]
+    """Maps leaves to transformed leaves."""
+    skipped: frozenset[int]
+    """The stopped leaves, for adapters that can skip a parameter."""
+
+
 _Step = Callable[[list[Any]], None]
 """Appends what it computes to what is known: first the leaves, then the results of the steps before."""
 _KEPT = 256
@@ -38,7 +46,7 @@ def transformed(tx: Any, tree: Any) -> Any:
         return NotImplemented
     leaves, structure, signature = found
     plan = plan_of(tx, backend, structure, signature)
-    return NotImplemented if plan is None else backend.unflatten(structure, plan(leaves))
+    return NotImplemented if plan is None else backend.unflatten(structure, plan.run(leaves))
 
 
 @functools.lru_cache(_KEPT)
@@ -197,10 +205,10 @@ def _record(tx: Any, backend: Backend, structure: Any, signature: tuple[Any, ...
         _places([i if leaf is None else leaf.place for i, leaf in enumerate(results)]),
     )
 
-    def plan(leaves: Sequence[Any]) -> Sequence[Any]:
+    def run(leaves: Sequence[Any]) -> Sequence[Any]:
         known = list(leaves)
         for step in steps:
             step(known)
         return result(known)
 
-    return plan
+    return Plan(run, frozenset(view.skipped()))

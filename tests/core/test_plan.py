@@ -92,6 +92,27 @@ def test_in_place(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_parameters_of_pytorch(expression: str) -> None:
+    torch = pytest.importorskip("torch")
+    tx = gx.parse(expression)
+    given = {path: leaf for path, leaf in TREE.items() if leaf is not None}
+    parameters = {path: torch.nn.Parameter(torch.zeros(leaf.shape)) for path, leaf in given.items()}
+    parameters["none"] = torch.nn.Parameter(torch.zeros(2))
+    for path, leaf in given.items():
+        parameters[path].grad = torch.from_numpy(leaf.copy())
+    before = {path: parameter.grad for path, parameter in parameters.items()}
+    gx.torch.apply_(tx, parameters)
+    assert made() == 1
+    wanted = by_rule(tx, TREE)
+    for path, parameter in parameters.items():
+        if path == "none" or ("bias" in path and tx.may_stop):
+            assert parameter.grad is None
+        else:
+            assert parameter.grad is before[path]
+            assert_bits(arrays(parameter.grad), arrays(wanted[path]))
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_what_has_a_plan(expression: str) -> None:
     found = plan.plan_of(gx.parse(expression), *signature(TREE))
     assert found is not None
@@ -196,3 +217,19 @@ def test_most_rows_have_plans() -> None:
         if tx is not None and not tx.wheres and plan.plan_of(tx, *signature(trees)) is not None:
             planned.add(expression)
     assert len(planned) > 20, sorted(planned)
+
+
+def test_tensors_that_need_more_have_no_plan() -> None:
+    """Sparse ones, those with a gradient, and whatever a transformation of torch.func passes."""
+    torch = pytest.importorskip("torch")
+    tx, dense = gx.clip_global_norm(1.0), torch.tensor([3.0, 4.0])
+    backend = lookup.backend("torch")
+    for leaf in (dense.clone().requires_grad_(), torch.nn.Parameter(dense)):
+        assert backend.planned({"w": leaf}) is None
+    assert backend.planned({"w": dense.to_sparse()}) is None and backend.planned({"w": dense.to("meta")}) is None
+    assert backend.planned({"w": dense}) is not None
+    asked = dense.clone().requires_grad_()
+    tx({"w": asked})["w"].sum().backward()
+    assert asked.grad is not None
+    found = torch.func.vmap(lambda g: tx({"w": g})["w"])(torch.stack([dense, 2 * dense]))
+    torch.testing.assert_close(found, torch.tensor([[0.6, 0.8], [0.6, 0.8]]))
