@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gradxform.backend.lookup import first_leaf, kind_of
 from gradxform.backend.protocol import Backend
 from gradxform.core.flat import Flat
-from gradxform.core.source import DOUBLE, INEXACT, Source
+from gradxform.core.source import DOUBLE, INEXACT, NARROW, Source
 
 
 class Plan(NamedTuple):
@@ -142,6 +142,8 @@ class _Recorder:
         )
 
     def clip(self, leaves: Sequence[_Leaf], low: Any, high: Any, factors: Any, inplace: bool) -> Sequence[_Leaf]:
+        if any(self._backend.dtype(leaf) in NARROW for leaf in leaves):  # results may be float32
+            raise _Unplanned
         clip, picked, factor = self._backend.clip, _picker(leaves), _operand(factors)
         return self._leaves(leaves, lambda known: known.extend(clip(picked(known), low, high, factor(known), inplace)))
 
