@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
+import environments
+import make_release
 import pytest
 from support import ROOT
 
@@ -64,6 +67,19 @@ def test_the_installed_wheel_works_in_an_empty_folder(built: Path, tmp_path: Pat
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(str(packages))
+
+
+def test_every_extra_is_run_with_its_oldest_versions_and_released_with_an_example() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    users = set(extras) - {"all", "test", "docs", "dev"}
+    assert {extra for several in environments.EXTRAS.values() for extra in several} == users
+    assert {extra for several in make_release.EXAMPLES for extra in several.split(",") if extra} == users
+    for several in make_release.EXAMPLES:
+        compile(make_release.example(several), "README.md", "exec")
+    for framework in environments.EXTRAS:
+        pins = environments.requirements("oldest", framework)
+        assert len(pins) > 8
+        assert not any(">" in pin for pin in pins)
 
 
 def _link(package: str, folder: Path) -> None:
