@@ -45,7 +45,7 @@ WITHOUT_GPU = {"tensorflow": "tensorflow-cpu", "mlx": "mlx[cpu]"}
 
 def requirements(which: str, framework: str) -> list[str]:
     """Return what pip installs: "oldest" turns each lower bound of the framework and the library into a pin."""
-    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     bounds = [*project["dependencies"], *(bound for extra in EXTRAS[framework] for bound in extras[extra])]
     bounds = [_raised(bound, RAISED.get(framework, {})) for bound in bounds]
@@ -71,12 +71,12 @@ def made(which: str, framework: str) -> Path:
     folder = FOLDER / f"{which}-{framework}"
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     wanted = "\n".join([sys.version, *requirements(which, framework)])
-    if not stamp.exists() or stamp.read_text() != wanted:
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         venv.create(folder, clear=True, with_pip=True)
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *requirements(which, framework)], check=True)
         subprocess.run([*pip, "--no-deps", "--editable", ROOT], check=True)
-        stamp.write_text(wanted)
+        stamp.write_text(wanted, encoding="utf-8")
     return python
 
 
@@ -92,7 +92,9 @@ def tests(framework: str) -> list[str]:
 
 
 def _extra(name: str) -> list[str]:
-    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][name]
+    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ][name]
     return found
 
 

@@ -112,7 +112,7 @@ def check_wheel(wheel: Path) -> None:
 
 def example(extra: str) -> str:
     """Return the README's first example with the line of an extra."""
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     word, given = EXAMPLES[extra]
     lines = block[1].splitlines() if block else []
     common = [line for line in lines if line.startswith(("import gradxform", "tx =", "clipped ="))]
@@ -168,9 +168,9 @@ def main() -> None:
         for path in (*files, bom):
             shutil.copy(path, DIST)
     pinned = sorted(pin for pin in pins if not pin.startswith("gradxform=="))
-    (DIST / "constraints.txt").write_text("\n".join(pinned) + "\n")
+    (DIST / "constraints.txt").write_text("\n".join(pinned) + "\n", encoding="utf-8")
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(DIST.iterdir())]
-    (DIST / "SHA256SUMS").write_text("".join(sums))
+    (DIST / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
     print(*sorted(path.name for path in DIST.iterdir()), "are in dist/; nothing was uploaded", sep="\n")
 
 

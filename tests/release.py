@@ -70,7 +70,7 @@ def test_the_installed_wheel_works_in_an_empty_folder(built: Path, tmp_path: Pat
 
 
 def test_every_extra_is_run_with_its_oldest_versions_and_released_with_an_example() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     users = set(extras) - {"all", "test", "docs", "dev"}
     assert {extra for several in environments.EXTRAS.values() for extra in several} == users
     assert {extra for several in make_release.EXAMPLES for extra in several.split(",") if extra} == users

@@ -70,7 +70,7 @@ def foreign(path: Path, own: set[str]) -> list[str]:
 
 
 def test_private_names_of_other_libraries_are_in_one_file_per_backend() -> None:
-    own = own_names([ast.parse(path.read_text()) for path in FILES if path.name != "_private.py"])
+    own = own_names([ast.parse(path.read_text(encoding="utf-8")) for path in FILES if path.name != "_private.py"])
     own |= {path.stem for path in FILES}
     found = [line for path in FILES if path.name != "_private.py" for line in foreign(path, own)]
     assert not found, "move these to the backend's _private.py, with a test:\n" + "\n".join(found)
