@@ -16,11 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.shard_alike import shard_alike
-from jax.extend.core.primitives import convert_element_type_p
 
 from gradxform.backend.protocol import Backend
-from gradxform_jax import _across, _backward
+from gradxform_jax import _across, _backward, _private
 from gradxform_jax._namespace import Namespace
 
 
@@ -121,8 +119,7 @@ def _alike(leaf: Any, new: Any) -> Any:
     """An array that a compiler shards like a traced leaf."""
     if not isinstance(leaf, jax.core.Tracer):
         return new
-    alike: Any = shard_alike(lax.stop_gradient(leaf), new)  # type: ignore[no-untyped-call]
-    return alike[1]
+    return _private.sharded_alike(leaf, new)
 
 
 def weak_as(leaf: Any, result: Any) -> Any:
@@ -130,7 +127,7 @@ def weak_as(leaf: Any, result: Any) -> Any:
     weak = bool(getattr(leaf, "weak_type", False))
     if weak == bool(getattr(result, "weak_type", False)):
         return result
-    return convert_element_type_p.bind(result, new_dtype=result.dtype, weak_type=weak, sharding=None)
+    return _private.with_weak_type(result, weak)
 
 
 def _nnx_variables() -> tuple[type, ...]:
