@@ -13,7 +13,7 @@ from jax.extend.core.primitives import convert_element_type_p
 try:
     from jax.experimental.shard_alike import shard_alike
 except ImportError:  # JAX 0.12 has none; the compiler then chooses
-    shard_alike = None
+    shard_alike = None  # type: ignore[assignment]
 
 
 def sharded_alike(leaf: Any, new: Any) -> Any:
