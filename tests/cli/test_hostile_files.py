@@ -119,3 +119,21 @@ def test_a_place_that_cannot_be_written_is_told_first(path: str, words: str, tmp
         pytest.skip("an administrator writes everywhere")
     with pytest.raises(ValueError, match=words):
         writing.check("parity", tmp_path / path)
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_safetensors_file_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+    numpy = pytest.importorskip("safetensors.numpy")
+    content = bytearray(numpy.save({"w": np.float32([[1, 2], [3, 4]]), "b": np.zeros(3, np.float16)}))
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(len(content) // 2, len(content))) :]
+    path = tmp_path / "gradients.safetensors"
+    path.write_bytes(content)
+    try:
+        found = gradients.read("report", path)
+    except ValueError as error:
+        assert str(error).startswith("report: --gradients")
+    else:
+        assert sum(array.nbytes for array in found.values()) <= 22

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -78,3 +79,27 @@ def test_random_expressions_are_transformations_or_clear_errors(expression: str)
             assert str(error).split(":")[0].split(" ")[0].split("(")[0] in {"parse", *factories}
         else:
             assert gx.parse(repr(tx)) == tx
+
+
+LIKE = gx.chain(gx.ema(0.5), gx.clip_percentile(50.0, 3)).init({"w": np.ones((2, 3), np.float32)})
+PATHS = sorted(gx.to_numpy(LIKE, by_path=True))
+ARRAYS = st.one_of(
+    st.builds(np.full, st.sampled_from([(), (1,), (2,), (3,), (1, 3), (2, 3), (0,)]), st.floats(width=32)),
+    st.builds(np.int32, st.integers(-5, 5)),
+    st.just(np.array("text")),
+    st.just(np.array(None)),
+    st.none(),
+    st.text(max_size=3),
+    st.lists(st.integers(), max_size=3),
+)
+
+
+@given(st.dictionaries(st.one_of(st.sampled_from(PATHS), st.text(max_size=6)), ARRAYS, max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_random_states_are_read_or_refused(state: dict[str, object]) -> None:
+    try:
+        found = gx.from_numpy(state, like=LIKE)
+    except (ValueError, TypeError) as error:
+        assert str(error).startswith("from_numpy")
+    else:
+        assert sorted(gx.to_numpy(found, by_path=True)) == PATHS
