@@ -142,7 +142,8 @@ def __getattr__(name: str) -> Any:
     Of a name that other libraries have, or of a typo, the error says the name here.
     """
     if name in hints.ADAPTERS:
-        return adapter(name)
+        globals()[name] = adapter(name)  # the next use does not come here
+        return globals()[name]
     if name == "testing":
         return importlib.import_module("gradxform.testing")
     if name in _LATER:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,10 @@ class NumPy(Readable, Plain):
     def view(self, array: Any) -> Any:
         """The array itself."""
         return array
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """Evaluate a formula of numbers and vectors, all of which are NumPy's."""
+        return host.compute(formula, *operands, **static)
 
     def planned(self, tree: Any) -> Any:
         """For plain arrays."""

@@ -516,5 +516,6 @@ def test_a_framework_that_is_not_installed_says_what_to_install(monkeypatch: pyt
     for name in [name for name in sys.modules if name.partition(".")[0] in ("gradxform_torch", "torch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(vars(gx), "torch", raising=False)
     with raises(ImportError, "gradxform.torch", "'torch'", "pip install 'gradxform[torch]'"):
         gx.torch  # noqa: B018
