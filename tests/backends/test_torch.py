@@ -829,3 +829,22 @@ def test_a_conjugate_view() -> None:
 def test_an_integer_gradient_is_named() -> None:
     with pytest.raises(TypeError, match=r"'a/0'.*int64"):
         CLIP({"a": [torch.tensor([1, 2])]})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "expression", ["clip_value(0.1)", "clip_value(low=-0.3)", "chain(scale(2.0), clip_value(0.7))"]
+)
+def test_many_small_gradients_are_clamped_in_one_call(expression: str, dtype: str) -> None:
+    numbers = torch.tensor([0.1, -0.0, torch.nan, torch.inf, -torch.inf, 1e-40, -3.0, 0.10001])
+    parameters = [torch.nn.Parameter(torch.zeros(8, dtype=getattr(torch, dtype))) for _ in range(3)]
+    for i, parameter in enumerate(parameters):
+        parameter.grad = (numbers * (i + 1)).to(parameter.dtype)
+    parameters[1].grad = torch.full((1,), 0.5, dtype=parameters[1].dtype).expand(8)  # which has no memory to write to
+    tx = gx.parse(expression)
+    with np.errstate(all="ignore"):
+        wanted = tx([parameter.grad.clone() for parameter in parameters])
+        gx.torch.apply_(tx, parameters)
+    for parameter, right in zip(parameters, wanted, strict=True):
+        assert parameter.grad is not None and parameter.grad.dtype == right.dtype
+        assert bits(parameter.grad) == bits(right)
