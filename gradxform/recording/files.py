@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import importlib
 import json
 import os
 import re
@@ -24,7 +26,7 @@ _PART = ".part"
 
 
 def library() -> ModuleType:
-    """The safetensors library.
+    """The safetensors library; NumPy knows bfloat16 from then on, if the library of its dtypes is there.
 
     Raises:
         ImportError: it is not installed; says what to install.
@@ -33,6 +35,8 @@ def library() -> ModuleType:
         import safetensors.numpy
     except ModuleNotFoundError as error:
         raise ImportError("recordings need 'safetensors': pip install 'gradxform[cli]'") from error
+    with contextlib.suppress(ModuleNotFoundError):
+        importlib.import_module("ml_dtypes")
     return safetensors
 
 

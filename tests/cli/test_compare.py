@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -49,6 +53,16 @@ def test_two_runs_that_do_not_and_what_is_written(tmp_path: Path) -> None:
     again = run(app, ["compare", a, b, "--map", files["toml"]], env=COLUMNS)
     assert again.exit_code == 1
     assert "2 pairs: 2 by the map" in again.output
+
+
+def test_bfloat16_is_read_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """Where no framework has taught NumPy the dtype."""
+    for name in "ab":
+        gx.record(tmp_path / name)(0, gradients={"w": np.linspace(-1, 1, 12).astype(ml_dtypes.bfloat16)})
+    command = [sys.executable, "-m", "gradxform", "compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env={**os.environ, **COLUMNS})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "equal in every element" in done.stdout
 
 
 class Page(HTMLParser):
