@@ -29,6 +29,11 @@ class Arithmetic(NamedTuple):
         return math.sqrt(self.budget)
 
     @property
+    def sums(self) -> float:
+        """The same, where the leaf is nothing but rounding in one run: the other may have rounded sums that cancel."""
+        return max(self.noise, min(1.0, self.unit * _SUMS))
+
+    @property
     def grown(self) -> float:
         """The relative distance above which runs have parted, even if rounding has grown to it."""
         return max(self.budget, self.unit**_GROWN)
@@ -115,7 +120,8 @@ def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> 
     """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
     largest, least = max(d.norm_a, d.norm_b), min(d.norm_a, d.norm_b)
     unlike = least > 0 and d.cosine**2 < 0.5  # less than half of the squares in common
-    return largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * max(near, whole))
+    limit = arithmetic.sums if least < arithmetic.budget * near else arithmetic.noise
+    return largest < arithmetic.budget * near or (unlike and largest < limit * max(near, whole))
 
 
 class Judged(NamedTuple):

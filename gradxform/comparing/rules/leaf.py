@@ -30,9 +30,10 @@ def no_gradient(e: Evidence) -> Iterator[Finding]:
         found = _absent(e, side, other)
         if found is not None:
             step, absent = found
+            explains = frozenset(absent) if e.step in (None, step) else None  # what parts later follows from it
             names, since = some(e.labels(absent)), "" if step == e.steps[0] else f" from step {step} on"
             text = f"{side.upper()} has no gradient for {names}{since}, and {other.upper()} has: frozen, or not used?"
-            yield Finding("frozen", text, step, e.labels(absent), {}, frozenset(absent))
+            yield Finding("frozen", text, step, e.labels(absent), {}, explains)
 
 
 def _absent(e: Evidence, side: str, other: str) -> tuple[int, list[int]] | None:
