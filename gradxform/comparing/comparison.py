@@ -86,7 +86,11 @@ class Comparison:
         """How far the runs agree, in the words of a sentence."""
         judged = self.judged[self.tree]
         until = f"before step {judged.first} all" if judged.first is not None else "all"
-        level = max((level for step, level in judged.levels.items() if step not in judged.bad), default=0.0)
+        before = [level for step, level in judged.levels.items() if judged.first is None or step < judged.first]
+        if not before and self.tolerance is None:
+            count = len(judged.bad[self.steps[0]])
+            return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
+        level = max(before, default=0.0)
         if self.tolerance is not None:
             return f"{until} differences are within the tolerance of {self.tolerance:g}: at most {level:.1e}."
         if self.a.norms_only or self.b.norms_only:

@@ -117,6 +117,14 @@ class Evidence:
             found.append(np.asarray(x[:: max(1, x.size // _SAMPLE)], np.float64))
         return found[0], found[1]
 
+    def apart(self, tree: str, step: int, other: int) -> float:
+        """The distance of a tree of A at one step and of B at another, of all pairs, relative to A; samples."""
+        apart, whole = 0.0, 0.0
+        for i in (i for i in range(len(self.pairs)) if self.has(i, tree, step) and self.has(i, tree, other)):
+            a, b = self.samples(i, tree, step)[0], self.samples(i, tree, other)[1]
+            apart, whole = apart + float(np.sum((a - b) ** 2)), whole + float(np.sum(a**2))
+        return math.sqrt(apart / whole) if whole else 0.0
+
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""
         row = self.rows.get(tree, {}).get(step)
@@ -144,6 +152,10 @@ class Evidence:
         apart = abs(one - other) - moved
         judged = self.judged[self.tree]
         return max(0.0, apart / scale) if apart > judged.allowed[step] * scale else 0.0
+
+    def loss_tells(self, step: int) -> bool:
+        """Whether losses that differ at a step mean more than parameters that differ: they were recorded, or begin."""
+        return step == self.steps[0] or "parameters" in self.rows
 
     def losses_agree(self, step: int) -> bool:
         """Whether the losses are equal but for the rounding of a sum: what differs, differs after them."""

@@ -50,3 +50,9 @@ def number(value: float) -> str:
     if abs(nearest) > 1 and abs(value - nearest) < 1e-3 * abs(nearest) < 1e3:
         return str(nearest)
     return f"{value:.3g}" if abs(abs(value) - 1) > 0.05 else f"{value:.5g}"
+
+
+def unequal(one: float, other: float) -> tuple[str, str]:
+    """Two numbers that differ, with as many digits as show it."""
+    digits = next((n for n in range(3, 17) if f"{one:.{n}g}" != f"{other:.{n}g}"), 17)
+    return f"{one:.{digits}g}", f"{other:.{digits}g}"

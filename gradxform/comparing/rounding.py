@@ -29,17 +29,14 @@ class Arithmetic(NamedTuple):
         return math.sqrt(self.budget)
 
     @property
-    def sums(self) -> float:
-        """The same, where the leaf is nothing but rounding in one run: the other may have rounded sums that cancel."""
-        return max(self.noise, min(1.0, self.unit * _SUMS))
-
-    @property
     def grown(self) -> float:
         """The relative distance above which runs have parted, even if rounding has grown to it."""
         return max(self.budget, self.unit**_GROWN)
 
 
 _SUMS, _LAYERS = 2.0**10, 2.0**5
+_CANCELLED = 8
+"""Units, of the usual norm, below which a sum cancels in one run: the other may have rounded each of its terms."""
 """Units in a gradient: it is a sum of thousands of terms where sums are rounded as well, of tens of layers else."""
 ARITHMETICS = (
     Arithmetic("float64", 2.0**-53, 2.0**-53 * _SUMS),
@@ -120,8 +117,12 @@ def is_noise(d: Distance, near: float, whole: float, arithmetic: Arithmetic) -> 
     """Whether the values of a leaf are rounding: small, and unlike (such as of a bias before a batch norm)."""
     largest, least = max(d.norm_a, d.norm_b), min(d.norm_a, d.norm_b)
     unlike = least > 0 and d.cosine**2 < 0.5  # less than half of the squares in common
-    limit = arithmetic.sums if least < arithmetic.budget * near else arithmetic.noise
-    return largest < arithmetic.budget * near or (unlike and largest < limit * max(near, whole))
+    typical = max(near, whole)
+    if largest < arithmetic.budget * near or (unlike and largest < arithmetic.noise * typical):
+        return True
+    directed = 1 - d.cosine**2 < arithmetic.budget  # a factor, maybe
+    cancels = 0 < least < _CANCELLED * arithmetic.unit * near
+    return cancels and not directed and largest < arithmetic.unit * _SUMS * typical
 
 
 class Judged(NamedTuple):

@@ -181,8 +181,9 @@ def _settings(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[
         return None
     kind, _, numbers = found[0]
     words = "; ".join(text for _, text, _ in found)
-    text = f"The gradients agree, and the optimizers differ: {words}. With these numbers both move as recorded."
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
+    begin = f"The gradients agree, and the optimizers differ{f' for {some(labels)} alone' if labels else ''}"
+    text = f"{begin}: {words}. With these numbers both move as recorded."
     return Finding(kind, text, step, labels, numbers)
 
 
@@ -235,9 +236,10 @@ def _name(setting: Setting) -> str:
 
 def _decay(setting: Setting) -> str:
     if setting.decay:
+        beside = "" if setting.family == "SGD" and not setting.beta1 else ", beside the gradient, as AdamW does"
         return (
-            f"decays its parameters by {setting.decay:.3g} of themselves at each step, beside the gradient (learning "
-            "rate times weight decay, as AdamW)"
+            f"decays its parameters by {setting.decay:.3g} of themselves at each step{beside} (a weight decay of "
+            f"{number(setting.decay / setting.rate)} times the learning rate of {number(setting.rate)})"
         )
     return (
         f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"

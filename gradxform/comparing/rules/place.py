@@ -8,6 +8,7 @@ import numpy as np
 
 from gradxform.comparing.evidence import AMPLIFIED, CLOSE, Evidence
 from gradxform.comparing.findings import Finding
+from gradxform.comparing.rounding import BY_NAME, scaled
 
 VAGUE = {"unknown", "unrelated", "constant", "precision"}
 """Findings that name no one cause."""
@@ -21,21 +22,35 @@ def grown(e: Evidence) -> Iterator[Finding]:
     A ReLU or a maximum whose input is rounded to the other side of its kink changes a gradient, and no loss. A fault
     that begins later either shows in the loss, or is one that another rule proves.
     """
-    if e.step is None or e.step == e.steps[0] or e.tolerated or any(e.distance(i).apart for i in e.bad):
+    if (
+        e.step is None
+        or (e.step == e.steps[0] and not _few_of_half(e))
+        or e.tolerated
+        or any(e.distance(i).apart for i in e.bad)
+    ):
         return
     gap, agree = e.loss_gap(e.step), [i for i in e.significant if i not in e.bad]
     if gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
         return
-    before = e.steps[e.steps.index(e.step) - 1]
+    before = e.steps.index(e.step) - 1
+    begin = f"All agrees up to step {e.steps[before]}. " if before >= 0 else ""
     known = "the parameters" if "parameters" in e.rows else ""
     known = " and ".join([*([known] if known else []), *(["the losses"] if gap is not None else [])]) or "other leaves"
     worst = max(e.bad, key=lambda i: e.distance(i).relative)
     text = (
-        f"All agrees up to step {before}. At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{begin}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
         f"{e.distance(worst).relative:.2g} at most, while {known} still agree: rounding that has grown, or an input of "
         "a ReLU or a maximum that is rounded to its other side. Later steps belong to two trainings and tell nothing."
     )
     yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False)
+
+
+def _few_of_half(e: Evidence) -> bool:
+    """Whether few leaves part, and little: in half precision inputs are rounded over their kinks at any step."""
+    judged = e.judged[e.tree]
+    apart = max(scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad)
+    half = judged.arithmetic.unit >= BY_NAME["float16"].unit
+    return half and apart <= judged.arithmetic.grown and len(e.bad) <= len(e.significant) / 4
 
 
 def _parameters_agree(e: Evidence, step: int) -> bool:
@@ -43,7 +58,7 @@ def _parameters_agree(e: Evidence, step: int) -> bool:
     if "parameters" not in e.rows:
         return True
     first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
-    before = max(float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows)
+    before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
     limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
     apart = []
     for i in e.significant[:: max(1, len(e.significant) // _LEAVES)]:
@@ -70,7 +85,7 @@ def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
 def _direction(e: Evidence) -> str:
     """What the order of the leaves and the losses tell; nothing where they tell nothing, or not the same."""
     after = [e.distance(i).relative for i in e.significant if i > max(e.bad)]
-    if e.loss_gap(e.at):
+    if e.loss_tells(e.at) and e.loss_gap(e.at):
         return "; the losses differ too: it arises on the way forward, or in the loss"
     if not e.losses_agree(e.at):
         return ""

@@ -19,6 +19,8 @@ _COPIES = 64
 """Units that a copy of the parameters may be off, for instance by a cast."""
 _SURE = 0.9
 """How sure a pair must be that something is said of its parameters."""
+_NEARER = 64.0
+"""How many times nearer the parameters of another step must be."""
 _MOST = 4
 """Steps by which recordings may be shifted, and steps that are held against each other then."""
 
@@ -134,6 +136,23 @@ def _same(one: Any, other: Any, limit: float) -> bool:
     return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
 
 
+def _late(e: Evidence) -> Finding | None:
+    """Parameters of each step in one run that are those of the next step in the other, while the gradients agree."""
+    if e.step is not None or len(e.steps) < 3 or not e.values:
+        return None
+    before, after = e.steps[:2], e.steps[1:3]
+    for shift, run in (((after, before), "B"), ((before, after), "A")):
+        rows = [e.apart("parameters", *steps) for steps in zip(*shift, strict=True)]
+        own = e.apart("parameters", e.steps[0], e.steps[0])
+        if max(rows) < own / _NEARER:
+            text = (
+                f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other "
+                f"run: {run} records its parameters after the optimizer's step, the other before it."
+            )
+            return Finding("late_parameters", text, e.steps[0])
+    return None
+
+
 def initial(e: Evidence) -> Iterator[Finding]:
     """Parameters that differ at the first step that was recorded."""
     rows, step = e.rows.get("parameters"), e.steps[0]
@@ -141,6 +160,9 @@ def initial(e: Evidence) -> Iterator[Finding]:
         return
     unit = coarsest([*e.a.dtypes(step, "parameters").values(), *e.b.dtypes(step, "parameters").values()]).unit
     row = rows[step]
+    if (late := _late(e)) is not None:
+        yield late
+        return
     sure = [i for i, pair in enumerate(e.pairs) if pair.sure >= _SURE]
     bad = [i for i in sure if (d := row[i]) is not None and d.relative > _COPIES * unit]
     if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing.evidence import CLOSE, Evidence
-from gradxform.comparing.findings import Finding, number
+from gradxform.comparing.findings import Finding, number, unequal
 from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
 from gradxform.comparing.rules.start import batches
@@ -34,9 +34,9 @@ def data_order(e: Evidence) -> Iterator[Finding]:
     if len(others) >= max(1, len(steps) // 3):
         first = others[0]
         text = (
-            f"The batches seem to come in another order: the gradients of step {steps[first]} in A are nearest to "
-            f"those of step {steps[best[first]]} in B (cosine {number(like[first, best[first]])}, and "
-            f"{number(own[first])} with their own)."
+            "The batches seem to come in another order, or are others, or have other labels: the gradients of step "
+            f"{steps[first]} in A are nearest to those of step {steps[best[first]]} in B (cosine "
+            f"{number(like[first, best[first]])}, and {number(own[first])} with their own)."
         )
         yield Finding("data_order", text, e.step, (), {"steps": len(others)})
 
@@ -79,7 +79,7 @@ def precision(e: Evidence) -> Iterator[Finding]:
         which = "TF32 or float16" if fits[0] == "TF32" else fits[0]
         text = (
             f"The differences have the size of {which} rounding and no direction: either one run computes in lower "
-            f"precision, in whole or in part, or a part of the network differs a little.{_words_of_losses(e)}"
+            f"precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an epsilon).{_words_of_losses(e)}"
         )
         yield Finding("precision", text, e.step, (), {"unit": BY_NAME[fits[0]].unit})
 
@@ -95,7 +95,7 @@ def constant(e: Evidence) -> Iterator[Finding]:
         text = (
             f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
             "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
-            "and n - 1 in the other."
+            f"and n - 1 in the other.{_words_of_time(e)}"
         )
         yield Finding("constant", text, e.at, e.labels(places), {"relative": largest})
 
@@ -124,7 +124,7 @@ def unrelated(e: Evidence) -> Iterator[Finding]:
     ratio = e.total(e.step, "b") / max(e.total(e.step, "a"), 1e-300)
     if together < 0.97 and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
         recorded = any(True for _ in batches(e, e.step))  # and equal: `data` comes first
-        random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches")
+        random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches or labels")
         text = (
             f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are alike "
             f"(B/A {number(ratio)}): either {random_ones}, or another computation (a mask, an axis of a softmax, an "
@@ -157,9 +157,9 @@ def _words_of_time(e: Evidence) -> str:
 
 def _words_of_losses(e: Evidence) -> str:
     """Where to look, by the losses."""
-    if e.loss_gap(e.at):
-        one, other = e.losses[e.at]
-        return f" The losses differ too ({number(one)} and {number(other)}): look at the way forward, and the loss."
+    if e.loss_tells(e.at) and e.loss_gap(e.at):
+        one, other = unequal(*e.losses[e.at])
+        return f" The losses differ too ({one} and {other}): look at the way forward, and the loss."
     if e.losses_agree(e.at):
         return " The losses agree: look at the way back, and at what is done to gradients before they are recorded."
     return ""
