@@ -838,13 +838,13 @@ def test_an_integer_gradient_is_named() -> None:
 def test_many_small_gradients_are_clamped_in_one_call(expression: str, dtype: str) -> None:
     numbers = torch.tensor([0.1, -0.0, torch.nan, torch.inf, -torch.inf, 1e-40, -3.0, 0.10001])
     parameters = [torch.nn.Parameter(torch.zeros(8, dtype=getattr(torch, dtype))) for _ in range(3)]
-    for i, parameter in enumerate(parameters):
-        parameter.grad = (numbers * (i + 1)).to(parameter.dtype)
+    for i, one in enumerate(parameters):
+        one.grad = (numbers * (i + 1)).to(one.dtype)
     parameters[1].grad = torch.full((1,), 0.5, dtype=parameters[1].dtype).expand(8)  # which has no memory to write to
     tx = gx.parse(expression)
     with np.errstate(all="ignore"):
-        wanted = tx([parameter.grad.clone() for parameter in parameters])
+        wanted = tx([one.grad.clone() for one in parameters])
         gx.torch.apply_(tx, parameters)
-    for parameter, right in zip(parameters, wanted, strict=True):
-        assert parameter.grad is not None and parameter.grad.dtype == right.dtype
-        assert bits(parameter.grad) == bits(right)
+    for one, right in zip(parameters, wanted, strict=True):
+        assert one.grad is not None and one.grad.dtype == right.dtype
+        assert bits(one.grad) == bits(right)
