@@ -28,7 +28,14 @@ PROVEN: tuple[Rule, ...] = (
     unlike.data_order,
 )
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
-LIKELY: tuple[Rule, ...] = (place.grown, unlike.precision, unlike.constant, unlike.unrelated, unlike.unknown)
+LIKELY: tuple[Rule, ...] = (
+    place.grown,
+    start.copied,
+    unlike.precision,
+    unlike.constant,
+    unlike.unrelated,
+    unlike.unknown,
+)
 """What is said of differences that no cause predicts: the first that fits, with its alternatives."""
 
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import gradxform as gx
 from gradxform.cli import app
+from gradxform.cli.compare.picture import figure
 
 COLUMNS = {"COLUMNS": "180"}
 run = CliRunner().invoke
@@ -191,3 +192,18 @@ def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.output.count("/kernel") == 24
     assert "/bias" not in result.output
+
+
+def test_noise_is_grey_in_the_picture(tmp_path: Path) -> None:
+    """A key's bias has no gradient but rounding, and the largest distance of all."""
+    for name, factor in (("a", 1), ("b", 2)):
+        recorder = gx.record(tmp_path / name)
+        for step in range(3):
+            draw = np.random.default_rng((step, factor)).normal
+            weight = factor * np.random.default_rng(step).normal(size=(4, 6)).astype(np.float32)
+            recorder(step, gradients={"dense": {"weight": weight, "bias": np.float32(1e-8 * draw(size=4))}})
+    found = gx.compare(tmp_path / "a", tmp_path / "b")
+    above = figure(found).axes[0]
+    assert "grey is noise" in above.get_title(loc="left")
+    grey = above.collections[1].get_array()
+    assert (~np.ma.getmaskarray(grey)).tolist() == [[pair.label == "dense/bias"] * 3 for pair in found.pairs]

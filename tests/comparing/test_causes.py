@@ -11,6 +11,7 @@ import pytest
 from numpy_runs import adam, clipped, dropping, each, rmsprop, sgd, train
 
 import gradxform as gx
+from gradxform.recording.reading import Recording
 
 
 class Case(NamedTuple):
@@ -261,3 +262,55 @@ def test_a_cause_is_named_or_alternatives_are(name: str, tmp_path: Path) -> None
     assert {finding.kind for finding in found.findings if finding.is_fault} <= set(case.kinds.split("|")), text
     assert re.search(case.words, text), text
     assert not re.search(case.never, text), text
+
+
+def kept(folder: Path, step: int) -> dict[str, dict[str, Any]]:
+    """Return the recorded gradients and parameters of a step."""
+    recording = Recording(folder)
+    return {
+        tree: {path: recording.read(step, tree, path) for path in recording.shapes(step, tree)}
+        for tree in ("gradients", "parameters")
+    }
+
+
+def in_torch_and_flax(folder: Path, copy: Any, seed: int = 0) -> gx.Comparison:
+    """Compare runs of one network: A as PyTorch has it, B as Flax has it, with a square weight as `copy` makes it."""
+    train(folder / "plain", steps=4)
+    train(folder / "other", steps=4, start=lambda tree: tree | {"mid.weight": copy(tree["mid.weight"])}, seed=seed)
+    for name, source, last in (("a", "plain", "weight"), ("b", "other", "kernel")):
+        recorder = gx.record(folder / name)
+        for step in range(4):
+            trees = kept(folder / source, step)
+            for tree, leaves in trees.items():
+                named = {path.replace("weight", last): leaf for path, leaf in leaves.items()}
+                trees[tree] = {path: leaf.T.copy() if name == "a" else leaf for path, leaf in named.items()}
+            recorder(step, **trees)
+    return gx.compare(folder / "a", folder / "b")
+
+
+def test_a_square_weight_that_is_copied_without_its_transposition(tmp_path: Path) -> None:
+    assert in_torch_and_flax(tmp_path / "right", lambda weight: weight).within
+    found = in_torch_and_flax(tmp_path / "wrong", lambda weight: weight.T.copy())
+    assert found.findings[0].kind == "copied", str(found)
+    assert found.findings[0].leaves == ("mid/weight",)
+    assert "mid/kernel in B holds mid/weight of A in another layout" in str(found)
+
+
+def test_parameters_of_another_seed_under_other_names(tmp_path: Path) -> None:
+    found = in_torch_and_flax(tmp_path, lambda weight: weight, seed=1)
+    assert not found.within
+    assert re.search("other seeds|initial parameters differ", str(found)), str(found)
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_parameters_that_are_recorded_after_the_step(late: str, tmp_path: Path) -> None:
+    for name in "ab":
+        train(tmp_path / f"{name}_all", steps=6, twin=name == "b")
+        recorder = gx.record(tmp_path / name)
+        for step in range(5):
+            now, later = (kept(tmp_path / f"{name}_all", at) for at in (step, step + 1))
+            parameters = (later if name == late else now)["parameters"]
+            recorder(step, gradients=now["gradients"], parameters=parameters)
+    (finding,) = gx.compare(tmp_path / "a", tmp_path / "b").findings
+    assert finding.kind == "late_parameters", str(finding)
+    assert f"{late.upper()} records its parameters after the optimizer's step" in str(finding)

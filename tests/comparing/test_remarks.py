@@ -124,6 +124,38 @@ def test_noise_before_a_batch_norm_is_no_fault(tmp_path: Path) -> None:
     assert found.within and not found.findings, str(found)
 
 
+def test_sums_that_cancel_are_larger_where_bfloat16_rounds_their_terms(tmp_path: Path) -> None:
+    """One run adds in float32, the other rounds each partial sum."""
+
+    def halved(step: int, given: dict[str, Any], noise: float) -> dict[str, Any]:
+        tree = given["gradients"] | {"first/bias": noise * _normal((step, noise > 0.1), LEAVES["first/bias"])}
+        return {**given, "gradients": {p: np.float32(g.astype(ml_dtypes.bfloat16)) for p, g in tree.items()}}
+
+    found = compared(
+        tmp_path, lambda step, given: halved(step, given, 1.2), lambda step, given: halved(step, given, 5e-3)
+    )
+    assert found.within and not found.findings, str(found)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_a_few_leaves_are_apart_by_more_than_bfloat16_at_once(dtype: Any, tmp_path: Path) -> None:
+    """A maximum whose inputs are rounded to the same number; in float32 this is a fault."""
+
+    def halved(step: int, given: dict[str, Any]) -> dict[str, Any]:
+        tree = {path: np.float32(g.astype(dtype)) for path, g in given["gradients"].items()}
+        return {**given, "gradients": tree}
+
+    def apart(step: int, given: dict[str, Any]) -> dict[str, Any]:
+        tree = dict(given["gradients"])
+        tree["first/weight"] = tree["first/weight"] * np.float32(1 + 0.17 * _normal(step + 9, LEAVES["first/weight"]))
+        return halved(step, {**given, "gradients": tree})
+
+    found = compared(tmp_path, apart, halved)
+    assert found.within == (dtype is not np.float32), str(found)
+    if found.within:
+        assert "All differences at step 0 are rounding, but for 1 of 4 leaves." in str(found)
+
+
 def _normal(seed: Any, shape: Any) -> Any:
     return np.random.default_rng(seed).normal(size=shape)
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.colors import LogNorm
+from matplotlib.colors import ListedColormap, LogNorm
 from matplotlib.figure import Figure
 
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import named
+from gradxform.comparing.rounding import is_noise, scale_of
 
 _LEAST = 1e-8
 _NAMES = 60
 """Leaves up to which each has its name beside its row."""
-_A, _B, _GREY = "#1f77b4", "#f28e2b", "#5f6368"
+_A, _B, _GREY, _NOISE = "#1f77b4", "#f28e2b", "#5f6368", "#c4c7cc"
 
 
 def figure(found: Comparison) -> Figure:
@@ -57,7 +58,7 @@ def png(found: Comparison) -> bytes:
 
 
 def _distances(made: Figure, axis: Any, found: Comparison) -> None:
-    """A row for each leaf, the first of the network on top; NaN is black."""
+    """A row for each leaf, the first of the network on top; NaN is black, noise is grey."""
     rows = found.rows[found.tree]
     table = np.array([[math.nan if d is None else _shown(d) for d in rows[step]] for step in found.steps]).T
     colours = axis.pcolormesh(
@@ -67,6 +68,9 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
         cmap="viridis",
         norm=LogNorm(_LEAST, 1.0, clip=True),
     )
+    if (noise := _noise(found)).any():
+        grey = ListedColormap([_NOISE])
+        axis.pcolormesh(_edges(found.steps), np.arange(len(found.pairs) + 1), np.ma.masked_equal(noise, 0), cmap=grey)
     axis.set_facecolor("black")
     axis.invert_yaxis()
     if len(found.pairs) <= _NAMES:
@@ -77,8 +81,22 @@ def _distances(made: Figure, axis: Any, found: Comparison) -> None:
     bar.ax.axhline(found.judged[found.tree].arithmetic.budget, color="white", linewidth=1.2)
     first = found.judged[found.tree].first
     if first is not None:
-        axis.axvline(_edges(found.steps)[found.steps.index(first)], color="#d62728", linewidth=1.2)
-    axis.set_title(_title(found), fontsize=10, loc="left")
+        axis.axvline(
+            _edges(found.steps)[found.steps.index(first)], color="#d62728", linewidth=1.6, clip_on=False, zorder=4
+        )
+    axis.set_title(_title(found) + ("; grey is noise" if noise.any() else ""), fontsize=10, loc="left")
+
+
+def _noise(found: Comparison) -> Any:
+    """Where the values of a leaf are rounding, so that its distance means nothing: an array of leaves by steps."""
+    rows, modules = found.rows[found.tree], [pair.module for pair in found.pairs]
+    table = np.zeros((len(modules), len(rows)))
+    for j, row in enumerate(rows[step] for step in found.steps):
+        scale = scale_of(row, modules)
+        for i, d in enumerate(row):
+            if d is not None and not d.apart:
+                table[i, j] = is_noise(d, scale.near[i], scale.whole[i], found.judged[found.tree].arithmetic)
+    return table
 
 
 def _shown(distance: Any) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, some
-from gradxform.comparing.layouts import cosine
+from gradxform.comparing.layouts import conventional, cosine
 from gradxform.comparing.rounding import coarsest
 from gradxform.comparing.rules.moved import moved
 from gradxform.recording.reading import Recording
@@ -184,3 +184,39 @@ def initial(e: Evidence) -> Iterator[Finding]:
         why = ": other seeds or initializers, or weights that were not copied"
     text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
     yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad), "relative": largest})
+
+
+def copied(e: Evidence) -> Iterator[Finding]:
+    """Parameters that were copied without the transposition that others have, or of which no copies were found."""
+    if e.step is None or e.step != e.steps[0] or "parameters" not in e.rows or not e.values:
+        return
+    row = e.rows["parameters"][e.step]
+    unit = coarsest([*e.a.dtypes(e.step, "parameters").values(), *e.b.dtypes(e.step, "parameters").values()]).unit
+    equal = [d is not None and d.relative <= _COPIES * unit for d in row]
+    usual = {i: axes for i in range(len(row)) if equal[i] and (axes := _usual(e, i)) is not None}
+    odd = [i for i, axes in usual.items() if i in e.bad and e.pairs[i].a.layout.axes != axes]
+    if odd and any(e.pairs[i].a.layout.axes == axes for i, axes in usual.items()):
+        names = some([e.pairs[i].b.path for i in odd])
+        text = (
+            f"{names} in B holds {some(e.labels(odd))} of A in another layout than other weights and kernels have: "
+            "copied without a transposition, or with one too many?"
+        )
+        yield Finding("copied", text, e.step, e.labels(odd))
+        return
+    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < _SURE and not equal[i]]
+    if 2 * len(unsure) > len(row):
+        text = (
+            f"Few parameters of A were found in B at step {e.step}: either other seeds or initializers, weights that "
+            "were not copied, or leaves that are matched wrongly (a map tells: --write-map, --map)."
+        )
+        yield Finding("copied", text, e.step, e.labels(unsure))
+
+
+def _usual(e: Evidence, i: int) -> tuple[int, ...] | None:
+    """The axes of a weight in the order of a kernel, by the names of a pair; None if they are no such names."""
+    a, b = e.pairs[i].a, e.pairs[i].b
+    if a.layout.part or b.layout.part:
+        return None
+    shapes = (side.shapes(e.at, "parameters")[view.path] for side, view in ((e.a, a), (e.b, b)))
+    layout = conventional(a.path, b.path, *shapes)
+    return None if layout is None else layout.axes

@@ -79,7 +79,8 @@ def precision(e: Evidence) -> Iterator[Finding]:
         which = "TF32 or float16" if fits[0] == "TF32" else fits[0]
         text = (
             f"The differences have the size of {which} rounding and no direction: either one run computes in lower "
-            f"precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an epsilon).{_words_of_losses(e)}"
+            "precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an "
+            f"epsilon).{_words_of_losses(e)}"
         )
         yield Finding("precision", text, e.step, (), {"unit": BY_NAME[fits[0]].unit})
 
