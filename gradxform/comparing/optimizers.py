@@ -166,6 +166,11 @@ def alike(ones: Iterable[tuple[float, Setting]], others: Iterable[tuple[float, S
     return one, other
 
 
+def is_loose(setting: Setting, fits: Iterable[tuple[float, Setting]]) -> bool:
+    """Whether the least epsilon fits as well, so that it is too small to be told."""
+    return any(s[:3] == setting[:3] and s.epsilon <= _EPSILONS[0] for _, s in fits if setting.place)
+
+
 def _rank(one: tuple[float, Setting], other: tuple[float, Setting]) -> tuple[int, float]:
     return _SIMPLE.index(one[1].family), one[0] + other[0]
 

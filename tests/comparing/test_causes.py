@@ -53,13 +53,13 @@ OPTIMIZERS = {
         {"optimizer": lambda: adam()},
         {"optimizer": lambda: adam(epsilon=1e-4)},
         "epsilon",
-        "about 1e-08 in A and 0.0001 in B",
+        "too small to show in A and about 0.0001 in B",
     ),
     "Keras's epsilon": Case(
         {"optimizer": lambda: adam(epsilon=1e-3)},
         {"optimizer": lambda: adam(epsilon=1e-3, place="hat")},
         "epsilon",
-        "about 0.001 in A and 0.001, added before the bias correction, in B",
+        "about 0.001 in A and about 0.001, added before the bias correction, in B",
     ),
     "epsilon under the root": Case(
         {"optimizer": lambda: adam(epsilon=1e-4)},
@@ -314,3 +314,13 @@ def test_parameters_that_are_recorded_after_the_step(late: str, tmp_path: Path) 
     (finding,) = gx.compare(tmp_path / "a", tmp_path / "b").findings
     assert finding.kind == "late_parameters", str(finding)
     assert f"{late.upper()} records its parameters after the optimizer's step" in str(finding)
+
+
+def test_what_is_too_small_to_show_and_decays_are_told_as_settings(tmp_path: Path) -> None:
+    both = {"optimizer": lambda: adam(1e-3, decay=0.01)}, {"optimizer": lambda: adam(1e-3, decay=0.004)}
+    for name, options in zip("ab", both, strict=True):
+        train(tmp_path / name, optimizer=options["optimizer"](), twin=name == "b")
+    text = str(gx.compare(tmp_path / "a", tmp_path / "b"))
+    assert "a weight decay of 0.01 times the learning rate of 0.001" in text
+    assert "a weight decay of 0.004 times the learning rate of 0.001" in text
+    assert "alone" not in text and "epsilon" not in text

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.comparing.evidence import AMPLIFIED, Evidence
 from gradxform.comparing.findings import Finding, number, some
-from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, settings_of
+from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, is_loose, settings_of
 from gradxform.comparing.rounding import Arithmetic, coarsest
 
 _EXACT = 2.0**8
@@ -176,18 +176,19 @@ def _settings(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[
     if not all(candidates):
         return None
     one, other = alike(*candidates)
-    found = list(_differences(one, other))
+    loose = [is_loose(setting, fits) for setting, fits in zip((one, other), candidates, strict=True)]
+    found = list(_differences(one, other, loose))
     if not found:
         return None
     kind, _, numbers = found[0]
     words = "; ".join(text for _, text, _ in found)
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
-    begin = f"The gradients agree, and the optimizers differ{f' for {some(labels)} alone' if labels else ''}"
+    begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
     text = f"{begin}: {words}. With these numbers both move as recorded."
     return Finding(kind, text, step, labels, numbers)
 
 
-def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
+def _differences(one: Setting, other: Setting, loose: Sequence[bool]) -> Iterator[tuple[str, str, dict[str, float]]]:
     """How two settings differ: a kind, words and numbers for each."""
     if one.family != other.family:
         yield "optimizer", f"A moves as {_name(one)}, B as {_name(other)}", {}
@@ -213,8 +214,11 @@ def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[
         yield "optimizer", f"{'A' if one.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
     if one.place != other.place or not np.isclose(one.epsilon, other.epsilon, rtol=0.1):
         places = {"outside": "", "hat": ", added before the bias correction,", "inside": ", added under the root,"}
-        a, b = (f"{setting.epsilon:.2g}{places[setting.place]}" for setting in (one, other))
-        words = f"epsilon is about {a} in A and {b} in B"
+        a, b = (
+            "too small to show" if small else f"about {setting.epsilon:.2g}{places[setting.place]}"
+            for setting, small in zip((one, other), loose, strict=True)
+        )
+        words = f"epsilon is {a} in A and {b} in B"
         yield "epsilon", words, {"a": one.epsilon, "b": other.epsilon}
     l2, decay = (one.l2, other.l2), (one.decay, other.decay)
     if not np.isclose(*l2, rtol=0.02) or not np.isclose(*decay, rtol=0.02):
@@ -239,7 +243,7 @@ def _decay(setting: Setting) -> str:
         beside = "" if setting.family == "SGD" and not setting.beta1 else ", beside the gradient, as AdamW does"
         return (
             f"decays its parameters by {setting.decay:.3g} of themselves at each step{beside} (a weight decay of "
-            f"{number(setting.decay / setting.rate)} times the learning rate of {number(setting.rate)})"
+            f"{setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
         )
     return (
         f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
