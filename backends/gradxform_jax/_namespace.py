@@ -65,9 +65,14 @@ class Namespace(Defaults):
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """Largest power of two up to x; one for zero and nonfinite x."""
-        exponent = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.frexp(x)[1] - 1, 0)
-        return jnp.ldexp(jnp.ones_like(x), exponent)
+        """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x.
+
+        JAX 0.12 expands `jnp.frexp` and `jnp.ldexp` when it compiles, with 64 bits disabled again.
+        """
+        whole, form = np.dtype(f"int{8 * x.dtype.itemsize}"), np.finfo(x.dtype)
+        normal = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.maximum(x, form.tiny), 1.0)
+        bits = lax.bitcast_convert_type(normal, whole) & form.dtype.type(np.inf).view(whole)
+        return lax.bitcast_convert_type(bits, x.dtype)
 
     @staticmethod
     def arange(count: int) -> Any:

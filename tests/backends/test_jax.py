@@ -17,6 +17,8 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 jnp = jax.numpy
 
+from gradxform_jax._namespace import Namespace  # noqa: E402
+
 CLIP = gx.clip_norm(1.0)
 GRADS = {"b": f32(0.1), "w": f32(3, 4)}
 CLIPPED = {"b": f32(0.1), "w": f32(0.6, 0.8)}
@@ -42,6 +44,24 @@ def count_compilations(work: Callable[[], Any]) -> int:
             listen
         )
     return sum("backend_compile" in event for event in events)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_power_of_two_is_of_the_scope_in_which_it_is_traced(dtype: str) -> None:
+    form = np.finfo(dtype)
+    given = np.array([0.0, form.tiny / 2, form.tiny, 1.0, 3.999, form.max, np.inf, np.nan, -2.0], dtype)
+    wanted = np.array([1.0, form.tiny, form.tiny, 1.0, 2.0, 2.0 ** (form.maxexp - 1), 1.0, 1.0, 1.0], dtype)
+
+    def powers(numbers: Any) -> Any:
+        with jax.enable_x64(True):
+            return Namespace.power_of_two(numbers)
+
+    with jax.enable_x64(True):
+        numbers = jnp.asarray(given)
+    assert_bits(np.asarray(jax.jit(powers)(numbers)), wanted)
 
 
 # --- the adapters ----------------------------------------------------------------------------------------------------
