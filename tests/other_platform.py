@@ -9,9 +9,12 @@ import os
 
 import numpy as np
 
-np.longdouble = np.float64  # type: ignore[assignment,misc]
-np.clongdouble = np.complex128  # type: ignore[assignment,misc]
-os.cpu_count = lambda: 1
-for module, name in ((os, "sched_getaffinity"), (os, "fork"), (os, "process_cpu_count")):
-    if hasattr(module, name):
-        delattr(module, name)
+
+def pytest_configure() -> None:
+    """Change this process before the library is imported; merely importing this file changes nothing."""
+    np.longdouble = np.float64  # type: ignore[assignment,misc]
+    np.clongdouble = np.complex128  # type: ignore[assignment,misc]
+    os.cpu_count = lambda: 1
+    for name in ("sched_getaffinity", "fork", "process_cpu_count"):
+        if hasattr(os, name):
+            delattr(os, name)
