@@ -12,6 +12,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import first_leaf, kind_of
@@ -167,6 +168,17 @@ class _Recorder:
         return [_Leaf(first + i, leaf.dtype) for i, leaf in enumerate(like)]
 
 
+class _Context:
+    """Stands for the other arguments of `update`; a rule that asks for the parameters has no plan."""
+
+    extra: Mapping[str, Any] = MappingProxyType({})
+    owned = False
+
+    @property
+    def params(self) -> Any:
+        raise _Unplanned
+
+
 def _operand(value: Any) -> Callable[[list[Any]], Any]:
     if isinstance(value, _Number):
         return operator.itemgetter(value.place)
@@ -199,7 +211,7 @@ def _record(tx: Any, backend: Backend, structure: Any, signature: tuple[Any, ...
     paths = functools.cache(lambda: backend.paths(backend.unflatten(structure, slots)))
     source = Source(recorder, structure, slots, kept, dtypes, kinds, None, paths, every, nothing)
     view = Flat(source, leaves, None, nothing, every, every, nothing, every if inplace else nothing, {})
-    view, _ = tx.rule(view, None, None)
+    view, _ = tx.rule(view, None, _Context())
     results = view.results()
     # None stands at its own place among the leaves.
     steps, result = (

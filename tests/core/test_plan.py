@@ -42,6 +42,8 @@ UNPLANNED = (
     gx.clip_norm(np.array(1.0)),
     gx.elementwise(lambda x: x),
     gx.transform(lambda g: g),
+    gx.add_decayed_weights(0.1),
+    gx.clip_adaptive(0.1),
     gx.masked(gx.scale(2.0), {"a/kernel": True, "a/bias": False, "none": False}),
     gx.across(gx.clip_norm(1.0), "data"),
 )
