@@ -29,3 +29,11 @@ def test_the_compiler_is_asked_to_shard_both_alike() -> None:
     assert "shard_group" in text or "sharding_group" in text, (
         "the state of a sharded parameter would be on every device"
     )
+
+
+@pytest.mark.skipif(_private.shard_alike is not None, reason="this JAX has shard_alike, which asks the compiler")
+def test_the_compiler_sees_both_alike_and_reads_no_leaf_for_it() -> None:
+    step = jax.jit(lambda leaf: _private.sharded_alike(leaf, jnp.zeros_like(leaf)))
+    compiled = step.lower(jnp.ones((64, 32))).compile().as_text()
+    assert step.lower(jnp.ones((64, 32))).as_text().count("compare") == 2, "one would be folded before sharding"
+    assert "compare" not in compiled, "zeros would read the gradients"
