@@ -78,10 +78,12 @@ def _function(item: pytest.Item) -> str:
 def backends_of_other_frameworks_are_forgotten() -> Iterator[None]:
     """Forget the backends that a test has added."""
     yield
+    import gradxform
     from gradxform.backend import lookup
 
     for name, found in list(lookup._others.items()):
         del lookup._others[name]
+        vars(gradxform).pop(name, None)
         for kind in [kind for kind, owner in lookup._by_type.items() if owner is found]:
             del lookup._by_type[kind]
         for module in [module for module in sys.modules if module.partition(".")[0] == f"gradxform_{name}"]:
