@@ -23,7 +23,7 @@ def test_an_array_sharded_like_another_keeps_its_values() -> None:
     assert found.tolist() == [0.0, 1.0, 2.0, 3.0], "states of sharded parameters would be wrong"
 
 
-@pytest.mark.skipif(_private.shard_alike is None, reason="this JAX has no shard_alike, so the compiler chooses")
+@pytest.mark.skipif(_private.shard_alike is None, reason="this JAX has no shard_alike")
 def test_the_compiler_is_asked_to_shard_both_alike() -> None:
     text = jax.jit(lambda leaf: _private.sharded_alike(leaf, jnp.arange(4.0))).lower(jnp.ones(4)).as_text()
     assert "shard_group" in text or "sharding_group" in text, (
