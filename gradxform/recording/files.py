@@ -84,6 +84,9 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
         save(given, part, metadata=kept)
         part.chmod(mode)
         os.replace(part, path)
+    except KeyboardInterrupt:
+        part.unlink(missing_ok=True)
+        raise
     except Exception as error:
         part.unlink(missing_ok=True)
         found = re.search(r"os error (\d+)", str(error))

@@ -36,7 +36,13 @@ for step in range(1_000_000):
 
 def interrupted(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     """Run a command, and press Ctrl-C after some seconds."""
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     try:
         time.sleep(seconds)
         assert process.poll() is None, process.communicate()
