@@ -36,20 +36,20 @@ for step in range(1_000_000):
 
 def interrupted(command: list[str], folder: Path, seconds: float) -> tuple[int, str]:
     """Run a command, and press Ctrl-C after some seconds."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
-    )
-    try:
-        time.sleep(seconds)
-        assert process.poll() is None, process.communicate()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    ) as process:
+        try:
+            time.sleep(seconds)
+            assert process.poll() is None, process.communicate()
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     return process.returncode, errors.decode()
 
 
