@@ -32,9 +32,10 @@ class NumPy(Readable, Plain):
         """The array itself."""
         return array
 
+    @host.silent
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors, all of which are NumPy's."""
-        return host.compute(formula, *operands, **static)
+        return host.evaluated(formula, operands, static)
 
     def planned(self, tree: Any) -> Any:
         """For plain arrays."""
@@ -48,49 +49,45 @@ class NumPy(Readable, Plain):
             return tuple([None if leaf is None else leaf.dtype for leaf in leaves])
         return None
 
+    @host.silent
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """The vector of the leaves' norms."""
-        with np.errstate(all="ignore"):
-            return host_norms.norms(leaves, ord)
+        return host_norms.norms(leaves, ord)
 
+    @host.silent
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
         each = np.asarray(factors, np.float64).tolist()
-        with np.errstate(all="ignore"):
-            if isinstance(each, float):
-                return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
-            return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+        if isinstance(each, float):
+            return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
+        return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
 
+    @host.silent
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
         scaled: Sequence[Any] = leaves
         if factors is not None:
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
-        bounds: dict[Any, list[Any]] = {}
-        out = []
-        with np.errstate(all="ignore"):
-            for new, old in zip(scaled, leaves, strict=True):
-                kinds = old.dtype, new.dtype
-                if kinds not in bounds:
-                    bounds[kinds] = [
-                        None if b is None else np.asarray(b).astype(kinds[0]).astype(kinds[1]) for b in (low, high)
-                    ]
-                out.append(_between(new, bounds[kinds], inplace or new is not old))
-        return out
+        if scaled is leaves and all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves]):
+            bounds = _rounded(low, high, _FLOAT32, _FLOAT32)
+            return [_between(leaf, bounds, inplace) for leaf in leaves]
+        return [
+            _between(new, _rounded(low, high, old.dtype, new.dtype), inplace or new is not old)
+            for new, old in zip(scaled, leaves, strict=True)
+        ]
 
 
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
     """Each leaf times the same factor, without conversions."""
-    kinds = {(type(leaf), leaf.dtype) for leaf in leaves}
-    if kinds != {(np.ndarray, _FLOAT32)} or is_extreme(factor):
+    if not all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves]) or is_extreme(factor):
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
     if inplace:
         own = all([leaf.base is None for leaf in leaves])  # otherwise two may share memory
         share = threads.spread if own else threads.one_by_one
         return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
-    return [np.multiply(leaf, number, np.empty_like(leaf)) for leaf in leaves]
+    return [leaf * number if leaf.ndim else np.array(leaf * number) for leaf in leaves]
 
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
@@ -111,6 +108,11 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
         np.copyto(out, result)
         return out
     return like(leaf, result)
+
+
+def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
+    """Round bounds to a dtype, in another one."""
+    return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in (low, high)]
 
 
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:

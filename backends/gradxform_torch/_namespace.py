@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -218,6 +219,8 @@ def materialized(x: Any) -> Any:
 
 def rounded_number(number: float, dtype: torch.dtype) -> float:
     """A Python number rounded to a dtype."""
+    if dtype is torch.float32:
+        return ctypes.c_float(number).value
     return float(host.rounded(number, str(dtype).removeprefix("torch.")))
 
 

@@ -108,7 +108,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
     if isinstance(state, bool):
         raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
     named = list(_named("torch.apply_", named_parameters))
-    if named and not any(_may_have_gradient(parameter) for _, parameter in named):
+    if named and all(_cannot_have_gradient(parameter) for _, parameter in named):
         raise TypeError(
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
             "gradients = tx(gradients) for the gradients themselves"
@@ -286,13 +286,12 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
         hint = "; call it" if inspect.ismethod(given) else instead(given)
         raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
     for i, item in enumerate(given):
-        name, parameter = (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
-        yield name, parameter
+        yield (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
 
 
-def _may_have_gradient(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a parameter (frozen ones included), or has a gradient."""
-    return isinstance(tensor, torch.nn.Parameter) or tensor.requires_grad or tensor.grad is not None
+def _cannot_have_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no gradient and is no parameter; a frozen one is."""
+    return tensor.grad is None and not (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter))
 
 
 def _pair(what: str, i: int, item: Any) -> tuple[str, torch.Tensor]:

@@ -36,7 +36,7 @@ def readable(tensors: Iterable[Any]) -> bool:
 
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own and no gradient is asked of it."""
-    own = leaf.is_contiguous() or all(
-        stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)
-    )
-    return own and not (torch.is_grad_enabled() and leaf.requires_grad)
+    if not leaf.is_contiguous():
+        if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):
+            return False
+    return not (torch.is_grad_enabled() and leaf.requires_grad)

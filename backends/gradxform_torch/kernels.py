@@ -9,17 +9,13 @@ import numpy as np
 import torch
 
 from gradxform.backend.host import namespace
-from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _fused, _packed, _private, _products
+from gradxform_torch import _fused, _packed, _private, _products, _steady
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import is_writable, readable, traced, transformed
-
-_NARROW = {torch.float16, torch.bfloat16}
-_SMALL = 1 << 13
 
 
 class Kernels(Readable, Along):
@@ -60,17 +56,8 @@ class Kernels(Readable, Along):
             return super().norms(leaves, ord) if found is None else found
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
-        kinds = {leaf.dtype for leaf in leaves}
-        wide = leaves if kinds.isdisjoint(_NARROW) else [rescale.in_single(Namespace, leaf) for leaf in leaves]
         with np.errstate(all="ignore"):
-            return host_norms.norms(self._views(wide), ord)
-
-    def _views(self, leaves: Sequence[torch.Tensor]) -> list[Any]:
-        """The tensors' memory as NumPy arrays; of views that negate or conjugate what they see, copies."""
-        try:
-            return [leaf.numpy() for leaf in leaves]
-        except RuntimeError:  # one asks for a gradient, or negates
-            return list(map(self.view, leaves))
+            return _steady.norms(self, leaves, ord)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
@@ -83,7 +70,7 @@ class Kernels(Readable, Along):
             return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)
-        if np.ndim(factors) == 0 and _is_plain(leaves, factors):
+        if np.ndim(factors) == 0 and len({leaf.device for leaf in leaves}) == 1 and _steady.is_plain(leaves, factors):
             return _times_one(leaves, float(factors), inplace)
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
         out = list(leaves)
@@ -138,7 +125,9 @@ class Kernels(Readable, Along):
         """min(max(factor * leaf, low), high)."""
         if factors is None and _fused.are_numbers(low, high) and _fused.on_device(leaves):
             return _fused.clip(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
-        if factors is None and inplace and _fused.are_numbers(low, high) and _in_cache(leaves):
+        eager = not transformed()
+        on_cpu = eager and inplace and all([leaf.is_cpu for leaf in leaves])
+        if factors is None and on_cpu and _fused.are_numbers(low, high) and _steady.in_cache(leaves):
             return _fused.clip(leaves, low, high, [is_writable(leaf) for leaf in leaves])
         scaled = list(leaves)
         if factors is not None:
@@ -150,7 +139,7 @@ class Kernels(Readable, Along):
                 pair[:] = [None if bound is None else torch.as_tensor(bound, dtype=to, device=device) for bound in pair]
         if low is high is None:
             return scaled
-        eager, out = not transformed(), []
+        out = []
         for old, new in zip(leaves, scaled, strict=True):
             between = bounds[old.dtype, new.dtype, new.device]
             own = eager and (inplace or new is not old) and is_writable(new)
@@ -271,24 +260,13 @@ class Kernels(Readable, Along):
         return torch.nn.utils.get_total_norm(there, ord).double()
 
 
-def _is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
-    """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
-    kinds = {leaf.dtype for leaf in leaves}
-    right = kinds == {torch.float64} or (kinds == {torch.float32} and not rescale.is_extreme(factor))
-    alike = right and len({leaf.device for leaf in leaves}) == 1
-    return alike and all([leaf.is_contiguous() for leaf in leaves])
-
-
 def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> list[torch.Tensor]:
     """Each leaf times one factor, by one fused call."""
     if factor == 1:
         return list(leaves)
-    # Of a Python number, torch would make a tensor for each leaf.
-    number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
     if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
-        return list(_private.foreach_mul(list(leaves), number))
-    _private.foreach_mul_(list(leaves), number)
-    return list(leaves)
+        return list(_private.foreach_mul(list(leaves), _steady.number_of(leaves, factor)))
+    return list(_steady.times_one(list(leaves), factor))
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
@@ -296,11 +274,6 @@ def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tenso
         return result
     _private.foreach_copy_([leaf], [result])
     return leaf
-
-
-def _in_cache(leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether leaves on the CPU are so small that two passes in one call are faster than one pass in a call each."""
-    return len(leaves) > 1 and not transformed() and all([leaf.is_cpu and leaf.numel() <= _SMALL for leaf in leaves])
 
 
 def _bound(bound: Any, of: torch.dtype, to: torch.dtype, device: torch.device) -> Any:

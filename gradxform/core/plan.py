@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import first_leaf, kind_of
 from gradxform.backend.protocol import Backend
+from gradxform.backend.steady import steady_of
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, INEXACT, NARROW, Source
 
@@ -129,23 +130,30 @@ class _Recorder:
         self.name, self.types = backend.name, (_Leaf,)
 
     def norms(self, leaves: Sequence[_Leaf], ord: float) -> _Number:
-        norms, picked = self._backend.norms, _picker(leaves)
+        norms, picked = steady_of(self._backend.norms), _picker(leaves)
         return self._number(lambda known: known.append(norms(picked(known), ord)))
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> _Number:
-        compute, operand = functools.partial(self._backend.compute, formula, **static), list(map(_operand, operands))
+        compute = functools.partial(steady_of(self._backend.compute), formula, **static)
+        operand = list(map(_operand, operands))
         return self._number(lambda known: known.append(compute(*[of(known) for of in operand])))
 
     def multiply_in_turn(self, leaves: Sequence[_Leaf], factors: Sequence[Any], inplace: bool) -> Sequence[_Leaf]:
-        multiply, picked, operand = self._backend.multiply_in_turn, _picker(leaves), list(map(_operand, factors))
+        if not factors:
+            return leaves
+        picked, operand = _picker(leaves), list(map(_operand, factors))
+        if len(factors) == 1:
+            multiply, (factor,) = steady_of(self._backend.multiply), operand
+            return self._leaves(leaves, lambda known: known.extend(multiply(picked(known), factor(known), inplace)))
+        in_turn = self._backend.multiply_in_turn
         return self._leaves(
-            leaves, lambda known: known.extend(multiply(picked(known), [of(known) for of in operand], inplace))
+            leaves, lambda known: known.extend(in_turn(picked(known), [of(known) for of in operand], inplace))
         )
 
     def clip(self, leaves: Sequence[_Leaf], low: Any, high: Any, factors: Any, inplace: bool) -> Sequence[_Leaf]:
         if any(self._backend.dtype(leaf) in NARROW for leaf in leaves):  # results may be float32
             raise _Unplanned
-        clip, picked, factor = self._backend.clip, _picker(leaves), _operand(factors)
+        clip, picked, factor = steady_of(self._backend.clip), _picker(leaves), _operand(factors)
         return self._leaves(leaves, lambda known: known.extend(clip(picked(known), low, high, factor(known), inplace)))
 
     def zeros(self, leaves: Sequence[_Leaf]) -> Sequence[_Leaf]:
@@ -221,8 +229,9 @@ def _record(tx: Any, backend: Backend, structure: Any, signature: tuple[Any, ...
 
     def run(leaves: Sequence[Any]) -> Sequence[Any]:
         known = list(leaves)
-        for step in steps:
-            step(known)
+        with backend.scope():
+            for step in steps:
+                step(known)
         return result(known)
 
     return Plan(run, frozenset(view.skipped()))

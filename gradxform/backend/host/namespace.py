@@ -7,16 +7,20 @@ CPU.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from gradxform.backend.host import longdouble
+from gradxform.backend.steady import steady
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.namespace import Defaults
 from gradxform.numerics.ranged import evaluate
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 class Portable(Defaults):
@@ -160,8 +164,26 @@ def _bfloat16(near: Any) -> Any:
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
 
 
+def silent(kernel: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a kernel to silence NumPy's warnings. A plan does so once for all of its steps."""
+
+    @steady(kernel)
+    @functools.wraps(kernel)
+    def quiet(*args: P.args, **kwargs: P.kwargs) -> T:
+        with np.errstate(all="ignore"):
+            return kernel(*args, **kwargs)
+
+    return quiet
+
+
+@silent
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
+    return evaluated(formula, operands, static)
+
+
+def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
+    """`compute`, where warnings are silenced already."""
     paired, given = False, []
     for operand in operands:
         is_pair = isinstance(operand, Pair)
@@ -172,9 +194,10 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    with np.errstate(all="ignore"):
-        given = list(map(longdouble.pair, given)) if paired else given  # pairs have more precision than longdouble
-        result = evaluate(formula, Portable if paired else Namespace, given, static)
+    if paired:  # pairs have more precision than longdouble
+        result = evaluate(formula, Portable, list(map(longdouble.pair, given)), static)
+    else:
+        result = formula(Namespace, *given, **static)
     if type(result) is np.float64:
         return float(result)
     if isinstance(result, tuple) or np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:

@@ -33,6 +33,7 @@ _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_SINGLE = {_FLOAT32}
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
@@ -43,6 +44,8 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     If longdouble is not wider than float64, returns a pair of vectors by the shared algorithm.
     """
     kinds = {leaf.dtype for leaf in leaves}
+    if kinds == _SINGLE and ord == 2 and len(leaves) < _MANY:  # soon, for small calls
+        return np.array(threads.spread(_norm32, leaves, [leaf.size for leaf in leaves]))
     if not all([kind.isnative for kind in kinds]):
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
@@ -88,9 +91,8 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 def _norm(leaf: Any, ord: float) -> Any:
     """Return the norm of one array: float64, or longdouble for a float64 array."""
-    if ord == 2 and leaf.dtype == _FLOAT32 and leaf.size <= _SMALL:  # soon, for many small calls
-        wide = leaf.ravel(order="K").astype(_FLOAT64)
-        return math.sqrt(wide.dot(wide))
+    if ord == 2 and leaf.dtype == _FLOAT32:
+        return _norm32(leaf)
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
@@ -101,6 +103,15 @@ def _norm(leaf: Any, ord: float) -> Any:
     if flat.size <= _SMALL:
         return math.sqrt(_dot64(flat.astype(np.float64)))
     return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+
+
+def _norm32(leaf: Any) -> float:
+    """Return the 2-norm of float32 numbers."""
+    flat = leaf.ravel("K")
+    if flat.size > _SMALL:
+        return _norm_by_rows(flat)
+    wide = flat.astype(_FLOAT64)
+    return math.sqrt(wide.dot(wide))
 
 
 def _norm_by_rows(flat: Any) -> float:

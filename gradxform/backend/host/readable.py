@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import elements, longdouble, namespace
+from gradxform.backend.host import combined, elements, longdouble, namespace
 from gradxform.backend.protocol import Backend
 from gradxform.numerics import Array, norms, sums
 from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import Combination
 
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
@@ -45,6 +47,11 @@ class Readable(Backend):
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         each_factor = [None] * len(columns[0]) if factors is None else factors
+        if isinstance(formula, Combination) and self._all_readable([*itertools.chain(*columns), *numbers, *each_factor]):
+            seen = [list(map(self._seen, some)) for some in (*columns, numbers, each_factor)]
+            found = combined.combinations(formula, *seen)
+            if found is not None:
+                return list(map(self.taken, found))
         given, out = None, []
         for factor, *column in zip(each_factor, *columns, strict=True):
             if self._all_readable([*column, *numbers, factor]):
