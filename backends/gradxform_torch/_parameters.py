@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,9 @@ from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
 from gradxform.core import extended, fitting
 from gradxform.core import state as stateful
-from gradxform.core.flat import Flat
+from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
-from gradxform.core.plan import plan_of
+from gradxform.core.plan import Plan, plan_of
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
@@ -25,6 +26,8 @@ from gradxform_torch.sharded import backend, is_writable
 
 Named = Sequence[tuple[str, torch.Tensor]]
 NormBefore = Callable[[], torch.Tensor]
+
+_CPU = torch.device("cpu")
 
 
 def init(tx: GradientTransformation, named_parameters: Any) -> Any:
@@ -113,8 +116,6 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
             "gradients = tx(gradients) for the gradients themselves"
         )
-    if not (return_norm or tx.stateful) and _repeated(tx, named):
-        return state
     new, norm_before = transformed(tx, named, state, measured=return_norm)
     if not return_norm:
         return new
@@ -138,7 +139,15 @@ def transformed(
     every gradient and no norm is requested.
     """
     gradients, owners = _gradients(named)
-    keys = keys_of(paths_of(named))
+    paths = paths_of(named)
+    if not tx.stateful and scale is None and found_inf is None:
+        plan = _plan(tx, paths, gradients)
+        if plan is not None and plan.measures >= measured:
+            with torch.no_grad():
+                results, known = plan.measured(gradients)
+                _write(gradients, owners, results, plan.skipped, owned)
+            return state, None if known is None else functools.partial(_stored, known, _CPU)
+    keys = keys_of(paths)
     view = _view(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
         return state, None
@@ -157,21 +166,6 @@ def transformed(
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
         _write(gradients, owners, view.results(), view.skipped(), owned)
         return _in_place(state, new) if owned and tx.stateful else new, norm
-
-
-def _repeated(tx: GradientTransformation, named: Named) -> bool:
-    """Transform gradients by a plan; False if there is none."""
-    gradients, owners = _gradients(named)
-    signature = backend.signature(gradients)
-    paths = tuple(paths_of(named))
-    if signature is None or len(set(paths)) < len(paths):
-        return False
-    plan = plan_of(tx, backend, paths, signature, inplace=True)
-    if plan is None:
-        return False
-    with torch.no_grad():
-        _write(gradients, owners, plan.run(gradients), plan.skipped, False)
-    return True
 
 
 def _gradients(named: Named) -> tuple[list[torch.Tensor | None], dict[int, list[torch.Tensor]]]:
@@ -217,16 +211,24 @@ def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBef
     known = given.known_norm(left.stopped, along=bool(tx.axes)) if given.leaves else None
     if known is None:
         return None
-    device = given.leaves[0].device
+    return functools.partial(_stored, known, given.leaves[0].device)
 
-    def stored() -> torch.Tensor:
-        norm = known()
-        value, dtype = extended.rounded(backend, norm.value), torch.float32 if norm.single is True else torch.float64
-        if isinstance(value, torch.Tensor):
-            return value.to(device, dtype, copy=True)
-        return torch.tensor(float(value), dtype=dtype, device=device)
 
-    return stored
+def _stored(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
+    """A norm as a tensor."""
+    norm = known()
+    value, dtype = extended.rounded(backend, norm.value), torch.float32 if norm.single is True else torch.float64
+    if isinstance(value, torch.Tensor):
+        return value.to(device, dtype, copy=True)
+    return torch.tensor(float(value), dtype=dtype, device=device)
+
+
+def _plan(tx: GradientTransformation, paths: list[str], gradients: Sequence[torch.Tensor | None]) -> Plan | None:
+    """The plan for gradients of some paths."""
+    signature = backend.signature(gradients)
+    if signature is None or len(set(paths)) < len(paths):
+        return None
+    return plan_of(tx, backend, tuple(paths), signature, inplace=True)
 
 
 def _in_place(state: Any, new: Any) -> Any:

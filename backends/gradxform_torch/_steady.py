@@ -21,7 +21,7 @@ _SMALL = 1 << 13
 def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The vector of the leaves' norms."""
     if ord != 2:
-        return backend.norms(leaves, ord)
+        return backend.view(backend.norms(leaves, ord))
     kinds = {leaf.dtype for leaf in leaves}
     wide = leaves if kinds.isdisjoint(_NARROW) else [rescale.in_single(Namespace, leaf) for leaf in leaves]
     try:
@@ -55,7 +55,7 @@ def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
 
 def times_one(leaves: Sequence[torch.Tensor], factor: float) -> Sequence[torch.Tensor]:
     """Multiply leaves in place, by one fused call."""
-    _private.foreach_mul_(leaves, number_of(leaves, factor))
+    _private.foreach_mul_(list(leaves), number_of(leaves, factor))
     return leaves
 
 

@@ -1,4 +1,4 @@
-"""Kernels without checks: what a plan calls after `Backend.planned` has checked the leaves, in the backend's scope."""
+"""Kernels without checks: what a plan calls after `Backend.planned` has checked the leaves; warnings are silenced."""
 
 from __future__ import annotations
 

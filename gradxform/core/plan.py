@@ -15,20 +15,28 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform.backend.lookup import first_leaf, kind_of
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady_of
-from gradxform.core.flat import Flat
+from gradxform.core.flat import Flat, Norm
 from gradxform.core.source import DOUBLE, INEXACT, NARROW, Source
 
 
 class Plan(NamedTuple):
     """What is done with the leaves of trees of one structure."""
 
-    run: Callable[[Sequence[Any]], Sequence[Any]]
-    """Maps leaves to transformed leaves."""
+    measured: Callable[[Sequence[Any]], tuple[Sequence[Any], Callable[[], Norm] | None]]
+    """Maps leaves to transformed leaves and a function for the norm before, as `Flat.known_norm` does."""
     skipped: frozenset[int]
     """The stopped leaves, for adapters that can skip a parameter."""
+    measures: bool
+    """Whether it gives the norm."""
+
+    def run(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Return the transformed leaves."""
+        return self.measured(leaves)[0]
 
 
 _Step = Callable[[list[Any]], None]
@@ -125,8 +133,10 @@ class _Recorder:
     """Stands in for a backend, and notes what its kernels are asked for."""
 
     def __init__(self, backend: Backend, leaves: int) -> None:
-        self._backend, self._count = backend, leaves
+        self._backend, self.count = backend, leaves
         self.steps: list[_Step] = []
+        self.numbers: list[int] = []
+        """The places of what is no leaf."""
         self.name, self.types = backend.name, (_Leaf,)
 
     def norms(self, leaves: Sequence[_Leaf], ord: float) -> _Number:
@@ -165,14 +175,15 @@ class _Recorder:
 
     def _number(self, step: _Step) -> _Number:
         self.steps.append(step)
-        self._count += 1
-        return _Number(self._count - 1)
+        self.numbers.append(self.count)
+        self.count += 1
+        return _Number(self.numbers[-1])
 
     def _leaves(self, like: Sequence[_Leaf], step: _Step) -> Sequence[_Leaf]:
         if like:
             self.steps.append(step)
-        first = self._count
-        self._count += len(like)
+        first = self.count
+        self.count += len(like)
         return [_Leaf(first + i, leaf.dtype) for i, leaf in enumerate(like)]
 
 
@@ -218,20 +229,44 @@ def _record(tx: Any, backend: Backend, structure: Any, signature: tuple[Any, ...
     every, nothing = (True,) * len(kept), (False,) * len(kept)
     paths = functools.cache(lambda: backend.paths(backend.unflatten(structure, slots)))
     source = Source(recorder, structure, slots, kept, dtypes, kinds, None, paths, every, nothing)
-    view = Flat(source, leaves, None, nothing, every, every, nothing, every if inplace else nothing, {})
-    view, _ = tx.rule(view, None, _Context())
+    given = Flat(source, leaves, None, nothing, every, every, nothing, every if inplace else nothing, {})
+    view, _ = tx.rule(given, None, _Context())
     results = view.results()
     # None stands at its own place among the leaves.
-    steps, result = (
-        tuple(recorder.steps),
-        _places([i if leaf is None else leaf.place for i, leaf in enumerate(results)]),
-    )
+    result = _places([i if leaf is None else leaf.place for i, leaf in enumerate(results)])
+    steps, norm_of = tuple(recorder.steps), _norm_before(recorder, given, view, backend)
 
-    def run(leaves: Sequence[Any]) -> Sequence[Any]:
+    def measured(leaves: Sequence[Any]) -> tuple[Sequence[Any], Callable[[], Norm] | None]:
         known = list(leaves)
-        with backend.scope():
-            for step in steps:
-                step(known)
-        return result(known)
+        _run(steps, known)
+        return result(known), None if norm_of is None else norm_of(known)
 
-    return Plan(run, frozenset(view.skipped()))
+    return Plan(measured, frozenset(view.skipped()), norm_of is not None)
+
+
+def _norm_before(recorder: Any, given: Flat, view: Flat, backend: Backend) -> Any:
+    """Return a function that keeps the numbers of a run, and returns one for the norm of its gradients."""
+    known_norm = given.known_norm(view.stopped)
+    if known_norm is None:
+        return None
+    before, count, numbers = len(recorder.steps), recorder.count, tuple(recorder.numbers)
+    norm = known_norm()
+    steps = tuple(recorder.steps[before:])
+
+    def keeping(known: list[Any]) -> Callable[[], Norm]:
+        kept = {place: known[place] for place in numbers}
+
+        def computed() -> Norm:
+            again = [kept.get(place) for place in range(count)]
+            _run(steps, again)
+            return norm._replace(value=again[norm.value.place], backend=backend)
+
+        return computed
+
+    return keeping
+
+
+def _run(steps: Sequence[_Step], known: list[Any]) -> None:
+    with np.errstate(all="ignore"):  # plans are for arrays that NumPy reads
+        for step in steps:
+            step(known)

@@ -20,7 +20,8 @@ from gradxform.numerics.double_double import Pair
 from gradxform.numerics.namespace import Defaults
 from gradxform.numerics.ranged import evaluate
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Portable(Defaults):

@@ -47,7 +47,9 @@ class Readable(Backend):
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         each_factor = [None] * len(columns[0]) if factors is None else factors
-        if isinstance(formula, Combination) and self._all_readable([*itertools.chain(*columns), *numbers, *each_factor]):
+        if isinstance(formula, Combination) and self._all_readable(
+            [*itertools.chain(*columns), *numbers, *each_factor]
+        ):
             seen = [list(map(self._seen, some)) for some in (*columns, numbers, each_factor)]
             found = combined.combinations(formula, *seen)
             if found is not None:
