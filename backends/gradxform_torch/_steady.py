@@ -41,8 +41,8 @@ def multiply(backend: Any, leaves: Sequence[torch.Tensor], factors: Any, inplace
     if type(factors) is float:
         if factors == 1:
             return leaves
-        if inplace and is_plain(leaves, factors) and not torch.is_grad_enabled():
-            return times_one(leaves, factors)
+        if is_plain(leaves, factors):
+            return times_one(leaves, factors, inplace)
     return backend.multiply(leaves, factors, inplace)
 
 
@@ -53,31 +53,30 @@ def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
     return right and all([leaf.is_contiguous() for leaf in leaves])
 
 
-def times_one(leaves: Sequence[torch.Tensor], factor: float) -> Sequence[torch.Tensor]:
-    """Multiply leaves in place, by one fused call."""
-    _private.foreach_mul_(list(leaves), number_of(leaves, factor))
-    return leaves
-
-
-def number_of(leaves: Sequence[torch.Tensor], factor: float) -> torch.Tensor:
-    """A tensor of a factor: of a Python number, torch would make one for each leaf."""
-    return torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
+def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> Sequence[torch.Tensor]:
+    """Multiply leaves of one device by one fused call."""
+    # Of a Python number, torch would make a tensor for each leaf.
+    number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
+    if not inplace:
+        return list(_private.foreach_mul(list(leaves), number))
+    _private.foreach_mul_(list(leaves), number)
+    return list(leaves)
 
 
 def clip(
     backend: Any, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
 ) -> Sequence[torch.Tensor]:
     """min(max(factor * leaf, low), high)."""
-    if factors is not None or not inplace or not _fused.are_numbers(low, high) or torch.is_grad_enabled():
+    if factors is not None or not _fused.are_numbers(low, high):
         return backend.clip(leaves, low, high, factors, inplace)
-    if in_cache(leaves):
+    if inplace and in_cache(leaves):
         return _fused.clip(leaves, low, high, [is_writable(leaf) for leaf in leaves])
     found = list(leaves)
     for kind in {leaf.dtype for leaf in leaves}:
         bounds = [None if bound is None else rounded_number(bound, kind) for bound in (low, high)]
         for i, leaf in enumerate(leaves):
             if leaf.dtype is kind:
-                found[i] = leaf.clamp_(*bounds) if is_writable(leaf) else leaf.clamp(*bounds)
+                found[i] = leaf.clamp_(*bounds) if inplace and is_writable(leaf) else leaf.clamp(*bounds)
     return found
 
 

@@ -264,9 +264,8 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
     """Each leaf times one factor, by one fused call."""
     if factor == 1:
         return list(leaves)
-    if not inplace or (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves])):
-        return list(_private.foreach_mul(list(leaves), _steady.number_of(leaves, factor)))
-    return list(_steady.times_one(list(leaves), factor))
+    inplace = inplace and not (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves]))
+    return list(_steady.times_one(leaves, factor, inplace))
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
