@@ -18,8 +18,6 @@ from gradxform.core import hints
 from gradxform.core.parse import parse
 from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
-from gradxform.functions.convert import from_numpy, to_numpy
-from gradxform.functions.from_torch import rename_from_torch
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
@@ -49,6 +47,8 @@ if TYPE_CHECKING:
     import gradxform_torch as torch
     from gradxform.comparing.comparison import Comparison, compare
     from gradxform.comparing.findings import Finding
+    from gradxform.functions.convert import from_numpy, to_numpy
+    from gradxform.functions.from_torch import rename_from_torch
     from gradxform.recording.recorder import Recorder, record
 
 __version__ = "1.0.0rc1"
@@ -127,9 +127,12 @@ _LATER = {
     "Finding": "comparing.findings",
     "Recorder": "recording.recorder",
     "compare": "comparing.comparison",
+    "from_numpy": "functions.convert",
     "record": "recording.recorder",
+    "rename_from_torch": "functions.from_torch",
+    "to_numpy": "functions.convert",
 }
-"""Names that are imported when they are first used, and their modules."""
+"""Names that are imported when they are first used, and their modules; none belongs into compiled code."""
 
 preload()
 if hints.Finder not in sys.meta_path:

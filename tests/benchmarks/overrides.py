@@ -24,10 +24,11 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import longdouble, norms, threads
+from gradxform.backend.host import combined, longdouble, norms, threads
 from gradxform.cli import text
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
+from gradxform.core import plan
 
 SECONDS, LEAST, MOST = 0.5, 5, 2000
 WORTH = 1.1
@@ -132,12 +133,16 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
-    elif framework == "jax":
+        sums = CHAINS["elementwise"]
+        yield Override(framework, "elementwise: sums in place", sums, combined, "combinations", lambda *_: None)
+    if framework in ("numpy", "torch"):
+        yield Override(framework, "plans", clip, plan, "plan_of", lambda *_, **__: None)
+    if framework == "jax":
         own, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_norms", "_each"))
         yield Override(framework, "norms: one axis in rows", clip, own, "_cut", lambda leaf: None)
         yield Override(framework, "norms: small leaves together", clip, own, "_groups", lambda leaves: [])
         yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
-    elif framework == "tensorflow":
+    if framework == "tensorflow":
         own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_packing"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
         yield Override(framework, "small leaves together", clip, packing, "small", lambda leaves, places: {})
@@ -191,7 +196,7 @@ def _runner(override: Override, mode: str, given: Any) -> Callable[[], Any]:
     tx = gx.parse(override.chain)
 
     def step(grads: Any, params: Any) -> Any:
-        return tx(grads, params=params)
+        return tx(grads, params=params) if override.chain == CHAINS["elementwise"] else tx(grads)
 
     if mode == "in place":
         return lambda: gx.numpy.apply_(tx, given)
