@@ -32,6 +32,15 @@ def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memo
         traces[leaf.path] = kept(new, leaf)
 
 
+def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.0, *, memory: Memory) -> None:
+    d = number(decay) if memory["step"] > 1 else number(0)
+    averages = memory.setdefault("averages", {})
+    for leaf in leaves:
+        new = plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d))
+        averages[leaf.path] = kept(new, leaf)
+        leaf.value = kept(plus(leaf.value, times(new, number(amplitude))), leaf)
+
+
 def _kind(leaves: Sequence[Leaf]) -> Any:
     return np.float32 if all(map(is_single, leaves)) else np.float64
 
@@ -118,5 +127,6 @@ RULES: dict[str, Callable[..., None]] = {
     "clip_percentile": _clip_percentile,
     "clip_zscore": _clip_zscore,
     "ema": _ema,
+    "grokfast": _grokfast,
     "trace": _trace,
 }

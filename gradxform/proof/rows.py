@@ -131,6 +131,8 @@ STATEFUL = (
     Row("trace(0.9)", double=64),
     Row("trace(0.9, nesterov=True)", double=64),
     Row("masked(trace(0.9), '**/w')", double=64),
+    Row("grokfast()", double=64),
+    Row("grokfast(0.75, amplitude=0.5)", double=64),
     Row("accumulate(clip_global_norm(1.0), 2)"),
     Row("accumulate(trace(0.5), 3)"),
     Row("skip_nonfinite(trace(0.5))"),

@@ -24,7 +24,10 @@ NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "
 NORMS += ("clip_zscore(", "normalize_norm(", "normalize_global_norm(")
 WIDE: dict[str, set[str]] = {
     **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},
-    **{words: {ELEMENTS} for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "accumulate(")},
+    **{
+        words: {ELEMENTS}
+        for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "grokfast(", "accumulate(")
+    },
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }
 """The 64-bit operations of transforms by words in their expressions; for ord=inf only the last."""

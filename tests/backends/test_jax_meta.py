@@ -54,6 +54,7 @@ SMOOTH: dict[str, Make] = {
     "scale_by_schedule": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(lambda t: factor / (1 + t))),
     "ema": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.ema(factor / 2)),
     "trace": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.trace(factor / 2, nesterov=True)),
+    "grokfast": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.grokfast(factor / 2, limit)),
     "accumulate": lambda limit, factor: gx.accumulate(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 2),
     "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
     "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),

@@ -54,6 +54,7 @@ TRANSFORMS = [
     gx.add_noise(0.1, seed=0),
     gx.ema(0.9),
     gx.trace(0.9),
+    gx.grokfast(),
     gx.accumulate(CLIP, 2),
     gx.skip_nonfinite(CLIP),
     gx.skip_large(CLIP, 1e9),

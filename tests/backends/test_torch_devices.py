@@ -50,6 +50,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "add_decayed_weights(0.1)": (15, 1.51),
     "add_noise(0.1, 0)": (500, 1.51),
     "ema(0.9)": (50, 2.51),
+    "grokfast()": (50, 3.51),
     "trace(0.9)": (20, 2.51),
     "trace(0.9, nesterov=True)": (45, 2.51),
     "accumulate(clip_global_norm(1.0), 2)": (140, 3.51),
@@ -63,7 +64,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "chain(clip_norm(1.0), clip_global_norm(1.0), scale(-0.1))": (100, 0),
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))": (70 + 2 * LEAVES, 1.51),  # half precision rounded once
 }
-OWNED = {"ema(0.9)": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
+OWNED = {"ema(0.9)": 1.51, "grokfast()": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
 """The counts if the adapter owns the state and overwrites it."""
 
 DECIDED = ("accumulate(", "skip_")
@@ -223,6 +224,7 @@ IN_PLACE = [
     "sign()",
     "zero_nonfinite()",
     "chain(scale(0.5), ema(0.9))",
+    "chain(scale(0.5), grokfast())",
     "chain(clip_norm(1.0), trace(0.9))",
     "chain(trace(0.5), scale(-0.1), clip_value(0.05))",
 ]

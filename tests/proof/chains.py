@@ -138,6 +138,7 @@ _PLAIN = (
     "add_decayed_weights(<share>)",
     "ema(<share>, debias=<bool>)",
     "trace(<share>, nesterov=<bool>)",
+    "grokfast(<share>, <size>)",
     "clip_percentile(40.3, <few>, per_leaf=<bool>)",
     "clip_zscore(<share>, <share>, <few>, per_leaf=<bool>)",
 )

@@ -48,6 +48,10 @@ def _before_is_after(rule: Any, view: Any, state: Any, context: Any) -> Any:
     return view, new._replace(measures=found)
 
 
+def _a_step_later(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    return rule(view, state._replace(count=state.count + 1), context)
+
+
 TRANSFORMS: Any = (
     ("clip_value", "the limit is ignored", ruled(ignored), rows("clip_value")),
     ("clip_value", "negative elements are not limited", given(_upper_only), rows("clip_value")),
@@ -104,6 +108,9 @@ TRANSFORMS: Any = (
     ("accumulate", "the update comes one step late", given(lambda make, tx, k: make(tx, k + 1)), rows("accumulate")),
     ("ema", "the first steps are not debiased", given(lambda make, d, debias=True: make(d, False)), rows("ema")),
     ("ema", "the state is not advanced", ruled(still), rows("ema")),
+    ("grokfast", "the average starts at zero",
+     ruled(_a_step_later), rows("grokfast")),
+    ("grokfast", "the state is not advanced", ruled(still), rows("grokfast")),
     ("trace", "nesterov is ignored", given(lambda make, d, nesterov=False: make(d)), rows("trace and nesterov")),
     ("trace", "the state is not advanced", ruled(still), rows("trace and not measure")),
     ("clip_adaptive", "the least norm of parameters is ignored",

@@ -35,6 +35,7 @@ EXPRESSIONS = (
     "clip_zscore(1.0, 0.9, 2)",
     "ema(0.5)",
     "freeze('w')",
+    "grokfast(0.5, 1.5)",
     "identity()",
     "masked(clip_norm(1.0), ['w', re.compile('b')])",
     "measure(clip_norm(1.0))",

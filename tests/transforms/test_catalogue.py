@@ -146,7 +146,7 @@ def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
-@pytest.mark.parametrize("name", ["ema", "trace", "accumulate", "skip_nonfinite"])
+@pytest.mark.parametrize("name", ["ema", "trace", "grokfast", "accumulate", "skip_nonfinite"])
 def test_a_result_does_not_share_memory_with_the_state(name: str, framework: str) -> None:
     tx = STATEFUL[name]
     params = tensors(framework, gradients("float32"))
@@ -172,7 +172,7 @@ def test_in_place_is_the_same(name: str) -> None:
 
 
 def test_a_gradient_that_is_none_leaves_its_state_as_it_is() -> None:
-    for tx in (gx.ema(0.5, debias=False), gx.trace(0.5), gx.accumulate(gx.identity(), 3)):
+    for tx in (gx.ema(0.5, debias=False), gx.trace(0.5), gx.grokfast(0.5), gx.accumulate(gx.identity(), 3)):
         state = tx.init({"a": np.ones(2), "b": np.ones(2)})
         _, state = tx.update({"a": np.ones(2), "b": np.ones(2)}, state)
         updates, state = tx.update({"a": np.ones(2), "b": None}, state)
@@ -225,6 +225,7 @@ SCHEDULED: dict[str, Callable[[Any], gx.GradientTransformation]] = {
     "clip_adaptive": lambda f: gx.clip_adaptive(f, axes="keras"),
     "ema": lambda f: gx.ema(f, debias=False),
     "trace": lambda f: gx.trace(f),
+    "grokfast": lambda f: gx.grokfast(f, f),
     "clip_percentile": lambda f: gx.clip_percentile(lambda t: 100.0 * f(t), 3),
     "clip_zscore": lambda f: gx.clip_zscore(f, warmup=1),
     "skip_large": lambda f: gx.skip_large(gx.identity(), lambda t: 100.0 * f(t)),
@@ -546,7 +547,13 @@ def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
 
 
 def test_a_state_keeps_its_dtype() -> None:
-    for tx in (gx.ema(0.5), gx.trace(0.5), gx.accumulate(gx.identity(), 2), gx.skip_nonfinite(gx.trace(0.5))):
+    for tx in (
+        gx.ema(0.5),
+        gx.trace(0.5),
+        gx.grokfast(),
+        gx.accumulate(gx.identity(), 2),
+        gx.skip_nonfinite(gx.trace(0.5)),
+    ):
         for own, given in ((np.float64, np.float32), (np.float32, np.float64)):
             state = tx.init([np.zeros(2, own)])
             _, new = tx.update([np.ones(2, given)], state)
@@ -747,6 +754,8 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.ema(1.5), ValueError, r"ema: decay must be between 0 and 1, got 1\.5"),
         (lambda: gx.trace(-0.1), ValueError, r"trace: decay must be between 0 and 1"),
         (lambda: gx.trace("x"), TypeError, r"trace: decay must be a real number"),
+        (lambda: gx.grokfast(1.5), ValueError, r"grokfast: decay must be between 0 and 1, got 1\.5"),
+        (lambda: gx.grokfast(0.5, -1), ValueError, r"grokfast: amplitude must be at least 0, got -1"),
         (lambda: gx.accumulate(gx.identity(), 0), ValueError, r"accumulate: every must be at least 1, got 0"),
         (lambda: gx.accumulate(gx.identity(), 2.0), TypeError, r"accumulate: every must be an int"),
         (

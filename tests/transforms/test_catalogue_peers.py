@@ -405,6 +405,19 @@ def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
         yield updates, tensors("torch", leaves)
 
 
+@pytest.mark.parametrize(("decay", "amplitude"), [(0.98, 2.0), (0.5, 0.25), (0.0, 1.0)])
+def test_slow_gradients_as_in_grokfast(decay: float, amplitude: float, torch: Any) -> None:
+    """The filter as its authors published it: the average starts with the first gradient and has the current one."""
+    average: Any = None
+    for got, leaves in in_torch(gx.grokfast(decay, amplitude), spiky(np.float64, 1.0)):
+        average = leaves if average is None else average
+        average = [m * decay + leaf * (1 - decay) for m, leaf in zip(average, leaves, strict=True)]
+        wanted = [leaf + m * amplitude for leaf, m in zip(leaves, average, strict=True)]
+        for own, leaf, other in zip(got, leaves, wanted, strict=True):
+            most = 8 * np.spacing(float((other.abs() + leaf.abs()).max()))
+            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=0, atol=most)
+
+
 def spiky(dtype: Any, size: float) -> list[list[Any]]:
     """Gradients with some much larger steps and one zero step."""
     rng = np.random.default_rng(4)

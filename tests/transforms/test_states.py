@@ -98,6 +98,8 @@ def test_arrays_out_of_range_are_brought_back() -> None:
         (lambda d: gx.clip_zscore(0.1, d, warmup=2), 0.0, 1.0),
         (lambda d: gx.ema(d, debias=False), 0.0, 1.0),
         (gx.trace, 0.0, 1.0),
+        (gx.grokfast, 0.0, 1.0),
+        (lambda a: gx.grokfast(0.5, a), 0.0, np.inf),
         (lambda s: gx.add_noise(s, 1), 0.0, np.inf),
     )
     for make, low, high in makes:
