@@ -226,9 +226,9 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
         dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        now = g.backend.compute(_after_first, stateful.between(g, d, 0.0, 1.0), state.count)
-        out = elements.mapped(dense, _amplified, old, numbers=[now, most])
-        new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
+        numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
+        out = elements.mapped(dense, _amplified_from_first, old, numbers=[*numbers, most])
+        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
         count = stateful.advanced(g, state.count)
         return dense.given(out), GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
@@ -239,9 +239,17 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     return keeping("grokfast", GrokfastState, rule, start)
 
 
-def _after_first(xp: Any, decay: Array, count: Array) -> Array:
-    """The decay; zero in the first step, which makes the average the gradient."""
-    return xp.where(count > 0.0, decay, 0.0)
+def _is_later(xp: Any, count: Array) -> Array:
+    return xp.where(count > 0.0, 1.0, 0.0)
+
+
+def _averaged_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array) -> Array:
+    """The new average; the first gradient is the average before it."""
+    return _averaged(xp, x, xp.where(later > 0.0, average, x), decay)
+
+
+def _amplified_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array, amplitude: Array) -> Array:
+    return _amplified(xp, x, xp.where(later > 0.0, average, x), decay, amplitude)
 
 
 _amplified = Combination(lambda xp, decay, amplitude: (1.0 + amplitude * (1.0 - decay), amplitude * decay))

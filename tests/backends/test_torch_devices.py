@@ -50,7 +50,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "add_decayed_weights(0.1)": (15, 1.51),
     "add_noise(0.1, 0)": (500, 1.51),
     "ema(0.9)": (50, 2.51),
-    "grokfast()": (50, 3.51),
+    "grokfast()": (80, 3.51),
     "trace(0.9)": (20, 2.51),
     "trace(0.9, nesterov=True)": (45, 2.51),
     "accumulate(clip_global_norm(1.0), 2)": (140, 3.51),
