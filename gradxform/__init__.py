@@ -36,6 +36,7 @@ from gradxform.transforms.normalizing import centralize, normalize_global_norm, 
 from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
+from gradxform.transforms.spikes import clip_spikes
 from gradxform.transforms.statistics import clip_percentile, clip_zscore
 from gradxform.transforms.stopping import freeze, stop
 
@@ -72,6 +73,7 @@ __all__ = [
     "clip_norm",
     "clip_percentile",
     "clip_rms",
+    "clip_spikes",
     "clip_value",
     "clip_zscore",
     "compare",

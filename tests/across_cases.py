@@ -54,6 +54,7 @@ TRANSFORMS = {
     "add_decayed_weights(0.1)": (0, 0),
     "trace(0.9)": (0, 0),
     "grokfast(0.9)": (0, 0),
+    "clip_spikes(1.5, 0.5, warmup=1)": (0, 0),
 }
 """Expressions, with the collectives per step for a split tree and for split leaves."""
 FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "skip_large(trace(0.5), 60.0)")

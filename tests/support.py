@@ -37,6 +37,7 @@ STATEFUL = {
     "add_noise": gx.add_noise(0.1, 3),
     "clip_percentile": gx.clip_percentile(50.0, 3),
     "clip_percentile, per leaf": gx.clip_percentile(50.0, 3, per_leaf=True),
+    "clip_spikes": gx.clip_spikes(1.5, 0.5, warmup=1),
     "clip_zscore": gx.clip_zscore(1.0, 0.9, 2),
     "clip_zscore, per leaf": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
     "ema": gx.ema(0.5),

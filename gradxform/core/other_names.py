@@ -56,6 +56,7 @@ NAMES = {
     "GradientReversal": "reverse_gradient",
     "Grokfast": "grokfast",
     "PCGrad": "pcgrad",
+    "SPAM": "clip_spikes",
     "ZClip": "clip_zscore",
     "agc": "clip_adaptive",
     "autoclip": "clip_percentile",

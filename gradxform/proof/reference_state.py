@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.proof.extended import narrowed, number, plus, zeros
+from gradxform.proof.extended import each, narrowed, number, plus, zeros
 from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, stored, times
 
 Memory = dict[Any, Any]
@@ -39,6 +39,26 @@ def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.
         new = plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d))
         averages[leaf.path] = kept(new, leaf)
         leaf.value = kept(plus(leaf.value, times(new, number(amplitude))), leaf)
+
+
+def _clip_spikes(
+    leaves: Sequence[Leaf], threshold: float = 5000.0, decay: float = 0.999, warmup: int = 20, *, memory: Memory
+) -> None:
+    d, averages, limits = number(decay), memory.setdefault("averages", {}), memory["step"] > warmup and threshold > 0
+
+    def limited_to(x: Any, rms: Any) -> Any:
+        limit = np.sqrt(number(threshold)) * rms
+        return np.where(limits & (limit > 0) & (np.abs(x) > limit), np.copysign(limit, x), x)
+
+    def root(x: Any, rms: Any) -> Any:
+        larger = np.maximum(np.abs(x), rms)
+        unit = np.where(larger > 0, larger, 1)
+        return np.where(np.isfinite(x), unit * np.sqrt(d * (rms / unit) ** 2 + (1 - d) * (x / unit) ** 2), rms)
+
+    for leaf in leaves:
+        old = averages.get(leaf.path, zeros(leaf.value))
+        new = each(limited_to, leaf.value, old)
+        leaf.value, averages[leaf.path] = kept(new, leaf), kept(each(root, new, old), leaf)
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:
@@ -124,6 +144,7 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
 
 RULES: dict[str, Callable[..., None]] = {
     "add_noise": _add_noise,
+    "clip_spikes": _clip_spikes,
     "clip_percentile": _clip_percentile,
     "clip_zscore": _clip_zscore,
     "ema": _ema,

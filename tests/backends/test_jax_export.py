@@ -26,7 +26,15 @@ WIDE: dict[str, set[str]] = {
     **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},
     **{
         words: {ELEMENTS}
-        for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "grokfast(", "accumulate(")
+        for words in (
+            "add_decayed_weights(",
+            "add_noise(",
+            "ema(",
+            "trace(",
+            "grokfast(",
+            "clip_spikes(",
+            "accumulate(",
+        )
     },
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }

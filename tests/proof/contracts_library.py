@@ -52,6 +52,15 @@ def _a_step_later(rule: Any, view: Any, state: Any, context: Any) -> Any:
     return rule(view, state._replace(count=state.count + 1), context)
 
 
+def _without_limit(tx: gx.GradientTransformation) -> gx.GradientTransformation:
+    free = gx.clip_spikes(0.0, *[value for _, value in tx.arguments[1:2]])
+
+    def rule(view: Any, state: Any, context: Any) -> Any:
+        return tx.rule(view, state, context)[0], free.rule(view, state, context)[1]
+
+    return gx.GradientTransformation(rule, tx.start)
+
+
 TRANSFORMS: Any = (
     ("clip_value", "the limit is ignored", ruled(ignored), rows("clip_value")),
     ("clip_value", "negative elements are not limited", given(_upper_only), rows("clip_value")),
@@ -118,6 +127,8 @@ TRANSFORMS: Any = (
     ("clip_adaptive", "a unit is an input", given(_other_axes), rows("clip_adaptive and keras")),
     ("clip_percentile", "the window is one norm too long",
      given(lambda make, p, window=1000, **rest: make(p, window + 1, **rest)), rows("clip_percentile")),
+    ("clip_spikes", "the average has the spikes", after(_without_limit), rows("clip_spikes and 1.5")),
+    ("clip_spikes", "the state is not advanced", ruled(still), rows("clip_spikes and 1.5")),
     ("clip_zscore", "the warm-up is one step too short",
      given(lambda make, z=2.5, d=0.97, warmup=25, **rest: make(z, d, max(warmup - 1, 1), **rest)), rows("clip_zscore")),
     ("add_decayed_weights", "the parameters are subtracted", given(lambda make, decay: make(-decay)),

@@ -31,6 +31,7 @@ EXPRESSIONS = (
     "clip_norm(1.0, axes=(0, 1))",
     "clip_percentile(50.0, 3, per_leaf=True)",
     "clip_rms(1.0)",
+    "clip_spikes(1.5, 0.5, warmup=1)",
     "clip_value(low=-1.0, high=2.0)",
     "clip_zscore(1.0, 0.9, 2)",
     "ema(0.5)",

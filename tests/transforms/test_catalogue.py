@@ -13,7 +13,21 @@ import ml_dtypes
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, STATEFUL, array, arrays, assert_bits, assert_ulp, bits, call, in_mode, tensors
+from support import (
+    FRAMEWORKS,
+    INF,
+    MODES,
+    NAN,
+    STATEFUL,
+    array,
+    arrays,
+    assert_bits,
+    assert_ulp,
+    bits,
+    call,
+    in_mode,
+    tensors,
+)
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -146,7 +160,7 @@ def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
-@pytest.mark.parametrize("name", ["ema", "trace", "grokfast", "accumulate", "skip_nonfinite"])
+@pytest.mark.parametrize("name", ["ema", "trace", "grokfast", "clip_spikes", "accumulate", "skip_nonfinite"])
 def test_a_result_does_not_share_memory_with_the_state(name: str, framework: str) -> None:
     tx = STATEFUL[name]
     params = tensors(framework, gradients("float32"))
@@ -227,6 +241,7 @@ SCHEDULED: dict[str, Callable[[Any], gx.GradientTransformation]] = {
     "trace": lambda f: gx.trace(f),
     "grokfast": lambda f: gx.grokfast(f, f),
     "clip_percentile": lambda f: gx.clip_percentile(lambda t: 100.0 * f(t), 3),
+    "clip_spikes": lambda f: gx.clip_spikes(f, f, warmup=1),
     "clip_zscore": lambda f: gx.clip_zscore(f, warmup=1),
     "skip_large": lambda f: gx.skip_large(gx.identity(), lambda t: 100.0 * f(t)),
     "add_noise": lambda f: gx.add_noise(f, 1),
@@ -546,6 +561,33 @@ def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
     assert [float(array(part)[0]) for part in state[:1]] == [1.0]
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_spikes_that_are_not_finite_and_elements_without_a_history(framework: str) -> None:
+    """An infinity becomes its limit and counts like it; NaN, and infinity without a limit, change no average."""
+    tx, steps = gx.clip_spikes(4.0, 0.0, warmup=1), ([1.0, 1.0, 0.0, INF], [INF, NAN, -INF, 1.0], [9.0, 9.0, 9.0, 9.0])
+    state = tx.init(tensors(framework, [np.zeros(4, np.float32)]))
+    found = []
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [np.float32(step)]), state)
+        found.append(array(updates[0]).tolist())
+    assert found[0] == [1.0, 1.0, 0.0, INF]
+    assert found[1][0] == 2.0 and math.isnan(found[1][1]) and found[1][2:] == [-INF, 1.0]
+    assert found[2] == [4.0, 2.0, 9.0, 2.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)]
+)
+def test_spikes_whose_squares_are_out_of_range(framework: str, dtype: str, size: float) -> None:
+    tx = gx.clip_spikes(4.0, 0.75, warmup=1)
+    state = tx.init(tensors(framework, [np.zeros(2, dtype)]))
+    for values in ([2.0, -1.0], [9.0, -1.5], [-9.0, 0.0]):
+        updates, state = tx.update(tensors(framework, [np.array(values, dtype) * np.dtype(dtype).type(size)]), state)
+    # the mean squares 1 and 1/4, then 7/4 and 3/4
+    np.testing.assert_allclose(array(updates[0]) / size, [-2 * 1.75**0.5, 0.0], rtol=1e-6)
+
+
 def test_a_state_keeps_its_dtype() -> None:
     for tx in (
         gx.ema(0.5),
@@ -604,6 +646,7 @@ def test_a_gradient_flows_through_statistics_and_masks() -> None:
         gx.clip_percentile(50.0, 4),
         gx.clip_percentile(50.0, 4, per_leaf=True),
         gx.clip_zscore(1.0, 0.9, 1, per_leaf=True),
+        gx.clip_spikes(0.5, warmup=0),
         gx.skip_nonfinite(gx.ema(0.9)),
         gx.accumulate(gx.trace(0.9), 1),
     ):
@@ -768,6 +811,10 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.clip_percentile(50, 0), ValueError, r"window must be at least 1"),
         (lambda: gx.clip_zscore(warmup=0), ValueError, r"warmup must be at least 1"),
         (lambda: gx.clip_zscore(decay=2), ValueError, r"decay must be between 0 and 1"),
+        (lambda: gx.clip_spikes(-1), ValueError, r"clip_spikes: threshold must be at least 0, got -1"),
+        (lambda: gx.clip_spikes(decay=2), ValueError, r"clip_spikes: decay must be between 0 and 1, got 2"),
+        (lambda: gx.clip_spikes(warmup=-1), ValueError, r"clip_spikes: warmup must be at least 0, got -1"),
+        (lambda: gx.clip_spikes(warmup=0.5), TypeError, r"clip_spikes: warmup must be an int"),
         (lambda: gx.skip_nonfinite(gx.identity(), -1), ValueError, r"max_consecutive must be at least 0"),
         (lambda: gx.skip_large(gx.identity(), -1), ValueError, r"max_norm must be at least 0"),
         (lambda: gx.add_noise(-1, 0), ValueError, r"stddev must be at least 0"),

@@ -462,6 +462,24 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
         assert farthest(named(got), named(wanted)) <= 8
 
 
+@pytest.mark.parametrize(("threshold", "decay", "warmup"), [(5000.0, 0.999, 20), (4.0, 0.9, 3), (1.0, 0.5, 1)])
+def test_spikes_of_elements_as_spam(threshold: float, decay: float, warmup: int, torch: Any) -> None:
+    """The paper's formula with the second moment of Adam: not debiased, of the step before, of the limited elements."""
+    steps = [step for _ in range(3) for step in spiky(np.float64, 1.0)]
+    steps[-2][0][3, 1] *= 1e6
+    moments, clipped = [torch.zeros_like(leaf) for leaf in tensors("torch", steps[0])], 0
+    for count, (got, leaves) in enumerate(in_torch(gx.clip_spikes(threshold, decay, warmup=warmup), steps)):
+        wanted = []
+        for leaf, moment in zip(leaves, moments, strict=True):
+            spike = (leaf**2 > threshold * moment) & (count >= warmup)
+            new = torch.where(spike, leaf.sign() * torch.sqrt(threshold * moment), leaf)
+            moment.mul_(decay).addcmul_(new, new, value=1 - decay)
+            clipped += int(spike.sum())
+            wanted.append(new)
+        assert farthest(named(got), named(wanted)) <= 16  # the authors round squares, and 1 - decay
+    assert clipped > 0
+
+
 @pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 @pytest.mark.parametrize("decay", [0.5, 0.9])
 def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:

@@ -96,6 +96,8 @@ def test_arrays_out_of_range_are_brought_back() -> None:
         (lambda p: gx.clip_percentile(p, 3), 0.0, 100.0),
         (lambda z: gx.clip_zscore(z, warmup=2), 0.0, np.inf),
         (lambda d: gx.clip_zscore(0.1, d, warmup=2), 0.0, 1.0),
+        (lambda t: gx.clip_spikes(t, 0.5, warmup=1), 0.0, np.inf),
+        (lambda d: gx.clip_spikes(1.5, d, warmup=1), 0.0, 1.0),
         (lambda d: gx.ema(d, debias=False), 0.0, 1.0),
         (gx.trace, 0.0, 1.0),
         (gx.grokfast, 0.0, 1.0),

@@ -1,0 +1,112 @@
+"""Limits that follow the history of each element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from gradxform.core import arguments, elements
+from gradxform.core import state as stateful
+from gradxform.core.arguments import Scalar
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat
+from gradxform.core.keeping import keeping
+from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.numerics import Array
+
+
+class SpikesState(NamedTuple):
+    """State of `clip_spikes`.
+
+    Number of steps; the root of the moving average of each element's squares, in float32 or float64.
+    """
+
+    count: Any
+    rms: Any
+
+
+@factory
+def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: int = 20) -> GradientTransformation:
+    r"""Limit each element to a multiple of the root mean square of its last values.
+
+    An element g is a spike if its square exceeds ``threshold`` times V, the moving average of its squares. It then
+    becomes ``sign(g) * sqrt(threshold * V)``:
+
+    .. math:: g_{ij} \leftarrow \operatorname{sign}(g_{ij}) \sqrt{\theta V_{ij}}
+        \text{ where } g_{ij}^2 > \theta V_{ij}, \quad V_{ij} \leftarrow d\,V_{ij} + (1 - d)\,g_{ij}^2
+
+    V is from the previous step, starts at zero, is not debiased, and averages the limited elements. The first `warmup`
+    steps set it and limit nothing. An element whose V is zero is not limited either, because it would stay zero. An
+    infinite element becomes its limit. NaN stays NaN. What is not finite afterwards leaves V unchanged, as does None.
+    Elements within the limit keep every bit.
+
+    Args:
+        threshold: Multiple :math:`\theta` of the average square, at least 0: a number, a 0-d array or a schedule. Zero
+            limits nothing.
+        decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule.
+        warmup: Number of steps without a limit.
+
+    Returns:
+        A transform for gradients of any shape and floating or complex dtype. The two parts of a complex number are
+        separate elements. The state has the gradients' size, in float32 (float64 for float64 gradients).
+
+    Raises:
+        TypeError: A hyperparameter is not a number, or `warmup` is not an int. On use: a gradient is integer; the
+            message gives its path.
+        ValueError: `threshold` is negative or NaN, `decay` is outside [0, 1], or `warmup` is negative.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.clip_spikes(threshold=4.0, decay=0.0, warmup=1)
+        >>> state = tx.init([np.zeros(2)])
+        >>> for value in ([1.0, -1.0], [3.0, -1.5]):
+        ...     updates, state = tx.update([np.array(value)], state)
+        >>> updates  # at most twice the element before
+        [array([ 2. , -1.5])]
+
+    References:
+        Huang, Zhu, Jin, Liu, Wang and Liu, SPAM: spike-aware Adam with momentum reset for stable LLM training, 2025.
+    """
+    theta = arguments.limit("clip_spikes", "threshold", threshold)
+    d = arguments.unit_interval("clip_spikes", "decay", decay)
+    first = arguments.integer("clip_spikes", "warmup", warmup, 0)
+
+    def rule(g: Flat, state: SpikesState, context: Context) -> tuple[Flat, SpikesState]:
+        dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
+        limits = g.backend.compute(_after, stateful.between(g, theta, 0.0, math.inf), state.count, warmup=first)
+        numbers = [limits, stateful.between(g, d, 0.0, 1.0)]
+        out = elements.mapped(dense, _limited, old, numbers=numbers[:1])
+        new = elements.mapped(dense, _new_rms, old, numbers=numbers, out=old if context.owned else None)
+        count = stateful.advanced(g, state.count)
+        return dense.given(out), SpikesState(count, elements.replaced_in(dense, state.rms, new))
+
+    def start(params: Any) -> SpikesState:
+        fresh = stateful.Fresh(params)
+        return SpikesState(fresh.count(), fresh.zeros())
+
+    return keeping("clip_spikes", SpikesState, rule, start)
+
+
+def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:
+    """The threshold, zero during the warm-up."""
+    return xp.where(count >= warmup, threshold, 0.0)
+
+
+def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
+    some = threshold > 0.0
+    limit = rms * xp.sqrt(xp.where(some, threshold, 1.0))
+    spike = some & (limit > 0.0) & (xp.abs(x) > limit)
+    return xp.where(spike, xp.where(x < 0.0, -limit, limit), x)
+
+
+def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> Array:
+    """The root of the average with one more square; squares are relative to the larger, since they may overflow."""
+    size = xp.abs(_limited(xp, x, rms, threshold))
+    known = xp.isfinite(size)
+    larger = xp.where(known & (size > rms), size, rms)
+    unit = xp.where(larger > 0.0, larger, 1.0)
+    one, other = rms / unit, xp.where(known, size, rms) / unit
+    mean = decay * one * one + (1.0 - decay) * other * other
+    some = mean > 0.0
+    return xp.where(some, unit * xp.sqrt(xp.where(some, mean, 1.0)), xp.where(known, mean, rms))
