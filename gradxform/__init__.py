@@ -36,7 +36,7 @@ from gradxform.transforms.normalizing import centralize, normalize_global_norm, 
 from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
-from gradxform.transforms.spikes import clip_spikes
+from gradxform.transforms.spikes import clip_adagc, clip_spikes
 from gradxform.transforms.statistics import clip_percentile, clip_zscore
 from gradxform.transforms.stopping import freeze, stop
 
@@ -67,6 +67,7 @@ __all__ = [
     "add_noise",
     "centralize",
     "chain",
+    "clip_adagc",
     "clip_adaptive",
     "clip_average_norm",
     "clip_global_norm",

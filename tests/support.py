@@ -35,6 +35,7 @@ NORM_CLIPS = [row for row in STATELESS if "norm" in row.expression and not any(w
 STATEFUL = {
     "accumulate": gx.accumulate(gx.trace(0.5), 2),
     "add_noise": gx.add_noise(0.1, 3),
+    "clip_adagc, per leaf": gx.clip_adagc(1.1, 0.5, warmup=1, max_norm=3.0),
     "clip_percentile": gx.clip_percentile(50.0, 3),
     "clip_percentile, per leaf": gx.clip_percentile(50.0, 3, per_leaf=True),
     "clip_spikes": gx.clip_spikes(1.5, 0.5, warmup=1),

@@ -51,6 +51,7 @@ NAMES = {
     "get_total_norm": "global_norm",
     # what papers and other packages call it
     "AGC": "clip_adaptive",
+    "AdaGC": "clip_adagc",
     "AutoClip": "clip_percentile",
     "GradReverse": "reverse_gradient",
     "GradientReversal": "reverse_gradient",

@@ -41,6 +41,35 @@ def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.
         leaf.value = kept(plus(leaf.value, times(new, number(amplitude))), leaf)
 
 
+def _clip_adagc(
+    leaves: Sequence[Leaf],
+    ratio: float = 1.05,
+    decay: float = 0.98,
+    warmup: int = 100,
+    max_norm: float = 1.0,
+    *,
+    memory: Memory,
+) -> None:
+    d, kind, single = number(decay), _kind(leaves), all(map(is_single, leaves))
+    norms = [norm_of([leaf.value], 2) for leaf in leaves]
+    whole = norm_of([leaf.value for leaf in leaves], 2)
+    together = norm_of([limited(number([1.0]), whole, max_norm, single)], 2)
+    for leaf, n in zip(leaves, norms, strict=True):
+        own = memory.setdefault(leaf.path, {"count": 0, "average": 0})
+        warm, average = own["count"] >= warmup, own["average"]
+        limit = number(ratio) * average if average > 0 else np.inf
+        clipped = min(n, limit) if warm else n * together
+        if warm:
+            leaf.value = limited(leaf.value, n, limit if np.isfinite(n) else 0.0, is_single(leaf))
+        else:
+            leaf.value = limited(leaf.value, whole, max_norm, single)
+        if np.isfinite(narrowed(n, kind)):
+            own["count"] += 1
+            if clipped > 0:
+                new = d * average + (1 - d) * clipped if warm else min(average, clipped)
+                own["average"] = stored(new if average > 0 else clipped, kind)
+
+
 def _clip_spikes(
     leaves: Sequence[Leaf], threshold: float = 5000.0, decay: float = 0.999, warmup: int = 20, *, memory: Memory
 ) -> None:
@@ -145,6 +174,7 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
 RULES: dict[str, Callable[..., None]] = {
     "add_noise": _add_noise,
     "clip_spikes": _clip_spikes,
+    "clip_adagc": _clip_adagc,
     "clip_percentile": _clip_percentile,
     "clip_zscore": _clip_zscore,
     "ema": _ema,

@@ -142,6 +142,8 @@ STATEFUL = (
     Row("clip_percentile(75.0, 4, per_leaf=True)"),
     Row("clip_zscore(1.0, 0.9, 2)", double=4),
     Row("clip_zscore(0.5, 0.5, 1, per_leaf=True)", double=4),
+    Row("clip_adagc()"),
+    Row("clip_adagc(1.1, 0.5, warmup=2, max_norm=3.0)", double=4),
     Row("clip_spikes()"),
     Row("clip_spikes(1.5, 0.5, warmup=1)", double=4),
     Row("add_noise(0.1, 7)", real=True, single=True),

@@ -184,6 +184,7 @@ KEEPING_STATE = {
     "accumulate": gx.accumulate(gx.trace(0.5), 2),
     "add_noise": gx.add_noise(0.1, 0),
     "clip_percentile": gx.clip_percentile(50.0, 3),
+    "clip_adagc": gx.clip_adagc(1.1, 0.5, warmup=1),
     "clip_spikes": gx.clip_spikes(1.5, 0.5, warmup=1),
     "grokfast": gx.grokfast(0.5),
     "measure": gx.measure(gx.chain(gx.clip_norm(1.0), gx.trace(0.5))),

@@ -41,6 +41,7 @@ TRANSFORMS = [
     gx.clip_adaptive(0.01, axes=0),
     gx.clip_percentile(50, 4),
     gx.clip_zscore(2.0),
+    gx.clip_adagc(0.5, warmup=1),
     gx.clip_spikes(1.5, warmup=0),
     gx.normalize_norm(),
     gx.normalize_global_norm(),

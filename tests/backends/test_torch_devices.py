@@ -41,6 +41,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "clip_adaptive(0.01, axes=0)": (60, 1.51),
     "clip_percentile(50.0, 4)": (120, 0),
     "clip_zscore(2.0)": (150, 0),
+    "clip_adagc()": (200, 0),
     "clip_spikes()": (120, 3.51),
     "normalize_norm()": (25, 0),
     "normalize_global_norm()": (35, 0),

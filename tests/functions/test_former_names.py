@@ -51,6 +51,7 @@ def test_no_field_of_a_state_has_a_name_that_parameters_have(framework: str) -> 
         gx.trace(0.5),
         gx.grokfast(),
         gx.clip_spikes(),
+        gx.clip_adagc(),
         gx.add_noise(0.01, seed=3),
     )
     tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(inner, 2), 1e6))

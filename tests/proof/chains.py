@@ -140,6 +140,7 @@ _PLAIN = (
     "trace(<share>, nesterov=<bool>)",
     "grokfast(<share>, <size>)",
     "clip_percentile(40.3, <few>, per_leaf=<bool>)",
+    "clip_adagc(<size>, <share>, warmup=<few>, max_norm=<limit>)",
     "clip_spikes(<size>, <share>, warmup=<few>)",
     "clip_zscore(<share>, <share>, <few>, per_leaf=<bool>)",
 )

@@ -25,6 +25,7 @@ EXPRESSIONS = (
     "add_noise(0.1, seed=3)",
     "centralize(axes=-1)",
     "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
+    "clip_adagc(1.1, 0.5, warmup=2, max_norm=3.0)",
     "clip_adaptive(0.01)",
     "clip_average_norm(1.0)",
     "clip_global_norm(1.0, ord=1.0, like='torch')",

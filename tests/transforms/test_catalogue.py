@@ -241,6 +241,7 @@ SCHEDULED: dict[str, Callable[[Any], gx.GradientTransformation]] = {
     "trace": lambda f: gx.trace(f),
     "grokfast": lambda f: gx.grokfast(f, f),
     "clip_percentile": lambda f: gx.clip_percentile(lambda t: 100.0 * f(t), 3),
+    "clip_adagc": lambda f: gx.clip_adagc(f, f, warmup=1, max_norm=f),
     "clip_spikes": lambda f: gx.clip_spikes(f, f, warmup=1),
     "clip_zscore": lambda f: gx.clip_zscore(f, warmup=1),
     "skip_large": lambda f: gx.skip_large(gx.identity(), lambda t: 100.0 * f(t)),
@@ -562,6 +563,26 @@ def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_norms_that_leave_an_average_as_it_is(framework: str) -> None:
+    """A limit of zero would last; a nonfinite norm makes its own gradient NaN, in the warm-up all."""
+    tx = gx.clip_adagc(2.0, 0.5, warmup=1, max_norm=10.0)
+    steps = [[0.0, 6.0, 8.0], [4.0, NAN, 0.0], [9.0, 6.0, 99.0], [NAN, 20.0, 16.0]]
+    state = tx.init(tensors(framework, [np.zeros(1, np.float32)] * 3))
+    found = []
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [np.float32([value]) for value in step]), state)
+        found.append([*(float(array(leaf)[0]) for leaf in updates), array(state.average).tolist()])
+    assert found[0] == [0.0, 6.0, 8.0, [0.0, 6.0, 8.0]]
+    assert found[1][0] == 4.0 and math.isnan(found[1][1]) and found[1][2:] == [0.0, [4.0, 6.0, 8.0]]
+    assert found[2] == [8.0, 6.0, 16.0, [6.0, 6.0, 12.0]]
+    assert math.isnan(found[3][0]) and found[3][1:] == [12.0, 16.0, [6.0, 9.0, 14.0]]
+    first = tensors(framework, [np.float32([1.0]), np.float32([NAN])])
+    updates, state = tx.update(first, tx.init(first))
+    assert [math.isnan(array(leaf)[0]) for leaf in updates] == [True, True]
+    assert array(state.average).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_spikes_that_are_not_finite_and_elements_without_a_history(framework: str) -> None:
     """An infinity becomes its limit and counts like it; NaN, and infinity without a limit, change no average."""
     tx, steps = gx.clip_spikes(4.0, 0.0, warmup=1), ([1.0, 1.0, 0.0, INF], [INF, NAN, -INF, 1.0], [9.0, 9.0, 9.0, 9.0])
@@ -646,6 +667,8 @@ def test_a_gradient_flows_through_statistics_and_masks() -> None:
         gx.clip_percentile(50.0, 4),
         gx.clip_percentile(50.0, 4, per_leaf=True),
         gx.clip_zscore(1.0, 0.9, 1, per_leaf=True),
+        gx.clip_adagc(0.5, warmup=0),
+        gx.clip_adagc(0.5, max_norm=0.5),
         gx.clip_spikes(0.5, warmup=0),
         gx.skip_nonfinite(gx.ema(0.9)),
         gx.accumulate(gx.trace(0.9), 1),
@@ -811,6 +834,10 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.clip_percentile(50, 0), ValueError, r"window must be at least 1"),
         (lambda: gx.clip_zscore(warmup=0), ValueError, r"warmup must be at least 1"),
         (lambda: gx.clip_zscore(decay=2), ValueError, r"decay must be between 0 and 1"),
+        (lambda: gx.clip_adagc(-1), ValueError, r"clip_adagc: ratio must be at least 0, got -1"),
+        (lambda: gx.clip_adagc(decay=2), ValueError, r"clip_adagc: decay must be between 0 and 1, got 2"),
+        (lambda: gx.clip_adagc(warmup=-1), ValueError, r"clip_adagc: warmup must be at least 0, got -1"),
+        (lambda: gx.clip_adagc(max_norm=math.nan), ValueError, r"clip_adagc: max_norm must not be NaN"),
         (lambda: gx.clip_spikes(-1), ValueError, r"clip_spikes: threshold must be at least 0, got -1"),
         (lambda: gx.clip_spikes(decay=2), ValueError, r"clip_spikes: decay must be between 0 and 1, got 2"),
         (lambda: gx.clip_spikes(warmup=-1), ValueError, r"clip_spikes: warmup must be at least 0, got -1"),

@@ -462,6 +462,26 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
         assert farthest(named(got), named(wanted)) <= 8
 
 
+@pytest.mark.parametrize(
+    ("ratio", "decay", "warmup", "c"), [(1.05, 0.98, 100, 1.0), (1.05, 0.98, 4, 1.0), (1.5, 0.5, 2, 9.0)]
+)
+def test_norms_of_gradients_as_adagc(ratio: float, decay: float, warmup: int, c: float, torch: Any) -> None:
+    """The paper's algorithm: a global clip and the smallest norm, then each norm beside its own average."""
+    averages: list[float] = []
+    steps = [step for step in spiky(np.float64, 1.0) if step[0].any()]  # a zero norm would stay the smallest
+    for count, (got, leaves) in enumerate(in_torch(gx.clip_adagc(ratio, decay, warmup=warmup, max_norm=c), steps)):
+        if count < warmup:
+            share = min(c / float(torch.nn.utils.get_total_norm(leaves)), 1.0)
+            wanted = [leaf * share for leaf in leaves]
+            norms = [float(leaf.norm()) for leaf in wanted]
+            averages = norms if not count else list(map(min, averages, norms))
+        else:
+            limits = [min(ratio * a / float(leaf.norm()), 1.0) for a, leaf in zip(averages, leaves, strict=True)]
+            wanted = [leaf * share for leaf, share in zip(leaves, limits, strict=True)]
+            averages = [decay * a + (1 - decay) * float(x.norm()) for a, x in zip(averages, wanted, strict=True)]
+        assert farthest(named(got), named(wanted)) <= 8
+
+
 @pytest.mark.parametrize(("threshold", "decay", "warmup"), [(5000.0, 0.999, 20), (4.0, 0.9, 3), (1.0, 0.5, 1)])
 def test_spikes_of_elements_as_spam(threshold: float, decay: float, warmup: int, torch: Any) -> None:
     """The paper's formula with the second moment of Adam: not debiased, of the step before, of the limited elements."""
