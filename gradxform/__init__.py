@@ -30,6 +30,7 @@ from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, grokfast, trace
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.transforms.combining import chain, identity, masked, partition
+from gradxform.transforms.compressing import error_feedback
 from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
@@ -80,6 +81,7 @@ __all__ = [
     "compare",
     "elementwise",
     "ema",
+    "error_feedback",
     "freeze",
     "from_numpy",
     "global_norm",

@@ -43,6 +43,7 @@ TRANSFORMS = {
     "clip_zscore(0.5, 0.5, 1)": (1, 1),
     "clip_zscore(0.5, 0.5, 1, per_leaf=True)": (0, 1),
     "clip_adagc(0.5, 0.5, warmup=2, max_norm=3.0)": (1, 2),
+    "error_feedback(clip_global_norm(1.0))": (1, 1),
     "skip_nonfinite(trace(0.5))": (1, 1),
     "skip_nonfinite(chain(clip_global_norm(1.0), ema(0.5)), max_consecutive=2)": (2, 2),
     "skip_large(trace(0.5), 60.0)": (1, 1),

@@ -43,6 +43,7 @@ STATEFUL = {
     "clip_zscore, per leaf": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
     "ema": gx.ema(0.5),
     "ema, a schedule": gx.ema(lambda t: 0.5 / (1.0 + t)),
+    "error_feedback": gx.error_feedback(gx.trace(0.5)),
     "grokfast": gx.grokfast(0.5),
     "measure": gx.measure(gx.clip_norm(1.0)),
     "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),

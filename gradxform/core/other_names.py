@@ -53,6 +53,7 @@ NAMES = {
     "AGC": "clip_adaptive",
     "AdaGC": "clip_adagc",
     "AutoClip": "clip_percentile",
+    "ErrorFeedback": "error_feedback",
     "GradReverse": "reverse_gradient",
     "GradientReversal": "reverse_gradient",
     "Grokfast": "grokfast",

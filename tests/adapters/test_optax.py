@@ -186,6 +186,7 @@ KEEPING_STATE = {
     "clip_percentile": gx.clip_percentile(50.0, 3),
     "clip_adagc": gx.clip_adagc(1.1, 0.5, warmup=1),
     "clip_spikes": gx.clip_spikes(1.5, 0.5, warmup=1),
+    "error_feedback": gx.error_feedback(gx.trace(0.5)),
     "grokfast": gx.grokfast(0.5),
     "measure": gx.measure(gx.chain(gx.clip_norm(1.0), gx.trace(0.5))),
     "clip_zscore": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),

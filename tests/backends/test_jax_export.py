@@ -34,6 +34,7 @@ WIDE: dict[str, set[str]] = {
             "grokfast(",
             "clip_spikes(",
             "accumulate(",
+            "error_feedback(",
         )
     },
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype

@@ -61,6 +61,7 @@ TRANSFORMS = [
     gx.skip_nonfinite(CLIP),
     gx.skip_large(CLIP, 1e9),
     gx.measure(CLIP),
+    gx.error_feedback(gx.sign()),
     gx.freeze("*s"),
     gx.stop(),
     gx.identity(),

@@ -54,7 +54,7 @@ def test_no_field_of_a_state_has_a_name_that_parameters_have(framework: str) -> 
         gx.clip_adagc(),
         gx.add_noise(0.01, seed=3),
     )
-    tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(inner, 2), 1e6))
+    tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(gx.error_feedback(inner), 2), 1e6))
     state = tx.init(tensors(framework, {"parameter": np.float32([1])}))
     names = {key for path in gx.to_numpy(state, by_path=True) for key in path.split("/")}
     assert {"count", "ema", "trace", "history", "deviation", "sum", "due", "norm_before"} < names

@@ -166,6 +166,7 @@ _NESTED = (
     "skip_large(<tx>, <limit>)",
     "accumulate(<tx>, <few>)",
     "measure(<tx>)",
+    "error_feedback(<tx>)",
 )
 
 

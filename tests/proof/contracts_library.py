@@ -115,6 +115,8 @@ TRANSFORMS: Any = (
     ("skip_large", "a step above the limit is applied", instead(lambda tx, limit: gx.skip_nonfinite(tx)),
      each(CATALOGUE, "large_steps_are_skipped")),
     ("accumulate", "the update comes one step late", given(lambda make, tx, k: make(tx, k + 1)), rows("accumulate")),
+    ("error_feedback", "the error is not added", ruled(still), rows("error_feedback")),
+    ("error_feedback", "nothing is left out", instead(lambda tx: gx.accumulate(tx, 1)), rows("error_feedback")),
     ("ema", "the first steps are not debiased", given(lambda make, d, debias=True: make(d, False)), rows("ema")),
     ("ema", "the state is not advanced", ruled(still), rows("ema")),
     ("grokfast", "the average starts at zero",

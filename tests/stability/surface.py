@@ -36,6 +36,7 @@ EXPRESSIONS = (
     "clip_value(low=-1.0, high=2.0)",
     "clip_zscore(1.0, 0.9, 2)",
     "ema(0.5)",
+    "error_feedback(clip_norm(1.0))",
     "freeze('w')",
     "grokfast(0.5, 1.5)",
     "identity()",

@@ -160,7 +160,9 @@ def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
-@pytest.mark.parametrize("name", ["ema", "trace", "grokfast", "clip_spikes", "accumulate", "skip_nonfinite"])
+@pytest.mark.parametrize(
+    "name", ["ema", "trace", "grokfast", "clip_spikes", "error_feedback", "accumulate", "skip_nonfinite"]
+)
 def test_a_result_does_not_share_memory_with_the_state(name: str, framework: str) -> None:
     tx = STATEFUL[name]
     params = tensors(framework, gradients("float32"))
@@ -609,6 +611,45 @@ def test_spikes_whose_squares_are_out_of_range(framework: str, dtype: str, size:
     np.testing.assert_allclose(array(updates[0]) / size, [-2 * 1.75**0.5, 0.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_error_is_what_was_left_out(dtype: str, framework: str, mode: str) -> None:
+    """The sum of all results and the last error is the sum of the gradients; exact for few digits."""
+    tx, steps = (
+        gx.error_feedback(gx.chain(gx.clip_value(0.5), gx.masked(gx.scale(0.25), "b"))),
+        [{"a": np.array([k / 4, -k / 2], dtype), "b": np.array([[1.0 + k]], dtype)} for k in range(4)],
+    )
+    update, state = in_mode(framework, mode, tx.update), tx.init(tensors(framework, steps[0]))
+    total = {name: np.zeros_like(leaf, np.float64) for name, leaf in steps[0].items()}
+    for step in steps:
+        updates, state = update(tensors(framework, step), state)
+        total = {name: total[name] + np.float64(array(updates[name])) for name in step}
+    for name in total:
+        assert array(state.error[name]).dtype == np.float32
+        np.testing.assert_array_equal(total[name] + array(state.error[name]), sum(step[name] for step in steps))
+    assert np.abs(array(state.error["b"])) > 8.0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_errors_that_stay_as_they_are(framework: str) -> None:
+    """Of None, of stopped gradients, and where the difference is not finite."""
+    tx = gx.error_feedback(gx.chain(gx.freeze("c"), gx.clip_value(1.0)))
+    state = tx.init(tensors(framework, {name: np.float32([0, 0]) for name in "abc"}))
+    steps: list[dict[str, Any]] = [
+        {"a": [3.0, 2.0], "b": [3.0, -3.0], "c": [3.0, 3.0]},
+        {"a": [NAN, INF], "b": None, "c": [3.0, 3.0]},
+        {"a": [0.0, 0.0], "b": [0.0, 0.0], "c": [0.0, 0.0]},
+    ]
+    found = []
+    for step in steps:
+        leaves = {name: None if leaf is None else np.float32(leaf) for name, leaf in step.items()}
+        updates, state = tx.update(tensors(framework, leaves), state)
+        found.append([array(updates["a"]).tolist(), {name: array(leaf).tolist() for name, leaf in state.error.items()}])
+    assert found[0] == [[1.0, 1.0], {"a": [2.0, 1.0], "b": [2.0, -2.0], "c": [0.0, 0.0]}]
+    assert math.isnan(found[1][0][0]) and found[1][0][1] == 1.0 and found[1][1] == found[0][1]
+    assert found[2] == [[1.0, 1.0], {"a": [1.0, 0.0], "b": [1.0, -1.0], "c": [0.0, 0.0]}]
+
+
 def test_a_state_keeps_its_dtype() -> None:
     for tx in (
         gx.ema(0.5),
@@ -667,6 +708,7 @@ def test_a_gradient_flows_through_statistics_and_masks() -> None:
         gx.clip_percentile(50.0, 4),
         gx.clip_percentile(50.0, 4, per_leaf=True),
         gx.clip_zscore(1.0, 0.9, 1, per_leaf=True),
+        gx.error_feedback(gx.clip_norm(0.5)),
         gx.clip_adagc(0.5, warmup=0),
         gx.clip_adagc(0.5, max_norm=0.5),
         gx.clip_spikes(0.5, warmup=0),
@@ -834,6 +876,7 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.clip_percentile(50, 0), ValueError, r"window must be at least 1"),
         (lambda: gx.clip_zscore(warmup=0), ValueError, r"warmup must be at least 1"),
         (lambda: gx.clip_zscore(decay=2), ValueError, r"decay must be between 0 and 1"),
+        (lambda: gx.error_feedback(3), TypeError, r"error_feedback: expected a transformation or an object with init"),
         (lambda: gx.clip_adagc(-1), ValueError, r"clip_adagc: ratio must be at least 0, got -1"),
         (lambda: gx.clip_adagc(decay=2), ValueError, r"clip_adagc: decay must be between 0 and 1, got 2"),
         (lambda: gx.clip_adagc(warmup=-1), ValueError, r"clip_adagc: warmup must be at least 0, got -1"),

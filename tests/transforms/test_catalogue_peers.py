@@ -500,6 +500,20 @@ def test_spikes_of_elements_as_spam(threshold: float, decay: float, warmup: int,
     assert clipped > 0
 
 
+@pytest.mark.parametrize("lr", [0.1, 1.0])
+def test_scaled_signs_with_error_feedback(lr: float, torch: Any) -> None:
+    """EF-signSGD, algorithm 1 of Karimireddy et al.: the sign, scaled by the mean size of each gradient."""
+    compress = gx.elementwise(lambda p: gx.xp(p).sign(p) * gx.xp(p).abs(p).mean())
+    errors: Any = None
+    for got, leaves in in_torch(gx.chain(gx.scale(lr), gx.error_feedback(compress)), spiky(np.float64, 1.0)):
+        errors = errors or [torch.zeros_like(leaf) for leaf in leaves]
+        corrected = [lr * leaf + error for leaf, error in zip(leaves, errors, strict=True)]
+        wanted = [p.sign() * p.norm(p=1) / p.numel() for p in corrected]
+        errors = [p - delta for p, delta in zip(corrected, wanted, strict=True)]
+        for own, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=1e-13)
+
+
 @pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 @pytest.mark.parametrize("decay", [0.5, 0.9])
 def test_momentum_as_in_torch(decay: float, nesterov: bool, weight_decay: float, torch: Any) -> None:
