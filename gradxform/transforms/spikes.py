@@ -216,12 +216,16 @@ def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
 
 
 def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> Array:
-    """The root of the average with one more square; squares are relative to the larger, since they may overflow."""
+    """The root of the average with one more square; squares are relative to the larger, since they may overflow.
+
+    Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
+    """
     size = xp.abs(_limited(xp, x, rms, threshold))
-    known = xp.isfinite(size)
-    larger = xp.where(known & (size > rms), size, rms)
-    unit = xp.where(larger > 0.0, larger, 1.0)
-    one, other = rms / unit, xp.where(known, size, rms) / unit
-    mean = decay * one * one + (1.0 - decay) * other * other
-    some = mean > 0.0
-    return xp.where(some, unit * xp.sqrt(xp.where(some, mean, 1.0)), xp.where(known, mean, rms))
+    new = xp.where(xp.isfinite(size), size, rms)
+    old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (decay < 1.0), new, 0.0)
+    larger = xp.where(new > old, new, old)
+    nothing = larger <= 0.0
+    unit = xp.where(nothing, 1.0, larger)
+    one, other = old / unit, new / unit
+    mean = decay * (one * one) + (1.0 - decay) * (other * other)
+    return larger * xp.sqrt(mean + xp.where(nothing, 1.0, 0.0))

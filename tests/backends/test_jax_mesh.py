@@ -19,7 +19,10 @@ COPIED = {
     "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
+    "clip_spikes(1.5, warmup=0)",
     "ema(0.9)",
+    "error_feedback(sign())",
+    "grokfast()",
     *COPIES,
 }
 """On the CPU, XLA copies donated float32 arrays that two results use: known limitation."""
