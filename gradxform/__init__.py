@@ -25,15 +25,17 @@ from gradxform.transforms.accumulating import accumulate
 from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
-from gradxform.transforms.averaging import ema, trace
+from gradxform.transforms.averaging import ema, grokfast, trace
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.transforms.combining import chain, identity, masked, partition
+from gradxform.transforms.compressing import error_feedback
 from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
 from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
+from gradxform.transforms.spikes import clip_adagc, clip_spikes
 from gradxform.transforms.statistics import clip_percentile, clip_zscore
 from gradxform.transforms.stopping import freeze, stop
 
@@ -66,20 +68,24 @@ __all__ = [
     "add_noise",
     "centralize",
     "chain",
+    "clip_adagc",
     "clip_adaptive",
     "clip_average_norm",
     "clip_global_norm",
     "clip_norm",
     "clip_percentile",
     "clip_rms",
+    "clip_spikes",
     "clip_value",
     "clip_zscore",
     "compare",
     "elementwise",
     "ema",
+    "error_feedback",
     "freeze",
     "from_numpy",
     "global_norm",
+    "grokfast",
     "has_updated",
     "identity",
     "jax",

@@ -42,6 +42,8 @@ TRANSFORMS = {
     "clip_percentile(40.0, 3, per_leaf=True)": (0, 1),
     "clip_zscore(0.5, 0.5, 1)": (1, 1),
     "clip_zscore(0.5, 0.5, 1, per_leaf=True)": (0, 1),
+    "clip_adagc(0.5, 0.5, warmup=2, max_norm=3.0)": (1, 2),
+    "error_feedback(clip_global_norm(1.0))": (1, 1),
     "skip_nonfinite(trace(0.5))": (1, 1),
     "skip_nonfinite(chain(clip_global_norm(1.0), ema(0.5)), max_consecutive=2)": (2, 2),
     "skip_large(trace(0.5), 60.0)": (1, 1),
@@ -53,6 +55,8 @@ TRANSFORMS = {
     "clip_norm(1.0, like='keras')": (0, 1),
     "add_decayed_weights(0.1)": (0, 0),
     "trace(0.9)": (0, 0),
+    "grokfast(0.9)": (0, 0),
+    "clip_spikes(1.5, 0.5, warmup=1)": (0, 0),
 }
 """Expressions, with the collectives per step for a split tree and for split leaves."""
 FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "skip_large(trace(0.5), 60.0)")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gradxform.transforms.spikes import AdaGCState
 from gradxform.transforms.statistics import PercentileState, ZScoreState
 
 Rename = Callable[[str, Any], Mapping[str, Any]]
@@ -39,10 +40,10 @@ def _asked(what: str, rename: Rename, tree: str, path: str, array: Any) -> dict[
 
 def _trees(what: str, node: Any, path: str) -> Iterator[str]:
     """Paths in a state where trees of parameters begin: at fields of its named tuples."""
-    if isinstance(node, (PercentileState, ZScoreState)) and node.count.shape[0] > 1:
+    if isinstance(node, (AdaGCState, PercentileState, ZScoreState)) and node.count.shape[0] > 1:
         raise ValueError(
             f"{what}: the state at {path.removesuffix('/')!r} has one row per parameter in path order "
-            "(per_leaf=True), which rename would change; drop this part and use its initial state"
+            "(clip_adagc, or per_leaf=True), which rename would change; drop this part and use its initial state"
         )
     children = _children(node) if _is_state(node) else None
     if children is None:

@@ -20,7 +20,7 @@ from gradxform.core.factory import schedulable
 from gradxform.core.readings import by_glob
 from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_peers, reference_state
-from gradxform.proof.extended import narrowed, number, plus, size, zeros
+from gradxform.proof.extended import each, narrowed, number, plus, size, zeros
 from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 from gradxform.proof.reference_state import Memory
 
@@ -173,6 +173,18 @@ def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> 
     _apply_if(due, leaves, tx, memory)
 
 
+def _error_feedback(leaves: Sequence[Leaf], tx: Any, memory: Memory) -> None:
+    errors = memory.setdefault("errors", {})
+    for leaf in leaves:
+        leaf.value = kept(plus(leaf.value, errors.get(leaf.path, zeros(leaf.value))), leaf)
+    given = [leaf.value for leaf in leaves]
+    _apply(tx, leaves, _inner(memory, "inner"))
+    for leaf, before in zip(leaves, given, strict=True):
+        if not leaf.stopped:
+            rest, old = kept(plus(before, times(leaf.value, -1)), leaf), errors.get(leaf.path, zeros(before))
+            errors[leaf.path] = each(lambda new, old: np.where(np.isfinite(new), new, old), rest, old)
+
+
 def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory: Memory) -> None:
     _apply(tx, leaves, _inner(memory, "inner"))
 
@@ -210,6 +222,7 @@ _RULES: dict[str, Callable[..., None]] = {
 _WITH_STATE: dict[str, Callable[..., None]] = {
     "accumulate": _accumulate,
     "chain": _chain,
+    "error_feedback": _error_feedback,
     "masked": _masked,
     "measure": _measure,
     "partition": _partition,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.proof.extended import narrowed, number, plus, zeros
+from gradxform.proof.extended import each, narrowed, number, plus, zeros
 from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, stored, times
 
 Memory = dict[Any, Any]
@@ -30,6 +30,64 @@ def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memo
         new = plus(leaf.value, times(traces.get(leaf.path, zeros(leaf.value)), d))
         leaf.value = kept(plus(leaf.value, times(new, d)) if nesterov else new, leaf)
         traces[leaf.path] = kept(new, leaf)
+
+
+def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.0, *, memory: Memory) -> None:
+    d = number(decay) if memory["step"] > 1 else number(0)
+    averages = memory.setdefault("averages", {})
+    for leaf in leaves:
+        new = plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d))
+        averages[leaf.path] = kept(new, leaf)
+        leaf.value = kept(plus(leaf.value, times(new, number(amplitude))), leaf)
+
+
+def _clip_adagc(
+    leaves: Sequence[Leaf],
+    ratio: float = 1.05,
+    decay: float = 0.98,
+    warmup: int = 100,
+    max_norm: float = 1.0,
+    *,
+    memory: Memory,
+) -> None:
+    d, kind, single = number(decay), _kind(leaves), all(map(is_single, leaves))
+    norms = [norm_of([leaf.value], 2) for leaf in leaves]
+    whole = norm_of([leaf.value for leaf in leaves], 2)
+    together = norm_of([limited(number([1.0]), whole, max_norm, single)], 2)
+    for leaf, n in zip(leaves, norms, strict=True):
+        own = memory.setdefault(leaf.path, {"count": 0, "average": 0})
+        warm, average = own["count"] >= warmup, own["average"]
+        limit = number(ratio) * average if average > 0 else np.inf
+        clipped = min(n, limit) if warm else n * together
+        if warm:
+            leaf.value = limited(leaf.value, n, limit if np.isfinite(n) else 0.0, is_single(leaf))
+        else:
+            leaf.value = limited(leaf.value, whole, max_norm, single)
+        if np.isfinite(narrowed(n, kind)):
+            own["count"] += 1
+            if clipped > 0:
+                new = d * average + (1 - d) * clipped if warm else min(average, clipped)
+                own["average"] = stored(new if average > 0 else clipped, kind)
+
+
+def _clip_spikes(
+    leaves: Sequence[Leaf], threshold: float = 5000.0, decay: float = 0.999, warmup: int = 20, *, memory: Memory
+) -> None:
+    d, averages, limits = number(decay), memory.setdefault("averages", {}), memory["step"] > warmup and threshold > 0
+
+    def limited_to(x: Any, rms: Any) -> Any:
+        limit = np.sqrt(number(threshold)) * rms
+        return np.where(limits & (limit > 0) & (np.abs(x) > limit), np.copysign(limit, x), x)
+
+    def root(x: Any, rms: Any) -> Any:
+        larger = np.maximum(np.abs(x), rms)
+        unit = np.where(larger > 0, larger, 1)
+        return np.where(np.isfinite(x), unit * np.sqrt(d * (rms / unit) ** 2 + (1 - d) * (x / unit) ** 2), rms)
+
+    for leaf in leaves:
+        old = averages.get(leaf.path, zeros(leaf.value))
+        new = each(limited_to, leaf.value, old)
+        leaf.value, averages[leaf.path] = kept(new, leaf), kept(each(root, new, old), leaf)
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:
@@ -115,8 +173,11 @@ def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:
 
 RULES: dict[str, Callable[..., None]] = {
     "add_noise": _add_noise,
+    "clip_spikes": _clip_spikes,
+    "clip_adagc": _clip_adagc,
     "clip_percentile": _clip_percentile,
     "clip_zscore": _clip_zscore,
     "ema": _ema,
+    "grokfast": _grokfast,
     "trace": _trace,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments, deprecated, elements
@@ -173,3 +174,82 @@ _traced = Combination(lambda xp, decay: (1.0, decay))
 
 
 _ahead = Combination(lambda xp, decay: (1.0 + decay, decay * decay))
+
+
+class GrokfastState(NamedTuple):
+    """State of `grokfast`: number of steps; the moving average of each gradient, in float32 or float64."""
+
+    count: Any
+    average: Any
+
+
+@factory
+def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransformation:
+    r"""Add to each gradient a multiple of its moving average, which amplifies what changes slowly.
+
+    The average becomes ``m = decay * m + (1 - decay) * g`` and includes the current gradient; the result is
+    ``g + amplitude * m``:
+
+    .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow g_i + a\,m
+
+    The average starts with the first gradient: in the first step, ``m = g``. A gradient that is None in the first step
+    starts from zero; None leaves its average unchanged. Averages are float32 (float64 for float64 gradients) and
+    rounded once a step.
+
+    Args:
+        decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule.
+        amplitude: Multiple a of the average, at least 0: a number, a 0-d array or a schedule.
+
+    Returns:
+        A transform for gradients of any shape and floating or complex dtype. The state has the gradients' size.
+
+    Raises:
+        TypeError: A hyperparameter is not a number. On use: a gradient is integer; the message gives its path.
+        ValueError: `decay` is outside [0, 1], or `amplitude` is negative or NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> tx = gx.grokfast(decay=0.5, amplitude=2.0)
+        >>> state = tx.init([np.zeros(1)])
+        >>> for value in (1.0, 3.0):
+        ...     updates, state = tx.update([np.array([value])], state)
+        >>> updates  # 3 and twice the average of 1 and 3
+        [array([7.])]
+
+    References:
+        Lee, Kang, Kim and Lee, Grokfast: accelerated grokking by amplifying slow gradients, 2024 (Grokfast-EMA).
+    """
+    d = arguments.unit_interval("grokfast", "decay", decay)
+    a = arguments.limit("grokfast", "amplitude", amplitude)
+
+    def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
+        dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
+        old = elements.state(dense, state.average, "grokfast: the averages")
+        numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
+        out = elements.mapped(dense, _amplified_from_first, old, numbers=[*numbers, most])
+        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
+        count = stateful.advanced(g, state.count)
+        return dense.given(out), GrokfastState(count, elements.replaced_in(dense, state.average, new))
+
+    def start(params: Any) -> GrokfastState:
+        fresh = stateful.Fresh(params)
+        return GrokfastState(fresh.count(), fresh.zeros())
+
+    return keeping("grokfast", GrokfastState, rule, start)
+
+
+def _is_later(xp: Any, count: Array) -> Array:
+    return xp.where(count > 0.0, 1.0, 0.0)
+
+
+def _averaged_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array) -> Array:
+    """The new average; the first gradient is the average before it."""
+    return _averaged(xp, x, xp.where(later > 0.0, average, x), decay)
+
+
+def _amplified_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array, amplitude: Array) -> Array:
+    return _amplified(xp, x, xp.where(later > 0.0, average, x), decay, amplitude)
+
+
+_amplified = Combination(lambda xp, decay, amplitude: (1.0 + amplitude * (1.0 - decay), amplitude * decay))

@@ -72,7 +72,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
         history = stateful.stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
-        count = stateful.stored(g, g.backend.compute(_counted, state.count, new, dtype=dtype), state.count)
+        count = stateful.stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
         share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, exact)
         limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
@@ -105,19 +105,20 @@ def _column(xp: Any, rows: Array) -> Array:
     return xp.reshape(rows, (-1, 1))
 
 
-def _held(xp: Any, norm: Array, dtype: str) -> Array:
+def held(xp: Any, norm: Array, dtype: str) -> Array:
     """Whether a norm is finite in a dtype."""
     return norm <= _MOST[dtype]
 
 
-def _counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
-    return xp.where(_held(xp, norm, dtype) & (count < 2.0**31 - 1), count + 1.0, count)
+def counted(xp: Any, count: Array, norm: Array, *, dtype: str) -> Array:
+    """Count a norm that is finite in a dtype."""
+    return xp.where(held(xp, norm, dtype) & (count < 2.0**31 - 1), count + 1.0, count)
 
 
 def _with_norm(xp: Any, history: Array, count: Array, norm: Array, *, window: int, dtype: str) -> Array:
     """Write a norm into the ring buffer; the counter keeps growing, so its remainder is the position."""
     place = count - window * xp.floor(count / window)
-    here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, _held(xp, norm, dtype))
+    here = formulas.equal(xp.arange(window), _column(xp, place)) & _column(xp, held(xp, norm, dtype))
     return xp.where(here, _column(xp, norm), history)
 
 
@@ -208,7 +209,7 @@ def clip_zscore(
         now = stateful.between(g, d, 0.0, 1.0)
         mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
         deviation = compute(_new_deviation, new, *before, limits, mean, now, warmup=first, dtype=dtype)
-        count = compute(_counted, state.count, new, dtype=dtype)
+        count = compute(counted, state.count, new, dtype=dtype)
         numbers = zip((count, mean, deviation), before, strict=True)
         after = ZScoreState(*(stateful.stored(g, value, old) for value, old in numbers))
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
@@ -245,7 +246,7 @@ def _new_mean(
 ) -> Array:
     first = mean + (norm - mean) / (count + 1.0)
     later = decay * mean + (1.0 - decay) * xp.where(norm < limits, norm, limits)
-    return xp.where(_held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)
+    return xp.where(held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)
 
 
 def _new_deviation(
@@ -269,4 +270,4 @@ def _new_deviation(
     later = decay * variance + (1.0 - decay) * off * off
     new = xp.where(count < warmup, first, later)
     root = xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
-    return xp.where(_held(xp, norm, dtype), root, deviation)
+    return xp.where(held(xp, norm, dtype), root, deviation)

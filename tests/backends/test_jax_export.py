@@ -21,10 +21,22 @@ SUMS = "sum of 64 bits"
 ELEMENTS = "elements of 64 bits"
 """Fused into the loop that rounds to float32; none is larger than the result or its inputs."""
 NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(")
-NORMS += ("clip_zscore(", "normalize_norm(", "normalize_global_norm(")
+NORMS += ("clip_adagc(", "clip_zscore(", "normalize_norm(", "normalize_global_norm(")
 WIDE: dict[str, set[str]] = {
     **{words: {SUMS, ELEMENTS} for words in (*NORMS, "centralize(")},
-    **{words: {ELEMENTS} for words in ("add_decayed_weights(", "add_noise(", "ema(", "trace(", "accumulate(")},
+    **{
+        words: {ELEMENTS}
+        for words in (
+            "add_decayed_weights(",
+            "add_noise(",
+            "ema(",
+            "trace(",
+            "grokfast(",
+            "clip_spikes(",
+            "accumulate(",
+            "error_feedback(",
+        )
+    },
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }
 """The 64-bit operations of transforms by words in their expressions; for ord=inf only the last."""

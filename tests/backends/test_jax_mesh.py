@@ -19,7 +19,10 @@ COPIED = {
     "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
+    "clip_spikes(1.5, warmup=0)",
     "ema(0.9)",
+    "error_feedback(sign())",
+    "grokfast()",
     *COPIES,
 }
 """On the CPU, XLA copies donated float32 arrays that two results use: known limitation."""
@@ -33,7 +36,7 @@ NUMBERS = 1024
 def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     done = python("tests/backends/jax_mesh.py", kind, dtype, mode)
     reports = json.loads(done.stdout.splitlines()[-1])
-    assert len(reports) == 35
+    assert len(reports) == 39
     # The check can fail: a norm needs an all-reduce and a few temporary numbers.
     if mode == "jit":
         assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
@@ -52,7 +55,7 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
 def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dtype: str) -> None:
     done = python("tests/backends/jax_mesh_ways.py", kind, dtype)
     reports = json.loads(done.stdout.splitlines()[-1])
-    assert len(reports) == 35
+    assert len(reports) == 39
     for name, found in reports.items():
         assert found["init"] == 0, name
         assert found["warned"] == [], name

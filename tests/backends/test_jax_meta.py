@@ -54,9 +54,13 @@ SMOOTH: dict[str, Make] = {
     "scale_by_schedule": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.scale(lambda t: factor / (1 + t))),
     "ema": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.ema(factor / 2)),
     "trace": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.trace(factor / 2, nesterov=True)),
+    "grokfast": lambda limit, factor: gx.chain(gx.clip_global_norm(limit), gx.grokfast(factor / 2, limit)),
     "accumulate": lambda limit, factor: gx.accumulate(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 2),
     "skip_nonfinite": lambda limit, factor: gx.skip_nonfinite(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
+    "error_feedback": lambda limit, factor: gx.error_feedback(gx.chain(gx.clip_norm(limit), gx.scale(factor))),
     "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),
+    "clip_adagc": lambda limit, factor: gx.chain(gx.clip_adagc(limit, 0.5, warmup=1, max_norm=limit), gx.scale(factor)),
+    "clip_spikes": lambda limit, factor: gx.chain(gx.clip_spikes(limit, 0.5, warmup=1), gx.scale(factor)),
     "clip_zscore": lambda limit, factor: gx.chain(gx.clip_zscore(limit * 0.1, 0.9, 1), gx.scale(factor)),
 }
 WITHOUT_DERIVATIVE = {

@@ -22,7 +22,7 @@ from jax_tpu import on_tpu, paired  # noqa: E402
 SHAPES = {"weights": (37, 41), "kernel": (8, 3, 3, 4), "bias": (301,)}
 SIZES = (1.0, 1e30, 3e38, 1e-25, 0.0)
 """Sizes of the gradients; zero means all sizes from 1e-25 on, since low parts below 1e-30 are subnormal."""
-NORMS = ("_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(", "clip_zscore(")
+NORMS = ("_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(", "clip_zscore(", "clip_adagc(")
 BEYOND = (*NORMS, "centralize(")
 """For gradients of 3e38, the sum, the norm or its inverse exceeds float32's range: known limitation."""
 BEFORE = ("skip_large(", "chain(clip_value(")

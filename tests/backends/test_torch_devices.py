@@ -41,6 +41,8 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "clip_adaptive(0.01, axes=0)": (60, 1.51),
     "clip_percentile(50.0, 4)": (120, 0),
     "clip_zscore(2.0)": (150, 0),
+    "clip_adagc()": (200, 0),
+    "clip_spikes()": (120, 3.51),
     "normalize_norm()": (25, 0),
     "normalize_global_norm()": (35, 0),
     "centralize(axes=0)": (10, 1.51),
@@ -50,12 +52,15 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "add_decayed_weights(0.1)": (15, 1.51),
     "add_noise(0.1, 0)": (500, 1.51),
     "ema(0.9)": (50, 2.51),
+    "grokfast()": (80, 3.51),
     "trace(0.9)": (20, 2.51),
     "trace(0.9, nesterov=True)": (45, 2.51),
     "accumulate(clip_global_norm(1.0), 2)": (140, 3.51),
     "skip_nonfinite(clip_global_norm(1.0))": (110, 0.1),
     "skip_large(clip_global_norm(1.0), 1e9)": (130, 0.1),
     "measure(clip_global_norm(1.0))": (140, 0),
+    "error_feedback(clip_global_norm(1.0))": (120, 3.51),
+    "error_feedback(sign())": (80, 3.51),
     "freeze('**/*')": (1, 1),
     "stop()": (1, 1),
     "masked(clip_global_norm(1.0), '**/*0')": (60, 0),
@@ -63,7 +68,14 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "chain(clip_norm(1.0), clip_global_norm(1.0), scale(-0.1))": (100, 0),
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))": (70 + 2 * LEAVES, 1.51),  # half precision rounded once
 }
-OWNED = {"ema(0.9)": 1.51, "trace(0.9)": 0.51, "trace(0.9, nesterov=True)": 1.51}
+OWNED = {
+    "ema(0.9)": 1.51,
+    "grokfast()": 1.51,
+    "error_feedback(sign())": 2.51,
+    "clip_spikes()": 1.51,
+    "trace(0.9)": 0.51,
+    "trace(0.9, nesterov=True)": 1.51,
+}
 """The counts if the adapter owns the state and overwrites it."""
 
 DECIDED = ("accumulate(", "skip_")
@@ -223,6 +235,10 @@ IN_PLACE = [
     "sign()",
     "zero_nonfinite()",
     "chain(scale(0.5), ema(0.9))",
+    "chain(scale(0.5), error_feedback(clip_norm(0.5)))",
+    "error_feedback(sign())",
+    "chain(scale(0.5), clip_spikes(1.5, 0.5, warmup=1))",
+    "chain(scale(0.5), grokfast())",
     "chain(clip_norm(1.0), trace(0.9))",
     "chain(trace(0.5), scale(-0.1), clip_value(0.05))",
 ]

@@ -49,9 +49,12 @@ def test_no_field_of_a_state_has_a_name_that_parameters_have(framework: str) -> 
         gx.clip_global_norm(lambda t: 5.0 / (1.0 + t)),
         gx.ema(0.9),
         gx.trace(0.5),
+        gx.grokfast(),
+        gx.clip_spikes(),
+        gx.clip_adagc(),
         gx.add_noise(0.01, seed=3),
     )
-    tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(inner, 2), 1e6))
+    tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(gx.error_feedback(inner), 2), 1e6))
     state = tx.init(tensors(framework, {"parameter": np.float32([1])}))
     names = {key for path in gx.to_numpy(state, by_path=True) for key in path.split("/")}
     assert {"count", "ema", "trace", "history", "deviation", "sum", "due", "norm_before"} < names

@@ -27,6 +27,10 @@ def transformation() -> gx.GradientTransformation:
         gx.clip_global_norm(lambda t: 5.0 / (1.0 + t)),
         gx.masked(gx.ema(0.9), "layer/**"),
         gx.trace(0.5, nesterov=True),
+        gx.error_feedback(gx.masked(gx.clip_norm(0.5), "layer/**")),
+        gx.clip_adagc(1.1, 0.5, warmup=1),
+        gx.clip_spikes(1.5, 0.5, warmup=1),
+        gx.masked(gx.grokfast(0.5, 0.5), "layer/**"),
         gx.add_noise(0.01, seed=3),
     )
     return gx.skip_nonfinite(gx.skip_large(gx.accumulate(inner, 2), 1e6), max_consecutive=3)

@@ -129,7 +129,9 @@ def test_what_is_no_renaming() -> None:
         gx.from_numpy({"weight": ZERO}, like={"kernel": ZERO}, rename={"weight": "kernel"})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tx", [gx.clip_percentile(50.0, 3, per_leaf=True), gx.clip_zscore(per_leaf=True)])
+@pytest.mark.parametrize(
+    "tx", [gx.clip_percentile(50.0, 3, per_leaf=True), gx.clip_zscore(per_leaf=True), gx.clip_adagc()]
+)
 def test_rows_of_a_table_would_change_places(tx: gx.GradientTransformation) -> None:
     """Rows are sorted by path: the weight is last, and becomes the kernel, which is first."""
     old, new = {"weight": ZERO, "other": ZERO}, {"kernel": ZERO, "other": ZERO}

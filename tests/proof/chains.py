@@ -138,7 +138,10 @@ _PLAIN = (
     "add_decayed_weights(<share>)",
     "ema(<share>, debias=<bool>)",
     "trace(<share>, nesterov=<bool>)",
+    "grokfast(<share>, <size>)",
     "clip_percentile(40.3, <few>, per_leaf=<bool>)",
+    "clip_adagc(<size>, <share>, warmup=<few>, max_norm=<limit>)",
+    "clip_spikes(<size>, <share>, warmup=<few>)",
     "clip_zscore(<share>, <share>, <few>, per_leaf=<bool>)",
 )
 _REAL = (
@@ -163,6 +166,7 @@ _NESTED = (
     "skip_large(<tx>, <limit>)",
     "accumulate(<tx>, <few>)",
     "measure(<tx>)",
+    "error_feedback(<tx>)",
 )
 
 

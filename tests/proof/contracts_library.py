@@ -48,6 +48,19 @@ def _before_is_after(rule: Any, view: Any, state: Any, context: Any) -> Any:
     return view, new._replace(measures=found)
 
 
+def _a_step_later(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    return rule(view, state._replace(count=state.count + 1), context)
+
+
+def _with_spikes(make: Any, threshold: Any = 5000.0, decay: Any = 0.999, **rest: Any) -> gx.GradientTransformation:
+    tx, free = make(threshold, decay, **rest), make(0.0, decay)
+
+    def rule(view: Any, state: Any, context: Any) -> Any:
+        return tx.rule(view, state, context)[0], free.rule(view, state, context)[1]
+
+    return gx.GradientTransformation(rule, tx.start)
+
+
 TRANSFORMS: Any = (
     ("clip_value", "the limit is ignored", ruled(ignored), rows("clip_value")),
     ("clip_value", "negative elements are not limited", given(_upper_only), rows("clip_value")),
@@ -102,8 +115,13 @@ TRANSFORMS: Any = (
     ("skip_large", "a step above the limit is applied", instead(lambda tx, limit: gx.skip_nonfinite(tx)),
      each(CATALOGUE, "large_steps_are_skipped")),
     ("accumulate", "the update comes one step late", given(lambda make, tx, k: make(tx, k + 1)), rows("accumulate")),
+    ("error_feedback", "the error is not added", ruled(still), rows("error_feedback")),
+    ("error_feedback", "nothing is left out", instead(lambda tx: gx.accumulate(tx, 1)), rows("error_feedback")),
     ("ema", "the first steps are not debiased", given(lambda make, d, debias=True: make(d, False)), rows("ema")),
     ("ema", "the state is not advanced", ruled(still), rows("ema")),
+    ("grokfast", "the average starts at zero",
+     ruled(_a_step_later), rows("grokfast")),
+    ("grokfast", "the state is not advanced", ruled(still), rows("grokfast")),
     ("trace", "nesterov is ignored", given(lambda make, d, nesterov=False: make(d)), rows("trace and nesterov")),
     ("trace", "the state is not advanced", ruled(still), rows("trace and not measure")),
     ("clip_adaptive", "the least norm of parameters is ignored",
@@ -111,6 +129,12 @@ TRANSFORMS: Any = (
     ("clip_adaptive", "a unit is an input", given(_other_axes), rows("clip_adaptive and keras")),
     ("clip_percentile", "the window is one norm too long",
      given(lambda make, p, window=1000, **rest: make(p, window + 1, **rest)), rows("clip_percentile")),
+    ("clip_adagc", "the warm-up is one step too long",
+     given(lambda make, r=1.05, d=0.98, *, warmup=100, **rest: make(r, d, warmup=warmup + 1, **rest)),
+     rows("clip_adagc and 1.1")),
+    ("clip_adagc", "the state is not advanced", ruled(still), rows("clip_adagc and 1.1")),
+    ("clip_spikes", "the average has the spikes", given(_with_spikes), rows("clip_spikes and 1.5")),
+    ("clip_spikes", "the state is not advanced", ruled(still), rows("clip_spikes and 1.5")),
     ("clip_zscore", "the warm-up is one step too short",
      given(lambda make, z=2.5, d=0.97, warmup=25, **rest: make(z, d, max(warmup - 1, 1), **rest)), rows("clip_zscore")),
     ("add_decayed_weights", "the parameters are subtracted", given(lambda make, decay: make(-decay)),

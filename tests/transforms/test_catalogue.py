@@ -13,7 +13,21 @@ import ml_dtypes
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, MODES, STATEFUL, array, arrays, assert_bits, assert_ulp, bits, call, in_mode, tensors
+from support import (
+    FRAMEWORKS,
+    INF,
+    MODES,
+    NAN,
+    STATEFUL,
+    array,
+    arrays,
+    assert_bits,
+    assert_ulp,
+    bits,
+    call,
+    in_mode,
+    tensors,
+)
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -146,7 +160,9 @@ def test_states_keep_their_structure_shapes_and_dtypes(name: str, framework: str
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
-@pytest.mark.parametrize("name", ["ema", "trace", "accumulate", "skip_nonfinite"])
+@pytest.mark.parametrize(
+    "name", ["ema", "trace", "grokfast", "clip_spikes", "error_feedback", "accumulate", "skip_nonfinite"]
+)
 def test_a_result_does_not_share_memory_with_the_state(name: str, framework: str) -> None:
     tx = STATEFUL[name]
     params = tensors(framework, gradients("float32"))
@@ -172,7 +188,7 @@ def test_in_place_is_the_same(name: str) -> None:
 
 
 def test_a_gradient_that_is_none_leaves_its_state_as_it_is() -> None:
-    for tx in (gx.ema(0.5, debias=False), gx.trace(0.5), gx.accumulate(gx.identity(), 3)):
+    for tx in (gx.ema(0.5, debias=False), gx.trace(0.5), gx.grokfast(0.5), gx.accumulate(gx.identity(), 3)):
         state = tx.init({"a": np.ones(2), "b": np.ones(2)})
         _, state = tx.update({"a": np.ones(2), "b": np.ones(2)}, state)
         updates, state = tx.update({"a": np.ones(2), "b": None}, state)
@@ -225,7 +241,10 @@ SCHEDULED: dict[str, Callable[[Any], gx.GradientTransformation]] = {
     "clip_adaptive": lambda f: gx.clip_adaptive(f, axes="keras"),
     "ema": lambda f: gx.ema(f, debias=False),
     "trace": lambda f: gx.trace(f),
+    "grokfast": lambda f: gx.grokfast(f, f),
     "clip_percentile": lambda f: gx.clip_percentile(lambda t: 100.0 * f(t), 3),
+    "clip_adagc": lambda f: gx.clip_adagc(f, f, warmup=1, max_norm=f),
+    "clip_spikes": lambda f: gx.clip_spikes(f, f, warmup=1),
     "clip_zscore": lambda f: gx.clip_zscore(f, warmup=1),
     "skip_large": lambda f: gx.skip_large(gx.identity(), lambda t: 100.0 * f(t)),
     "add_noise": lambda f: gx.add_noise(f, 1),
@@ -545,8 +564,100 @@ def test_statistics_of_norms_that_float32_does_not_hold(framework: str) -> None:
     assert [float(array(part)[0]) for part in state[:1]] == [1.0]
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_norms_that_leave_an_average_as_it_is(framework: str) -> None:
+    """A limit of zero would last; a nonfinite norm makes its own gradient NaN, in the warm-up all."""
+    tx = gx.clip_adagc(2.0, 0.5, warmup=1, max_norm=10.0)
+    steps = [[0.0, 6.0, 8.0], [4.0, NAN, 0.0], [9.0, 6.0, 99.0], [NAN, 20.0, 16.0]]
+    state = tx.init(tensors(framework, [np.zeros(1, np.float32)] * 3))
+    found = []
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [np.float32([value]) for value in step]), state)
+        found.append([*(float(array(leaf)[0]) for leaf in updates), array(state.average).tolist()])
+    assert found[0] == [0.0, 6.0, 8.0, [0.0, 6.0, 8.0]]
+    assert found[1][0] == 4.0 and math.isnan(found[1][1]) and found[1][2:] == [0.0, [4.0, 6.0, 8.0]]
+    assert found[2] == [8.0, 6.0, 16.0, [6.0, 6.0, 12.0]]
+    assert math.isnan(found[3][0]) and found[3][1:] == [12.0, 16.0, [6.0, 9.0, 14.0]]
+    first = tensors(framework, [np.float32([1.0]), np.float32([NAN])])
+    updates, state = tx.update(first, tx.init(first))
+    assert [math.isnan(array(leaf)[0]) for leaf in updates] == [True, True]
+    assert array(state.average).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_spikes_that_are_not_finite_and_elements_without_a_history(framework: str) -> None:
+    """An infinity becomes its limit and counts like it; NaN, and infinity without a limit, change no average."""
+    tx, steps = gx.clip_spikes(4.0, 0.0, warmup=1), ([1.0, 1.0, 0.0, INF], [INF, NAN, -INF, 1.0], [9.0, 9.0, 9.0, 9.0])
+    state = tx.init(tensors(framework, [np.zeros(4, np.float32)]))
+    found = []
+    for step in steps:
+        updates, state = tx.update(tensors(framework, [np.float32(step)]), state)
+        found.append(array(updates[0]).tolist())
+    assert found[0] == [1.0, 1.0, 0.0, INF]
+    assert found[1][0] == 2.0 and math.isnan(found[1][1]) and found[1][2:] == [-INF, 1.0]
+    assert found[2] == [4.0, 2.0, 9.0, 2.0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)]
+)
+def test_spikes_whose_squares_are_out_of_range(framework: str, dtype: str, size: float) -> None:
+    tx = gx.clip_spikes(4.0, 0.75, warmup=1)
+    state = tx.init(tensors(framework, [np.zeros(2, dtype)]))
+    for values in ([2.0, -1.0], [9.0, -1.5], [-9.0, 0.0]):
+        updates, state = tx.update(tensors(framework, [np.array(values, dtype) * np.dtype(dtype).type(size)]), state)
+    # the mean squares 1 and 1/4, then 7/4 and 3/4
+    np.testing.assert_allclose(array(updates[0]) / size, [-2 * 1.75**0.5, 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_an_error_is_what_was_left_out(dtype: str, framework: str, mode: str) -> None:
+    """The sum of all results and the last error is the sum of the gradients; exact for few digits."""
+    tx, steps = (
+        gx.error_feedback(gx.chain(gx.clip_value(0.5), gx.masked(gx.scale(0.25), "b"))),
+        [{"a": np.array([k / 4, -k / 2], dtype), "b": np.array([[1.0 + k]], dtype)} for k in range(4)],
+    )
+    update, state = in_mode(framework, mode, tx.update), tx.init(tensors(framework, steps[0]))
+    total = {name: np.zeros_like(leaf, np.float64) for name, leaf in steps[0].items()}
+    for step in steps:
+        updates, state = update(tensors(framework, step), state)
+        total = {name: total[name] + np.float64(array(updates[name])) for name in step}
+    for name in total:
+        assert array(state.error[name]).dtype == np.float32
+        np.testing.assert_array_equal(total[name] + array(state.error[name]), sum(step[name] for step in steps))
+    assert np.abs(array(state.error["b"])) > 8.0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_errors_that_stay_as_they_are(framework: str) -> None:
+    """Of None, of stopped gradients, and where the difference is not finite."""
+    tx = gx.error_feedback(gx.chain(gx.freeze("c"), gx.clip_value(1.0)))
+    state = tx.init(tensors(framework, {name: np.float32([0, 0]) for name in "abc"}))
+    steps: list[dict[str, Any]] = [
+        {"a": [3.0, 2.0], "b": [3.0, -3.0], "c": [3.0, 3.0]},
+        {"a": [NAN, INF], "b": None, "c": [3.0, 3.0]},
+        {"a": [0.0, 0.0], "b": [0.0, 0.0], "c": [0.0, 0.0]},
+    ]
+    found = []
+    for step in steps:
+        leaves = {name: None if leaf is None else np.float32(leaf) for name, leaf in step.items()}
+        updates, state = tx.update(tensors(framework, leaves), state)
+        found.append([array(updates["a"]).tolist(), {name: array(leaf).tolist() for name, leaf in state.error.items()}])
+    assert found[0] == [[1.0, 1.0], {"a": [2.0, 1.0], "b": [2.0, -2.0], "c": [0.0, 0.0]}]
+    assert math.isnan(found[1][0][0]) and found[1][0][1] == 1.0 and found[1][1] == found[0][1]
+    assert found[2] == [[1.0, 1.0], {"a": [1.0, 0.0], "b": [1.0, -1.0], "c": [0.0, 0.0]}]
+
+
 def test_a_state_keeps_its_dtype() -> None:
-    for tx in (gx.ema(0.5), gx.trace(0.5), gx.accumulate(gx.identity(), 2), gx.skip_nonfinite(gx.trace(0.5))):
+    for tx in (
+        gx.ema(0.5),
+        gx.trace(0.5),
+        gx.grokfast(),
+        gx.accumulate(gx.identity(), 2),
+        gx.skip_nonfinite(gx.trace(0.5)),
+    ):
         for own, given in ((np.float64, np.float32), (np.float32, np.float64)):
             state = tx.init([np.zeros(2, own)])
             _, new = tx.update([np.ones(2, given)], state)
@@ -597,6 +708,10 @@ def test_a_gradient_flows_through_statistics_and_masks() -> None:
         gx.clip_percentile(50.0, 4),
         gx.clip_percentile(50.0, 4, per_leaf=True),
         gx.clip_zscore(1.0, 0.9, 1, per_leaf=True),
+        gx.error_feedback(gx.clip_norm(0.5)),
+        gx.clip_adagc(0.5, warmup=0),
+        gx.clip_adagc(0.5, max_norm=0.5),
+        gx.clip_spikes(0.5, warmup=0),
         gx.skip_nonfinite(gx.ema(0.9)),
         gx.accumulate(gx.trace(0.9), 1),
     ):
@@ -747,6 +862,8 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.ema(1.5), ValueError, r"ema: decay must be between 0 and 1, got 1\.5"),
         (lambda: gx.trace(-0.1), ValueError, r"trace: decay must be between 0 and 1"),
         (lambda: gx.trace("x"), TypeError, r"trace: decay must be a real number"),
+        (lambda: gx.grokfast(1.5), ValueError, r"grokfast: decay must be between 0 and 1, got 1\.5"),
+        (lambda: gx.grokfast(0.5, -1), ValueError, r"grokfast: amplitude must be at least 0, got -1"),
         (lambda: gx.accumulate(gx.identity(), 0), ValueError, r"accumulate: every must be at least 1, got 0"),
         (lambda: gx.accumulate(gx.identity(), 2.0), TypeError, r"accumulate: every must be an int"),
         (
@@ -759,6 +876,15 @@ def test_which_axes_must_be_said() -> None:
         (lambda: gx.clip_percentile(50, 0), ValueError, r"window must be at least 1"),
         (lambda: gx.clip_zscore(warmup=0), ValueError, r"warmup must be at least 1"),
         (lambda: gx.clip_zscore(decay=2), ValueError, r"decay must be between 0 and 1"),
+        (lambda: gx.error_feedback(3), TypeError, r"error_feedback: expected a transformation or an object with init"),
+        (lambda: gx.clip_adagc(-1), ValueError, r"clip_adagc: ratio must be at least 0, got -1"),
+        (lambda: gx.clip_adagc(decay=2), ValueError, r"clip_adagc: decay must be between 0 and 1, got 2"),
+        (lambda: gx.clip_adagc(warmup=-1), ValueError, r"clip_adagc: warmup must be at least 0, got -1"),
+        (lambda: gx.clip_adagc(max_norm=math.nan), ValueError, r"clip_adagc: max_norm must not be NaN"),
+        (lambda: gx.clip_spikes(-1), ValueError, r"clip_spikes: threshold must be at least 0, got -1"),
+        (lambda: gx.clip_spikes(decay=2), ValueError, r"clip_spikes: decay must be between 0 and 1, got 2"),
+        (lambda: gx.clip_spikes(warmup=-1), ValueError, r"clip_spikes: warmup must be at least 0, got -1"),
+        (lambda: gx.clip_spikes(warmup=0.5), TypeError, r"clip_spikes: warmup must be an int"),
         (lambda: gx.skip_nonfinite(gx.identity(), -1), ValueError, r"max_consecutive must be at least 0"),
         (lambda: gx.skip_large(gx.identity(), -1), ValueError, r"max_norm must be at least 0"),
         (lambda: gx.add_noise(-1, 0), ValueError, r"stddev must be at least 0"),

@@ -405,6 +405,19 @@ def in_torch(tx: Any, steps: Sequence[Any]) -> Any:
         yield updates, tensors("torch", leaves)
 
 
+@pytest.mark.parametrize(("decay", "amplitude"), [(0.98, 2.0), (0.5, 0.25), (0.0, 1.0)])
+def test_slow_gradients_as_in_grokfast(decay: float, amplitude: float, torch: Any) -> None:
+    """The filter as its authors published it: the average starts with the first gradient and has the current one."""
+    average: Any = None
+    for got, leaves in in_torch(gx.grokfast(decay, amplitude), spiky(np.float64, 1.0)):
+        average = leaves if average is None else average
+        average = [m * decay + leaf * (1 - decay) for m, leaf in zip(average, leaves, strict=True)]
+        wanted = [leaf + m * amplitude for leaf, m in zip(leaves, average, strict=True)]
+        for own, leaf, other in zip(got, leaves, wanted, strict=True):
+            most = 8 * np.spacing(float((other.abs() + leaf.abs()).max()))
+            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=0, atol=most)
+
+
 def spiky(dtype: Any, size: float) -> list[list[Any]]:
     """Gradients with some much larger steps and one zero step."""
     rng = np.random.default_rng(4)
@@ -447,6 +460,58 @@ def test_spikes_as_zclip(threshold: float, decay: float, warmup: int, torch: Any
         wanted = [leaf * (limit / norm if norm else 1.0) for leaf in leaves]
         # A limit has about ten roundings; rounding in the statistics decays.
         assert farthest(named(got), named(wanted)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("ratio", "decay", "warmup", "c"), [(1.05, 0.98, 100, 1.0), (1.05, 0.98, 4, 1.0), (1.5, 0.5, 2, 9.0)]
+)
+def test_norms_of_gradients_as_adagc(ratio: float, decay: float, warmup: int, c: float, torch: Any) -> None:
+    """The paper's algorithm: a global clip and the smallest norm, then each norm beside its own average."""
+    averages: list[float] = []
+    steps = [step for step in spiky(np.float64, 1.0) if step[0].any()]  # a zero norm would stay the smallest
+    for count, (got, leaves) in enumerate(in_torch(gx.clip_adagc(ratio, decay, warmup=warmup, max_norm=c), steps)):
+        if count < warmup:
+            share = min(c / float(torch.nn.utils.get_total_norm(leaves)), 1.0)
+            wanted = [leaf * share for leaf in leaves]
+            norms = [float(leaf.norm()) for leaf in wanted]
+            averages = norms if not count else list(map(min, averages, norms))
+        else:
+            limits = [min(ratio * a / float(leaf.norm()), 1.0) for a, leaf in zip(averages, leaves, strict=True)]
+            wanted = [leaf * share for leaf, share in zip(leaves, limits, strict=True)]
+            averages = [decay * a + (1 - decay) * float(x.norm()) for a, x in zip(averages, wanted, strict=True)]
+        assert farthest(named(got), named(wanted)) <= 8
+
+
+@pytest.mark.parametrize(("threshold", "decay", "warmup"), [(5000.0, 0.999, 20), (4.0, 0.9, 3), (1.0, 0.5, 1)])
+def test_spikes_of_elements_as_spam(threshold: float, decay: float, warmup: int, torch: Any) -> None:
+    """The paper's formula with the second moment of Adam: not debiased, of the step before, of the limited elements."""
+    steps = [step for _ in range(3) for step in spiky(np.float64, 1.0)]
+    steps[-2][0][3, 1] *= 1e6
+    moments, clipped = [torch.zeros_like(leaf) for leaf in tensors("torch", steps[0])], 0
+    for count, (got, leaves) in enumerate(in_torch(gx.clip_spikes(threshold, decay, warmup=warmup), steps)):
+        wanted = []
+        for leaf, moment in zip(leaves, moments, strict=True):
+            spike = (leaf**2 > threshold * moment) & (count >= warmup)
+            new = torch.where(spike, leaf.sign() * torch.sqrt(threshold * moment), leaf)
+            moment.mul_(decay).addcmul_(new, new, value=1 - decay)
+            clipped += int(spike.sum())
+            wanted.append(new)
+        assert farthest(named(got), named(wanted)) <= 16  # the authors round squares, and 1 - decay
+    assert clipped > 0
+
+
+@pytest.mark.parametrize("lr", [0.1, 1.0])
+def test_scaled_signs_with_error_feedback(lr: float, torch: Any) -> None:
+    """EF-signSGD, algorithm 1 of Karimireddy et al.: the sign, scaled by the mean size of each gradient."""
+    compress = gx.elementwise(lambda p: gx.xp(p).sign(p) * gx.xp(p).abs(p).mean())
+    errors: Any = None
+    for got, leaves in in_torch(gx.chain(gx.scale(lr), gx.error_feedback(compress)), spiky(np.float64, 1.0)):
+        errors = errors or [torch.zeros_like(leaf) for leaf in leaves]
+        corrected = [lr * leaf + error for leaf, error in zip(leaves, errors, strict=True)]
+        wanted = [p.sign() * p.norm(p=1) / p.numel() for p in corrected]
+        errors = [p - delta for p, delta in zip(corrected, wanted, strict=True)]
+        for own, other in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(own.numpy(), other.numpy(), rtol=1e-13)
 
 
 @pytest.mark.parametrize(("nesterov", "weight_decay"), [(False, 0.0), (True, 0.0), (False, 0.25)])

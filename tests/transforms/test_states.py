@@ -96,8 +96,15 @@ def test_arrays_out_of_range_are_brought_back() -> None:
         (lambda p: gx.clip_percentile(p, 3), 0.0, 100.0),
         (lambda z: gx.clip_zscore(z, warmup=2), 0.0, np.inf),
         (lambda d: gx.clip_zscore(0.1, d, warmup=2), 0.0, 1.0),
+        (lambda r: gx.clip_adagc(r, 0.5, warmup=0), 0.0, np.inf),
+        (lambda d: gx.clip_adagc(1.5, d, warmup=0), 0.0, 1.0),
+        (lambda c: gx.clip_adagc(max_norm=c), 0.0, np.inf),
+        (lambda t: gx.clip_spikes(t, 0.5, warmup=1), 0.0, np.inf),
+        (lambda d: gx.clip_spikes(1.5, d, warmup=1), 0.0, 1.0),
         (lambda d: gx.ema(d, debias=False), 0.0, 1.0),
         (gx.trace, 0.0, 1.0),
+        (gx.grokfast, 0.0, 1.0),
+        (lambda a: gx.grokfast(0.5, a), 0.0, np.inf),
         (lambda s: gx.add_noise(s, 1), 0.0, np.inf),
     )
     for make, low, high in makes:
