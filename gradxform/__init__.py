@@ -18,6 +18,7 @@ from gradxform.core import hints
 from gradxform.core.parse import parse
 from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
+from gradxform.functions.conflicts import cagrad, mgda, upgrad
 from gradxform.functions.convert import from_numpy, to_numpy
 from gradxform.functions.from_torch import rename_from_torch
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
@@ -64,6 +65,7 @@ __all__ = [
     "across",
     "add_decayed_weights",
     "add_noise",
+    "cagrad",
     "centralize",
     "chain",
     "clip_adaptive",
@@ -88,6 +90,7 @@ __all__ = [
     "mean",
     "measure",
     "metrics",
+    "mgda",
     "nonfinite_paths",
     "normalize_global_norm",
     "normalize_norm",
@@ -117,6 +120,7 @@ __all__ = [
     "torch",
     "trace",
     "transform",
+    "upgrad",
     "xp",
     "zero_nonfinite",
 ]
