@@ -155,7 +155,8 @@ def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
     parts = parts * xp.where(some, xp.sqrt(xp.where(some, shorter, 1.0)), 0.0)[:, :, None]
     least = _least(given, (_towards(given, parts) + towards - _doubt(given, parts)) * relative[-1:] * given.present)
     parts, error = _best(given, parts, xp.where(doubtful, _HUGE, -least))
-    level = xp.where(error[:1] < error[1:] - _TIE, parts[:1], parts[1:])[0]
+    margin = xp.where(xp.abs(error[:1]) < _TIE, -_TIE, _TIE)
+    level = xp.where(error[:1] < error[1:] + margin, parts[:1], parts[1:])[0]
     weights = given.far(level) * largest / given.norms + 1.0 / count
     return wide.where(wide.isfinite(c), given.weights(weights), float("nan"))
 
