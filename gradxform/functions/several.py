@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gradxform.backend.protocol import Backend
 from gradxform.core import elements, fitting
 from gradxform.numerics import Array, formulas
@@ -102,31 +100,20 @@ def weighted(trees: Several, weights: Any) -> Any:
 
 
 def _product(name: str, trees: Several, i: int, j: int) -> Any:
-    """Inner product of two trees, as a number."""
-    total: Any = 0.0
+    """Return the inner product of two trees, as a number."""
+    parts = []
     for column, owners in zip(trees.columns, trees.owners, strict=True):
         if i in owners and j in owners:
             first, second = column[owners.index(i)], column[owners.index(j)]
             shape = trees.backend.shape(first)
             if shape is None:
                 raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
-            axes = tuple(range(len(shape)))
-            part = trees.backend.sum_over(first, axes, second)
-            total = trees.backend.compute(_plus, total, _number(trees.backend, part))
-    return total
+            parts.append(trees.backend.sum_over(first, tuple(range(len(shape))), second))
+    return trees.backend.compute(_total, *parts) if parts else 0.0
 
 
-def _number(backend: Backend, x: Any) -> Any:
-    """An array of one element, as a number."""
-    return x.reshape(())[()] if isinstance(x, np.ndarray) else backend.compute(_as_number, x)
-
-
-def _as_number(xp: Any, x: Array) -> Array:
-    return xp.reshape(x, ())
-
-
-def _plus(xp: Any, first: Array, second: Array) -> Array:
-    return first + second
+def _total(xp: Any, *parts: Array) -> Array:
+    return xp.sum(xp.stack([xp.reshape(part, ()) for part in parts]))
 
 
 def _combined(xp: Any, *given: Array, count: int) -> Array:
