@@ -52,9 +52,12 @@ NAMES = {
     # what papers and other packages call it
     "AGC": "clip_adaptive",
     "AutoClip": "clip_percentile",
+    "CAGrad": "cagrad",
     "GradReverse": "reverse_gradient",
     "GradientReversal": "reverse_gradient",
+    "MGDA": "mgda",
     "PCGrad": "pcgrad",
+    "UPGrad": "upgrad",
     "ZClip": "clip_zscore",
     "agc": "clip_adaptive",
     "autoclip": "clip_percentile",
