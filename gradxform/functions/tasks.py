@@ -89,9 +89,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     """
     found = several("pcgrad", trees)
     words = _seed(found.backend, seed)
-    return weighted(
-        found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.count)
-    )
+    return weighted(found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.count))
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import conflicts
 import numpy as np
@@ -22,8 +21,9 @@ LAUNCHES = {"mgda": 1300, "cagrad": 1350, "upgrad": 1270}
 def test_launches_on_cuda(name: str) -> None:
     """Nothing is read, nothing is sent, and no copy of a leaf but the result's is kept."""
     torch = pytest.importorskip("torch")
-    from gradxform_torch.counting import Counted
     from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from gradxform_torch.counting import Counted
 
     with FakeTensorMode(), indexing():
         trees = [[torch.empty(64, 48, device="cuda") for _ in range(36)] for _ in range(3)]
