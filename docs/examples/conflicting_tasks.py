@@ -2,7 +2,8 @@
 
     python docs/examples/conflicting_tasks.py [FOLDER]
 
-prints the products with both gradients and writes conflicting_tasks.png into the folder, docs/pictures if none is given.
+prints the products with both gradients, and writes conflicting_tasks.png into the folder, docs/pictures if none is
+given.
 """
 
 from __future__ import annotations

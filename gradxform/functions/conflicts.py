@@ -24,7 +24,7 @@ def mgda(trees: Any) -> Any:
 
     The weights are computed from the inner products of all pairs, exactly up to rounding, without iterations and
     without reading a value. The weighted sum is rounded once. A tree of None, and None in a tree, count as zero. A NaN
-    or an infinity anywhere turns everything into NaN.
+    or an infinity anywhere turns everything into NaN. Squared norms of float64 gradients must fit float64.
 
     Args:
         trees: List of at most ten trees of equal structure and real floating dtype, one per task.
@@ -129,9 +129,9 @@ def upgrad(trees: Any) -> Any:
 
 def _few(name: str, trees: Any) -> Several:
     found = several(name, trees)
-    if found.count > subsets.MOST:
+    if found.number > subsets.MOST:
         raise ValueError(
-            f"{name}: expected at most {subsets.MOST} trees, got {found.count}: time and memory double with each; add "
+            f"{name}: expected at most {subsets.MOST} trees, got {found.number}: time and memory double with each; add "
             "up the gradients of related tasks first, or write pcgrad(trees, seed)"
         )
     return found
@@ -139,5 +139,5 @@ def _few(name: str, trees: Any) -> Several:
 
 def _combined(trees: Several, name: str, program: Callable[..., Any], *numbers: Any) -> Any:
     """Return the weighted sum whose weights a program finds from the inner products."""
-    weights = trees.backend.compute(program, *numbers, *products(name, trees), count=trees.count)
+    weights = trees.backend.compute(program, *numbers, *products(name, trees), count=trees.number)
     return weighted(trees, weights)

@@ -15,7 +15,7 @@ class Several(NamedTuple):
 
     backend: Backend
     structure: Any
-    count: int
+    number: int
     """How many trees there are."""
     columns: list[list[Array]]
     """For each leaf, one array per tree that has it; None counts as zero."""
@@ -90,12 +90,12 @@ def merged(trees: Several, formula: Callable[..., Any], numbers: Callable[[list[
 
 def products(name: str, trees: Several) -> list[Any]:
     """Return the inner products of trees i <= j, by rows: each is read once for each other."""
-    return [_product(name, trees, i, j) for i in range(trees.count) for j in range(i, trees.count)]
+    return [_product(name, trees, i, j) for i in range(trees.number) for j in range(i, trees.number)]
 
 
 def weighted(trees: Several, weights: Any) -> Any:
     """Return the sum of the trees times a vector of weights, rounded once."""
-    numbers = [trees.backend.compute(formulas.take, weights, index=i) for i in range(trees.count)]
+    numbers = [trees.backend.compute(formulas.take, weights, index=i) for i in range(trees.number)]
     return merged(trees, _combined, lambda owners: [numbers[rank] for rank in owners])
 
 

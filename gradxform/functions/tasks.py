@@ -45,7 +45,7 @@ def mean(trees: Any) -> Any:
         Chen et al., Revisiting distributed synchronous SGD, 2016.
     """
     found = several("mean", trees)
-    return merged(found, _average, lambda _: [float(found.count)])
+    return merged(found, _average, lambda _: [float(found.number)])
 
 
 def _average(xp: Any, *given: Array, count: int) -> Array:
@@ -89,7 +89,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     """
     found = several("pcgrad", trees)
     words = _seed(found.backend, seed)
-    return weighted(found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.count))
+    return weighted(found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.number))
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 At the solution, some tasks are active. Each subset is tried: its system is solved by elimination, negative weights
 are set to zero, and the candidate with the smallest error in the conditions of optimality wins. So the number of
-operations is fixed, no value is read, and dependent, opposite or zero gradients need no tolerance.
+operations is fixed and no value is read. Dependent, opposite and zero gradients need no special case: if a subset's
+system is singular, its candidate has a large error, and a smaller subset has the same solution.
 
 The Gram matrix is divided by the norms, which leaves the cosines C: the sizes of gradients do not matter. Arrays of
 candidates have the axes (subset, program, task).
@@ -24,7 +25,9 @@ MOST = 10
 _HUGE = 1e30
 """The largest ratio of norms in a system, and the error of candidates that are not finite."""
 _TIE = 1e-12
+"""The level, in units of norms, below which no direction helps all tasks."""
 _SURE = 1e-3
+"""The largest relative rounding error of a squared length."""
 
 
 class Tasks(NamedTuple):
@@ -124,20 +127,19 @@ def projected(wide: Any, *products: Any, count: int) -> Any:
 
 
 def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
-    """Return the weights of the vector within c |g_0| of the mean g_0 whose smallest product with a gradient is largest.
+    """Return the weights of the vector within c |g_0| of the mean g_0 with the largest smallest product.
 
     The vector adds parts z >= 0 of gradients whose products are equal, t: C z = t a - b, where b = C g_0, a is as in
-    `shortest`, and z^T C z = (c |g_0|)^2 is quadratic in t. If no t above zero is possible, t = 0 with the shortest z.
+    `shortest`, and z^T C z = (c |g_0|)^2 is quadratic in t: the first program. If no t above zero is possible, t = 0
+    with the shortest z: the second program.
     """
     given = measured(wide, products, count)
     xp, base, relative = given.xp, getattr(wide, "xp", wide), _relative_norms(given)
     units, largest = 1.0 / relative, wide.max(given.norms)
     mean = _near(given.norms / largest) * given.present / float(count)
     towards = xp.sum(given.cosines * mean, axis=-1)
-    square = xp.sum(mean * towards, axis=0)
-    square = xp.where(square > given.rounding, square, 0.0)
-    radius = _near(c)
-    square = xp.where(radius > 0.0, square * (radius * radius), 0.0)
+    square, radius = xp.sum(mean * towards, axis=0), _near(c)
+    square = xp.where((square > given.rounding) & (radius > 0.0), square * (radius * radius), 0.0)
     first = base.arange(2)[None, :, None] < 0.5
     found = _solved(given, given.cosines[None, :, :], xp.where(first, units, towards))
     one, other = found[:, :1], found[:, 1:]
