@@ -18,6 +18,7 @@ from gradxform.core import hints
 from gradxform.core.parse import parse
 from gradxform.core.transformation import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
+from gradxform.functions.conflicts import cagrad, mgda, upgrad
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
 from gradxform.functions.tasks import mean, pcgrad
@@ -66,6 +67,7 @@ __all__ = [
     "across",
     "add_decayed_weights",
     "add_noise",
+    "cagrad",
     "centralize",
     "chain",
     "clip_adagc",
@@ -94,6 +96,7 @@ __all__ = [
     "mean",
     "measure",
     "metrics",
+    "mgda",
     "nonfinite_paths",
     "normalize_global_norm",
     "normalize_norm",
@@ -123,6 +126,7 @@ __all__ = [
     "torch",
     "trace",
     "transform",
+    "upgrad",
     "xp",
     "zero_nonfinite",
 ]

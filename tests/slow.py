@@ -98,6 +98,11 @@ SLOW = {
     # --- functions
     r"test_backward\.py::.*torch-compiled": INDUCTOR,
     r"test_backward\.py::test_(compiled_from_cold|a_number_that_changes)": INDUCTOR,
+    r"test_conflicts\.py::test_right_numbers\[.*torch-compiled": INDUCTOR,
+    r"test_conflicts\.py::test_right_numbers\[(jax-.*64|jax-compiled-b?float16|tensorflow-compiled-.*64)": XLA,
+    r"test_conflicts\.py::test_(the_size|zeros_give|one_nonfinite|the_radius).*jax": EAGER,
+    r"test_conflicts_devices\.py::test_on_a_mesh": PROCESSES,
+    r"test_tensorflow_graph\.py::test_conflicting_gradients\[float64": SESSION,
     # --- numerics
     r"test_no_longdouble\.py::.*-tensorflow": "runs NumPy's kernels as NumPy and PyTorch do, which stay quick",
     r"test_accuracy\.py::.*torch-compiled": INDUCTOR,

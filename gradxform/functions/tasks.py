@@ -2,93 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, elements, fitting
+from gradxform.core import arguments
 from gradxform.core.autograph import unconverted
+from gradxform.functions.several import merged, products, several, weighted
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry
-
-
-class _Several(NamedTuple):
-    """Trees of one structure; for each leaf, the arrays of the trees that have it."""
-
-    backend: Backend
-    structure: Any
-    columns: list[list[Array]]
-    """For each leaf, one array per tree that has it; None counts as zero."""
-    owners: list[list[int]]
-
-
-def _several(name: str, trees: Any) -> _Several:
-    """Flatten a list of trees.
-
-    Raises:
-        TypeError: The argument is one tree, or not a list of trees.
-        ValueError: There are no trees, or keys, containers, shapes or dtypes differ; the message gives the first
-            different path.
-    """
-    if not isinstance(trees, (list, tuple)) or hasattr(trees, "_fields"):
-        raise TypeError(
-            f"{name}: expected a list of trees, one per task, got one tree (a {type(trees).__name__}); write "
-            f"{name}([first, second, ...])"
-        )
-    views = [fitting.gradients_view(name, tree) for tree in trees]
-    found = [(rank, view) for rank, view in enumerate(views) if view is not None]
-    if not found:
-        raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")
-    lead, first = found[0]
-    columns: list[list[Array]] = [[] for _ in first.source.slots]
-    owners: list[list[int]] = [[] for _ in first.source.slots]
-    for _, view in found:
-        view.check_inexact()
-        elements.check_real(view, name, "gradients are averaged as real numbers")
-    for rank, tree in enumerate(trees):
-        view = views[rank] or first
-        if view.backend is not first.backend:
-            raise ValueError(
-                f"{name}: tree {lead} has arrays of {first.backend.title}, tree {rank} of "
-                f"{view.backend.title}; convert one"
-            )
-        names = f"{name}: tree {lead}", f"{name}: tree {rank}"
-        order = fitting.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
-        if views[rank] is None:
-            continue
-        whole = view.dense()
-        for given, leaf in zip(whole.source.kept, whole.leaves, strict=True):
-            slot = given if order is None else order.index(given)
-            if columns[slot] and not _alike(view.backend, leaf, columns[slot][0]):
-                path = whole.source.find_paths()[given]
-                both = ", ".join(f"{view.backend.dtype(g)} {view.backend.shape(g)}" for g in (columns[slot][0], leaf))
-                raise ValueError(f"{name}: the gradients at {path!r} differ in shape or dtype: {both}")
-            columns[slot].append(leaf)
-            owners[slot].append(rank)
-    return _Several(first.backend, first.source.structure, columns, owners)
-
-
-def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
-    shapes = backend.shape(leaf), backend.shape(other)
-    return (None in shapes or shapes[0] == shapes[1]) and backend.dtype(leaf) == backend.dtype(other)
-
-
-def _merged(trees: _Several, formula: Callable[..., Any], numbers: Callable[[list[int]], Sequence[Any]]) -> Any:
-    """Tree of a formula over several trees' leaves, rounded once."""
-    out: list[Any] = []
-    for column, owners in zip(trees.columns, trees.owners, strict=True):
-        if not column:
-            out.append(None)
-            continue
-        given = [[leaf] for leaf in column]
-        (new,) = trees.backend.elementwise(formula, given, numbers(owners), count=len(column))
-        out.append(
-            new if trees.backend.dtype(new) == trees.backend.dtype(column[0]) else trees.backend.cast(new, column[0])
-        )
-    return trees.backend.unflatten(trees.structure, out)
 
 
 @unconverted
@@ -120,8 +44,8 @@ def mean(trees: Any) -> Any:
     References:
         Chen et al., Revisiting distributed synchronous SGD, 2016.
     """
-    found = _several("mean", trees)
-    return _merged(found, _average, lambda _: [float(len(trees))])
+    found = several("mean", trees)
+    return merged(found, _average, lambda _: [float(found.number)])
 
 
 def _average(xp: Any, *given: Array, count: int) -> Array:
@@ -163,13 +87,9 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     References:
         Yu, Kumar, Gupta, Levine, Hausman and Finn, Gradient surgery for multi-task learning, 2020.
     """
-    found = _several("pcgrad", trees)
+    found = several("pcgrad", trees)
     words = _seed(found.backend, seed)
-    products = [[_product(found, i, j) for j in range(len(trees))] for i in range(len(trees))]
-    rows = [number for row in products for number in row]
-    weights = found.backend.compute(_weights, *words, *rows, count=len(trees))
-    numbers = [found.backend.compute(formulas.take, weights, index=i) for i in range(len(trees))]
-    return _merged(found, _combined, lambda owners: [numbers[rank] for rank in owners])
+    return weighted(found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.number))
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
@@ -198,37 +118,11 @@ def _low_word(xp: Any, seed: Array, high: Array) -> Array:
     return seed - high * 2.0**32
 
 
-def _product(trees: _Several, i: int, j: int) -> Any:
-    """Inner product of two trees, as a number."""
-    total: Any = 0.0
-    for column, owners in zip(trees.columns, trees.owners, strict=True):
-        if i in owners and j in owners:
-            first, second = column[owners.index(i)], column[owners.index(j)]
-            shape = trees.backend.shape(first)
-            if shape is None:
-                raise ValueError("pcgrad: the rank of a gradient is unknown in the graph; set its static shape")
-            axes = tuple(range(len(shape)))
-            part = trees.backend.sum_over(first, axes, second)
-            total = trees.backend.compute(_plus, total, _number(trees.backend, part))
-    return total
-
-
-def _number(backend: Backend, x: Any) -> Any:
-    """An array of one element, as a number."""
-    return x.reshape(())[()] if isinstance(x, np.ndarray) else backend.compute(_as_number, x)
-
-
-def _as_number(xp: Any, x: Array) -> Array:
-    return xp.reshape(x, ())
-
-
-def _plus(xp: Any, first: Array, second: Array) -> Array:
-    return first + second
-
-
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
-    rows = [products[i * count : (i + 1) * count] for i in range(count)]
+    upper = iter(products)
+    known = {(i, j): next(upper) for i in range(count) for j in range(i, count)}
+    rows = [[known[min(i, j), max(i, j)] for j in range(count)] for i in range(count)]
     total, key = [0.0] * count, (xp.int32(high), xp.int32(low))
     for i in range(count):
         shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
@@ -263,10 +157,3 @@ def _order(xp: Any, key: tuple[Any, Any], i: int, count: int) -> list[list[Any]]
         [formulas.equal(places[j], float(rank)) if j != i else draws[0] < draws[0] for j in range(count)]
         for rank in range(count - 1)
     ]
-
-
-def _combined(xp: Any, *given: Array, count: int) -> Array:
-    total = given[count] * given[0]
-    for weight, leaf in zip(given[count + 1 :], given[1:count], strict=True):
-        total = total + weight * leaf
-    return total

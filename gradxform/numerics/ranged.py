@@ -95,7 +95,7 @@ class Ranged:
     def __pow__(self, exponent: float) -> Ranged:
         """Raise a number near one to a power, in float64 or float32 pairs."""
         paired = base(self.xp) is not FLOAT64
-        return self._of(Pair(*_parts(power(_in_one(self), exponent))) if paired else settled(self) ** exponent)
+        return self._of(Pair(*_parts(power(in_one(self), exponent))) if paired else settled(self) ** exponent)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -193,16 +193,16 @@ class Space(Functions):
 
     def expm1(self, x: Any) -> Any:
         """Return expm1 in float32 pairs."""
-        return self.number(Pair(*_parts(expm1(_in_one(x)))))
+        return self.number(Pair(*_parts(expm1(in_one(x)))))
 
     def floor(self, x: Any) -> Any:
         """Round float32 pairs down to integers."""
         large = x.exponent > 0.5
-        return self.where(large, x, Pair(*_parts(super().floor(_in_one(self.where(large, 0.0, x))))))
+        return self.where(large, x, Pair(*_parts(super().floor(in_one(self.where(large, 0.0, x))))))
 
     def int32(self, x: Any) -> Array:
         """Reduce integers to their lower 32 bits."""
-        return super().int32(_in_one(self.number(x)))
+        return super().int32(in_one(self.number(x)))
 
     def sort(self, x: Any) -> Any:
         """Sort along the last axis; for numbers of the base format without a low part."""
@@ -262,7 +262,7 @@ def settled(value: Ranged) -> Array:
     return pair.high * second * third
 
 
-def _in_one(value: Ranged) -> Number:
+def in_one(value: Ranged) -> Number:
     """Return the number in units of one."""
     pair, second, third = powers(value)
     return pair.times(second).times(third)

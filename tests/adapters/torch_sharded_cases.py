@@ -415,13 +415,15 @@ def _() -> None:
         assert_same(*decayed, given)
 
 
-@case("mean and pcgrad of sharded tasks")
+@case("mean, pcgrad, mgda, cagrad and upgrad of sharded tasks")
 def _() -> None:
     trees = [{"a": random(5, 3, seed=i), "b": random(7, seed=i + 9), "c": random(seed=i + 5)} for i in range(3)]
     where = {"a": 0, "b": 0, "c": replicated()}
     given = [{key: shard(leaf, where[key]) for key, leaf in tree.items()} for tree in trees]
     assert_same(gx.mean(given), gx.mean(trees), given[0])
     assert_same(gx.pcgrad(given, 3), gx.pcgrad(trees, 3), given[0], 4)
+    for function in (gx.mgda, gx.cagrad, gx.upgrad):
+        assert_same(function(given), function(trees), given[0], 4)
 
 
 @case("gradients of examples are refused")

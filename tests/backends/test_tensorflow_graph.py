@@ -107,6 +107,15 @@ def test_functions_of_many_gradients() -> None:
     assert np.isnan(found[3][0]).all()
 
 
+@pytest.mark.parametrize("function", [gx.mgda, gx.cagrad, gx.upgrad])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_conflicting_gradients(function: Any, dtype: Any) -> None:
+    trees = [[np.array(row, dtype)] for row in ([1.0, -2.0], [-3.0, 1.0], [1.0, 1.0])]
+    with tf.Graph().as_default(), v1.Session() as session:
+        (found,) = session.run(function(tf.nest.map_structure(tf.constant, trees)))
+    np.testing.assert_allclose(found, function(trees)[0], rtol=0, atol=2e-7 if dtype == np.float32 else 1e-14)
+
+
 def test_peers_formulas() -> None:
     gradients = [np.float32([3.0, 4.0]), np.float32([0.0])]
     for like in ("tensorflow", "keras", "optax", "torch"):

@@ -28,6 +28,7 @@ Two = Callable[[Any, Any], Any]
 FUNCTIONS: dict[str, Two] = {
     "mean": lambda one, other: gx.mean([one, other]),
     "pcgrad": lambda one, other: gx.pcgrad([one, other], 0),
+    "mgda": lambda one, other: gx.mgda([one, other]),
     "add_decayed_weights": lambda one, other: gx.add_decayed_weights(0.1)(one, params=other),
     "clip_adaptive": lambda one, other: gx.clip_adaptive(0.1, axes="keras")(one, params=other),
     "trace": lambda one, other: gx.trace(0.5).update(one, gx.trace(0.5).init(other)),
@@ -44,7 +45,7 @@ FUNCTIONS: dict[str, Two] = {
 ANEW = r"\. Start again with tx\.init\(params\), or pass the tree that the state was made for"
 ADVICE = {
     **dict.fromkeys(FUNCTIONS, ANEW),
-    **dict.fromkeys(("mean", "pcgrad"), r"\. Give each task the gradients of the same parameters"),
+    **dict.fromkeys(("mean", "pcgrad", "mgda"), r"\. Give each task the gradients of the same parameters"),
     **dict.fromkeys(("add_decayed_weights", "clip_adaptive"), r"\. Pass the parameters of these gradients"),
 }
 
@@ -68,7 +69,7 @@ def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str, functio
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in ("mean", "pcgrad")])
+@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in ("mean", "pcgrad", "mgda")])
 def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
     one, other = tensors(framework, ({"a": A, "x": {"b": B, "c": A}}, {"x": {"c": A, "b": B}, "a": A}))
     assert_bits(FUNCTIONS[function](one, other), FUNCTIONS[function](one, one))

@@ -236,3 +236,18 @@ def test_the_hunt_finds_what_the_page_says(tmp_path: Path) -> None:
     assert max(levels["r"]) < 1e-6
     assert max(levels["c"][:11]) < 1e-3 < 1e-2 < min(levels["c"][11:])
     assert constant.judged["gradients"].levels[0] > 150 * max(levels["r"])
+
+
+# --- conflicting tasks -----------------------------------------------------------------------------------------------
+
+
+def test_conflicting_tasks(tmp_path: Path) -> None:
+    example = importlib.import_module("conflicting_tasks")
+    found = example.main(tmp_path)
+    assert_drawn(tmp_path / "conflicting_tasks.png")
+    products = {name: example.TASKS @ vector for name, vector in found.items()}
+    assert min(products.pop("mean")) < -0.2
+    assert all(min(both) > 0 for both in products.values())
+    np.testing.assert_allclose(found["upgrad"], found["pcgrad / 2"], rtol=1e-14)
+    page = (ROOT / "docs/guides/catalogue.md").read_text()
+    assert all(str(row) in page for row in example.TASKS.tolist())

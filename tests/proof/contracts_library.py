@@ -16,6 +16,7 @@ COMPILES = FLOWS = ("jax", "tensorflow", "torch")
 CATALOGUE, MEASURING, PRIMITIVES = "transforms/test_catalogue", "transforms/test_measuring", "numerics/test_primitives"
 FLAT, HARD = each("core/test_flat", "test_cases"), each("transforms/test_hard", "test_hard_cases", "eager")
 EXAMPLES, SURGERY = each(CATALOGUE, "per_example_clips", "eager"), each(CATALOGUE, "gradient_surgery", "eager")
+CONFLICTS = each("functions/test_conflicts", "right_numbers", "eager and float32")
 SKIPPED, SCHEDULES = each(CATALOGUE, "skipped_steps_leave", "eager"), each(CATALOGUE, "any_number_may_be_a_schedule")
 
 
@@ -241,6 +242,11 @@ FUNCTIONS: Any = (
      each(CATALOGUE, "mean_of_trees", "eager")),
     ("pcgrad", "conflicting gradients are added",
      instead(lambda trees, seed: gx.scale(float(len(trees)))(gx.mean(trees))), SURGERY),
+    ("mgda", "the gradients are averaged", instead(gx.mean), CONFLICTS),
+    ("cagrad", "the radius is ignored", given(lambda cagrad, trees, c=0.5: cagrad(trees, 0.25)), CONFLICTS),
+    ("upgrad", "the projections are added up",
+     given(lambda upgrad, trees: gx.scale(float(len(trees)))(upgrad(trees))), CONFLICTS),
+    ("inner products", "tasks do not conflict", after(lambda found: [abs(number) for number in found]), CONFLICTS),
     ("reverse_gradient", "the gradient is not reversed", given(lambda reverse, x, scale=1.0: reverse(x, -scale)),
      each("functions/test_backward", "test_reversed", "not compiled"), FLOWS),
 )  # fmt: skip
