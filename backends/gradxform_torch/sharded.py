@@ -11,6 +11,7 @@ import torch
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.matrices import Sides
 from gradxform_torch import _fused, _readable, _sharded, _sharded_norms
 from gradxform_torch.kernels import Kernels
 
@@ -118,6 +119,25 @@ class Torch(Kernels):
                 one, factor = _sharded.of_shard(formula, columns[0][i]), None if factors is None else [factors[i]]
                 made += super().elementwise(one, [[part] for part in own], numbers, factor, **static)
         return [_sharded.like(row[0], own[0], new) for row, own, new in zip(rows, shards, made, strict=True)]
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[Any],
+        sides: Sequence[Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
+        plain = functools.partial(super().of_matrices, formula, dtype=dtype, **static)
+        if not _sharded.any_sharded(leaves):
+            return plain(leaves, sides)
+        out = []
+        for leaf, own in zip(leaves, sides, strict=True):
+            gathered = _sharded.gathered(leaf, (*own[0], *own[1]))
+            (new,) = _sharded.on_shards([gathered], lambda local, own=own: plain(local, [own]))
+            out.append(_sharded.alongside(leaf, new))
+        return out
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype, on the shards."""

@@ -94,8 +94,8 @@ def orthogonalize(
         >>> import gradxform as gx
         >>> gradient = np.array([[3.0, 0.0], [0.0, 0.4]])
         >>> gx.orthogonalize()([gradient])[0].round(2)
-        array([[0.7 , 0.  ],
-               [0.  , 1.13]])
+        array([[0.71, 0.  ],
+               [0.  , 0.69]])
         >>> gx.orthogonalize(10, "polar_express", scale=None)([gradient])[0].round(4)
         array([[1., 0.],
                [0., 1.]])
