@@ -18,7 +18,7 @@ from gradxform.backend.lookup import register
 from gradxform.numerics import dtype_name, elementwise, formulas, matrices, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
-from gradxform_jax import _each, _norms, _tpu
+from gradxform_jax import _each, _norms, _private, _tpu
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
@@ -306,7 +306,10 @@ def _of_matrices(
     def one(leaf: Any, own: matrices.Sides) -> Any:
         whole = _whole(leaf, (*own[0], *own[1]))
         found = matrices.of_leaf(formula, Namespace, whole, own, dtype, dict(static))
-        return found if whole is leaf else jax.sharding.reshard(found, jax.typeof(leaf).sharding)
+        if whole is not leaf:
+            return jax.sharding.reshard(found, jax.typeof(leaf).sharding)
+        merged = max(map(len, own)) > 1  # a reshape, after which an Auto mesh would replicate the result
+        return _private.sharded_alike(leaf, found) if merged else found
 
     return jax.jit(lambda leaves: [one(leaf, own) for leaf, own in zip(leaves, sides, strict=True)])
 

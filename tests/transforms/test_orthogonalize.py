@@ -209,7 +209,7 @@ def test_products_in_a_dtype(dtype: str, digits: int, framework: str, mode: str)
     found = array(call(framework, mode, lambda g: tx([g])[0], gradient))
     exact = PLAIN([gradient.astype(np.float64)])[0]
     assert found.dtype == np.float32
-    # A rounding error in the first matrix, of norm one, grows by the steepest slope at most; the result has norm 48^0.5.
+    # A rounding error in the first matrix, of norm one, grows by the steepest slope; the result's norm is 48^0.5.
     assert 2.0 ** -(digits + 1) < off(found, exact) < 3.4445**5 / 48**0.5 * 2.0**-digits
     values = np.linalg.svd(found.astype(np.float64), compute_uv=False)
     assert values.max() < 1.25
