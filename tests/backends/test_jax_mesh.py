@@ -11,7 +11,7 @@ from support import python
 from gradxform.proof import products
 
 pytest.importorskip("jax")
-import jax_mesh_matrices as matrices  # noqa: E402
+import jax_mesh_matrices as matrices
 
 HELD = 1 << 16
 """Temporary bytes per device (the largest shard has 256 KiB in float32), or as many as optax needs."""
