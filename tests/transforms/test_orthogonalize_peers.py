@@ -21,8 +21,8 @@ WEIGHTS = [RNG.standard_normal(shape).astype(np.float32) for shape in SHAPES]
 GRADIENTS = [[RNG.standard_normal(shape).astype(np.float32) for shape in SHAPES] for _ in range(STEPS)]
 SINGLE = 2 * products.budget("jordan", 5) * 2.0**-24
 """Both sides of the comparison are off by their own rounding."""
-BRAIN = 2 * 3.4445**5 / 32**0.5 * 2.0**-8
-"""The same in bfloat16: what rounding the first matrix, of norm one, may grow to; the update has norm 32^0.5."""
+BRAIN = 0.03
+"""What bfloat16 products make of these matrices: torch.optim.Muon is 0.014 to 0.017 off the same iteration in float64."""
 
 
 def muon(**given: Any) -> gx.GradientTransformation:
@@ -56,13 +56,18 @@ def test_muon_of_torch(scale: str, adjust: str) -> None:
             found.append([array(p).copy() for p in parameters])
         return found
 
-    def ours(parameters: Any) -> Any:
-        optimizer = torch.optim.SGD(parameters, RATE, weight_decay=0.1)
-        gx.torch.attach(optimizer, muon(scale=scale, dtype="bfloat16", like="torch"))
-        return optimizer
+    def by_parts(dtype: str) -> Any:
+        def make(parameters: Any) -> Any:
+            optimizer = torch.optim.SGD(parameters, RATE, weight_decay=0.1)
+            gx.torch.attach(optimizer, muon(scale=scale, dtype=dtype, like="torch"))
+            return optimizer
+
+        return make
 
     native = run(lambda parameters: torch.optim.Muon(parameters, RATE, weight_decay=0.1, adjust_lr_fn=adjust))
-    assert_updates(run(ours), native, BRAIN)
+    single = run(by_parts("float32"))
+    assert_updates(native, single, BRAIN)
+    assert_updates(run(by_parts("bfloat16")), single, BRAIN)
 
 
 @pytest.mark.parametrize("consistent_rms", [None, 0.2])
@@ -120,7 +125,7 @@ def test_muon_of_keras(rms_rate: float | None) -> None:
         found = [WEIGHTS]
         for gradients in GRADIENTS:
             optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], weights)
-            found.append([keras.ops.convert_to_numpy(w.value).copy() for w in weights])
+            found.append([np.array(w.numpy()) for w in weights])
         return found
 
     scale = None if rms_rate is None else "rms"
@@ -181,4 +186,4 @@ def test_small_gradients_as_in_each_library(size: float) -> None:
         own, native = array(own).astype(np.float64), array(native).astype(np.float64)
         assert np.linalg.norm(own - native) < tolerance * np.linalg.norm(native), name
         apart = np.linalg.norm(plain - native) / np.linalg.norm(native)
-        assert (apart > 0.5) == (size < 1e-8), name
+        assert (apart > 0.1) == (size < 1e-8), name
