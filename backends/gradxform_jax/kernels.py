@@ -307,7 +307,7 @@ def _of_matrices(
         whole = _whole(leaf, (*own[0], *own[1]))
         found = matrices.of_leaf(formula, Namespace, whole, own, dtype, dict(static))
         if whole is not leaf:
-            return jax.sharding.reshard(found, jax.typeof(leaf).sharding)
+            return _reshard(found, jax.typeof(leaf).sharding)
         merged = max(map(len, own)) > 1  # a reshape, after which an Auto mesh would replicate the result
         return _private.sharded_alike(leaf, found) if merged else found
 
@@ -320,7 +320,12 @@ def _whole(leaf: Any, axes: tuple[int, ...]) -> Any:
     spec = [None if axis in axes else part for axis, part in enumerate(sharding.spec)]
     if tuple(spec) == tuple(sharding.spec):
         return leaf
-    return jax.sharding.reshard(leaf, sharding.update(spec=jax.sharding.PartitionSpec(*spec)))
+    return _reshard(leaf, sharding.update(spec=_Spec(*spec)))
+
+
+_reshard: Callable[..., Any] = jax.sharding.reshard
+_Spec: Callable[..., Any] = jax.sharding.PartitionSpec
+"""JAX declares no types for them."""
 
 
 backend = JAX()

@@ -129,13 +129,17 @@ class Torch(Kernels):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
-        plain = functools.partial(super().of_matrices, formula, dtype=dtype, **static)
+        plain = super().of_matrices
         if not _sharded.any_sharded(leaves):
-            return plain(leaves, sides)
+            return plain(formula, leaves, sides, dtype, **static)
+
+        def one(own: Sides, local: list[Any]) -> list[Any]:
+            return plain(formula, local, [own], dtype, **static)
+
         out = []
         for leaf, own in zip(leaves, sides, strict=True):
             gathered = _sharded.gathered(leaf, (*own[0], *own[1]))
-            (new,) = _sharded.on_shards([gathered], lambda local, own=own: plain(local, [own]))
+            (new,) = _sharded.on_shards([gathered], functools.partial(one, own))
             out.append(_sharded.alongside(leaf, new))
         return out
 

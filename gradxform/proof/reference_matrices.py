@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ _PUBLISHED = {
         (1.875, -1.25, 0.375),
     ],
 }
-_GUARDS = {
-    None: lambda n: n if n else number(1),
+_GUARDS: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda n: n or number(1),
     "torch": lambda n: np.maximum(n, 1e-7),
     "keras": lambda n: n + 1e-7,
     "mlx": lambda n: n + 1e-7,
@@ -71,13 +71,11 @@ def orthogonalize(
         moved = np.transpose(leaf.value, order)
         matrices = (_unit(matrix, divisor, like) for matrix in moved.reshape(count, fan_out, fan_in))
         # float64 has digits to spare for float32 gradients, and products are fast
-        wide = (lambda part: part.astype(np.float64)) if is_single(leaf) else (lambda part: part)
-        new = [
-            size * number(_iterated(wide(matrix), [[wide(part) for part in row] for row in rows]))
-            for matrix in matrices
-        ]
+        kind: Any = np.float64 if is_single(leaf) else number(0).dtype
+        rounded_rows = [[part.astype(kind) for part in row] for row in rows]
+        new = [number(_iterated(matrix.astype(kind), rounded_rows)) for matrix in matrices]
         found = np.stack(new).reshape(moved.shape) if new else moved
-        leaf.value = kept(np.transpose(found, np.argsort(order)), leaf)
+        leaf.value = size * kept(np.transpose(found, np.argsort(order)), leaf)
 
 
 def _unit(x: Any, divisor: float, like: str | None) -> Any:
@@ -114,6 +112,6 @@ def _axes(given: Any, leaf: Leaf) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(given, (list, tuple)) and isinstance(given[0], (list, tuple)):
         inputs, outputs = (tuple(axis % rank for axis in side) for side in given)
         return inputs, outputs
-    some = named[given] if given is None or isinstance(given, str) else given
+    some: Any = named[given] if given is None or isinstance(given, str) else given
     inputs = tuple(axis % rank for axis in (some if hasattr(some, "__iter__") else (some,)))
     return inputs, tuple(axis for axis in range(rank) if axis not in inputs)

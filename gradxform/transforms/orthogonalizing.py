@@ -150,7 +150,7 @@ def polynomials(given: Any, steps: int) -> tuple[Polynomial, ...]:
     for part in found:
         if not isinstance(part, (list, tuple)) or len(part) != 3:
             raise ValueError(f"orthogonalize: each step has three coefficients (a, b, c); got {part!r}")
-    rows = [tuple(_coefficient(number) for number in part) for part in found]
+    rows: list[Polynomial] = [(_coefficient(a), _coefficient(b), _coefficient(c)) for a, b, c in found]
     return tuple((rows + rows[-1:] * steps)[:steps])
 
 

@@ -22,7 +22,7 @@ GRADIENTS = [[RNG.standard_normal(shape).astype(np.float32) for shape in SHAPES]
 SINGLE = 2 * products.budget("jordan", 5) * 2.0**-24
 """Both sides of the comparison are off by their own rounding."""
 BRAIN = 0.03
-"""What bfloat16 products make of these matrices: torch.optim.Muon is 0.014 to 0.017 off the same iteration in float64."""
+"""What bfloat16 products make of these matrices: torch.optim.Muon is 0.014 to 0.017 off the iteration in float64."""
 
 
 def muon(**given: Any) -> gx.GradientTransformation:
