@@ -9,6 +9,7 @@ from typing import Any
 from gradxform.core import arguments, elements
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, Norm
+from gradxform.core.source import NARROW
 from gradxform.core.transformation import GradientTransformation, stateless
 from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.matrices import newton_schulz
@@ -162,7 +163,7 @@ def _coefficient(number: Any) -> float:
 
 
 def _normalized(g: Flat, sides: Sequence[matrices.Sides], like: str | None) -> list[Array]:
-    """Divide each active matrix by its norm, and round once to the dtype of sums."""
+    """Divide each active matrix by its norm; half precision becomes float32."""
     divide, eps = _DIVISORS[like]
     axes = [(*inputs, *outputs) for inputs, outputs in sides]
 
@@ -171,7 +172,10 @@ def _normalized(g: Flat, sides: Sequence[matrices.Sides], like: str | None) -> l
 
     stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
     unit = g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))
-    return elements.mapped(unit, formulas.same)
+    if g.source.kinds & NARROW:
+        return elements.mapped(unit, formulas.same)
+    settled = unit.settled()
+    return [settled.leaves[i] for i in settled.chosen]
 
 
 def _at_least(xp: Any, norm: Array, *, eps: float) -> Array:
