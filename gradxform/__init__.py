@@ -34,6 +34,7 @@ from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
 from gradxform.transforms.order import OrderWarning
+from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite
 from gradxform.transforms.spikes import clip_adagc, clip_spikes
@@ -103,6 +104,7 @@ __all__ = [
     "norms",
     "numpy",
     "on_backward",
+    "orthogonalize",
     "parse",
     "partition",
     "paths",

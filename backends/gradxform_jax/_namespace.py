@@ -46,11 +46,18 @@ class Namespace(Defaults):
     real = staticmethod(jnp.real)
     imag = staticmethod(jnp.imag)
     complex = staticmethod(lax.complex)
+    transpose = staticmethod(jnp.transpose)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         """An array in a dtype."""
         return lax.convert_element_type(x, np.dtype(dtype))
+
+    @staticmethod
+    def matmul(x: Any, y: Any) -> Any:
+        """Product of stacks of matrices, in float32 at least; accelerators would round float32 numbers first."""
+        wide = np.float64 if x.dtype == np.float64 else np.float32
+        return jnp.matmul(x, y, precision=lax.Precision.HIGHEST, preferred_element_type=wide)
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:

@@ -15,10 +15,10 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.numerics import dtype_name, elementwise, formulas, rescale, sums
+from gradxform.numerics import dtype_name, elementwise, formulas, matrices, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
-from gradxform_jax import _each, _norms, _tpu
+from gradxform_jax import _each, _norms, _private, _tpu
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
@@ -97,6 +97,18 @@ class JAX(Plain):
         with self.scope():
             found = _of_each(formula)([list(column) for column in columns], list(map(_wide, numbers)))
             return list(map(weak_as, columns[0], found))
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[Any],
+        sides: Sequence[matrices.Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's matrices."""
+        with self.scope():
+            return _of_matrices(formula, tuple(sides), dtype, tuple(sorted(static.items())))(list(leaves))
 
     def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""
@@ -282,6 +294,38 @@ def _of_each(formula: Callable[..., Any]) -> Callable[..., list[Any]]:
         return [Namespace.cast(new, dtype_name(leaf)) for new, leaf in zip(found, columns[0], strict=True)]
 
     return jax.jit(whole)
+
+
+# --- matrices --------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_matrices(
+    formula: Callable[..., Any], sides: tuple[matrices.Sides, ...], dtype: str | None, static: tuple[Any, ...]
+) -> Callable[..., list[Any]]:
+    def one(leaf: Any, own: matrices.Sides) -> Any:
+        whole = _whole(leaf, (*own[0], *own[1]))
+        found = matrices.of_leaf(formula, Namespace, whole, own, dtype, dict(static))
+        if whole is not leaf:
+            return _reshard(found, jax.typeof(leaf).sharding)
+        merged = max(map(len, own)) > 1  # a reshape, after which an Auto mesh would replicate the result
+        return _private.sharded_alike(leaf, found) if merged else found
+
+    return jax.jit(lambda leaves: [one(leaf, own) for leaf, own in zip(leaves, sides, strict=True)])
+
+
+def _whole(leaf: Any, axes: tuple[int, ...]) -> Any:
+    """Gather the matrices of a leaf on an Explicit mesh, where products of sharded sides are ambiguous."""
+    sharding = jax.typeof(leaf).sharding
+    spec = [None if axis in axes else part for axis, part in enumerate(sharding.spec)]
+    if tuple(spec) == tuple(sharding.spec):
+        return leaf
+    return _reshard(leaf, sharding.update(spec=_Spec(*spec)))
+
+
+_reshard: Callable[..., Any] = jax.sharding.reshard
+_Spec: Callable[..., Any] = jax.sharding.PartitionSpec
+"""JAX declares no types for them."""
 
 
 backend = JAX()

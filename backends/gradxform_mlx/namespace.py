@@ -15,6 +15,7 @@ expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.
 ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
 asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
 shift_left, shift_right = mx.left_shift, mx.right_shift
+matmul, transpose = mx.matmul, mx.transpose
 
 
 def cast(x: mx.array, dtype: str) -> mx.array:
@@ -40,6 +41,13 @@ def complex(real: mx.array, imag: mx.array) -> mx.array:
 def where(condition: Any, yes: Any, no: Any) -> mx.array:
     """Choose elementwise; two Python numbers give float64, where MLX would give float32."""
     return mx.where(condition, yes, no if isinstance(yes, mx.array) else float64(no))
+
+
+def matmul_add(z: mx.array, x: mx.array, y: mx.array, beta: float, alpha: float) -> mx.array:
+    """Return beta * z + alpha * x @ y for stacks of matrices; MLX would round the numbers to float32."""
+    if z.dtype == mx.float64:
+        return float64(beta) * z + float64(alpha) * mx.matmul(x, y)
+    return mx.addmm(z, x, y, alpha=alpha, beta=beta)
 
 
 def mask(active: tuple[bool, ...]) -> mx.array:

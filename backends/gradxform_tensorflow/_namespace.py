@@ -34,6 +34,8 @@ class Namespace(Defaults):
     real = staticmethod(tf.math.real)
     imag = staticmethod(tf.math.imag)
     complex = staticmethod(tf.complex)
+    transpose = staticmethod(tf.transpose)
+    matmul = staticmethod(tf.linalg.matmul)
 
     @staticmethod
     def float64(x: Any) -> Any:

@@ -39,6 +39,8 @@ class Namespace:
     shift_right = staticmethod(torch.bitwise_right_shift)
     copy = staticmethod(torch.clone)
     complex = staticmethod(torch.complex)
+    transpose = staticmethod(torch.permute)
+    matmul = staticmethod(torch.matmul)
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""
@@ -69,6 +71,14 @@ class Namespace:
     def cast(x: torch.Tensor, dtype: str) -> torch.Tensor:
         """A tensor in a dtype."""
         return x.to(getattr(torch, dtype))
+
+    @staticmethod
+    def matmul_add(z: torch.Tensor, x: torch.Tensor, y: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
+        """Return beta * z + alpha * x @ y for stacks of matrices, rounded once."""
+        if z.ndim == 2:
+            return torch.addmm(z, x, y, beta=beta, alpha=alpha)
+        stacks = (part.flatten(0, -3) for part in (z, x, y))
+        return torch.baddbmm(*stacks, beta=beta, alpha=alpha).reshape(z.shape)
 
     @staticmethod
     def sum_over(x: torch.Tensor, axes: Any) -> torch.Tensor:

@@ -55,6 +55,20 @@ def in_parts(
     return out
 
 
+def stackable(leaves: Sequence[torch.Tensor], sides: Sequence[Any]) -> list[list[int]]:
+    """Group the positions of leaves with the same shape, dtype, device and matrices; large leaves stay alone."""
+    found: list[list[int]] = []
+    latest: dict[Any, list[int]] = {}
+    for i, (leaf, own) in enumerate(zip(leaves, sides, strict=True)):
+        kind = leaf.shape, leaf.dtype, leaf.device, own
+        places = latest.get(kind)
+        if places is None or (len(places) + 1) * leaf.numel() > PART:
+            found.append(places := [])
+            latest[kind] = places
+        places.append(i)
+    return found
+
+
 def _kind(column: Sequence[Any], factor: Any) -> Any:
     """What leaves must share to be computed together; None for a leaf on its own."""
     leaf = column[0]

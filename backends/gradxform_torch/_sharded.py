@@ -50,6 +50,15 @@ def whole(x: Any) -> Any:
     return x.full_tensor() if is_sharded(x) else x
 
 
+def gathered(leaf: Any, axes: Sequence[int]) -> Any:
+    """Gather a DTensor along some axes; shards of other axes stay where they are."""
+    if not is_sharded(leaf) or not any(axis_of(placement) in axes for placement in leaf.placements):
+        return leaf
+    from torch.distributed.tensor import Replicate
+
+    return leaf.redistribute(placements=[Replicate() if axis_of(p) in axes else p for p in leaf.placements])
+
+
 # --- on the shards ---------------------------------------------------------------------------------------------------
 
 

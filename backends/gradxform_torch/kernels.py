@@ -10,7 +10,7 @@ import torch
 
 from gradxform.backend.host import namespace
 from gradxform.backend.host.readable import Readable
-from gradxform.numerics import rescale
+from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _fused, _packed, _private, _products, _steady
 from gradxform_torch._along import Along
@@ -204,6 +204,30 @@ class Kernels(Readable, Along):
         """A factor as a tensor where its leaf is; a pair of them as it is."""
         known = isinstance(factor, (bool, int, float, np.ndarray, np.generic, torch.Tensor))
         return self.namespace_of(leaf).float64(factor) if known else factor
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[torch.Tensor],
+        sides: Sequence[matrices.Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[torch.Tensor]:
+        """A formula of each leaf's matrices; on an accelerator, of small leaves of one shape together."""
+        plain = super().of_matrices
+        if not _fused.on_device(leaves, narrow=True):
+            return plain(formula, leaves, sides, dtype, **static)
+        out = list(leaves)
+        for places in _packed.stackable(leaves, sides):
+            some, own = [leaves[i] for i in places], sides[places[0]]
+            if len(some) == 1:
+                (out[places[0]],) = plain(formula, some, [own], dtype, **static)
+                continue
+            inner = [tuple(axis + 1 for axis in side) for side in own]
+            (stack,) = plain(formula, [torch.stack(some)], [(inner[0], inner[1])], dtype, **static)
+            for i, new in zip(places, stack.unbind(), strict=True):
+                out[i] = new
+        return out
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """The same in the leaves' own dtypes."""

@@ -12,6 +12,7 @@ from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.backend.steady import steady
 from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.matrices import Sides
 from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _steady
 from gradxform_torch.kernels import Kernels
 
@@ -122,6 +123,29 @@ class Torch(Kernels):
                 one, factor = _sharded.of_shard(formula, columns[0][i]), None if factors is None else [factors[i]]
                 made += super().elementwise(one, [[part] for part in own], numbers, factor, **static)
         return [_sharded.like(row[0], own[0], new) for row, own, new in zip(rows, shards, made, strict=True)]
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[Any],
+        sides: Sequence[Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
+        plain = super().of_matrices
+        if not _sharded.any_sharded(leaves):
+            return plain(formula, leaves, sides, dtype, **static)
+
+        def one(own: Sides, local: list[Any]) -> list[Any]:
+            return plain(formula, local, [own], dtype, **static)
+
+        out = []
+        for leaf, own in zip(leaves, sides, strict=True):
+            gathered = _sharded.gathered(leaf, (*own[0], *own[1]))
+            (new,) = _sharded.on_shards([gathered], functools.partial(one, own))
+            out.append(_sharded.alongside(leaf, new))
+        return out
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype, on the shards."""

@@ -1,11 +1,11 @@
-"""Kernels for slices of leaves along axes; a framework may process several leaves together."""
+"""Kernels for slices of leaves along axes, and for matrices; a framework may process several leaves together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.double_double import Pair
 
 Axes = Sequence[tuple[int, ...]]
@@ -21,6 +21,8 @@ class Along:
     elementwise: Any
     compute: Any
     count: Any
+    scope: Any
+    namespace_of: Any
 
     def together(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
         """Return groups of positions of leaves to process together; none to process leaf by leaf.
@@ -63,3 +65,21 @@ class Along:
     def less(self, leaves: Sequence[Array], numbers: Sequence[Array | Pair], inplace: Sequence[bool]) -> list[Array]:
         """Subtract numbers that broadcast from real leaves, rounded as in `elementwise`, possibly in place."""
         return list(self.elementwise(formulas.difference, [leaves, numbers], ()))
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Array],
+        leaves: Sequence[Array],
+        sides: Sequence[matrices.Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[Array]:
+        """Compute `formula(xp, matrices, **static)` of each leaf's matrices, in a dtype or in the leaf's own.
+
+        The matrices are in the last two axes. A leaf stacks them over the axes that are in neither of its two sides.
+        """
+        with self.scope():
+            return [
+                matrices.of_leaf(formula, self.namespace_of(leaf), leaf, own, dtype, static)
+                for leaf, own in zip(leaves, sides, strict=True)
+            ]

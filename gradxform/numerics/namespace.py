@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import Array, dtype_name
 from gradxform.numerics.ranged import Space
 
 
@@ -12,11 +12,20 @@ class Defaults:
     """Functions derived from the namespace's own; the class itself is the namespace."""
 
     sum: Any
+    cast: Any
+    matmul: Any
 
     @classmethod
     def sum_over(cls, x: Array, axes: tuple[int, ...] | None) -> Array:
         """Sum over axes with keepdims; over all if None."""
         return cls.sum(x, axis=axes, keepdims=axes is not None)
+
+    @classmethod
+    def matmul_add(cls, z: Array, x: Array, y: Array, beta: float, alpha: float) -> Array:
+        """Return beta * z + alpha * x @ y for stacks of matrices, in the dtype of z; computed in float32 at least."""
+        dtype = dtype_name(z)
+        wide = "float64" if dtype == "float64" else "float32"
+        return cls.cast(beta * cls.cast(z, wide) + alpha * cls.cast(cls.matmul(x, y), wide), dtype)
 
     @classmethod
     def extended(cls, x: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,6 +17,8 @@ from gradxform.proof.values import RANGES
 
 _FLUSHING = ("jax", "tensorflow")
 """Frameworks whose kernels flush subnormal results to zero, except in float16."""
+_DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+"""Bits of a mantissa."""
 _SENSE = 64
 """Up to this distance, nothing is wrongly NaN or zero: bfloat16 has 128 numbers per power of two."""
 
@@ -101,6 +105,8 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
 
     Some kernels flush subnormal intermediate results; `Row.part` says how small these are.
     """
+    if row.products is not None:
+        return _judge_products(got, wanted, row)
     worst: Difference | None = None
     over: Difference | None = None
     wrong, flushed = "", 0
@@ -117,6 +123,24 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
                 over = larger(over, worse if worse.ulp > row.budget(right.dtype) else None)
                 wrong = wrong or (_in_words(found, exact, distance) if worse.ulp > _SENSE else "")
     return Verdict(worst, over, wrong, flushed)
+
+
+def _judge_products(got: Leaves, wanted: Leaves, row: Row) -> Verdict:
+    """Compare norms: of the difference from the reference, and of the reference."""
+    verdict = Verdict()
+    for path, right in wanted.items():
+        found, exact = (leaf.astype(np.float64) for leaf in (got[path], right))
+        known, apart = np.isfinite(exact), np.abs(found - exact)
+        if (np.isfinite(found) != known).any():
+            return verdict._replace(wrong=_in_words(got[path], right, ulps(got[path], right)) or "infinity")
+        norm, error = (float(np.linalg.norm(part[known])) for part in (exact, apart))
+        if not error:
+            continue
+        units = error / norm * 2.0 ** _DIGITS[right.dtype.name] if norm else math.inf
+        worse = dataclasses.replace(difference(path, got[path], right, np.where(known, apart, 0.0)), ulp=units)
+        over = worse if units > row.budget(right.dtype) else None
+        verdict = verdict.and_then(Verdict(worse, over))
+    return verdict
 
 
 def _lost(found: Any, exact: Any, distance: Any, part: float) -> Any:

@@ -19,7 +19,7 @@ import numpy as np
 from gradxform.core.factory import schedulable
 from gradxform.core.readings import by_glob
 from gradxform.core.transformation import GradientTransformation, factories
-from gradxform.proof import reference_catalogue, reference_peers, reference_state
+from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
 from gradxform.proof.extended import each, narrowed, number, plus, size, zeros
 from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
 from gradxform.proof.reference_state import Memory
@@ -214,6 +214,7 @@ _RULES: dict[str, Callable[..., None]] = {
     "clip_value": _clip_value,
     "freeze": lambda leaves, where: _stop([leaf for leaf in leaves if _matches(where, leaf)]),
     "identity": lambda leaves: None,
+    "orthogonalize": reference_matrices.orthogonalize,
     "scale": _scale,
     "scale_by_schedule": _scale,
     "stop": _stop,

@@ -13,6 +13,7 @@ import numpy as np
 
 from gradxform.core.parse import parse
 from gradxform.core.transformation import GradientTransformation
+from gradxform.proof import products
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "complex128")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -36,6 +37,11 @@ class Row:
     """For real gradients only."""
     single: bool = False
     """Not for float64 gradients, whose sums may cancel."""
+    products: float | None = None
+    """The budget for products of matrices, whose summands frameworks add in different orders, in place of `ulp`.
+
+    It holds for the norm of the error relative to the norm of the gradient's result, in units of 2^-24 for float32 and
+    2^-53 for float64."""
     part: float = 1.0
     """The smallest intermediate result relative to the gradient: 0.1 if it multiplies by 0.1."""
 
@@ -51,7 +57,7 @@ class Row:
     @property
     def matrix(self) -> bool:
         """Whether axes are given by number, so that gradients need at least two of them."""
-        return re.search(r"axes=[-(\d]", self.expression) is not None
+        return self.products is not None or re.search(r"axes=[-(\d]", self.expression) is not None
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -72,6 +78,9 @@ class Row:
     def budget(self, dtype: Any) -> float:
         """The error budget in one dtype."""
         name = np.dtype(dtype).name
+        if self.products is not None:
+            bits = {"float16": 11, "bfloat16": 8}.get(name)  # the result is rounded once more
+            return self.products if bits is None else 1 + self.products * 2.0 ** (bits - 24)
         if self.double is not None and name in ("float64", "complex128"):
             return self.double
         return min(self.ulp, 1) if name in ("float16", "bfloat16") else self.ulp
@@ -150,6 +159,17 @@ STATEFUL = (
     Row("clip_spikes()"),
     Row("clip_spikes(1.5, 0.5, warmup=1)", double=4),
     Row("add_noise(0.1, 7)", real=True, single=True),
+    Row("orthogonalize(axes='keras')", real=True, products=products.budget("jordan", 5)),
+    Row(
+        "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
+        real=True,
+        products=products.budget("polar_express", 3),
+    ),
+    Row(
+        "chain(scale(-3.0), trace(0.95, nesterov=True), orthogonalize(axes='torch'), scale(-0.02))",
+        real=True,
+        products=products.budget("jordan", 5),
+    ),
     Row("measure(masked(trace(0.5), '**/w'), 'momentum')", double=64),
     Row("measure(chain(scale(3.0), clip_value(0.5), clip_norm(0.7), clip_global_norm(1.0)))", real=True),
 )

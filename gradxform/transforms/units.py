@@ -12,15 +12,17 @@ from gradxform.core.readings import by_glob
 LAYOUTS = ("keras", "torch")
 
 
-def check(transform: str, axes: Any) -> Any:
-    """Refuse values that cannot be axes, when the transform is built."""
+def check(transform: str, axes: Any, pairs: bool = False) -> Any:
+    """Refuse values that cannot be axes, when the transform is built; with `pairs`, allow (inputs, outputs)."""
+    if pairs and _is_pair(axes):
+        return tuple(arguments.axes(transform, side) for side in axes)
     if isinstance(axes, str) and axes not in LAYOUTS:
         raise ValueError(
             f"{transform}: axes must be 'keras' (all but the last), 'torch' (all but the first), a tuple of ints, a "
             f"mapping from a path glob to one, or a function of path and leaf; got {axes!r}"
         )
     if isinstance(axes, Mapping):
-        return {pattern: check(transform, found) for pattern, found in axes.items()}
+        return {pattern: check(transform, found, pairs) for pattern, found in axes.items()}
     if axes is None or isinstance(axes, str) or callable(axes):
         return axes
     return arguments.axes(transform, axes)
@@ -37,6 +39,54 @@ def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
         path = view.source.path(i)
         found[i] = _of(transform, given, path, view.leaves[i], None if shape is None else len(shape))
     return found
+
+
+def sides(transform: str, given: Any, view: Flat) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Input and output axes of each active leaf's matrices; those in neither stack matrices.
+
+    Raises:
+        ValueError: a vector or a number, an unknown shape, or axes that leave no input or no output; names the path.
+    """
+    found = []
+    for i in view.chosen:
+        path, shape = view.source.path(i), view.backend.shape(view.leaves[i])
+        if shape is None or None in shape:
+            raise ValueError(f"{transform}: the shape of {path!r} is unknown in the graph; set its static shape")
+        if len(shape) < 2:
+            raise ValueError(
+                f"{transform}: the gradient at {path!r} has shape {shape} and is not a matrix; choose the matrices "
+                f"with masked({transform}(...), where) or partition(...)"
+            )
+        own = _matching(transform, given, path) if isinstance(given, Mapping) else given
+        if callable(own):
+            own = check(transform, own(path, view.leaves[i]), True)
+        if own is None and len(shape) > 2:
+            raise ValueError(
+                f"{transform}: {path!r} of shape {shape} is not one matrix; give its axes: 'keras' (the last is the "
+                "output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
+            )
+        found.append(_sides(transform, own, path, view.leaves[i], len(shape)))
+    return found
+
+
+def _sides(transform: str, given: Any, path: str, leaf: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Input and output axes of one leaf."""
+    if _is_pair(given):
+        inputs, outputs = (_of(transform, side, path, leaf, rank) for side in given)
+    else:
+        inputs = _of(transform, "torch" if given is None else given, path, leaf, rank)
+        outputs = tuple(axis for axis in range(rank) if axis not in inputs)
+    if not inputs or not outputs or set(inputs) & set(outputs):
+        raise ValueError(
+            f"{transform}: axes {given!r} must give inputs and outputs of {path!r}, at least one axis each and no axis "
+            f"twice; it has {rank}"
+        )
+    return inputs, outputs
+
+
+def _is_pair(axes: Any) -> bool:
+    """Whether these are input and output axes."""
+    return isinstance(axes, (list, tuple)) and len(axes) == 2 and all(isinstance(side, (list, tuple)) for side in axes)
 
 
 def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> tuple[int, ...]:

@@ -405,6 +405,25 @@ def _() -> None:
                     assert_same(tx([given], [other]), tx([leaf], [param]), [given])
 
 
+@case("matrices are gathered one at a time, and stacks of them not at all")
+def _() -> None:
+    stack, matrix = random(5, 4, 6), random(6, 10, seed=1)
+    tx = gx.orthogonalize(axes={"stack": ((1,), (2,)), "*": "torch"})
+    wanted = tx({"stack": stack, "matrix": matrix})
+    for axis, gathers in ((0, 0), (1, 1), (2, 1)):
+        given = {"stack": shard(stack, axis)}
+        assert_same(tx(given), {"stack": wanted["stack"]}, given, 0 if axis else 4)
+        assert sum(counted(lambda given=given: tx(given)).values()) - measuring(given) == gathers, axis
+    for placement in (0, 1, replicated(), partial()):
+        given = {"matrix": shard(matrix, placement)}
+        assert_same(tx(given), {"matrix": wanted["matrix"]}, given, 4)
+
+
+def measuring(given: Any) -> int:
+    """The collectives for the norms of the matrices."""
+    return sum(counted(lambda: gx.clip_norm(1.0, axes=(1, 2))(given)).values())
+
+
 @case("a limit that is a tensor")
 def _() -> None:
     given, tree = some_sharded(), some()

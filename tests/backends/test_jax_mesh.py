@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 from support import python
 
+from gradxform.proof import products
+
 pytest.importorskip("jax")
+import jax_mesh_matrices as matrices
 
 HELD = 1 << 16
 """Temporary bytes per device (the largest shard has 256 KiB in float32), or as many as optax needs."""
@@ -65,3 +69,22 @@ def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dty
             assert (max(found["held"], found["scan held"]) > 4 * HELD) == (name in COPIED), name
         assert found["scan spread"] == found["scan state"] == found["scan gathers"] == 0, name
         assert max(found["shard_map off"], found["vmap off"]) <= (2 if dtype == "float32" else 1), name
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_matrices_on_a_mesh(kind: str) -> None:
+    done = python("tests/backends/jax_mesh_matrices.py", kind)
+    reports = json.loads(done.stdout.splitlines()[-1])
+    assert len(reports) == 6
+    for name, found in reports.items():
+        shape = matrices.MATRICES[name][0]
+        gathered = found["traffic"].get("all-gather", 0)
+        assert found["off"] < products.budget("jordan", 5) * 2.0**-24, name
+        assert found["spread"], name
+        assert gathered <= math.prod(shape), name
+        if name == "stack":
+            assert found["traffic"] == {}
+        elif kind == "auto" and name in ("rows", "columns"):  # products of the shorter side are added up
+            assert not gathered and found["traffic"]["all-reduce"] <= min(shape) ** 2, name
+        else:
+            assert gathered, name

@@ -70,6 +70,7 @@ WITHOUT_DERIVATIVE = {
     "scale_by_schedule": "a schedule of `scale`, which is above",
     "clip_percentile": "its limit counts as a constant: test_the_limit_of_clip_percentile_is_a_constant",
     "transform": "a function of the user's",
+    "orthogonalize": "of matrices: test_through_the_iteration_of_matrices",
 }
 
 
@@ -155,6 +156,17 @@ def test_every_transform_is_differentiated_or_explained() -> None:
     missing = {name for name in factories if f"{name}(" not in shown}
     explained = {name for names in WITHOUT_DERIVATIVE for name in names.split(", ")}
     assert missing <= explained | {"measure", "log", "across"}, missing
+
+
+def test_through_the_iteration_of_matrices() -> None:
+    g, weights = jnp.array(np.random.default_rng(0).standard_normal((2, 2, 3))), jnp.arange(6.0).reshape(2, 3)
+    tx = gx.orthogonalize(axes="keras")
+
+    def summed(tree: Any) -> Any:
+        return jnp.sum(tx([tree[0]])[0] * weights) + jnp.sum(tx([tree[1]])[0] ** 3)
+
+    at = [g[0], g[1]]
+    assert_near(jax.grad(summed)(at), central(jax.jit(summed), at))
 
 
 def test_through_adam_after_the_clip() -> None:

@@ -46,6 +46,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "normalize_norm()": (25, 0),
     "normalize_global_norm()": (35, 0),
     "centralize(axes=0)": (10, 1.51),
+    "orthogonalize()": (50, 2.51),
     "sign()": (20, 0.1),
     "zero_nonfinite()": (20, 0.1),
     "scale(0.3)": (15, 0),

@@ -13,8 +13,9 @@ from support import ROOT, assert_drawn, rows
 
 import gradxform as gx
 
-EXPLODING, BY_VALUE = (
-    (ROOT / f"docs/how-to/{name}.md").read_text() for name in ("exploding-gradients", "clip-by-value")
+EXPLODING, BY_VALUE, MUON = (
+    (ROOT / f"docs/how-to/{name}.md").read_text()
+    for name in ("exploding-gradients", "clip-by-value", "train-with-muon")
 )
 
 
@@ -118,6 +119,28 @@ def test_the_lstm_learns_without_a_clip_too() -> None:
         last.append(np.mean(losses[-5:]))
     assert max(last) < 0.6 * np.log(10)
     assert last[1] < 1.25 * last[0]
+
+
+# --- what orthogonalize does to a gradient ---------------------------------------------------------------------------
+
+
+def test_muon(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    example = importlib.import_module("muon")
+    before, results = example.main(tmp_path)
+    assert_drawn(tmp_path / "muon.png")
+    header = "coefficients, 5 steps | singular values between 0.6 and 1.25 | distance from float64, in float32"
+    shown = rows(MUON, f"| {header} |")
+    assert [cells[0] for cells in shown] == ["before", *(f'`"{name}"`' for name in example.KINDS)]
+    bands = {cells[0]: figures(cells[1], r"(\d+) of 64")[0] for cells in shown}
+    assert np.sum((before > 0.6) & (before < 1.25)) == bands["before"]
+    for name, _, distance in shown[1:]:
+        least, most = figures(distance, r"([\d.e-]+) to ([\d.e-]+)")
+        own = [one for one in results if f'`"{one.coefficients}"`' == name]
+        assert [one.framework for one in own] == ["numpy", "jax", "tensorflow", "torch"]
+        for one in own:
+            assert np.sum((one.values > 0.6) & (one.values < 1.25)) == bands[name]
+            assert least / 3 < one.distance < 3 * most  # the order of summation is another on other machines
 
 
 # --- what a clip does to a gradient ----------------------------------------------------------------------------------

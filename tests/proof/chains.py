@@ -111,6 +111,7 @@ NUMBERS: dict[str, Callable[[random.Random], Any]] = {
 CHOICES: dict[str, tuple[Any, ...]] = {
     "where": ("a/w", "a/*", "**/b", "h/**", "s", "**"),
     "matrix": ("a/w", "h/*"),
+    "layout": ("keras", "torch"),
     "order": ("", "", "", ", ord=1", ", ord=float('inf')"),
     "bool": (True, False),
     "few": (1, 2, 3),
@@ -151,6 +152,8 @@ _REAL = (
     "centralize()",
     "centralize(axes='keras')",
     "sign()",
+    # The polynomial x has no products that round; test_orthogonalize.py and the table have the others.
+    "masked(orthogonalize(1, (1.0, 0.0, 0.0), axes='<layout>'), '<matrix>')",
 )
 _SINGLE = (*_REAL, "add_noise(<share>, 7)")
 """Chains with noise, which is accurate to float32 only."""

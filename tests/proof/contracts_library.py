@@ -37,6 +37,14 @@ def _other_axes(make: Any, *args: Any, axes: Any = None, **rest: Any) -> Any:
     return make(*args, axes={"keras": "torch", "torch": "keras", None: "keras"}.get(axes, axes), **rest)
 
 
+def _fewer_steps(make: Any, steps: int = 5, *rest: Any, **more: Any) -> Any:
+    return make(max(steps - 1, 1), *rest, **more)
+
+
+def _with(**changed: Any) -> Any:
+    return lambda make, *args, **rest: make(*args, **{**rest, **changed})
+
+
 def _default_for_all(rules: Any, default: Any = None) -> Any:
     return gx.chain(*(gx.masked(tx, where) for where, tx in rules.items()), default or gx.identity())
 
@@ -110,6 +118,10 @@ TRANSFORMS: Any = (
     ("normalize_global_norm", "the norm is per gradient", instead(lambda: gx.normalize_norm()),
      rows("normalize_global_norm")),
     ("sign", "the gradients do not change", ruled(ignored), rows("sign")),
+    ("orthogonalize", "one step too few", given(_fewer_steps), rows("orthogonalize")),
+    ("orthogonalize", "products are in bfloat16", given(_with(dtype="bfloat16")), rows("orthogonalize and float32")),
+    ("orthogonalize", "inputs are outputs", given(_other_axes), rows("orthogonalize and keras")),
+    ("orthogonalize", "the scale is left out", given(_with(scale=None)), rows("orthogonalize and rms")),
     ("zero_nonfinite", "the gradients do not change", ruled(ignored), rows("zero_nonfinite")),
     ("skip_nonfinite", "one more step is skipped",
      given(lambda make, tx, max_consecutive=None: make(tx, max_consecutive and max_consecutive + 1)), SKIPPED),

@@ -44,6 +44,7 @@ EXPRESSIONS = (
     "measure(clip_norm(1.0))",
     "normalize_global_norm()",
     "normalize_norm()",
+    "orthogonalize(5, 'polar_express', scale='rms', axes=((0,), (1,)))",
     "partition({'w': stop()}, default=scale(2.0))",
     "scale(-0.5)",
     "sign()",

@@ -45,6 +45,20 @@ def train_some_variables(axes: Any) -> None:
     axes.legend(frameon=False, loc="lower left")
 
 
+def train_with_muon(axes: Any) -> None:
+    """Singular values of a matrix with a few strong directions, before and after."""
+    rng = np.random.default_rng(0)
+    u, v = (np.linalg.qr(rng.standard_normal((24, 24)))[0] for _ in range(2))
+    gradient = (u * np.geomspace(1, 0.02, 24)) @ v
+    for matrix, color, label in (
+        (gx.normalize_norm()([gradient])[0], BEFORE, "gradient / norm"),
+        (gx.orthogonalize()([gradient])[0], AFTER, "orthogonalize()"),
+    ):
+        axes.plot(np.linalg.svd(matrix, compute_uv=False), ".-", color=color, linewidth=2, label=label)
+    axes.set(xlabel="index", ylabel="singular value", ylim=(0, 1.6))
+    axes.legend(frameon=False, loc="upper right")
+
+
 def only_w1_learns(axes: Any) -> None:
     """Two factors of a product: one learns, what stands behind stop_gradient does not."""
     import jax

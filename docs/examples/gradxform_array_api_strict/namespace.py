@@ -23,7 +23,7 @@ imag, log, max, ones_like, real, reshape = (
 )
 shift_left, shift_right = strict.bitwise_left_shift, strict.bitwise_right_shift
 sin, sort, sqrt, sum, zeros_like = strict.sin, strict.sort, strict.sqrt, strict.sum, strict.zeros_like
-asarray = strict.asarray
+asarray, matmul, transpose = strict.asarray, strict.matmul, strict.permute_dims
 
 # --- numbers, vectors and dtypes -------------------------------------------------------------------------------------
 
@@ -87,6 +87,11 @@ def complex(real: Any, imag: Any) -> Any:
     """Complex numbers of two parts, of which the standard has no other maker: infinity times 1j would be NaN."""
     parts = np.stack([np.asarray(real), np.asarray(imag)], axis=-1)
     return strict.asarray(parts.view(np.result_type(parts.dtype, np.complex64))[..., 0])
+
+
+def matmul_add(z: Any, x: Any, y: Any, beta: float, alpha: float) -> Any:
+    """Products of matrices, added to others."""
+    return beta * z + alpha * strict.matmul(x, y)
 
 
 # --- over axes -------------------------------------------------------------------------------------------------------

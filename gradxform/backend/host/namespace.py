@@ -49,6 +49,7 @@ class Portable(Defaults):
     copy = staticmethod(np.copy)
     real = staticmethod(np.real)
     imag = staticmethod(np.imag)
+    transpose = staticmethod(np.transpose)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
@@ -61,6 +62,12 @@ class Portable(Defaults):
         found = np.empty(np.shape(real), np.result_type(real.dtype, np.complex64))
         found.real, found.imag = real, imag
         return found
+
+    @staticmethod
+    def matmul(x: Any, y: Any) -> Any:
+        """Multiply stacks of matrices, in float32 at least."""
+        wide = np.result_type(x.dtype, np.float32)
+        return np.matmul(x.astype(wide, copy=False), y.astype(wide, copy=False))
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:

@@ -29,8 +29,16 @@ def beginning(verdict: str) -> Iterator[str]:
             "| 2 ULP | float32, float64, complex64, complex128 |",
             "| 1 ULP | float16 and bfloat16 |",
             "| 4 ULP | p-norms with p other than 1, 2 and infinity |",
+            "| see below (*) | `orthogonalize`: products of matrices |",
             "| 0 ULP | value clips, powers of two, `identity`, `stop`, `freeze`, gradients within their limit |",
         )
+    )
+    yield (
+        "Frameworks add the summands of a matrix product in different orders, so results of `orthogonalize` agree to "
+        "rounding of products, not to the bit. Their unit (*) is the norm of the error, relative to the norm, times "
+        "2^24 (float32), 2^53 (float64), 2^11 (float16) or 2^8 (bfloat16). The budget is the error bound of the "
+        "polynomials of one singular value, `gradxform.proof.products`: each step rounds to the size of its terms, and "
+        "later steps multiply that by at most their slope."
     )
     yield verdict
 

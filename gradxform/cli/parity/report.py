@@ -67,10 +67,15 @@ def _verdict(numbers: Numbers) -> str:
 def _by_transform(numbers: Numbers) -> str:
     columns = _present(numbers)
     rows = (
-        [f"`{row.expression}`", f"{row.ulp:g}", *(_worst(numbers, column, row) for column in columns)]
+        [f"`{row.expression}`", _budget(row), *(_worst(numbers, column, row) for column in columns)]
         for row in dict.fromkeys(key.row for key in numbers.results)
     )
     return table(["transform", "budget", *columns], rows)
+
+
+def _budget(row: Row) -> str:
+    """The budget in float32, in ULP or in units of products of matrices."""
+    return f"{row.ulp:g}" if row.products is None else f"{row.products:,.0f} *"
 
 
 def _by_framework(numbers: Numbers) -> str:
@@ -80,8 +85,9 @@ def _by_framework(numbers: Numbers) -> str:
 
 
 def _worst(numbers: Numbers, column: str, of: Row | Where) -> str:
-    """The largest error of a transform, or of a framework in one mode."""
-    tallies = [tally for key, tally in numbers.results.items() if key.column == column and of in (key.row, key.where)]
+    """The largest error of a transform, or of a framework in one mode; products of matrices have their own unit."""
+    found = ((key, tally) for key, tally in numbers.results.items() if key.column == column)
+    tallies = [t for key, t in found if key.row == of or (key.where == of and key.row.products is None)]
     return cell(merged(tallies)) if tallies else ""
 
 

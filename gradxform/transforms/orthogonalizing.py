@@ -1,0 +1,204 @@
+"""Orthogonalize matrices, as Muon does with its momentum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradxform.core import arguments, elements
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat, Norm
+from gradxform.core.source import NARROW
+from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.numerics import Array, formulas, matrices
+from gradxform.numerics.matrices import newton_schulz
+from gradxform.transforms import units
+
+Polynomial = tuple[float, float, float]
+_JORDAN = ((3.4445, -4.7750, 2.0315),)
+_AMSEL = (
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+    (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+    (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+    (1.875, -1.25, 0.375),
+)
+_SAFETY = (1.01**2, *[1.01] * 6, 1.0)
+"""Algorithm 1 divides singular values by 1.01 before each step but the last, and once more by 1.01 at the start."""
+KNOWN: dict[str, tuple[Polynomial, ...]] = {
+    "jordan": _JORDAN,
+    "polar_express": tuple((a / s, b / s**3, c / s**5) for (a, b, c), s in zip(_AMSEL, _SAFETY, strict=True)),
+}
+"""The known coefficients of a x + b x^3 + c x^5, one polynomial per step; the last one is repeated."""
+SCALES: dict[str | None, Callable[[float, float], float]] = {
+    None: lambda inputs, outputs: 1.0,
+    "shape": lambda inputs, outputs: math.sqrt(max(1.0, outputs / max(inputs, 1))),
+    "rms": lambda inputs, outputs: 0.2 * math.sqrt(max(inputs, outputs)),
+}
+_DTYPES = (None, "float32", "bfloat16", "float16")
+
+
+@factory
+def orthogonalize(
+    steps: int = 5,
+    coefficients: Any = "jordan",
+    *,
+    scale: str | None = "shape",
+    axes: Any = None,
+    dtype: str | None = None,
+    like: str | None = None,
+) -> GradientTransformation:
+    r"""Bring the singular values of each matrix near one by Newton-Schulz iteration: Muon's step.
+
+    Each matrix X is divided by its Frobenius norm. Then `steps` times ``X = a X + (b A + c A A) X`` with ``A = X X^T``:
+
+    .. math:: X \leftarrow a X + b X X^\top X + c (X X^\top)^2 X, \quad X_0 = G / \lVert G \rVert_F
+
+    Singular vectors stay; each singular value s becomes ``a s + b s^3 + c s^5`` per step. With the defaults, values
+    above 0.01 of the norm end between 0.6 and 1.25. With momentum before it, ``chain(trace(0.95, nesterov=True),
+    orthogonalize())``, it is Muon.
+
+    The factors of earlier `scale` or clips cancel, except for their sign. A zero matrix stays zero; a matrix with a NaN
+    or infinite element becomes NaN. Products are in float32 or wider, and frameworks sum them in different orders: they
+    agree to rounding of matrix products, not to the bit.
+
+    Args:
+        steps: Number of iterations, at least 1.
+        coefficients: "jordan" (3.4445, -4.7750, 2.0315), "polar_express" (one polynomial per step, which converges to
+            one), three numbers (a, b, c), or a tuple of them: one per step, the last one repeated.
+        scale: Factor of the result. "shape": ``sqrt(max(1, outputs / inputs))``. "rms":
+            ``0.2 * sqrt(max(inputs, outputs))``, for the step size of AdamW. None: 1.
+        axes: Input axes of the matrix, as in `clip_adaptive`: "torch" (all but the first), "keras" (all but the last:
+            Keras, Flax, Haiku), a tuple, a mapping from a path glob to one, or a function of path and leaf. A pair
+            ``((inputs), (outputs))`` leaves other axes, which stack matrices. Default: rows are outputs, as in PyTorch;
+            required for gradients with more than two axes.
+        dtype: Dtype of the products: "float32", "bfloat16" (as PyTorch's Muon), "float16". Default: float32, or float64
+            for float64 gradients.
+        like: Library whose small number guards the division by the norm: "torch" (1e-7 as the least norm), "keras" and
+            "mlx" (1e-7 is added), "optax" (1e-8 is added). Default: none, gradients of any magnitude are exact.
+
+    Returns:
+        A stateless transform for gradients with at least two axes and real floating dtype.
+
+    Raises:
+        TypeError: `steps` is not an int, or `coefficients` are not numbers. On use: a gradient is complex or integer.
+        ValueError: `steps` is below 1; `coefficients`, `scale`, `dtype` or `like` is unknown. On use: a gradient is a
+            vector or a number, or its axes are unknown; the matrix is split by ``across(..., split="leaves")``. The
+            message gives the path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gradient = np.array([[3.0, 0.0], [0.0, 0.4]])
+        >>> gx.orthogonalize()([gradient])[0].round(2)
+        array([[0.71, 0.  ],
+               [0.  , 0.69]])
+        >>> gx.orthogonalize(10, "polar_express", scale=None)([gradient])[0].round(4)
+        array([[1., 0.],
+               [0., 1.]])
+
+    References:
+        Jordan et al., Muon: an optimizer for hidden layers in neural networks, 2024;
+        Amsel, Persson, Musco and Gower, The Polar Express, 2025 (`"polar_express"`);
+        Liu et al., Muon is scalable for LLM training, 2025 (`scale="rms"`).
+    """
+    count = arguments.integer("orthogonalize", "steps", steps, 1)
+    each = polynomials(coefficients, count)
+    over = units.check("orthogonalize", axes, pairs=True)
+    for name, value, known in (("scale", scale, SCALES), ("dtype", dtype, _DTYPES), ("like", like, _DIVISORS)):
+        if not (value is None or isinstance(value, str)) or value not in known:
+            raise ValueError(f"orthogonalize: {name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+
+    def orthogonal(g: Flat) -> Flat:
+        elements.check_real(g, "orthogonalize", "the iteration is for real matrices")
+        if not g.chosen:
+            return g
+        g = g.dense()
+        sides = units.sides("orthogonalize", over, g)
+        if any(group.by_leaf for group in g.groups):
+            raise ValueError(
+                f"orthogonalize: with across(..., split='leaves') this device has a slice of "
+                f"{g.source.path(g.chosen[0])!r}, not the matrix; use orthogonalize outside of across"
+            )
+        unit = _normalized(g, sides, like)
+        new = g.backend.of_matrices(newton_schulz, unit, sides, dtype, coefficients=each)
+        return g.given(new).scaled(_sizes(g, sides, SCALES[scale]))
+
+    return stateless(orthogonal)
+
+
+def polynomials(given: Any, steps: int) -> tuple[Polynomial, ...]:
+    """Return the coefficients of each step.
+
+    Raises:
+        TypeError: not numbers.
+        ValueError: an unknown name, or not three numbers for a step.
+    """
+    if isinstance(given, str) and given not in KNOWN:
+        raise ValueError(
+            f"orthogonalize: coefficients must be {', '.join(map(repr, KNOWN))}, three numbers (a, b, c), or a tuple "
+            f"of them, one per step; got {given!r}"
+        )
+    found = KNOWN[given] if isinstance(given, str) else given
+    if isinstance(found, (list, tuple)) and not any(isinstance(part, (list, tuple)) for part in found):
+        found = (found,)
+    if not isinstance(found, (list, tuple)) or not found:
+        raise TypeError(f"orthogonalize: coefficients must be a name, three numbers or a tuple of them; got {given!r}")
+    for part in found:
+        if not isinstance(part, (list, tuple)) or len(part) != 3:
+            raise ValueError(f"orthogonalize: each step has three coefficients (a, b, c); got {part!r}")
+    rows: list[Polynomial] = [(_coefficient(a), _coefficient(b), _coefficient(c)) for a, b, c in found]
+    return tuple((rows + rows[-1:] * steps)[:steps])
+
+
+def _coefficient(number: Any) -> float:
+    checked = arguments.number("orthogonalize", "a coefficient", number)
+    if not arguments.static(checked) or not math.isfinite(checked):
+        raise ValueError(f"orthogonalize: coefficients must be finite Python numbers, got {number!r}")
+    return float(checked)
+
+
+def _normalized(g: Flat, sides: Sequence[matrices.Sides], like: str | None) -> list[Array]:
+    """Divide each active matrix by its norm; half precision becomes float32."""
+    divide, eps = _DIVISORS[like]
+    axes = [(*inputs, *outputs) for inputs, outputs in sides]
+
+    def inverse(_: Any, norm: Norm) -> Array:
+        return g.backend.compute(divide, norm.value, **eps)
+
+    stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
+    unit = g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))
+    if g.source.kinds & NARROW:
+        return elements.mapped(unit, formulas.same)
+    settled = unit.settled()
+    return [settled.leaves[i] for i in settled.chosen]
+
+
+def _at_least(xp: Any, norm: Array, *, eps: float) -> Array:
+    return formulas.inverse(xp, xp.where(norm < eps, eps, norm))
+
+
+def _plus(xp: Any, norm: Array, *, eps: float) -> Array:
+    return formulas.inverse(xp, norm + eps)
+
+
+_DIVISORS: dict[str | None, tuple[Callable[..., Array], dict[str, float]]] = {
+    None: (formulas.inverse, {}),
+    "torch": (_at_least, {"eps": 1e-7}),
+    "keras": (_plus, {"eps": 1e-7}),
+    "mlx": (_plus, {"eps": 1e-7}),
+    "optax": (_plus, {"eps": 1e-8}),
+}
+
+
+def _sizes(g: Flat, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> Any:
+    """Return the factor of each leaf from the sizes of its matrices' sides, or one number if all have the same."""
+    counts = ([g.backend.count(g.leaves[i], side) for side in own] for i, own in zip(g.chosen, sides, strict=True))
+    own = dict(zip(g.chosen, (size(*pair) for pair in counts), strict=True))
+    if len(set(own.values())) == 1:
+        return next(iter(own.values()))
+    return g.backend.compute(formulas.stack, *(own.get(i, 1.0) for i in range(len(g.leaves))))

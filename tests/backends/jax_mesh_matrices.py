@@ -1,0 +1,54 @@
+"""`orthogonalize` on a mesh of eight forced JAX devices; a script that prints JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+if __name__ == "__main__":  # not when pytest looks for doctests
+    os.environ |= {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax_mesh import _is_as, traffic
+
+import gradxform as gx
+
+STACKED = ((1,), (2,))
+MATRICES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
+    "rows": ((512, 128), P("x", None), None),
+    "columns": ((128, 512), P(None, "y"), None),
+    "both": ((256, 128), P("x", "y"), None),
+    "stack": ((8, 32, 64), P(("x", "y"), None, None), STACKED),
+    "stack and rows": ((4, 32, 64), P("x", "y", None), STACKED),
+    "kernel": ((4, 4, 32, 64), P(None, None, "x", "y"), "keras"),
+}
+"""Shapes, shardings, and axes."""
+
+
+def main(kind: str) -> None:
+    """Print a report of each matrix."""
+    axes = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}[kind]
+    mesh, reports = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axes, axes)), {}
+    with jax.set_mesh(mesh):
+        for name, (shape, spec, sides) in MATRICES.items():
+            given = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+            tx = gx.orthogonalize(axes=sides)
+            wanted = tx([given])[0]
+            leaf = jax.device_put(given, NamedSharding(mesh, spec))
+            compiled = jax.jit(lambda leaf, tx=tx: tx([leaf])[0]).lower(leaf).compile()
+            found = compiled(leaf), tx([leaf])[0]
+            reports[name] = {
+                "traffic": traffic(compiled.as_text()),
+                "off": max(float(np.linalg.norm(new - wanted) / np.linalg.norm(wanted)) for new in found),
+                "spread": all(_is_as(new, leaf) for new in found),
+            }
+    print(json.dumps(reports))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

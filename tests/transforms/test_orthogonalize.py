@@ -1,0 +1,318 @@
+"""`orthogonalize`: singular values and vectors, axes and stacks, magnitudes, precision, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import optree
+import pytest
+from support import FRAMEWORKS, MODES, array, call, one_sentence, tensors
+
+import gradxform as gx
+from gradxform.proof import products
+from gradxform.proof.judge import judge
+from gradxform.proof.rows import ROWS, Row
+from gradxform.transforms.orthogonalizing import KNOWN, polynomials
+
+MOST = [where for where in MODES if where != ("torch", "compiled")]
+"""inductor takes seconds for each; test_table.py compiles the same formula there."""
+RNG = np.random.default_rng(0)
+PLAIN = gx.orthogonalize(scale=None)
+
+
+def polar(x: Any) -> Any:
+    u, _, v = np.linalg.svd(x, full_matrices=False)
+    return u @ v
+
+
+def off(found: Any, wanted: Any) -> float:
+    """The norm of the difference, relative to the wanted matrix."""
+    found, wanted = (np.asarray(x).astype(np.float64) for x in (found, wanted))
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+# --- singular values -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("shape", [(64, 64), (32, 96), (96, 32)], ids=str)
+def test_the_polar_factor_by_svd(shape: tuple[int, int], framework: str) -> None:
+    u, _, v = np.linalg.svd(RNG.standard_normal(shape), full_matrices=False)
+    values = np.geomspace(1.0, 0.01, min(shape))
+    gradient = ((u * values) @ v).astype(np.float32)
+    (found,) = map(array, PLAIN(tensors(framework, [gradient])))
+    inside = u.T @ found @ v.T  # diagonal: singular vectors stay
+    assert np.abs(inside - np.diag(np.diag(inside))).max() < 1e-4
+    assert 0.6 < np.diag(inside).min() < np.diag(inside).max() < 1.25
+    for steps, far in ((5, 0.25), (8, 1e-2), (12, products.budget("polar_express", 12) * 2.0**-24)):
+        (found,) = map(array, gx.orthogonalize(steps, "polar_express", scale=None)(tensors(framework, [gradient])))
+        assert off(found, polar(gradient)) < far, steps
+
+
+def test_each_singular_value_goes_through_the_polynomials() -> None:
+    values = np.array([3.0, 1.0, 0.3, 0.0])
+    u, _, v = np.linalg.svd(RNG.standard_normal((4, 6)), full_matrices=False)
+    for coefficients in ("jordan", "polar_express", (1.5, -0.5, 0.0), ((2.0, -1.5, 0.5), (1.875, -1.25, 0.375))):
+        wanted = values / np.linalg.norm(values)
+        for a, b, c in polynomials(coefficients, 4):
+            wanted = a * wanted + b * wanted**3 + c * wanted**5
+        (found,) = gx.orthogonalize(4, coefficients, scale=None)([(u * values) @ v])
+        np.testing.assert_allclose(u.T @ found @ v.T, np.diag(wanted), atol=1e-13)
+
+
+def test_polar_express_is_algorithm_1_of_its_paper() -> None:
+    published = [  # before the safety factor of 1.01, which its last polynomial does not have
+        (8.28721201814563, -23.595886519098837, 17.300387312530933),
+        (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+        (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+        (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+        (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+        (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+        (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+    ]
+    safe = [(a / 1.01, b / 1.01**3, c / 1.01**5) for a, b, c in published] + [(1.875, -1.25, 0.375)] * 3
+    x = RNG.standard_normal((7, 5))
+    for steps in (1, 5, 7, 10):
+        wanted = x / (np.linalg.norm(x) * 1.01)
+        for a, b, c in safe[:steps]:
+            gram = wanted @ wanted.T
+            wanted = a * wanted + (b * gram + c * gram @ gram) @ wanted
+        assert off(gx.orthogonalize(steps, "polar_express", scale=None)([x])[0], wanted) < 1e-13, steps
+    assert polynomials("jordan", 2) == ((3.4445, -4.7750, 2.0315),) * 2
+
+
+# --- axes, stacks and scales -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str) -> None:
+    kernel = RNG.standard_normal((3, 2, 4, 5)).astype(np.float32)
+    alone = {
+        "keras": (kernel.reshape(24, 5), (3, 2, 4, 5), None),
+        "torch": (kernel.reshape(3, 40).T, (40, 3), (2, 4, 5, 3)),
+        ((1,), (3,)): (kernel.transpose(0, 2, 1, 3), (3, 4, 2, 5), (0, 2, 1, 3)),
+        ((3, 0), (-2,)): (kernel.transpose(1, 3, 0, 2).reshape(2, 15, 4), (2, 15, 4), (2, 5, 3, 4)),
+    }
+    for axes, (matrices, shape, _) in alone.items():
+        tx = gx.orthogonalize(axes=axes)
+        found = array(call(framework, mode, lambda g, tx=tx: tx([g])[0], kernel))
+        assert (found.shape, found.dtype) == (kernel.shape, kernel.dtype)
+        if axes == "torch":
+            found = found.reshape(3, 40).T
+        elif axes == ((3, 0), (-2,)):
+            found = found.transpose(1, 3, 0, 2).reshape(2, 15, 4)
+        elif axes == ((1,), (3,)):
+            found = found.transpose(0, 2, 1, 3)
+        by_one = gx.orthogonalize(axes="keras")
+        given = matrices.reshape(-1, *matrices.shape[-2:])
+        for new, matrix in zip(found.reshape(given.shape), given, strict=True):
+            assert off(new, by_one([matrix])[0]) < 1e-4, (axes, shape)
+
+
+def test_scales_are_of_the_outputs_and_inputs() -> None:
+    tall = RNG.standard_normal((8, 2))
+    plain = PLAIN([tall])[0]
+    for axes, shape in ((None, 2.0), ("torch", 2.0), ("keras", 1.0), (1, 2.0), ({"**": 0}, 1.0)):
+        np.testing.assert_allclose(gx.orthogonalize(axes=axes)([tall])[0], plain * shape, rtol=1e-15)
+        found = gx.orthogonalize(scale="rms", axes=axes)([tall])[0]
+        np.testing.assert_allclose(found, plain * 0.2 * 8**0.5, rtol=1e-15)
+    # Moonshot's scale: the root mean square of a full-rank update is 0.2, whatever the shape, up to the iteration
+    square = gx.orthogonalize(12, "polar_express", scale="rms")([RNG.standard_normal((30, 70))])[0]
+    assert abs(np.sqrt(np.mean(square**2)) - 0.2) < 1e-3
+
+
+def test_axes_by_path_and_by_function() -> None:
+    tree = {"conv": {"kernel": RNG.standard_normal((2, 3, 4))}, "dense": {"kernel": RNG.standard_normal((6, 4))}}
+    wanted = gx.orthogonalize(axes="keras")(tree)
+    for axes in (
+        {"conv/**": ((0, 1), (2,)), "**": "keras"},
+        lambda path, leaf: (0, 1) if path.startswith("conv") else "keras",
+    ):
+        found = gx.orthogonalize(axes=axes)(tree)
+        assert optree.tree_all(optree.tree_map(np.array_equal, found, wanted))
+
+
+def test_mixed_trees_and_masks() -> None:
+    rng, names = np.random.default_rng(1), ("float32", "float16", "float64")
+    tree = {name: rng.standard_normal((4, 6)).astype(name) for name in names} | {"b": rng.standard_normal(6)}
+    found = gx.chain(gx.masked(gx.orthogonalize(), lambda path, leaf: leaf.ndim == 2), gx.scale(2.0))(tree)
+    np.testing.assert_array_equal(found["b"], 2 * tree["b"])
+    for name in names:
+        assert found[name].dtype == name
+        assert off(found[name], 2 * PLAIN([tree[name].astype(np.float64)])[0]) < 1e-3
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_matrices_without_elements(framework: str) -> None:
+    tree = [np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), np.ones((2, 2), np.float32)]
+    for tx in (gx.orthogonalize(), gx.orthogonalize(axes="keras", scale="rms")):
+        found = tx(tensors(framework, tree))
+        assert [array(leaf).shape for leaf in found] == [(0, 3), (3, 0), (2, 2)]
+
+
+# --- magnitudes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+def test_factors_cancel_but_for_their_sign(framework: str, mode: str) -> None:
+    gradient = RNG.standard_normal((5, 7)).astype(np.float32)
+    wanted = array(PLAIN(tensors(framework, [gradient]))[0])
+    for factor in (1e30, 1e-30):
+        found = call(framework, mode, lambda g: PLAIN([g])[0], gradient * np.float32(factor))
+        assert off(array(found), wanted) < 1e-4, factor
+    for factors in ((1e30, 1e30), (-1e-30, 1e-30), (-2.0,), (1e200, -1e-300)):
+        tx = gx.chain(*map(gx.scale, factors), gx.clip_global_norm(1.0), PLAIN, gx.scale(3.0))
+        found = call(framework, mode, lambda g, tx=tx: tx([g])[0], gradient)
+        assert off(array(found), 3 * math.prod(map(np.sign, factors)) * wanted) < 1e-4, factors
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+def test_zeros_stay_zero_and_what_is_not_finite_is_nan_for_its_matrix_only(framework: str, mode: str) -> None:
+    stack = RNG.standard_normal((4, 3, 5)).astype(np.float32)
+    stack[1], stack[2, 0, 0], stack[3, 1, 1] = 0.0, np.nan, -np.inf
+    tx = gx.orthogonalize(axes=((1,), (2,)))
+    found = array(call(framework, mode, lambda g: tx([g])[0], stack))
+    assert np.isfinite(found[:2]).all() and (found[1] == 0).all() and np.isnan(found[2:]).all()
+    one = call(framework, mode, lambda g, h: PLAIN([g, h]), stack[2], stack[0])
+    assert np.isnan(array(one[0])).all() and np.isfinite(array(one[1])).all()
+    zero = gx.chain(gx.scale(0.0), PLAIN)
+    assert (array(call(framework, mode, lambda g: zero([g])[0], stack[0])) == 0).all()
+
+
+@pytest.mark.parametrize("like", ["torch", "keras", "mlx", "optax"])
+def test_guards_of_other_libraries(like: str) -> None:
+    """The peers themselves: test_orthogonalize_peers.py."""
+    x = RNG.standard_normal((3, 4))
+    x /= np.linalg.norm(x)
+    eps = 1e-8 if like == "optax" else 1e-7
+    for norm in (1.0, 1e-3, 1e-7, 1e-9):
+        divisor = max(norm, eps) if like == "torch" else norm + eps
+        wanted = x * norm / divisor
+        for a, b, c in polynomials("jordan", 5):
+            gram = wanted @ wanted.T
+            wanted = a * wanted + (b * gram + c * gram @ gram) @ wanted
+        assert off(gx.orthogonalize(scale=None, like=like)([x * norm])[0], wanted) < 1e-12
+    assert (gx.orthogonalize(like=like)([np.zeros((2, 2))])[0] == 0).all()
+
+
+# --- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+@pytest.mark.parametrize(("dtype", "digits"), [("bfloat16", 8), ("float16", 11), ("float32", 24)])
+def test_products_in_a_dtype(dtype: str, digits: int, framework: str, mode: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    gradient = RNG.standard_normal((48, 64)).astype(np.float32)
+    tx = gx.orthogonalize(dtype=dtype, scale=None)
+    found = array(call(framework, mode, lambda g: tx([g])[0], gradient))
+    exact = PLAIN([gradient.astype(np.float64)])[0]
+    assert found.dtype == np.float32
+    # A rounding error in the first matrix, of norm one, grows by the steepest slope; the result's norm is 48^0.5.
+    assert 2.0 ** -(digits + 1) < off(found, exact) < 3.4445**5 / 48**0.5 * 2.0**-digits
+    values = np.linalg.svd(found.astype(np.float64), compute_uv=False)
+    assert values.max() < 1.25
+    rest = array(call(framework, mode, lambda g: tx([g])[0], gradient.astype(np.float64))) if framework != "mlx" else 0
+    assert framework == "mlx" or rest.dtype == np.float64
+
+
+def test_the_budget_is_what_rounding_errors_of_single_values_may_grow_to() -> None:
+    rng, worst = np.random.default_rng(0), 0.0
+    x, unit = rng.uniform(0, 1, 20_000), 2.0**-30
+    exact, inexact = x, x + unit * rng.choice([-1, 1], x.shape)
+    for a, b, c in KNOWN["jordan"] * 5:
+        # the error of a product is as large as the largest singular value makes it, for small ones too
+        rounding = unit * np.max(abs(a) * exact + abs(b) * exact**3 + abs(c) * exact**5)
+        inexact = a * inexact + b * inexact**3 + c * inexact**5 + rounding * rng.choice([-1, 1], x.shape)
+        exact = a * exact + b * exact**3 + c * exact**5
+    worst = np.abs(inexact - exact).max() / unit
+    bound = products.budget("jordan", 5)
+    assert bound / 4 < worst < bound
+    assert products.budget((1.0, 0.0, 0.0), 3) == 4.0  # the identity: one error from the start, one from each step
+
+
+@pytest.mark.parametrize("error", [2.0**-11, 2.0**-8])
+def test_a_budget_notices_products_in_less_than_float32(error: float) -> None:
+    """TF32 has 11 bits, bfloat16 eight."""
+    row = next(row for row in ROWS if row.products is not None)
+    gradient = RNG.standard_normal((37, 41)).astype(np.float32)
+    (wanted,) = gx.orthogonalize(axes="keras")([gradient])
+
+    noisy = gradient * (1 + error * RNG.uniform(-1, 1, gradient.shape)).astype(np.float32)
+    (found,) = gx.orthogonalize(axes="keras")([noisy])
+    assert judge({"w": found}, {"w": wanted}, "numpy", row).over is not None
+    assert judge({"w": wanted}, {"w": wanted}, "numpy", row) == judge({}, {}, "numpy", row)
+
+
+def test_a_judge_of_products_counts_norms() -> None:
+    row = Row("orthogonalize()", products=100.0)
+    wanted = np.full((2, 2), 0.5, np.float32)
+    near, far = (wanted + np.float32([[k * 2.0**-24, 0], [0, 0]]) for k in (64, 256))
+    assert judge({"w": near}, {"w": wanted}, "numpy", row).worst.ulp == 64
+    assert judge({"w": far}, {"w": wanted}, "numpy", row).over.ulp == 256
+    for bad, words in ((np.nan, "NaN"), (np.inf, "infinity")):
+        assert judge({"w": wanted * bad}, {"w": wanted}, "numpy", row).wrong == words
+        assert judge({"w": wanted}, {"w": wanted * np.float32(bad)}, "numpy", row).wrong
+    assert judge({"w": wanted}, {"w": wanted * 0}, "numpy", row).over is not None
+    assert row.budget(np.float16) == 1 + 100 * 2.0**-13
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+MATRIX = np.ones((2, 3))
+WRONG: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
+    "steps": (lambda: gx.orthogonalize(0), ValueError, ("orthogonalize: steps must be at least 1, got 0",)),
+    "half steps": (lambda: gx.orthogonalize(2.5), TypeError, ("steps must be an int",)),
+    "a name": (lambda: gx.orthogonalize(5, "you"), ValueError, ("coefficients", "'jordan', 'polar_express'", "'you'")),
+    "two numbers": (lambda: gx.orthogonalize(5, (1.0, 2.0)), ValueError, ("three coefficients", "(1.0, 2.0)")),
+    "none": (lambda: gx.orthogonalize(5, ()), ValueError, ("three coefficients",)),
+    "a number": (lambda: gx.orthogonalize(5, 1.5), TypeError, ("coefficients", "1.5")),
+    "NaN": (lambda: gx.orthogonalize(5, (1.0, math.nan, 0.0)), ValueError, ("a coefficient must not be NaN",)),
+    "infinite": (lambda: gx.orthogonalize(5, (1.0, math.inf, 0.0)), ValueError, ("must be finite",)),
+    "scale": (lambda: gx.orthogonalize(scale="keras"), ValueError, ("scale", "None, 'shape', 'rms'", "'keras'")),
+    "a factor": (lambda: gx.orthogonalize(scale=0.2), ValueError, ("scale must be one of", "0.2")),
+    "dtype": (lambda: gx.orthogonalize(dtype="int8"), ValueError, ("dtype", "'bfloat16'", "'int8'")),
+    "like": (lambda: gx.orthogonalize(like="jax"), ValueError, ("like", "'optax'", "'jax'")),
+    "axes": (lambda: gx.orthogonalize(axes="flax"), ValueError, ("axes must be 'keras'", "'flax'")),
+    "vector": (
+        lambda: gx.orthogonalize()({"w": MATRIX, "b": np.ones(3)}),
+        ValueError,
+        ("'b' has shape (3,)", "masked(orthogonalize(...), where)", "partition"),
+    ),
+    "number": (lambda: gx.orthogonalize()({"b": np.float32(1.0)}), ValueError, ("'b' has shape ()",)),
+    "kernel": (
+        lambda: gx.orthogonalize()([np.ones((2, 3, 4))]),
+        ValueError,
+        ("'0' of shape (2, 3, 4)", "axes", "stack"),
+    ),
+    "all inputs": (lambda: gx.orthogonalize(axes=(0, 1))([MATRIX]), ValueError, ("axes (0, 1)", "'0'", "outputs")),
+    "twice": (lambda: gx.orthogonalize(axes=((0,), (0,)))([MATRIX]), ValueError, ("no axis twice", "'0'")),
+    "far": (lambda: gx.orthogonalize(axes=((0,), (2,)))([MATRIX]), ValueError, ("axes (2,)", "'0'")),
+    "complex": (lambda: gx.orthogonalize()({"w": MATRIX * 1j}), TypeError, ("orthogonalize", "'w'", "complex128")),
+    "integer": (lambda: gx.orthogonalize()({"w": MATRIX.astype(int)}), TypeError, ("orthogonalize", "'w'", "int64")),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_it_refuses(name: str) -> None:
+    make, kind, words = WRONG[name]
+    with pytest.raises(kind) as caught:
+        make()
+    one_sentence(str(caught.value), *words)
+
+
+def test_expressions_with_coefficients_of_ones_own() -> None:
+    tx = gx.orthogonalize(2, ((2.0, -1.5, 0.5), (1.875, -1.25, 0.375)), axes=((0,), (1,)), dtype="float32")
+    assert gx.parse(repr(tx)) == tx
+    assert repr(gx.orthogonalize()) == "orthogonalize()"
+
+
+def test_a_slice_of_each_matrix_is_refused() -> None:
+    jax = pytest.importorskip("jax")
+    tx = gx.across(gx.orthogonalize(), "device", split="leaves")
+    with pytest.raises(ValueError, match="a slice of 'w'"):
+        jax.vmap(lambda g: tx({"w": g}), axis_name="device")(jax.numpy.ones((2, 3, 4)))
+    tree = gx.across(gx.orthogonalize(), "device")
+    found = jax.vmap(lambda g: tree({"w": g}), axis_name="device")(jax.numpy.ones((2, 3, 4)))["w"]
+    assert off(np.asarray(found[1]), gx.orthogonalize()([np.ones((3, 4), np.float32)])[0]) < 1e-6
