@@ -42,6 +42,8 @@ class Context(NamedTuple):
     extra: Mapping[str, Any]
     owned: bool = False
     """Whether an adapter owns the state, so that its arrays may be overwritten."""
+    added: bool = False
+    """Whether these are updates that an optimizer adds to parameters, so that they point against the gradients."""
 
 
 Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]
