@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +25,9 @@ from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
 from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend
+
+_PART = 1 << 14
+"""Elements at a time on a CPU."""
 
 
 class Kept(NamedTuple):
@@ -78,9 +81,11 @@ def moved(tx: GradientTransformation, before: Kept, signs: Sequence[int], state:
         if tx.stateful:
             fitting.check_state(view, state)
         keys = keys_of(paths_of(named))
-        gradients = {key: _signed(p.grad, sign) for key, (_, p), sign in zip(keys, named, signs, strict=True)}
-        params = dict(zip(keys, old, strict=True))
-        context = Context(params, {"gradients": gradients}, owned=found_inf is None, added=True)
+        extra = {}
+        if tx.needs_gradients:
+            signed = [_signed(p.grad, sign) for (_, p), sign in zip(named, signs, strict=True)]
+            extra["gradients"] = dict(zip(keys, signed, strict=True))
+        context = Context(dict(zip(keys, old, strict=True)), extra, owned=found_inf is None, added=True)
         after, made = tx.rule(view, state, context)
         whole = all(p is not None or q.grad is None for p, (_, q) in zip(old, named, strict=True))
         norm = norm_before(view, after, tx) if whole else None
@@ -112,14 +117,29 @@ def _write(named: Named, old: Sequence[Any], after: Flat, due: Any) -> None:
     if stopped:
         _private.foreach_copy_([local(named[i][1]) for i in stopped], [local(old[i]) for i in stopped])
     on = [i for i, slot in enumerate(slots) if slot not in stopped]
-    together = bool(on) and on_device([after.leaves[i] for i in on], narrow=True)
-    for places in [on] if together else [[i] for i in on]:  # on a CPU, one result at a time needs memory
-        given, own = [after.leaves[i] for i in places], [named[slots[i]][1].detach() for i in places]
-        out = [x if p.dtype != x.dtype and after.owned[i] else p for i, x, p in zip(places, given, own, strict=True)]
-        new = updates.moved(backend, given, own, [old[slots[i]] for i in places], due, out)
-        pairs = [(local(p), local(q)) for p, q in zip(own, new, strict=True) if p is not q]
+    rows = [(local(after.leaves[i]), local(named[slots[i]][1].detach()), local(old[slots[i]])) for i in on]
+    if not on_device([update for update, _, _ in rows], narrow=True):
+        for row in rows:
+            for update, new, before in _pieces(row):
+                new.copy_(updates.moved(backend, [update], [new], [before], due)[0])
+    elif rows:
+        given, new, before = (list(column) for column in zip(*rows, strict=True))
+        # Half precision has wider updates, which may be written if no state holds them.
+        out = [x if p.dtype != x.dtype and after.owned[i] else p for i, x, p in zip(on, given, new, strict=True)]
+        made = updates.moved(backend, given, new, before, due, out)
+        pairs = [(p, q) for p, q in zip(new, made, strict=True) if p is not q]
         if pairs:
             _private.foreach_copy_(*map(list, zip(*pairs, strict=True)))
+
+
+def _pieces(row: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
+    """Parts of tensors of one shape, so that what is computed between fits into a cache; whole if not contiguous."""
+    if not all([x.is_contiguous() for x in row]) or row[0].numel() <= _PART:
+        yield row
+        return
+    flat = [x.view(-1) for x in row]
+    for start in range(0, flat[0].numel(), _PART):
+        yield [x[start : start + _PART] for x in flat]
 
 
 class OnUpdates:

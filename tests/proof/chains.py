@@ -148,6 +148,8 @@ _REAL = (
     "centralize()",
     "centralize(axes='keras')",
     "sign()",
+    "cautious(eps=<share>)",
+    "cautious(negated=True)",
 )
 _SINGLE = (*_REAL, "add_noise(<share>, 7)")
 """Chains with noise, which is accurate to float32 only."""
