@@ -28,7 +28,7 @@ LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
     # --- adapters
-    r"test_keras\.py::.*(every_back|fresh_process|does_not_train|replica|left_out|model_par)": PROCESSES,
+    r"test_keras\.py::.*(every_back|updates_passes|fresh_process|does_not_train|replica|left_out|model_par)": PROCESSES,
     r"keras_cases\.py::test_a_model_that_is_saved.*\[(True|False-(?!SGD))": "saves and loads models; one stays quick",
     r"keras_cases\.py::test_mixed_precision.*XLA": XLA,
     r"test_torch_sharded\.py::test_on_": "starts groups of two and four processes; one process stays quick",

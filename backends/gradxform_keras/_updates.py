@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,10 @@ class HeldUpdates(Held):
 
     def __init__(self, tx: GradientTransformation) -> None:
         super().__init__(tx)
-        self._gradients: list[Any] = []
-        self._old: list[Any] = []
-        """Values before the step, in the order of the keys; None if there is no gradient or nothing can change."""
+        self._kept: dict[int, tuple[list[Any], list[Any]]] = {}
+        """Gradients, and values before the step, by thread: a strategy runs each replica in one.
+
+        In the order of the keys; None if there is no gradient or nothing can change."""
 
     def begin(self, given: Sequence[int]) -> None:
         """Begin a step."""
@@ -36,22 +38,21 @@ class HeldUpdates(Held):
         given = dict(zip(self.given, grads, strict=True))
         slots = [given.get(place) for place in self.order]
         with unrecorded(self.backend):
-            self._gradients, self.replicas = summed(self.backend, slots)
-            there = [gradient is not None for gradient in self._gradients]
+            gradients, self.replicas = summed(self.backend, slots)
+            there = [gradient is not None for gradient in gradients]
             if self.tx.wheres:
                 view = self._view(self._read(self.variables))
                 mask = [False] * len(there) if view is None else reached(self.tx, view)
                 there = [a and b for a, b in zip(there, mask, strict=True)]
             values = self._read([v for v, chosen in zip(self.variables, there, strict=True) if chosen])
             kept = iter(values if self.backend.name == "jax" else self.backend.copied(values))  # JAX's are immutable
-            self._old = [next(kept) if chosen else None for chosen in there]
-        results = dict(zip(self.order, self._gradients, strict=True))
+            self._kept[threading.get_ident()] = gradients, [next(kept) if chosen else None for chosen in there]
+        results = dict(zip(self.order, gradients, strict=True))
         return [results[place] for place in self.given]
 
     def finish(self) -> None:
         """Transform what the step has added, and assign the variables."""
-        gradients, old = self._gradients, self._old
-        self._gradients, self._old = [], []
+        gradients, old = self._kept.pop(threading.get_ident())
         there = [i for i, value in enumerate(old) if value is not None]
         with unrecorded(self.backend):
             before = [old[i] for i in there]
@@ -86,7 +87,7 @@ class HeldUpdates(Held):
         if self.replicas > 1:
             from gradxform_tensorflow import _replicas
 
-            _replicas.assign([variable.value for variable in variables], values)
+            _replicas.assign(list(map(value_of, variables)), values)
             return
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)

@@ -29,23 +29,26 @@ def given() -> tuple[Leaves, list[Leaves]]:
 
 
 def by_hand(change: Callable[[Any, Any, Any], Any]) -> Leaves:
-    """Adam in float64; `change` gets each update before the learning rate, its gradient and its parameter."""
+    """Adam in float64, with decays of which float32 rounds no power.
+
+    `change` gets each update before the learning rate, its gradient and its parameter.
+    """
     params, steps = given()
     values = {key: np.float64(value) for key, value in params.items()}
     first, second = ({key: np.zeros(shape) for key, shape in SHAPES.items()} for _ in "ab")
     for step, gradients in enumerate(steps, 1):
         for key, gradient in gradients.items():
             g = np.float64(gradient)
-            first[key] = 0.9 * first[key] + 0.1 * g
-            second[key] = 0.999 * second[key] + 0.001 * g**2
-            update = first[key] / (1 - 0.9**step) / np.sqrt(second[key] / (1 - 0.999**step))
+            first[key] = 0.5 * first[key] + 0.5 * g
+            second[key] = 0.75 * second[key] + 0.25 * g**2
+            update = first[key] / (1 - 0.5**step) / np.sqrt(second[key] / (1 - 0.75**step))
             values[key] = values[key] - RATE * change(update, g, values[key])
     return values
 
 
 def in_optax(tx: gx.GradientTransformation) -> Leaves:
     jax, optax = pytest.importorskip("jax"), pytest.importorskip("optax")
-    chain = gx.chain(optax.scale_by_adam(eps=1e-30), tx, gx.scale(-RATE))
+    chain = gx.chain(optax.scale_by_adam(0.5, 0.75, eps=1e-30), tx, gx.scale(-RATE))
     params, steps = given()
     params = jax.tree.map(jax.numpy.asarray, params)
     state = chain.init(params)
@@ -64,7 +67,7 @@ def in_torch(tx: gx.GradientTransformation) -> Leaves:
     torch = pytest.importorskip("torch")
     params, steps = given()
     named = {key: torch.nn.Parameter(torch.tensor(value)) for key, value in params.items()}
-    optimizer = torch.optim.Adam(named.items(), lr=RATE, eps=1e-30)
+    optimizer = torch.optim.Adam(named.items(), lr=RATE, betas=(0.5, 0.75), eps=1e-30)
     gx.torch.attach(optimizer, tx, on="updates")
     for gradients in steps:
         for key, gradient in gradients.items():
@@ -77,7 +80,7 @@ def in_keras(tx: gx.GradientTransformation) -> Leaves:
     keras = pytest.importorskip("keras")
     params, steps = given()
     variables = {key: keras.Variable(value, name=key) for key, value in params.items()}
-    optimizer = gx.keras.wrap(keras.optimizers.Adam(RATE, epsilon=1e-30), tx, on="updates")
+    optimizer = gx.keras.wrap(keras.optimizers.Adam(RATE, 0.5, 0.75, epsilon=1e-30), tx, on="updates")
     for gradients in steps:
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients.values()], list(variables.values()))
     return {key: np.asarray(v.numpy()) for key, v in variables.items()}
@@ -146,12 +149,12 @@ def test_cautious_adamw_as_its_authors_write_it() -> None:
     for step, gradients in enumerate(steps, 1):
         for key, gradient in gradients.items():
             g, (first, second) = torch.tensor(gradient, dtype=torch.float64), moments[key]
-            first.lerp_(g, 0.1)
-            second.mul_(0.999).addcmul_(g, g, value=0.001)
+            first.lerp_(g, 0.5)
+            second.mul_(0.75).addcmul_(g, g, value=0.25)
             mask = (first * g > 0).double()
             mask.div_(mask.mean().clamp_(min=1e-3))
-            scale = (second / (1 - 0.999**step)).sqrt().add_(1e-30)
-            values[key].sub_(first * mask / scale, alpha=RATE / (1 - 0.9**step))
+            scale = (second / (1 - 0.75**step)).sqrt().add_(1e-30)
+            values[key].sub_(first * mask / scale, alpha=RATE / (1 - 0.5**step))
     found = in_torch(gx.cautious())
     for key, value in values.items():
         assert max_ulp(found[key], value.float().numpy()) <= STEPS
