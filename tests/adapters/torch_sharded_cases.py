@@ -596,7 +596,10 @@ for _name, _optimizer in OPTIMIZERS.items():
 
 @case("FSDP2 trains as one process does, on updates")
 def _() -> None:
-    for tx in (gx.chain(gx.masked(gx.clip_rms(0.004), "**/weight"), gx.clip_global_norm(0.02), gx.freeze("first/**")),):
+    for tx in (
+        gx.chain(gx.masked(gx.clip_rms(0.004), "**/weight"), gx.clip_global_norm(0.02), gx.freeze("first/**")),
+        gx.chain(gx.cautious(), gx.skip_nonfinite(gx.trace(0.5))),
+    ):
         alone, model = Net(), fsdp(Net())
         start = [own(p).clone() for p in model.first.parameters()]
         optimizers = [torch.optim.AdamW(m.named_parameters(), lr=0.01) for m in (alone, model)]
