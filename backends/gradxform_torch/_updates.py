@@ -123,13 +123,13 @@ def _write(named: Named, old: Sequence[Any], after: Flat, due: Any) -> None:
             for update, new, before in _pieces(row):
                 new.copy_(updates.moved(backend, [update], [new], [before], due)[0])
     elif rows:
-        given, new, before = (list(column) for column in zip(*rows, strict=True))
+        given, own, starts = (list(column) for column in zip(*rows, strict=True))
         # Half precision has wider updates, which may be written if no state holds them.
-        out = [x if p.dtype != x.dtype and after.owned[i] else p for i, x, p in zip(on, given, new, strict=True)]
-        made = updates.moved(backend, given, new, before, due, out)
-        pairs = [(p, q) for p, q in zip(new, made, strict=True) if p is not q]
-        if pairs:
-            _private.foreach_copy_(*map(list, zip(*pairs, strict=True)))
+        out = [x if p.dtype != x.dtype and after.owned[i] else p for i, x, p in zip(on, given, own, strict=True)]
+        made = updates.moved(backend, given, own, starts, due, out)
+        left = [(p, q) for p, q in zip(own, made, strict=True) if p is not q]
+        if left:
+            _private.foreach_copy_([p for p, _ in left], [q for _, q in left])
 
 
 def _pieces(row: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
