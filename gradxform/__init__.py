@@ -27,6 +27,7 @@ from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
 from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, grokfast, trace
+from gradxform.transforms.cautious import cautious
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.transforms.combining import chain, identity, masked, partition
 from gradxform.transforms.compressing import error_feedback
@@ -69,6 +70,7 @@ __all__ = [
     "add_decayed_weights",
     "add_noise",
     "cagrad",
+    "cautious",
     "centralize",
     "chain",
     "clip_adagc",

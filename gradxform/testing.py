@@ -62,7 +62,8 @@ def assert_parity(
         tx: A transform.
         grads: A tree of NumPy arrays in dicts, lists and tuples, of any shapes and floating or complex dtype; None is
             allowed.
-        params: A tree like `grads`, for transforms that need parameters. Default: `grads`.
+        params: A tree like `grads`, for transforms that need parameters, or gradients beside updates. Default:
+            `grads`.
         frameworks: Names among "numpy", "jax", "tensorflow", "torch" and your own backends. Default: all installed
             frameworks, and backends of other imported frameworks.
         max_ulp: Largest allowed distance in units in the last place of each leaf's dtype: of each result from the

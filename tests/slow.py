@@ -28,7 +28,7 @@ LARGE = "reads tens of millions of elements several times"
 
 SLOW = {
     # --- adapters
-    r"test_keras\.py::.*(every_back|fresh_process|does_not_train|replica|left_out|model_par)": PROCESSES,
+    r"test_keras\.py::.*(every_back|updates_passes|fresh_process|does_not_train|replica|left_out|model_par)": PROCESSES,
     r"keras_cases\.py::test_a_model_that_is_saved.*\[(True|False-(?!SGD))": "saves and loads models; one stays quick",
     r"keras_cases\.py::test_mixed_precision.*XLA": XLA,
     r"test_torch_sharded\.py::test_on_": "starts groups of two and four processes; one process stays quick",
@@ -148,7 +148,7 @@ SLOW = {
     r"test_peers\.py::(?!.*published_formula.*clip_global_norm-\w+-jax-compiled).*(-optax|jax|compiled)": PEERS,
     r"test_peers\.py::test_derivatives\[(?!optax|torch)": PEERS,
     # --- command line, proof
-    r"test_chains\.py::test_chains_compiled\[chain\((skip|scale_by|clip_(value\(low|rms|average))": CHAINS,
+    r"test_chains\.py::test_chains_compiled\[chain\((skip|scale|zero|measure)": CHAINS,
     r"test_speed\.py::test_bytes_accessed.*\[[38]": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_device\.py::test_every_array_of_a_run": PROCESSES,

@@ -16,6 +16,7 @@ from gradxform.core import operands
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
+from gradxform.core.updates import GRADIENTS
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
@@ -24,6 +25,8 @@ from gradxform_keras import _private
 
 class Held:
     """What an optimizer holds for its transform, hidden from Keras's attribute tracking."""
+
+    on = GRADIENTS
 
     def __init__(self, tx: GradientTransformation) -> None:
         self.tx = tx
@@ -34,12 +37,12 @@ class Held:
         """Positions of the variables whose gradients were stopped."""
         self.due: Any = True
         """Whether the step applies: True, or a bool of the backend."""
-        self._replicas = 1
-        self._order: list[int] = []
+        self.replicas = 1
+        self.order: list[int] = []
         """Positions of the variables sorted by key, the order of everything else here."""
-        self._keys: list[str] = []
-        self._paths: list[str] = []
-        self._variables: Sequence[Any] = ()
+        self.keys: list[str] = []
+        self.paths: list[str] = []
+        self.variables: Sequence[Any] = ()
         self._leaves: list[Any] = []
         self._structure: Any = None
 
@@ -47,11 +50,11 @@ class Held:
         """Create the variables of the initial state."""
         given = _private.variables_of(optimizer)
         keys = keys_of(list(map(path_of, given)))
-        self._order = sorted(range(len(given)), key=keys.__getitem__)
-        self._keys, self._variables = [keys[i] for i in self._order], [given[i] for i in self._order]
-        self._paths = list(map(path_of, self._variables))
-        likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self._variables]
-        first = stateful.first(self.tx, likes, self._keys, self._paths, self._variables)
+        self.order = sorted(range(len(given)), key=keys.__getitem__)
+        self.keys, self.variables = [keys[i] for i in self.order], [given[i] for i in self.order]
+        self.paths = list(map(path_of, self.variables))
+        likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self.variables]
+        first = stateful.first(self.tx, likes, self.keys, self.paths, self.variables)
         numpy = lookup.backend("numpy")
         found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
         self._leaves = [
@@ -65,10 +68,10 @@ class Held:
 
     def _layout(self, leaf: Any, path: str) -> Any:
         """Sharding of a state leaf: like its variable, if the shapes agree."""
-        own = [i for i, key in enumerate(self._keys) if f"/{path}".endswith(f"/{key}")]
+        own = [i for i, key in enumerate(self.keys) if f"/{path}".endswith(f"/{key}")]
         if not own:
             return None
-        variable = self._variables[max(own, key=lambda i: len(self._keys[i]))]
+        variable = self.variables[max(own, key=lambda i: len(self.keys[i]))]
         return _private.layout_of(variable) if tuple(variable.shape) == tuple(leaf.shape) else None
 
     def begin(self, given: Sequence[int]) -> None:
@@ -77,7 +80,7 @@ class Held:
 
     def state(self, copied: bool = False) -> Any:
         """The current state, as backend arrays or copies."""
-        own = self.backend.dense([_value(variable) for variable in self._leaves if variable is not None])[0]
+        own = self.backend.dense([value_of(variable) for variable in self._leaves if variable is not None])[0]
         arrays = iter(self.backend.copied(own) if copied else own)
         return self.backend.unflatten(self._structure, [None if v is None else next(arrays) for v in self._leaves])
 
@@ -88,42 +91,45 @@ class Held:
             ValueError: All gradients are stopped.
         """
         gradients = dict(zip(self.given, grads, strict=True))
-        slots = [gradients.get(place) for place in self._order]
-        with _unrecorded(self.backend):
-            slots, self._replicas = _summed(self.backend, slots)
-            structure = self.backend.flatten(self._by_key(slots))[1]
-            view = Flat.of(self.backend, slots, structure, lambda: self._paths, owners=self._variables)
+        slots = [gradients.get(place) for place in self.order]
+        with unrecorded(self.backend):
+            slots, self.replicas = summed(self.backend, slots)
+            structure = self.backend.flatten(self.by_key(slots))[1]
+            view = Flat.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
             if view is None:
                 return list(grads)
-            params = self._by_key([_value(v) for v in self._variables])
+            params = self.by_key([value_of(v) for v in self.variables])
             view, new = self.tx.rule(view, self.state(), Context(params, {}))
-            results = dict(zip(self._order, view.results(), strict=True))
-            self.stopped, self.due = {self._order[i] for i in view.skipped()}, is_due(self.tx, new)
-            self._assign(new)
-        if self.stopped.issuperset(self._order):
+            results = dict(zip(self.order, view.results(), strict=True))
+            self.stopped, self.due = {self.order[i] for i in view.skipped()}, is_due(self.tx, new)
+            self.assign(new)
+        if self.stopped.issuperset(self.order):
             raise ValueError(
                 f"keras.wrap: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
-                f"the variables are {', '.join(self._paths)}"
+                f"the variables are {', '.join(self.paths)}"
             )
         return [None if place in self.stopped else results[place] for place in self.given]
 
+    def finish(self) -> None:
+        """End the update of the variables."""
+
     def restore(self, state: Any) -> None:
         """Continue with a state from elsewhere."""
-        self._assign(matched("keras.wrap", _untracked(state), self.state()))
+        self.assign(matched("keras.wrap", _untracked(state), self.state()))
 
-    def _assign(self, state: Any) -> None:
+    def assign(self, state: Any) -> None:
         for variable, leaf in zip(self._leaves, self.backend.flatten(state)[0], strict=True):
             if variable is not None:
                 variable.assign(leaf)
 
-    def _by_key(self, items: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip(self._keys, items, strict=True))
+    def by_key(self, items: Sequence[Any]) -> dict[str, Any]:
+        return dict(zip(self.keys, items, strict=True))
 
     def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
         """Run a function that changes variables, if the step applies."""
         if self.due is True:
             update()
-        elif self._replicas > 1:
+        elif self.replicas > 1:
             raise ValueError(
                 f"keras.wrap: {self.tx!r} skips steps, which an optimizer under a tf.distribute strategy with several "
                 "replicas cannot do; use a LossScaleOptimizer, or accumulate in your own loop"
@@ -172,11 +178,11 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
     )
 
 
-def _value(variable: Any) -> Any:
+def value_of(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def _unrecorded(backend: Any) -> Any:
+def unrecorded(backend: Any) -> Any:
     """Do not record gradients: PyTorch would keep each step's graph in the state."""
     if backend.name != "torch":
         return contextlib.nullcontext()
@@ -185,7 +191,7 @@ def _unrecorded(backend: Any) -> Any:
     return torch.no_grad()
 
 
-def _summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:
+def summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:
     """Sums over the replicas of a TensorFlow strategy, and their number."""
     if backend.name != "tensorflow":
         return gradients, 1

@@ -9,13 +9,15 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
+from gradxform.core.updates import GRADIENTS
 from gradxform_keras import _private
 from gradxform_keras._expression import registered, restored, written
 from gradxform_keras._held import Held
+from gradxform_keras._updates import holder
 
 
 class Transforming(_private.Steps):
-    """Mixin that applies a transform where Keras clips gradients."""
+    """Mixin that applies a transform where Keras clips gradients, or to the updates."""
 
     _base: Any
     """Class of the wrapped optimizer."""
@@ -42,7 +44,8 @@ class Transforming(_private.Steps):
 
     def __repr__(self) -> str:
         """Show the transform and the optimizer."""
-        return f"<keras.wrap: {self._gradxform.tx!r} in {self._base.__name__}>"
+        where = "in" if self._gradxform.on == GRADIENTS else "on updates of"
+        return f"<keras.wrap: {self._gradxform.tx!r} {where} {self._base.__name__}>"
 
     def build(self, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables, then those of the transform's state."""
@@ -59,7 +62,8 @@ class Transforming(_private.Steps):
         base, expression = self._base, written("keras.wrap", self._gradxform.tx)
         shell = base.__new__(base)  # only class and configuration are serialized
         object.__setattr__(shell, "get_config", super().get_config)
-        return {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
+        own = {"optimizer": keras.saving.serialize_keras_object(shell), "transformation": expression}
+        return own if self._gradxform.on == GRADIENTS else {**own, "on": self._gradxform.on}
 
     def __reduce__(self) -> Any:
         """Pickle like the optimizer's own class, by a function of this module that a new process imports."""
@@ -69,7 +73,7 @@ class Transforming(_private.Steps):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
         """Build the wrapped optimizer, of any class, from a configuration."""
         optimizer = keras.saving.deserialize_keras_object(config["optimizer"], custom_objects=custom_objects)
-        return remade(optimizer, restored(config["transformation"], custom_objects))
+        return remade(optimizer, restored(config["transformation"], custom_objects), config.get("on", GRADIENTS))
 
 
 registered("Transforming")(Transforming)
@@ -90,7 +94,7 @@ def _derived(base: Any) -> Any:
     return registered("Transforming")(made)
 
 
-def remade(optimizer: Any, tx: GradientTransformation) -> Any:
+def remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     """Copy an optimizer, its options and its variables' values, with a transform inside."""
     base: Any = type(optimizer)
     try:
@@ -100,7 +104,7 @@ def remade(optimizer: Any, tx: GradientTransformation) -> Any:
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
-    made._gradxform = Held(tx)
+    made._gradxform = holder(tx, on)
     if optimizer.built:
         made.build(_private.variables_of(optimizer))
     return made

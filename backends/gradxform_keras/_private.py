@@ -32,7 +32,7 @@ _PREFIXES = ("_self_", "_obj_", "_trainable_variables")
 
 
 class Steps(Optimizer):
-    """Mixin that transforms gradients in the steps of an optimizer."""
+    """Mixin that transforms gradients, or updates, in the steps of an optimizer."""
 
     _gradxform: Any
     """The `Held` of the optimizer."""
@@ -59,6 +59,7 @@ class Steps(Optimizer):
         if moving:
             changed = [*moving, *self._gradxform.not_its_own(self._variables)]
             self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
+        self._gradxform.finish()
         if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
             self._gradxform.due = True
 

@@ -8,7 +8,9 @@ import keras
 
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
+from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
+from gradxform.core.updates import GRADIENTS
 from gradxform_keras import _private
 from gradxform_keras._expression import warn_if_unsaved
 from gradxform_keras._optimizer import Transforming, remade
@@ -16,8 +18,8 @@ from gradxform_keras._optimizer import Transforming, remade
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 
-def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
-    """Wrap an optimizer so that it transforms gradients before it applies them.
+def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> Any:
+    """Wrap an optimizer so that it transforms gradients before it applies them, or the updates that it applies.
 
     Use the result in `model.compile` or in your own loop. Its class derives from the optimizer's class.
 
@@ -28,6 +30,12 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
     such a weight is the weight. A step that the transform skips (`skip_nonfinite`, `skip_large`, `accumulate`, unless
     masked) skips the optimizer. The transform's state is part of the optimizer's variables and is saved with them.
 
+    With ``on="updates"`` the transform sees what the step has added, new minus old variables, learning rate and weight
+    decay included; constraints and weight averages follow. Elements that it leaves unchanged are the optimizer's own,
+    bit for bit; others are old variable plus transformed update, rounded once. Stopped variables and skipped steps
+    keep every bit of the variables, while the optimizer's own state advances and the step counts. A step holds a copy
+    of the variables that the transform can change (`masked`, `partition` and `freeze` choose), and their updates.
+
     Args:
         optimizer: Any Keras 3 optimizer, or its name; the original is not modified. For a
             `keras.optimizers.LossScaleOptimizer`, the inner optimizer is wrapped.
@@ -36,6 +44,8 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             recompiling. `model.save` saves numbers, strings, patterns, Keras schedules, Keras variables, and functions
             registered with `keras.saving.register_keras_serializable`. For anything else this function warns, and
             `model.save` raises an error; `model.save_weights` works.
+        on: What to transform: "gradients" or "updates". Updates of half-precision variables are float32. Transforms
+            that need parameters get those before the step.
 
     Returns:
         A new optimizer with the same options and variable values. It has the properties ``gradient_transformation`` and
@@ -46,7 +56,8 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
         TypeError: `optimizer` is not a Keras 3 optimizer, is wrapped already, is a `MultiOptimizer` (which has no
             gradients of its own), or cannot be copied by ``get_config``; or `tx` is not a transform.
         RuntimeError: The Keras backend cannot train.
-        ValueError: A pattern matches no path; raised when the optimizer is built, or here if it already is.
+        ValueError: `on` is neither of the two; or a pattern matches no path, raised when the optimizer is built, or
+            here if it already is.
 
     Example:
         >>> import keras, numpy as np
@@ -66,11 +77,12 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
             f"keras.wrap: Keras's backend is {keras.backend.backend()!r}, which does not train; set KERAS_BACKEND to "
             f"one of {', '.join(_BACKENDS)}"
         )
+    updates.check_place("keras.wrap", on)
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         made = type(optimizer)(
-            remade(_checked(optimizer.inner_optimizer), tx),
+            remade(_checked(optimizer.inner_optimizer), tx, on),
             initial_scale=optimizer.initial_scale,
             dynamic_growth_steps=optimizer.dynamic_growth_steps,
             name=optimizer.name,
@@ -78,7 +90,7 @@ def wrap(optimizer: Any, tx: GradientTransformation) -> Any:
         if optimizer.built:
             made.build(_private.variables_of(optimizer))
     else:
-        made = remade(optimizer, tx)
+        made = remade(optimizer, tx, on)
     for new, old in zip(made.variables, optimizer.variables, strict=False):  # the transform's variables come last
         new.assign(old)
     return made

@@ -16,7 +16,9 @@ from gradxform.core.transformation import Context
 from gradxform_numpy.kernels import backend
 
 
-def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any = None) -> Any:
+def apply_(
+    tx: GradientTransformation, tree: Any, state: Any = None, params: Any = None, *, gradients: Any = None
+) -> Any:
     """Transform a tree of NumPy arrays in place.
 
     Args:
@@ -25,6 +27,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
             appears twice is transformed once; two views of one buffer are two arrays.
         state: State of a stateful transform.
         params: Parameters, for transforms that need them.
+        gradients: Gradients of the updates in `tree`, for transforms that need them.
 
     Returns:
         The new state; a stateless transform returns `state`.
@@ -56,7 +59,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
     if len(set(map(id, leaves))) < len(leaves):
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
-    signature = None if params is not None else backend.signature(leaves)
+    signature = None if params is not None or gradients is not None else backend.signature(leaves)
     if signature is not None and (planned := plan_of(tx, backend, structure, signature, inplace=True)) is not None:
         results = planned.run(leaves)
     else:
@@ -65,7 +68,7 @@ def apply_(tx: GradientTransformation, tree: Any, state: Any = None, params: Any
             return state
         if tx.stateful:
             fitting.check_state(view, state)
-        view, state = tx.rule(view, state, Context(params, {}))
+        view, state = tx.rule(view, state, Context(params, {} if gradients is None else {"gradients": gradients}))
         results = view.results()
     for old, new in zip(leaves, results, strict=True):
         if old is not None and new is not old:

@@ -27,6 +27,11 @@ def is_recorded(tensors: Iterable[Any]) -> bool:
     return bool(record.should_record_backprop(list(tensors)))
 
 
+def maybe_merge_call(function: Callable[..., Any], strategy: Any, *args: Any) -> Any:
+    """Call a function that updates variables of a strategy, across replicas where the strategy wants it."""
+    return tf.__internal__.distribute.interim.maybe_merge_call(function, strategy, *args)
+
+
 def has_op(kind: str) -> bool:
     """Whether TensorFlow has a type of op."""
     return op_def_registry.get(kind) is not None

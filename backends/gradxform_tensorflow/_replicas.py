@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform_tensorflow import _private
+
 
 def summed(gradients: Sequence[Any]) -> tuple[Sequence[Any], int]:
     """Sum gradients over the replicas, keeping None; also return the number of replicas."""
@@ -34,3 +36,13 @@ def _share(whole: Any, count: int) -> Any:
     number = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.int32)
     rows = tf.where(tf.equal(number, 0), tf.size(whole.indices), 0)
     return tf.IndexedSlices(whole.values[:rows], whole.indices[:rows], whole.dense_shape)
+
+
+def assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Assign mirrored variables to values that are equal in all replicas."""
+
+    def update(strategy: Any, values: Sequence[Any]) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            strategy.extended.update(variable, lambda own, new: own.assign(new), args=(value,), group=False)
+
+    _private.maybe_merge_call(update, tf.distribute.get_strategy(), list(values))

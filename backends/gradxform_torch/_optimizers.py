@@ -23,6 +23,11 @@ def is_for_show(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> boo
     return shown and all(gradient is None or not (gradient.is_sparse or gradient.any()) for gradient in gradients)
 
 
+def closure_of(args: Any, kwargs: Any) -> Any:
+    """The closure among the arguments of a step, or None."""
+    return kwargs.get("closure", args[1] if len(args) > 1 else None)
+
+
 def is_optimizer(given: Any) -> bool:
     """Whether an object is an optimizer, possibly wrapped by Lightning or Accelerate."""
     return isinstance(unwrapped(given), torch.optim.Optimizer)

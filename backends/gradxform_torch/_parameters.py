@@ -59,7 +59,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 def started(tx: GradientTransformation, named: Named) -> Any:
     """Initial state for named parameters."""
-    view = _view(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.axes)
+    view = view_of(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.axes)
     return tx.init({} if view is None else view)
 
 
@@ -148,7 +148,7 @@ def transformed(
                 _write(gradients, owners, results, plan.skipped, owned)
             return state, None if known is None else functools.partial(_stored, known, _CPU)
     keys = keys_of(paths)
-    view = _view(named, keys, gradients, tx.axes, inplace=True)
+    view = view_of(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
         return state, None
     if tx.stateful:
@@ -161,11 +161,11 @@ def transformed(
         if measured:
             given.norms()  # which are kept for the transformation
         view, new = tx.rule(given, state, Context(parameters, {}, owned and found_inf is None))
-        norm = _norm_before(given, view, tx)
+        norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
         _write(gradients, owners, view.results(), view.skipped(), owned)
-        return _in_place(state, new) if owned and tx.stateful else new, norm
+        return in_place(state, new) if owned and tx.stateful else new, norm
 
 
 def _gradients(named: Named) -> tuple[list[torch.Tensor | None], dict[int, list[torch.Tensor]]]:
@@ -206,7 +206,7 @@ def _write(
         _private.foreach_copy_(written, values)
 
 
-def _norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
+def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
     """The input gradients' norm, if the transform measured it; along axes, over all devices."""
     known = given.known_norm(left.stopped, along=bool(tx.axes)) if given.leaves else None
     if known is None:
@@ -231,7 +231,7 @@ def _plan(tx: GradientTransformation, paths: list[str], gradients: Sequence[torc
     return plan_of(tx, backend, tuple(paths), signature, inplace=True)
 
 
-def _in_place(state: Any, new: Any) -> Any:
+def in_place(state: Any, new: Any) -> Any:
     """Write a new state into the old one's memory on an accelerator, where the next CUDA graph replay reads it."""
     before, structure = backend.flatten(state)
     after = backend.flatten(new)[0]
@@ -258,7 +258,7 @@ def paths_of(named: Named) -> list[str]:
     return [name.replace(".", "/") for name, _ in named]
 
 
-def _view(
+def view_of(
     named: Named,
     keys: Sequence[str],
     tensors: Sequence[torch.Tensor | None],

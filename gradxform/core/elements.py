@@ -68,24 +68,25 @@ def _is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def _aligned(view: Flat, tree: Any, what: str, advice: str) -> list[Array]:
+def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the gradients") -> list[Array]:
     """Return the leaves of another tree that match the active leaves.
 
     Raises:
         ValueError: the tree has other keys or containers, lacks a leaf where there is a gradient, or has another
             shape; names the path.
     """
-    leaves = fitting.aligned(view, tree, ("the gradients", what), advice).leaves
+    leaves = fitting.aligned(view, tree, (own, what), advice).leaves
     found = [leaves[view.source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
-            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is a gradient. {advice}")
+            one = "an update" if own == "the updates" else "a gradient"
+            raise ValueError(f"{what} have None at {view.source.path(i)!r}, where there is {one}. {advice}")
     found = [_adopted(view, leaf) for leaf in found]
     for i, leaf in zip(view.chosen, found, strict=True):
         shapes = view.backend.shape(leaf), view.backend.shape(view.leaves[i])
         if view.source.rebuild is None and not may_agree(*shapes):
             raise ValueError(
-                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where the gradient has {shapes[1]}. "
+                f"{what} have shape {shapes[0]} at {view.source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}. "
                 f"{advice}"
             )
     return found
@@ -116,6 +117,22 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     if tree is None:
         raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
     found = _aligned(view, tree, f"{transform}: the parameters", "Pass the parameters of these gradients")
+    return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
+
+
+def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
+    """Return the gradients that match the active leaves, which are updates.
+
+    Raises:
+        ValueError: no gradients, or gradients of another structure.
+    """
+    if tree is None:
+        raise ValueError(
+            f"{transform} needs the gradients beside the updates: call tx.update(updates, state, params, "
+            "gradients=gradients), or let an adapter pass them: gx.torch.attach(optimizer, tx, on='updates'), "
+            "gx.keras.wrap(optimizer, tx, on='updates')"
+        )
+    found = _aligned(view, tree, f"{transform}: the gradients", "Pass the gradients of these updates", "the updates")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 

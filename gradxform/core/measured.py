@@ -199,17 +199,17 @@ class Measured(Pending):
         """Return the root mean square of each active leaf, as a vector."""
         return self._per_element(formulas.per_root)
 
-    def average_norms(self) -> Norm:
+    def average_norms(self, ord: float = 2) -> Norm:
         """Return the norm of each active leaf divided by its number of elements, as a vector."""
-        return self._per_element(formulas.per_count)
+        return self._per_element(formulas.per_count, ord)
 
-    def _per_element(self, formula: Callable[..., Array]) -> Norm:
+    def _per_element(self, formula: Callable[..., Array], ord: float = 2) -> Norm:
         """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
         found = [self.backend.count(leaf, None) for leaf in self.densified().leaves]
-        norms, compute = self.own_norms(2), self.backend.compute
+        norms, compute = self.own_norms(ord), self.backend.compute
         if any(group.by_leaf for group in self.groups):
             counts_of = self._beside(norms, found)
-            value, count = map(self._of_leaves, self._common([(norms.value, 2), (counts_of, 1)]))
+            value, count = map(self._of_leaves, self._common([(norms.value, ord), (counts_of, 1)]))
             return norms._replace(value=compute(_PER_TOLD[formula], value, count))
         if not found:
             return norms

@@ -42,6 +42,8 @@ class Context(NamedTuple):
     extra: Mapping[str, Any]
     owned: bool = False
     """Whether an adapter owns the state, so that its arrays may be overwritten."""
+    added: bool = False
+    """Whether these are updates that an optimizer adds to parameters, so that they point against the gradients."""
 
 
 Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]
@@ -108,6 +110,11 @@ class GradientTransformation(Base):
         return any(tx.may_stop for tx in self._inside)
 
     @property
+    def needs_gradients(self) -> bool:
+        """Whether it needs the gradients beside the updates: `cautious`, and whatever contains it."""
+        return self.name == "cautious" or any(tx.needs_gradients for tx in self._inside)
+
+    @property
     def axes(self) -> tuple[Any, ...]:
         """The device axes of every `across` in it."""
         own = (self.arguments[1][1],) if self.name == "across" else ()
@@ -164,7 +171,8 @@ class GradientTransformation(Base):
             updates: a pytree of arrays of one framework; NumPy arrays among them are converted.
             state: the state from `init` or the last `update`; a stateless transformation returns it unchanged.
             params: the parameters, a tree of the same structure; only some transforms need them.
-            **extra: passed to the optax transformations in a chain that accept extra arguments.
+            **extra: ``gradients``, a tree like the updates, for `cautious`. All are passed to the optax transformations
+                in a chain that accept extra arguments.
 
         Returns:
             The transformed tree and the new state.

@@ -130,9 +130,14 @@ def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[.
     """Return the update, compiled if the mode requires it."""
 
     def one(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        return tx.update(updates, state, params)
+        return tx.update(updates, state, params, **beside(tx, params))
 
     return one if mode == "eager" else backend.compile(one) or one
+
+
+def beside(tx: GradientTransformation, params: Any) -> dict[str, Any]:
+    """The extra arguments of an update: the parameters serve as gradients where updates need them."""
+    return {"gradients": params} if tx.needs_gradients else {}
 
 
 def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:

@@ -68,6 +68,16 @@ def _sign(leaves: Sequence[Leaf]) -> None:
         leaf.value = np.sign(leaf.value)
 
 
+def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = None) -> None:
+    for leaf in leaves:
+        gradient = extended(leaf.param)
+        agrees = np.sign(leaf.value) * np.sign(gradient) * (-1 if negated else 1) > 0
+        odd = ~agrees & ~(np.isfinite(leaf.value) & np.isfinite(gradient))
+        share = number(np.count_nonzero(agrees)) / max(math.prod(leaf.shape), 1)
+        least = np.nan if odd.any() else np.maximum(share, number(eps))
+        leaf.value = times(where(agrees, leaf.value, 0), 1 / least if least else 1)
+
+
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
         leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # checks the value as it would be returned
@@ -97,6 +107,7 @@ def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:
 
 RULES: dict[str, Callable[..., None]] = {
     "add_decayed_weights": _add_decayed_weights,
+    "cautious": _cautious,
     "centralize": _centralize,
     "clip_adaptive": _clip_adaptive,
     "clip_average_norm": _clip_average_norm,

@@ -111,6 +111,12 @@ if __name__ == "__main__":
         "clipped": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]]),
         "state": steps(lambda: gx.keras.wrap(opt.SGD(1.0), gx.trace(0.5)), [[1.0, 2.0], [2.0, 2.0]]),
     }
+    updates = functools.partial(gx.keras.wrap, on="updates")
+    found["updates"] = steps(lambda: updates(opt.SGD(1.0), gx.clip_norm(5.0)), [[30.0, 1.0], [0.0, 39.0]])
+    found["updates, cautious"] = steps(lambda: updates(opt.SGD(1.0), gx.cautious()), [[3.0, 1.0], [-1.0, 2.0]])
+    found["updates, accumulated"] = steps(
+        lambda: updates(opt.SGD(1.0), gx.accumulate(gx.identity(), 2)), [[1.0, 2.0], [2.0, 2.0]]
+    )
     scaled = functools.partial(opt.LossScaleOptimizer, initial_scale=4.0)
     for name, first in (("scaled", 4.0), ("scaled, skipped", float("inf"))):
         shares = [[first, 8.0], [8.0, 8.0]]

@@ -18,6 +18,7 @@ from gradxform.testing import max_ulp
 pytest.importorskip("keras")
 
 CASES, STRATEGY = "tests/adapters/keras_cases.py", "tests/adapters/keras_strategy.py"
+UPDATES = "tests/adapters/keras_updates_cases.py"
 BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -53,6 +54,15 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
             assert max_ulp(array, weights[other][name]) <= 2, (name, one, other)
 
 
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_case_of_updates_passes(backend: str) -> None:
+    pytest.importorskip(backend)
+    output = run(backend, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", UPDATES).stdout
+    passed = re.search(r"(\d+) passed", output)
+    assert passed is not None and int(passed[1]) > 70, output[-2000:]
+
+
 @pytest.fixture(scope="module")
 def under_a_strategy() -> Any:
     pytest.importorskip("tensorflow")
@@ -71,6 +81,13 @@ def test_different_gradients_in_two_replicas(under_a_strategy: Any) -> None:
     assert under_a_strategy["sum"] == [-9.0, -12.0]
     assert under_a_strategy["clipped"] == pytest.approx([-9.0, -12.0], rel=1e-6)
     assert under_a_strategy["state"] == [-3 * (1 + 1.5 + 1.75), -4 * (1 + 1.5 + 1.75)]
+
+
+def test_updates_in_two_replicas(under_a_strategy: Any) -> None:
+    """Each replica computes the same updates, of the summed gradients, and all copies of a variable move."""
+    assert under_a_strategy["updates"] == pytest.approx([-9.0, -12.0], rel=1e-6)
+    assert under_a_strategy["updates, cautious"] == [-6.0, -9.0]
+    assert under_a_strategy["updates, accumulated"] == [-3.0, -4.0]
 
 
 def test_loss_scaling_in_two_replicas(under_a_strategy: Any) -> None:

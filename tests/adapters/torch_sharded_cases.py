@@ -615,6 +615,28 @@ for _name, _optimizer in OPTIMIZERS.items():
             trained(gx.clip_global_norm(0.5) if attached else _by_name(), optimizer, attached, 2, rank())
 
 
+@case("FSDP2 trains as one process does, on updates")
+def _() -> None:
+    for tx in (
+        gx.chain(gx.masked(gx.clip_rms(0.004), "**/weight"), gx.clip_global_norm(0.02), gx.freeze("first/**")),
+        gx.chain(gx.cautious(), gx.skip_nonfinite(gx.trace(0.5))),
+    ):
+        alone, model = Net(), fsdp(Net())
+        start = [own(p).clone() for p in model.first.parameters()]
+        optimizers = [torch.optim.AdamW(m.named_parameters(), lr=0.01) for m in (alone, model)]
+        handles = [gx.torch.attach(o, tx, on="updates") for o in optimizers]
+        for step in range(4):
+            backward(alone, step)
+            backward(model, step, 2, rank())
+            for o in optimizers:
+                o.step()
+            for p, q in zip(alone.parameters(), model.parameters(), strict=True):
+                np.testing.assert_allclose(q.full_tensor().detach(), p.detach(), rtol=1e-5, atol=1e-6)
+        frozen = [own(p).equal(q) for p, q in zip(model.first.parameters(), start, strict=True)]
+        if all(frozen) != tx.may_stop:
+            problems.append(f"{tx!r}: frozen {frozen}, {handles[1]!r}")
+
+
 def _by_name() -> Any:
     weights, head = gx.masked(gx.clip_norm(2.0), "**/weight"), gx.masked(gx.scale(0.5), "head/*")
     return gx.chain(weights, gx.clip_global_norm(0.5), head)

@@ -103,3 +103,9 @@ def test_the_variable_inside_a_keras_variable() -> None:
 def test_ops_of_an_eager_call_have_names() -> None:
     x = tf.constant(1.0)
     assert _private.names_of_ops(lambda y: tf.sqrt(y) + y, x) == ["Sqrt", "AddV2"], "bench would count no ops"
+
+
+def test_a_function_that_updates_variables_is_called_with_the_strategy() -> None:
+    seen = []
+    _private.maybe_merge_call(lambda strategy, *given: seen.append((strategy, given)), tf.distribute.get_strategy(), 1)
+    assert seen == [(tf.distribute.get_strategy(), (1,))], "updates under a strategy would move no variable"

@@ -79,6 +79,14 @@ OWNED = {
 }
 """The counts if the adapter owns the state and overwrites it."""
 
+ON_UPDATES = {  # the same around a step: launches, and memory with one copy of the parameters and their updates
+    "clip_rms(0.1)": (70, 2),
+    "chain(clip_norm(1.0), freeze('**/*0'))": (70, 2),
+    "masked(clip_global_norm(1.0), '**/0')": (60, 0.5),
+    "skip_nonfinite(clip_global_norm(1.0))": (120, 2),
+    "trace(0.9)": (40, 2),
+}
+
 DECIDED = ("accumulate(", "skip_")
 CAPTURED = ["masked(accumulate(ema(0.5), 2), '**/*0')", "masked(skip_nonfinite(trace(0.5)), '**/*0')"]
 
@@ -106,6 +114,45 @@ def test_a_state_that_is_owned_is_written_into(tx: str, dtype: str) -> None:
     found = counted(gx.parse(tx), [LARGE] * 4 + [SMALL] * 10, dtype, "cuda", "attach")
     assert found.peak <= OWNED[tx] * TREE + 2**18
     assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize(("tx", "dtype"), [*((tx, "float32") for tx in ON_UPDATES), ("clip_rms(0.1)", "bfloat16")])
+def test_updates_take_few_launches_and_a_copy_of_the_chosen_parameters(tx: str, dtype: str) -> None:
+    """Half precision has float32 updates, so a copy and twice its size."""
+    launches, size = ON_UPDATES[tx]
+    found = counted(gx.parse(tx), [SMALL] * LEAVES, dtype, "cuda", "updates")
+    assert found.launches.total() <= launches, found.launches
+    assert found.between == found.waits == []
+    found = counted(gx.parse(tx), [(4096, 2048)] * 4, dtype, "cuda", "updates")
+    assert found.peak <= size * TREE / 4 * (1.0 if dtype == "float32" else 0.75) + 2**26  # and some chunks of leaves
+    assert found.between == found.waits == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("tx", [*ON_UPDATES, "chain(clip_norm(1e9), scale(1.0))", "accumulate(ema(0.5), 2)"])
+def test_updates_with_the_kernels_of_accelerators(tx: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same parameters as with the CPU's, to a rounding; bit for bit where updates stay."""
+
+    def trained(given: gx.GradientTransformation) -> list[torch.Tensor]:
+        draw = torch.Generator().manual_seed(0)
+        shapes = [(3, 40), (5,), (2, 2), (), (1, 1)]
+        ps = [torch.nn.Parameter(torch.randn(shape, generator=draw).to(dtype)) for shape in shapes]
+        optimizer = torch.optim.AdamW([(f"layer.{i}0"[: 7 + i % 2], p) for i, p in enumerate(ps)], lr=0.1)
+        gx.torch.attach(optimizer, given, on="updates")
+        for _ in range(4):
+            for p in ps:
+                p.grad = torch.randn(p.shape, generator=draw).to(dtype)
+            optimizer.step()
+        return [p.detach().double() for p in ps]
+
+    transform = gx.parse(tx.replace("'**/0'", "'**/10'").replace("'**/*0'", "'layer/*0'"))
+    wanted, plain = trained(transform), trained(gx.identity())
+    accelerated_by(monkeypatch)
+    found = trained(transform)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=2.0 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps)
+    if "1e9" in tx:
+        assert all(map(torch.equal, found, plain))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -157,7 +204,7 @@ def test_the_norm_of_a_handle_costs_nothing_until_it_is_read(tx: str, launches: 
 def test_states_that_change_places(accelerated: None) -> None:
     """A new array may be an older part of the state that is overwritten."""
     older = [torch.full((3,), value) for value in (1.0, 2.0)]
-    found = _parameters._in_place(older, [torch.full((3,), 3.0), older[0]])
+    found = _parameters.in_place(older, [torch.full((3,), 3.0), older[0]])
     assert [part.tolist() for part in found] == [[3.0] * 3, [1.0] * 3]
     assert found[0] is older[0] and found[1] is older[1]
 
@@ -248,6 +295,10 @@ IN_PLACE = [
 @pytest.fixture
 def accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat the CPU as an accelerator: NumPy reads nothing, and multi-tensor kernels do the work."""
+    accelerated_by(monkeypatch)
+
+
+def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, "_PLAIN", {"mps"})
     monkeypatch.setattr(_fused, "LARGE", 20)
     monkeypatch.setattr(_packed, "LARGE", 20)

@@ -14,19 +14,23 @@ from gradxform_torch.counting import Counted
 def counted(
     tx: gx.GradientTransformation, shapes: Sequence[tuple[int, ...]], dtype: str, device: str, how: str = "apply_"
 ) -> Counted:
-    """The counts of one step of a transform: `apply_`, a step with `attach`, or `update`."""
+    """The counts of one step of a transform: `apply_`, `update`, or a step with `attach` on gradients or updates."""
     with FakeTensorMode():
         parameters = [torch.nn.Parameter(torch.empty(s, dtype=getattr(torch, dtype), device=device)) for s in shapes]
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter)
         named = [(f"layer.{i}", parameter) for i, parameter in enumerate(parameters)]
         count = Counted()
-        if how == "attach":
+        if how in ("attach", "updates"):
             optimizer = torch.optim.SGD(named, lr=0.1)
             optimizer.zero_grad = optimizer.step = lambda *_: None  # type: ignore[method-assign, assignment]
-            handle = gx.torch.attach(optimizer, tx)
+            handle = gx.torch.attach(optimizer, tx, on="updates" if how == "updates" else "gradients")
             with count:
-                handle._before_step(optimizer, (optimizer,), {})
+                if how == "attach":
+                    handle._before_step(optimizer, (optimizer,), {})
+                else:
+                    handle._before_updates(optimizer, (optimizer,), {})
+                    handle._after_updates(optimizer, (optimizer,), {})
             return count
         state = gx.torch.init(tx, named) if tx.stateful else None
         if how == "apply_":

@@ -154,6 +154,8 @@ _REAL = (
     "sign()",
     # The polynomial x has no products that round; test_orthogonalize.py and the table have the others.
     "masked(orthogonalize(1, (1.0, 0.0, 0.0), axes='<layout>'), '<matrix>')",
+    "cautious(eps=<share>)",
+    "cautious(negated=True)",
 )
 _SINGLE = (*_REAL, "add_noise(<share>, 7)")
 """Chains with noise, which is accurate to float32 only."""

@@ -131,7 +131,7 @@ def _flushed(leaf: Any) -> Any:
 
 def _in_place(tx: gx.GradientTransformation, tree: Any, params: Any) -> parity.Result:
     given = optree.tree_map(np.copy, tree)
-    gx.numpy.apply_(tx, given, params=params)
+    gx.numpy.apply_(tx, given, params=params, **parity.beside(tx, params))
     return parity.Result("numpy", "in place", parity.named_leaves(given, lookup.backend("numpy")))
 
 

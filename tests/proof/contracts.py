@@ -54,11 +54,15 @@ SEAMS = {
     "torch.apply_": "gradxform_torch._parameters:transformed",
     "torch.attach, saving": "gradxform_torch._attach:Attached._after_saving",
     "torch.attach, hook": "gradxform_torch._attach:Attached._before_step",
+    "torch.attach, updates": "gradxform_torch._attach:Attached._after_updates",
+    "moved parameters": "gradxform.core.updates:_moved",
+    "reached": "gradxform.transforms.reach:reached",
     "tensorflow.apply": "gradxform_tensorflow._apply:apply",
     "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
     "jax.freeze": "gradxform_jax._optax:freeze",
     "jax.as_optax": "gradxform_jax._optax:as_optax",
     "keras.wrap": "gradxform_keras._held:Held.transformed",
+    "keras.wrap, updates": "gradxform_keras._updates:HeldUpdates.finish",
     "keras.wrap, weight decay": "gradxform_keras._optimizer:Transforming._moving",
 }
 """The seams besides factories, primitives and the flat view; each is named here only."""

@@ -205,6 +205,7 @@ def _without_extra(as_optax: Any, tx: Any) -> Any:
 
 
 ATTACH, KERAS = "adapters/test_torch_attach", "adapters/keras_cases"
+ATTACH_UPDATES, KERAS_UPDATES = "adapters/test_torch_updates", "adapters/keras_updates_cases"
 
 ADAPTERS: Any = (
     ("numpy.apply_", "nothing is written", instead(lambda tx, tree, state=None, params=None: state),
@@ -219,6 +220,14 @@ ADAPTERS: Any = (
      own(ATTACH, "any_optimizer_steps_as_after_apply"), TORCH),
     ("torch.attach, saving", "a state_dict has no state of the transformation",
      instead(lambda self, optimizer, state_dict: None), own(ATTACH, "saved_and_restored_goes_on"), TORCH),
+    ("torch.attach, updates", "the updates are not transformed",
+     instead(lambda self, optimizer, args, kwargs: None), own(ATTACH_UPDATES, "clipped_updates_of_adamw"), TORCH),
+    ("moved parameters", "all are old plus update", instead(lambda xp, update, new, old: old + update),
+     own(ATTACH_UPDATES, "unchanged_updates_leave and float32"), TORCH),
+    ("moved parameters", "all are the optimizer's own", instead(lambda xp, update, new, old: new),
+     own(ATTACH_UPDATES, "clipped_updates_of_adamw"), TORCH),
+    ("reached", "nothing is copied", instead(lambda tx, view: view.source.nothing),
+     own(ATTACH_UPDATES, "frozen_parameters_keep"), TORCH),
     ("is_due", "a skipped step moves the parameters", instead(lambda tx, state: True),
      own(ATTACH, "left_out_leaves_the_optimizer_alone"), TORCH),
     ("tensorflow.apply", "the gradients are not transformed",
@@ -232,6 +241,8 @@ ADAPTERS: Any = (
      own("backends/test_jax", "hands_on_extra_arguments"), JAX),
     ("keras.wrap", "the gradients are not transformed", instead(lambda self, grads: list(grads)),
      own(KERAS, "what_is_applied_is_the_transformed"), FLOWS),
+    ("keras.wrap, updates", "the updates are not transformed", instead(lambda self: None),
+     own(KERAS_UPDATES, "clipped_updates"), FLOWS),
     ("keras.wrap, weight decay", "it moves what is frozen", instead(lambda self, variables: list(variables)),
      own(KERAS, "frozen_variables_stay and decay"), FLOWS),
     ("is_due", "a skipped step moves the weights", instead(lambda tx, state: True),

@@ -24,6 +24,7 @@ EXPRESSIONS = (
     "add_decayed_weights(0.01)",
     "add_noise(0.1, seed=3)",
     "centralize(axes=-1)",
+    "cautious(negated=True)",
     "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))",
     "clip_adagc(1.1, 0.5, warmup=2, max_norm=3.0)",
     "clip_adaptive(0.01)",
@@ -63,7 +64,7 @@ STATEFUL = {
     "all": gx.chain(gx.measure(gx.masked(gx.trace(0.5), "w")), gx.partition({"b": gx.ema(0.9)})),
 }
 """One of each that keeps a state."""
-INTERNAL = {"autograph_info__", "axes", "may_stop", "rule", "start", "wheres"}
+INTERNAL = {"autograph_info__", "axes", "may_stop", "needs_gradients", "rule", "start", "wheres"}
 """Attributes of transformations that the library and its backends use among themselves."""
 TREE = {"w": np.ones((2, 3), np.float32), "b": np.ones(3, np.float16)}
 

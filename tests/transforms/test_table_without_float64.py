@@ -80,7 +80,7 @@ def test_tensors_of_mps_stay_there_and_narrow(row: Row) -> None:
         shapes = small("float32", row.matrix)
         tree, params = (optree.tree_map(empty, shapes) for _ in range(2))
         with refusing("mps"):
-            out, state = row.tx.update(tree, row.tx.init(params), params)
+            out, state = row.tx.update(tree, row.tx.init(params), params, **parity.beside(row.tx, params))
         for leaf in optree.tree_leaves(out):
             assert (leaf.device.type, leaf.dtype) == ("mps", torch.float32)
         for leaf in optree.tree_leaves(state):

@@ -59,6 +59,26 @@ def train_with_muon(axes: Any) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
+def transform_updates(axes: Any) -> None:
+    """The size of Adam's updates when gradients become large, with and without a clip of the updates."""
+    import jax.numpy as jnp
+    import optax
+
+    rng = np.random.default_rng(0)
+    steps = [jnp.asarray((1.0 + rng.normal(size=50)) * (100.0 if step >= 20 else 1.0)) for step in range(40)]
+    for tx, color, label in ((gx.identity(), BAD, "Adam"), (gx.clip_rms(1.0), AFTER, "clip_rms(1.0) after it")):
+        optimizer = gx.chain(optax.scale_by_adam(), tx)
+        adam, rest = optimizer.init(steps[0])
+        ones = jnp.ones_like(steps[0])  # moments in the middle of training
+        state, sizes = (adam._replace(count=jnp.int32(10_000), mu=ones, nu=2.0 * ones), rest), []
+        for gradient in steps:
+            update, state = optimizer.update(gradient, state)
+            sizes.append(float(jnp.sqrt(jnp.mean(update**2))))
+        axes.plot(sizes, color=color, linewidth=2.5, label=label)
+    axes.set(xlabel="step", ylabel="size of the update", ylim=(0, 9))
+    axes.legend(frameon=False, loc="upper left")
+
+
 def only_w1_learns(axes: Any) -> None:
     """Two factors of a product: one learns, what stands behind stop_gradient does not."""
     import jax

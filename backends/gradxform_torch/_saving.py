@@ -1,0 +1,95 @@
+"""Keep the state of an attached transform in the optimizer's state_dict."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from gradxform import GradientTransformation
+from gradxform.functions.convert import matched
+from gradxform_torch._held import Held, by_path, held
+
+_KEY = "gradient_transformation"
+attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Any]] = weakref.WeakKeyDictionary()
+"""The handles of each optimizer, in the order of attachment."""
+
+
+class Saving:
+    """The part of a handle that saves and loads."""
+
+    tx: GradientTransformation
+    _optimizer: Callable[[], torch.optim.Optimizer | None]
+    _held: Held
+    _loaded: Held | None = None
+
+    def _saving(self, optimizer: torch.optim.Optimizer) -> list[Any]:
+        """Add the hooks that save and load."""
+        return [
+            optimizer.register_state_dict_post_hook(self._after_saving),
+            optimizer.register_load_state_dict_pre_hook(self._before_loading),
+            optimizer.register_load_state_dict_post_hook(self._after_loading),
+        ]
+
+    def _found(self, optimizer: torch.optim.Optimizer) -> Held:
+        """The initial state, or the state of a state_dict that the optimizer loaded earlier, kept in its groups."""
+        fresh = held(self.tx, optimizer)
+        rank = sum(handle.tx.stateful for handle in attached.get(optimizer, ()))
+        left = left_in(optimizer).get(_key(rank)) if self.tx.stateful else None
+        if left is None:
+            return fresh
+        try:
+            return fresh._replace(state=matched("torch.attach", left, fresh.state))
+        except (TypeError, ValueError) as error:
+            why = str(error).removeprefix("torch.attach: ")
+            raise ValueError(
+                f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {why}. "
+                "Attach the transformation of that run, or drop its state: "
+                f"optimizer.param_groups[0].pop({_key(rank)!r})"
+            ) from error
+
+    def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        if self.tx.stateful:
+            state_dict[self._key()] = kept = by_path(self._held.state)
+            if groups := state_dict["param_groups"]:  # where load_state_dict leaves what it does not know
+                groups[0] = {**groups[0], self._key(): kept}
+
+    def _before_loading(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+        self._loaded = None
+        if not self.tx.stateful:
+            return
+        groups = state_dict.get("param_groups") or [{}]
+        given = state_dict.get(self._key(), groups[0].get(self._key()))
+        if given is not None:
+            fresh = held(self.tx, optimizer)
+            self._loaded = fresh._replace(state=matched("torch.attach", given, fresh.state))
+        else:
+            warnings.warn(
+                f"torch.attach: the state_dict has no state of {self.tx!r}, which goes on with the state that it has",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _after_loading(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._loaded is not None:
+            self._held, self._loaded = self._loaded, None
+            left_in(optimizer).pop(self._key(), None)
+
+    def _key(self) -> str:
+        """Key in a state_dict, beside "state" and "param_groups"; numbered if several transforms are attached."""
+        optimizer = self._optimizer()
+        handles = [handle for handle in attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
+        return _key(handles.index(self) if self in handles else 0)
+
+
+def _key(rank: int) -> str:
+    return f"{_KEY}_{rank}" if rank else _KEY
+
+
+def left_in(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The parameter group in which a loaded state_dict left transforms' states."""
+    groups = optimizer.param_groups
+    return groups[0] if groups else {}

@@ -1,0 +1,96 @@
+"""Keep only the updates that agree with the gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradxform.core import arguments, elements
+from gradxform.core import state as stateful
+from gradxform.core.arguments import Scalar
+from gradxform.core.factory import factory
+from gradxform.core.flat import Flat
+from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.numerics import Array, formulas
+
+
+@factory
+def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTransformation:
+    r"""Set updates whose sign disagrees with the gradient to zero, and enlarge the others.
+
+    An element u of an update with gradient g is kept if ``u * g > 0``. Those that are kept are divided by their share m
+    of the update's elements, so that the mean size stays:
+
+    .. math:: u_i \leftarrow \frac{u_i \, [u_i g_i > 0]}{\max(m, \epsilon)}, \quad m = \frac{1}{d} \sum_i [u_i g_i > 0]
+
+    Place it after the optimizer's own transform and before ``scale(-learning_rate)``, where an update has the sign of
+    the gradients that it averages. After that, updates point against the gradients: ``negated=True``. An update whose
+    elements all agree keeps every bit. An element that disagrees and is not finite turns its update into NaN.
+
+    Args:
+        eps: Smallest share to divide by, dimensionless: a number, a 0-d array or a schedule.
+        negated: Whether updates have the minus sign already, so that they are added to the parameters. Default: True in
+            an adapter with ``on="updates"``, else False.
+
+    Returns:
+        A stateless transform for updates of any shape and real floating dtype. Its `update` needs the gradients:
+        ``tx.update(updates, state, params, gradients=gradients)``. Adapters with ``on="updates"`` pass them.
+
+    Raises:
+        TypeError: `eps` is not a number. On use: an update is complex or integer; the message gives its path.
+        ValueError: `eps` is negative or NaN, or `negated` is neither a bool nor None. On use: gradients are missing.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gradients = [np.array([1.0, -2.0, 3.0, 4.0])]
+        >>> updates, _ = gx.cautious().update([np.array([0.3, 0.5, 0.6, -0.1])], gradients=gradients)
+        >>> updates
+        [array([0.6, 0. , 1.2, 0. ])]
+
+    References:
+        Liang, Chen, Liu and Liu, Cautious optimizers: improving training with one line of code, 2024; the lower bound
+        on the share is the one of the authors' C-Optim and of timm.
+    """
+    least = arguments.limit("cautious", "eps", eps)
+    if negated is not None and not isinstance(negated, bool):
+        raise ValueError(f"cautious: negated must be True, False or None, got {negated!r}")
+
+    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+        elements.check_real(g, "cautious", "a complex number has no sign")
+        gradients = elements.gradients(g, context.extra.get("gradients"), "cautious")
+        flip = -1.0 if (context.added if negated is None else negated) else 1.0
+        dense = g.dense()
+        own = [dense.leaves[i] for i in dense.chosen]
+        directions = [_direction(g, i, flip) for i in dense.chosen]
+        agreeing = g.backend.elementwise(_agreeing, [own, gradients, directions], ())
+        share = dense.given(agreeing).average_norms(1)
+        kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
+        return kept.scaled(g.compute(_enlarging, share, stateful.between(g, least, 0.0, 1.0))), state
+
+    return GradientTransformation(rule)
+
+
+def _direction(g: Flat, i: int, flip: float) -> Any:
+    """The sign by which the pending factor and the place turn an update."""
+    return flip if g.factor is None else g.backend.compute(_sign_at, g.factor, index=i, flip=flip)
+
+
+def _sign_at(xp: Any, factor: Array, *, index: int, flip: float) -> Array:
+    own = formulas.take(xp, factor, index=index)
+    return xp.where(own < 0.0, -flip, flip)
+
+
+def _agreeing(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:
+    """One where both have one sign, else zero; NaN if one of those that disagree is not finite."""
+    up, down = gradient * direction > 0.0, gradient * direction < 0.0
+    agree = ((update > 0.0) & up) | ((update < 0.0) & down)
+    return xp.where(agree, 1.0, xp.where(xp.isfinite(update) & xp.isfinite(gradient), 0.0, float("nan")))
+
+
+def _kept(xp: Any, update: Array, agreeing: Array) -> Array:
+    return xp.where(agreeing > 0.0, update, xp.zeros_like(update))
+
+
+def _enlarging(xp: Any, share: Array, eps: Array) -> Array:
+    least = xp.where(share < eps, eps, share)
+    return xp.where(least == 0.0, 1.0, 1.0 / least)

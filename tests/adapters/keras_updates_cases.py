@@ -1,0 +1,286 @@
+"""Transforms of updates in Keras 3, keras.wrap(..., on="updates"); test_keras.py runs these once per backend."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_cases import BACKEND, MAKE, G, digits, fit, many, network, starts, steps, variables
+from support import assert_ulp, bits
+
+import gradxform as gx
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+opt = keras.optimizers
+UNTOUCHED = gx.chain(gx.clip_norm(1e9), gx.clip_global_norm(1e9), gx.scale(1.0))
+
+
+def wrapped(optimizer: Any, tx: Any) -> Any:
+    return gx.keras.wrap(optimizer, tx, on="updates")
+
+
+# --- untouched, bit for bit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_unchanged_updates_change_no_bit(name: str) -> None:
+    gradients = many(5)
+    plain = steps(MAKE[name](), gradients, variables(starts()))
+    assert bits(steps(wrapped(MAKE[name](), UNTOUCHED), gradients, variables(starts()))) == bits(plain)
+    assert bits(plain) != bits(starts())
+
+
+@pytest.mark.parametrize("how", [{"run_eagerly": True}, {"jit_compile": False}, {"jit_compile": True}], ids=str)
+def test_unchanged_updates_change_no_bit_of_what_fit_trains(how: dict[str, bool]) -> None:
+    if BACKEND == "torch" and how.get("jit_compile"):
+        pytest.skip("Keras on PyTorch would need a C++ compiler")
+    ends = []
+    for tx in (None, UNTOUCHED):
+        model = network()
+        optimizer = opt.AdamW(0.01, weight_decay=0.1)
+        model.compile(optimizer if tx is None else wrapped(optimizer, tx), loss="mse", **how)
+        ends.append(fit(model, 2).get_weights())
+    if how.get("jit_compile"):  # a compiler may contract a product and a sum, in one program and not in the other
+        for one, other in zip(*ends, strict=True):
+            np.testing.assert_allclose(one, other, rtol=3e-6, atol=3e-7)
+    else:
+        assert bits(ends[0]) == bits(ends[1])
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="only JAX has stateless steps")
+@pytest.mark.parametrize("kind", [opt.AdamW, opt.Lion, opt.RMSprop])
+def test_unchanged_updates_change_no_bit_of_a_jitted_step(kind: Any) -> None:
+    """A compiler may fuse the difference with the optimizer's own arithmetic; on the CPU it rounds as without."""
+    import jax
+
+    ends = []
+    for tx in (None, UNTOUCHED, gx.freeze("**/kernel")):
+        made = variables(starts())
+        optimizer = kind(0.1) if tx is None else wrapped(kind(0.1), tx)
+        optimizer.build(made)
+        held, weights, step = (
+            [v.value for v in optimizer.variables],
+            [v.value for v in made],
+            jax.jit(optimizer.stateless_apply),
+        )
+        for gradient in many(5):
+            weights, held = step(held, [jax.numpy.asarray(g) for g in gradient], weights)
+        ends.append(bits(list(map(np.asarray, weights))))
+    assert ends[0] == ends[1]
+    assert ends[2] == [bits(starts())[0], ends[0][1]]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_frozen_variables_keep_every_bit_and_the_others_move_as_without(name: str) -> None:
+    if "ema" in name or "averages" in name:
+        return  # averages overwrite the weights
+    gradients = many(5)
+    kernel, bias = steps(wrapped(MAKE[name](), gx.freeze("**/kernel")), gradients, variables(starts()))
+    assert kernel.tobytes() == starts()[0].tobytes()
+    assert bias.tobytes() == steps(MAKE[name](), gradients, variables(starts()))[1].tobytes()
+
+
+def test_averages_of_frozen_weights_do_not_move_them() -> None:
+    made = variables(starts())
+    optimizer = wrapped(opt.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2), gx.freeze("**/kernel"))
+    kernel, bias = steps(optimizer, many(5), made)
+    assert kernel.tobytes() == starts()[0].tobytes()
+    assert bias.tobytes() != starts()[1].tobytes()
+
+
+# --- right numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "limit"),
+    [(lambda: opt.AdamW(0.1, weight_decay=0.3), 0.08), (lambda: opt.SGD(0.1, momentum=0.9), 0.7)],
+    ids=["AdamW", "SGD"],
+)
+def test_clipped_updates(make: Any, limit: float) -> None:
+    """Each step is that of the plain optimizer, with the update's root mean square limited in float64."""
+    plain, optimizer, beside, made = (
+        make(),
+        wrapped(make(), gx.clip_rms(limit)),
+        variables(starts()),
+        variables(starts()),
+    )
+    clipped = 0
+    for gradient in many(10):
+        old = list(map(keras.ops.convert_to_numpy, made))
+        for variable, value in zip(beside, old, strict=True):
+            variable.assign(value)
+        found, new = steps(optimizer, [gradient], made), steps(plain, [gradient], beside)
+        for was, would_be, is_now in zip(old, new, found, strict=True):
+            update = np.float64(would_be - was)
+            size = np.sqrt(np.mean(update**2))
+            clipped += size > limit
+            wanted = was + update * min(1.0, limit / size)
+            np.testing.assert_allclose(is_now, wanted, rtol=1.2e-7, atol=3e-8)
+            assert size > limit or is_now.tobytes() == would_be.tobytes()
+    assert 0 < clipped < 20
+
+
+def test_the_parameters_are_those_before_the_step() -> None:
+    made = [keras.Variable(np.float32([3.0, 4.0]), name="w")]
+    optimizer = wrapped(opt.SGD(1.0), gx.clip_adaptive(0.1))
+    assert_ulp(steps(optimizer, [[np.float32([30.0, 40.0])]], made)[0], np.float32([2.7, 3.6]), 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_variables(dtype: str) -> None:
+    ends = []
+    for tx in (None, UNTOUCHED, gx.scale(0.5), gx.freeze("w")):
+        made = [keras.Variable(np.linspace(-3.0, 3.0, 16), dtype=dtype, name="w")]
+        optimizer = opt.SGD(0.01)
+        optimizer = optimizer if tx is None else wrapped(optimizer, tx)
+        optimizer.apply([keras.ops.ones((16,), dtype)], made)
+        ends.append(np.float64(keras.ops.convert_to_numpy(keras.ops.cast(made[0], "float32"))))
+    old = ends[3]
+    assert ends[0].tobytes() == ends[1].tobytes() != old.tobytes()
+    middle = keras.ops.cast(keras.ops.convert_to_tensor(np.float32(old + 0.5 * (ends[0] - old))), dtype)
+    assert np.array_equal(ends[2], keras.ops.convert_to_numpy(keras.ops.cast(middle, "float32")))
+
+
+# --- states, skipped steps, options ----------------------------------------------------------------------------------
+
+
+def test_a_skipped_step_leaves_the_variables_alone_and_counts() -> None:
+    made = variables(starts())
+    tx = gx.skip_large(gx.trace(0.5), 5.0)
+    optimizer = wrapped(opt.SGD(0.1, momentum=0.9, weight_decay=0.1), tx)
+    for factor, moves in ((1.0, True), (1e3, False), (1.0, False)):
+        before = bits(list(map(keras.ops.convert_to_numpy, made)))
+        after = bits(steps(optimizer, [[factor * g for g in G]], made))
+        assert (after != before) is moves
+    assert int(optimizer.iterations) == 3
+    assert int(optimizer.gradient_transformation_state.total) == 2
+
+
+def test_accumulated_updates_are_means() -> None:
+    made = [keras.Variable(np.float32([1.0]), name="w")]
+    optimizer = wrapped(opt.SGD(1.0), gx.accumulate(gx.identity(), 2))
+    for gradient, wanted in ((1.0, 1.0), (2.0, -0.5), (4.0, -0.5), (2.0, -3.5)):
+        assert steps(optimizer, [[np.float32([gradient])]], made)[0].tolist() == [wanted]
+
+
+def test_missing_gradients() -> None:
+    made = variables(starts())
+    optimizer = wrapped(opt.SGD(0.1, weight_decay=0.5), gx.chain(gx.clip_global_norm(0.1), gx.trace(0.5)))
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        kernel, bias = steps(optimizer, [[None, G[1]]], made)
+    assert kernel.tobytes() == starts()[0].tobytes()
+    np.testing.assert_allclose(np.linalg.norm(np.float64(bias) - starts()[1]), 0.1, rtol=1e-5)
+
+
+def test_a_step_that_loss_scaling_skips_changes_nothing() -> None:
+    made = variables(starts())
+    optimizer = wrapped(opt.LossScaleOptimizer(opt.Adam(0.1), initial_scale=4.0), gx.trace(0.5))
+    steps(optimizer, [G], made)
+    before = bits([list(map(keras.ops.convert_to_numpy, made)), optimizer.gradient_transformation_state])
+    steps(optimizer, [[np.full_like(g, np.inf) for g in G]], made)
+    assert bits([list(map(keras.ops.convert_to_numpy, made)), optimizer.gradient_transformation_state]) == before
+    steps(optimizer, [G], made)
+    assert bits([list(map(keras.ops.convert_to_numpy, made)), optimizer.gradient_transformation_state]) != before
+
+
+def test_accumulation_by_keras_is_one_update() -> None:
+    """Between the updates nothing moves, and the state neither."""
+    made = [keras.Variable(np.float32([0.0]), name="w")]
+    optimizer = wrapped(opt.SGD(1.0, gradient_accumulation_steps=2), gx.chain(gx.scale(0.5), gx.ema(0.5, debias=False)))
+    seen = []
+    for gradient in (1.0, 3.0, 2.0, 6.0):
+        weight = steps(optimizer, [[np.float32([gradient])]], made)[0].item()
+        seen.append((weight, int(optimizer.gradient_transformation_state[1].count)))
+    assert [count for _, count in seen] == [0, 1, 1, 2]
+    assert seen[0][0] == 0.0 and seen[1][0] == seen[2][0] == -0.5
+
+
+def test_all_may_be_stopped() -> None:
+    assert bits(steps(wrapped(opt.Adam(0.1), gx.stop()), [G], variables(starts()))) == bits(starts())
+
+
+def test_a_constraint_comes_after() -> None:
+    made = [keras.Variable(np.float32([1.0, -1.0]), name="w")]
+    made[0].constraint = keras.constraints.NonNeg()
+    optimizer = wrapped(opt.SGD(1.0), gx.scale(0.5))
+    assert steps(optimizer, [[np.float32([1.0, 1.0])]], made)[0].tolist() == [0.5, 0.0]
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_saved_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    tx = gx.chain(
+        gx.masked(gx.trace(0.5), "**/kernel"), gx.clip_rms(0.01), gx.skip_nonfinite(gx.clip_global_norm(0.05))
+    )
+    model = network()
+    model.compile(wrapped(opt.AdamW(0.01), tx), loss="mse")
+    fit(model).save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert repr(again.optimizer) == repr(model.optimizer) == f"<keras.wrap: {tx!r} on updates of AdamW>"
+    assert bits(fit(model).get_weights()) == bits(fit(again).get_weights())
+    copied = pickle.loads(pickle.dumps(wrapped(opt.AdamW(0.01), tx)))  # Keras cannot pickle one that is built
+    assert repr(copied) == repr(model.optimizer)
+    assert opt.deserialize(opt.serialize(copied)).get_config()["on"] == "updates"
+    assert "on" not in gx.keras.wrap(opt.SGD(0.1), gx.scale(1.0)).get_config()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_mixed_precision(compiled: bool) -> None:
+    if compiled and BACKEND == "torch":
+        pytest.skip("XLA compiles nothing of PyTorch's")
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = network()
+    finally:
+        keras.config.set_dtype_policy(before)
+    start = model.get_weights()
+    tx = gx.measure(gx.clip_global_norm(0.01))
+    model.compile(wrapped(opt.Adam(1.0), tx), loss="mse", jit_compile=compiled)
+    assert isinstance(model.optimizer, opt.LossScaleOptimizer)
+    model.optimizer.initial_scale = 64.0
+    model.fit(*digits(), batch_size=48, epochs=1, verbose=0, shuffle=False)
+    moved = np.sqrt(sum(np.sum((np.float64(a) - b) ** 2) for a, b in zip(model.get_weights(), start, strict=True)))
+    assert moved == pytest.approx(0.01, rel=1e-4)
+    measured = gx.metrics(model.optimizer)
+    assert float(measured["clip_global_norm/norm_after"]) == pytest.approx(0.01, rel=1e-5)
+    assert float(measured["clip_global_norm/norm_before"]) == pytest.approx(34**0.5, rel=1e-2)  # Adam's first step
+
+
+def test_a_limit_in_a_variable_changes_in_fit() -> None:
+    limit = keras.Variable(0.0, trainable=False)
+    model = network()
+    model.compile(wrapped(opt.Adam(0.01), gx.clip_global_norm(limit)), loss="mse")
+    before = bits(model.get_weights())
+    assert bits(fit(model).get_weights()) == before
+    limit.assign(1.0)
+    assert bits(fit(model).get_weights()) != before
+
+
+def test_an_embedding() -> None:
+    """Its gradients are sparse in TensorFlow; updates are not."""
+    ends = []
+    for tx in (None, UNTOUCHED, gx.clip_global_norm(0.01)):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((2,), dtype="int32"), keras.layers.Embedding(5, 3), keras.layers.Flatten()]
+        )
+        optimizer = opt.SGD(0.1)
+        model.compile(optimizer if tx is None else wrapped(optimizer, tx), loss="mse")
+        start = model.get_weights()
+        model.fit(np.int32([[0, 3]]), np.ones((1, 6), np.float32), epochs=1, verbose=0)
+        ends.append(model.get_weights())
+    assert bits(ends[0]) == bits(ends[1])
+    np.testing.assert_allclose(np.linalg.norm(ends[2][0] - start[0]), 0.01, rtol=1e-4)
+
+
+@pytest.mark.parametrize("on", ["update", None, True])
+def test_another_place_is_refused(on: Any) -> None:
+    with pytest.raises(ValueError, match=r"keras\.wrap: on must be 'gradients' .* or 'updates' .*, got"):
+        gx.keras.wrap(opt.SGD(0.1), gx.scale(1.0), on=on)

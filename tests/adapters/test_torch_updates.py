@@ -1,0 +1,388 @@
+"""Transforms of updates in PyTorch: attach(..., on="updates")."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_ulp, bits, parameter
+
+import gradxform as gx
+
+torch = pytest.importorskip("torch")
+from test_torch_attach import STATEFUL, Model, backward, optimizers, saved_and_loaded, train, weights  # noqa: E402
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
+UNTOUCHED = {
+    "identity": gx.identity(),
+    "clip_rms": gx.clip_rms(1e9),
+    "chain": gx.chain(gx.clip_norm(1e9), gx.clip_global_norm(1e9), gx.scale(1.0)),
+    "trace": gx.trace(0.0),
+    "skip_nonfinite": gx.skip_nonfinite(gx.clip_norm(1e9)),
+    "measure": gx.measure(gx.clip_average_norm(1e9)),
+    "masked": gx.masked(gx.clip_rms(1e9), "0"),
+}
+SHAPES = [(17, 5), (7,), (), (0, 3)]
+
+
+def trained(
+    tx: Any, make: Callable[[Any], Any], dtype: Any = torch.float32, steps: int = 4, unit: float = 1.0
+) -> tuple[Any, Any]:
+    """Parameters after some steps on random gradients, and the optimizer."""
+    torch.manual_seed(1)
+    parameters = [torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape in SHAPES]
+    optimizer = make(parameters)
+    if tx is not None:
+        optimizer.handle = gx.torch.attach(optimizer, tx, on="updates")
+    for _ in range(steps):
+        for p in parameters:
+            p.grad = unit * torch.randn(p.shape).to(dtype)
+        optimizer.step()
+    return parameters, optimizer
+
+
+def adamw(parameters: Any, **more: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=0.1, weight_decay=0.3, eps=1e-4, **more)
+
+
+# --- untouched, bit for bit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", UNTOUCHED)
+def test_unchanged_updates_leave_the_parameters_of_the_plain_optimizer(name: str, dtype: Any) -> None:
+    """Also where new - old rounds: large steps change signs and exponents."""
+    for rate in (0.1, 3.0, 1e-6):
+        make = lambda p, rate=rate: torch.optim.AdamW(p, lr=rate, eps=1e-4)  # noqa: E731
+        assert bits(trained(UNTOUCHED[name], make, dtype)[0]) == bits(trained(None, make, dtype)[0])
+
+
+def test_old_plus_update_is_not_new() -> None:
+    """The control: without the choice between new and old + update, bits would change."""
+    plain, start = (trained(None, adamw, steps=steps)[0][0].detach() for steps in (1, 0))
+    by_hand = start + (plain - start)
+    assert not torch.equal(by_hand, plain)
+    assert torch.equal(trained(gx.clip_rms(1e9), adamw, steps=1)[0][0], plain)
+
+
+@pytest.mark.parametrize("kind", list(optimizers()))
+def test_any_optimizer_steps_as_by_hand(kind: Any) -> None:
+    """Each step is old + tx(new - old), and attach agrees with the same by hand; without a change, with the plain."""
+    models = [Model() for _ in range(3)]
+    keep = {"Muon": lambda model: [p for p in model.named_parameters() if p[1].ndim == 2]}
+    named = [keep.get(kind.__name__, lambda model: list(model.named_parameters()))(model) for model in models]
+    attached, by_hand, plain = (kind(each, lr=0.1) for each in named)
+    handle = gx.torch.attach(attached, STATEFUL, on="updates")
+    tree = lambda each: {name.replace(".", "/"): p.detach().clone() for name, p in each}  # noqa: E731
+    state = STATEFUL.init(tree(named[1]))
+    for step in range(4):
+        for optimizer, model in zip((attached, by_hand), models, strict=False):
+            backward(optimizer, model, step)
+        old = tree(named[1])
+        attached.step()
+        by_hand.step()
+        made = {path: new - old[path] for path, new in tree(named[1]).items()}
+        made, state = STATEFUL.update(made, state, old)
+        for (name, p), (_, q) in zip(*named[:2], strict=True):
+            path = name.replace(".", "/")
+            torch.testing.assert_close(p.detach(), old[path] + made[path], rtol=3e-7, atol=1e-8)
+            q.data.copy_(p)
+    assert bits(handle.state) == bits(state)
+    untouched = Model()
+    other = kind(keep.get(kind.__name__, lambda model: list(model.named_parameters()))(untouched), lr=0.1)
+    gx.torch.attach(other, gx.clip_norm(1e9), on="updates")
+    train(other, untouched, range(4))
+    train(plain, models[2], range(4))
+    assert weights(untouched) == weights(models[2]) != weights(Model())
+
+
+# --- right numbers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+def test_clipped_updates_of_adamw(how: Any) -> None:
+    """A handwritten step in float64: decay, moments, clip of the update's root mean square."""
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal(shape) for shape in SHAPES[:3]]
+    parameters = [torch.nn.Parameter(torch.tensor(value)) for value in values]
+    optimizer = adamw(parameters, **how)
+    gx.torch.attach(optimizer, gx.clip_rms(0.05), on="updates")
+    first, second = [[np.zeros(shape) for shape in SHAPES[:3]] for _ in range(2)]
+    clipped = 0
+    for step in range(1, 11):
+        gradients = [rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3) for shape in SHAPES[:3]]
+        for i, gradient in enumerate(gradients):
+            parameters[i].grad = torch.tensor(gradient)
+            first[i] = 0.9 * first[i] + 0.1 * gradient
+            second[i] = 0.999 * second[i] + 0.001 * gradient**2
+            mean, scale = first[i] / (1 - 0.9**step), np.sqrt(second[i] / (1 - 0.999**step)) + 1e-4
+            update = -0.1 * (0.3 * values[i] + mean / scale)
+            size = np.sqrt(np.mean(update**2))
+            clipped += size > 0.05
+            values[i] = values[i] + update * min(1.0, 0.05 / size)
+        optimizer.step()
+        for p, value in zip(parameters, values, strict=True):
+            np.testing.assert_allclose(p.detach().numpy(), value, rtol=1e-11, atol=1e-13)
+    assert 5 < clipped < 30
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:4], ids=str)
+def test_changed_elements_are_rounded_once(dtype: Any) -> None:
+    """The nearest number to old + update / 2, where the update is a difference without rounding."""
+    old = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    ends = []
+    for tx in (gx.scale(0.5), None):
+        p = torch.nn.Parameter(old.clone())
+        optimizer = torch.optim.SGD([p], lr=0.01)
+        if tx is not None:
+            gx.torch.attach(optimizer, tx, on="updates")
+        p.grad = torch.ones(64, dtype=dtype)
+        optimizer.step()
+        ends.append(p.detach())
+    update = ends[1].double() - old.double()
+    exact = update == (ends[1].float() - old.float()).double()
+    assert exact.sum() > 50 and not torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0][exact], (old.double() + 0.5 * update).to(dtype)[exact])
+
+
+def test_the_parameters_are_those_before_the_step() -> None:
+    p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    p.grad = torch.tensor([30.0, 40.0])
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    gx.torch.attach(optimizer, gx.clip_adaptive(0.1), on="updates")
+    optimizer.step()
+    assert_ulp(p.detach(), np.float32([2.7, 3.6]), 1)  # a tenth of the norm before
+
+
+# --- stopped and skipped ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_frozen_parameters_keep_every_bit(dtype: Any) -> None:
+    tx = gx.chain(gx.clip_global_norm(0.5), gx.freeze(["0", "3"]))
+    start, (found, optimizer) = trained(None, adamw, dtype, 0)[0], trained(tx, adamw, dtype)
+    assert [torch.equal(p, q) for p, q in zip(found, start, strict=True)] == [True, False, False, True]
+    assert float(optimizer.state[found[0]]["step"]) == 4  # the optimizer's own state advances
+    p = torch.nn.Parameter(torch.tensor([-0.0, 1.0]))
+    p.grad = torch.tensor([float("nan"), 1.0])
+    optimizer = adamw([p])
+    gx.torch.attach(optimizer, gx.stop(), on="updates")
+    optimizer.step()
+    assert bits(p) == bits(torch.tensor([-0.0, 1.0]))
+
+
+SKIPPED = {
+    "skip_nonfinite": (gx.skip_nonfinite(gx.identity()), [1.0, float("nan"), 1.0], [True, False, False]),
+    "skip_large": (gx.skip_large(gx.clip_norm(0.05), 1.0), [0.1, 1.0, 100.0], [True, False, False]),
+    "accumulate": (gx.accumulate(gx.identity(), 2), [1.0, 1.0, 1.0, 1.0], [False, True, False, True]),
+    "in a mask": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [1.0, float("nan")], [True, False]),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_a_skipped_step_leaves_the_parameters_alone(name: str) -> None:
+    tx, gradients, due = SKIPPED[name]
+    p = torch.nn.Parameter(torch.tensor([1.0, -0.0, 2.0]))
+    optimizer = torch.optim.SGD([p], lr=1.0, momentum=0.9, weight_decay=0.1)
+    gx.torch.attach(optimizer, tx, on="updates")
+    for gradient, moves in zip(gradients, due, strict=True):
+        before = bits(p)
+        p.grad = torch.full((3,), gradient)
+        optimizer.step()
+        assert (bits(p) != before) is moves
+        assert p.grad is not None
+
+
+def test_accumulated_updates_are_means() -> None:
+    p = torch.nn.Parameter(torch.tensor([1.0]))
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    gx.torch.attach(optimizer, gx.accumulate(gx.identity(), 2), on="updates")
+    for gradient, wanted in ((1.0, 1.0), (2.0, -0.5), (4.0, -0.5), (2.0, -3.5)):
+        p.grad = torch.tensor([gradient])
+        optimizer.step()
+        assert p.item() == wanted
+
+
+def test_parameters_without_gradients_do_not_move() -> None:
+    moving, still = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = adamw([("a", moving), ("b", still)])
+    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(0.1), gx.ema(0.5)), on="updates")
+    optimizer.step()
+    assert handle.norm is None and int(handle.state[1].count) == 0
+    moving.grad = torch.ones(2)
+    optimizer.step()
+    assert torch.equal(still, torch.ones(2)) and not torch.equal(moving, torch.ones(2))
+    assert int(handle.state[1].count) == 1
+
+
+# --- closures, groups, scalers, states -------------------------------------------------------------------------------
+
+
+def test_a_closure_is_one_step() -> None:
+    def run(tx: Any, make: Any) -> Any:
+        p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        optimizer = make([p])
+        handle = None if tx is None else gx.torch.attach(optimizer, tx, on="updates")
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = ((p - 1.0) ** 4).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            assert optimizer.step(closure) > 0
+        return p.detach(), handle
+
+    for make in (
+        lambda p: torch.optim.LBFGS(p, line_search_fn="strong_wolfe", max_iter=3),
+        lambda p: torch.optim.SGD(p, lr=0.01),
+    ):
+        assert torch.equal(run(gx.clip_norm(1e9), make)[0], run(None, make)[0])
+        found, handle = run(gx.chain(gx.clip_norm(0.25), gx.ema(0.5)), make)
+        assert int(handle.state[1].count) == 2
+        assert 0 < float((found - torch.tensor([3.0, 4.0])).norm()) <= 0.5
+
+
+def test_an_ascending_optimizer() -> None:
+    p = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([p], lr=1.0, maximize=True)
+    gx.torch.attach(optimizer, gx.clip_norm(1.0), on="updates")
+    p.grad = torch.tensor([3.0, 4.0])
+    optimizer.step()
+    assert_ulp(p.detach(), np.float32([0.6, 0.8]), 1)
+
+
+def test_groups_that_are_added_later_and_states_that_are_saved() -> None:
+    def made() -> Any:
+        model = Model()
+        optimizer = adamw(list(model.body.named_parameters()))
+        handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_global_norm(0.05)), on="updates")
+        optimizer.add_param_group({"params": [("scale", model.scale)], "lr": 0.5})
+        return model, optimizer, handle
+
+    whole, optimizer, handle = made()
+    train(optimizer, whole, range(2))
+    saved, at_two = saved_and_loaded(optimizer.state_dict()), {k: v.clone() for k, v in whole.state_dict().items()}
+    train(optimizer, whole, range(2, 4))
+    again, other, other_handle = made()
+    again.load_state_dict(at_two)
+    other.load_state_dict(saved)
+    train(other, again, range(2, 4))
+    assert weights(whole) == weights(again)
+    assert bits(handle.state) == bits(other_handle.state)
+    assert set(handle.state[0].trace) == {"0/weight", "0/bias", "2/weight", "2/bias", "scale"}
+
+
+@pytest.mark.parametrize("how", [{}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("factor", [1.0, float("inf")])
+def test_a_gradient_scaler(how: Any, factor: float) -> None:
+    """A step that the scaler skips changes neither parameters nor state."""
+    scaled, plain = Model(), Model()
+    tx = gx.chain(gx.clip_global_norm(0.05), gx.trace(0.5))
+    optimizer, other = (torch.optim.Adam(m.parameters(), lr=0.1, **how) for m in (scaled, plain))
+    handle, other_handle = (gx.torch.attach(o, tx, on="updates") for o in (optimizer, other))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for step in range(3):
+        backward(other, plain, step)
+        optimizer.zero_grad()
+        scaler.scale(scaled.loss(step)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        other.step()
+    assert weights(scaled) == weights(plain)
+    before = weights(scaled), bits(handle.state)
+    assert before[1] == bits(other_handle.state)
+    optimizer.zero_grad()
+    scaler.scale(scaled.loss(0) * factor).backward()
+    scaler.step(optimizer)
+    assert ((weights(scaled), bits(handle.state)) == before) is (factor != 1.0)
+
+
+def test_two_at_once_and_gradients_beside() -> None:
+    p = parameter([30.0, 40.0])
+    optimizer = torch.optim.SGD([p], lr=1.0)
+    gx.torch.attach(optimizer, gx.clip_norm(8.0))
+    first = gx.torch.attach(optimizer, gx.clip_norm(4.0), on="updates")
+    second = gx.torch.attach(optimizer, gx.trace(0.5), on="updates")
+    optimizer.step()
+    assert_ulp(p.detach(), np.float32([-2.4, -3.2]), 1)
+    assert_ulp(first.norm, np.float32(8.0), 1)
+    assert_ulp(second.state.trace["0"], np.float32([-2.4, -3.2]), 1)
+    first.remove()
+    second.remove()
+    optimizer.step()
+    assert_ulp(p.detach(), np.float32([-7.2, -9.6]), 2)
+    assert not optimizer._optimizer_step_post_hooks
+
+
+def test_a_class_that_calls_the_step_of_its_base() -> None:
+    class Mine(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    torch.optim.SGD([parameter([1.0])], lr=1.0)
+    p = parameter([3.0, 4.0])
+    optimizer = Mine([p], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)), on="updates")
+    for count in (1, 2):
+        optimizer.step()
+        assert int(handle.state[1].count) == count
+        assert_ulp(p.detach(), np.float32([-1.5, -2.0]) * count, 1)
+    handle.remove()
+
+
+def test_a_compiled_step() -> None:
+    models = [Model(), Model()]
+    made = [adamw(list(model.named_parameters())) for model in models]
+    for optimizer in made:
+        gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(0.05), gx.trace(0.5)), on="updates")
+    compiled = torch.compile(made[0].step, backend="eager")
+    for step in range(3):
+        backward(made[0], models[0], step)
+        compiled()
+    train(made[1], models[1], range(3))
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+# --- what a handle tells, and errors ---------------------------------------------------------------------------------
+
+
+def test_a_handle_tells_norm_and_place() -> None:
+    parameters, optimizer = trained(gx.clip_global_norm(0.01), adamw, steps=1)
+    start = trained(None, adamw, steps=0)[0]
+    plain = trained(None, adamw, steps=1)[0]
+    wanted = gx.global_norm([(p - q).detach() for p, q in zip(plain, start, strict=True)])
+    assert_ulp(optimizer.handle.norm, wanted, 1)
+    assert repr(optimizer.handle) == "<torch.attach: clip_global_norm(0.01) on updates of AdamW, 4 parameters>"
+    assert pickle.loads(pickle.dumps(optimizer.handle)).on == "updates"
+    assert trained(gx.masked(gx.clip_global_norm(1.0), "0"), adamw)[1].handle.norm is None
+    assert all(p.requires_grad for p in parameters)
+
+
+def test_recorded_steps(tmp_path: Any) -> None:
+    from gradxform.recording.reading import Recording
+
+    p = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    q = torch.nn.Parameter(torch.tensor([5.0]))
+    optimizer = torch.optim.SGD([("p", p), ("q", q)], lr=1.0)
+    handle = gx.torch.attach(optimizer, gx.masked(gx.clip_norm(1.0), "p"), on="updates")
+    handle.record(gx.record(tmp_path / "run"))
+    p.grad, q.grad = torch.tensor([3.0, 4.0]), torch.tensor([2.0])
+    optimizer.step()
+    step = Recording(tmp_path / "run")
+    assert step.read(0, "gradients", "p").tolist() == [3.0, 4.0]
+    assert step.read(0, "parameters", "p").tolist() == [1.0, 2.0]
+    assert step.read(0, "parameters", "q").tolist() == [5.0]
+    assert_ulp(step.read(0, "updates", "p"), np.float32([-0.6, -0.8]), 1)
+    assert step.read(0, "updates", "q").tolist() == [-2.0]
+
+
+@pytest.mark.parametrize("on", ["update", "Gradients", None, True, ["updates"]])
+def test_another_place_is_refused(on: Any) -> None:
+    with pytest.raises(ValueError, match=r"torch\.attach: on must be 'gradients' .* or 'updates' .*, got"):
+        gx.torch.attach(torch.optim.SGD([parameter([1.0])]), gx.scale(1.0), on=on)

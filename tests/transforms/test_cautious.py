@@ -1,0 +1,120 @@
+"""`cautious`: its edge cases, and how it gets the gradients; the table has its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, assert_bits, assert_ulp, f32, tensors
+
+import gradxform as gx
+
+NAN, INF = float("nan"), float("inf")
+UPDATES, GRADIENTS = f32(0.3, 0.5, 0.6, -0.1), f32(1.0, -2.0, 3.0, 4.0)
+
+
+def changed(tx: Any, updates: Any, gradients: Any) -> Any:
+    return tx.update([updates], tx.init([updates]), gradients=[gradients])[0][0]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_both_placements(framework: str) -> None:
+    """Before the learning rate signs agree; after it, and under a negative factor, they are opposite."""
+    updates, gradients = tensors(framework, [UPDATES, GRADIENTS])
+    assert_ulp(changed(gx.cautious(), updates, gradients), f32(0.6, 0.0, 1.2, 0.0))
+    assert_ulp(changed(gx.cautious(negated=True), updates, gradients), f32(0.0, 1.0, 0.0, -0.2))
+    before = changed(gx.chain(gx.cautious(), gx.scale(-0.5)), updates, gradients)
+    after = changed(gx.chain(gx.scale(-0.5), gx.cautious(negated=True)), updates, gradients)
+    assert_ulp(before, after, 0)
+
+
+def test_all_that_agree_keep_every_bit() -> None:
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    assert_bits(changed(gx.cautious(), values, values * 7), values)
+    assert_bits(changed(gx.cautious(), np.zeros((), np.float32) + 3, np.float32(2.0)), np.float32(3.0))
+    assert changed(gx.cautious(), np.zeros((0, 2)), np.zeros((0, 2))).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("eps", "share", "factor"), [(1e-3, 1, 1000.0), (0.1, 1, 10.0), (0.1, 500, 2.0), (0.0, 1, 1000.0), (0.0, 0, 0.0)]
+)
+def test_the_least_share(eps: float, share: int, factor: float) -> None:
+    updates, gradients = np.ones(1000, np.float32), np.full(1000, -1.0, np.float32)
+    gradients[:share] = 1.0
+    wanted = np.where(gradients > 0, np.float32(factor), np.float32(0.0))
+    assert_ulp(changed(gx.cautious(eps=eps), updates, gradients), wanted, 1)
+
+
+@pytest.mark.parametrize(
+    ("update", "gradient", "wanted"),
+    [
+        (INF, 1.0, [INF, 0.0]),
+        (INF, -1.0, [NAN, NAN]),
+        (NAN, 1.0, [NAN, NAN]),
+        (0.5, NAN, [NAN, NAN]),
+        (0.5, INF, [1.0, 0.0]),
+        (0.5, -INF, [NAN, NAN]),
+        (0.0, 1.0, [0.0, 0.0]),
+        (1e-40, 1e-40, [2e-40, 0.0]),
+        (1e-30, 1e-30, [2e-30, 0.0]),
+    ],
+)
+def test_edges(update: float, gradient: float, wanted: list[float]) -> None:
+    """The second element disagrees. Nothing that is not finite becomes zero, and no product underflows."""
+    found = changed(gx.cautious(), f32(update, 1.0), f32(gradient, -1.0))
+    assert_ulp(found, f32(*wanted), 1)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_gradients_may_have_another_dtype_and_be_sparse() -> None:
+    torch = pytest.importorskip("torch")
+    updates = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16)
+    gradients = torch.sparse_coo_tensor([[1]], [[1.0, -1.0]], (2, 2))
+    found = changed(gx.cautious(), updates, gradients)
+    assert found.dtype == torch.bfloat16
+    assert found.tolist() == [[0.0, 0.0], [12.0, 0.0]]
+
+
+def test_in_masks_schedules_and_other_transforms() -> None:
+    updates, gradients = {"a": UPDATES, "b": UPDATES}, {"a": GRADIENTS, "b": GRADIENTS}
+    tx = gx.chain(gx.masked(gx.cautious(), "a"), gx.measure(gx.clip_norm(1e9)))
+    found, _ = tx.update(updates, tx.init(updates), gradients=gradients)
+    assert_bits(found["b"], UPDATES)
+    assert_ulp(found["a"], f32(0.6, 0.0, 1.2, 0.0))
+    tx = gx.cautious(eps=lambda step: 1.0 / (1.0 + step))
+    state = tx.init([UPDATES])
+    for wanted in (0.3, 0.6):
+        found, state = tx.update([UPDATES], state, gradients=[GRADIENTS])
+        assert_ulp(found[0][:1], f32(wanted))
+    tx = gx.skip_nonfinite(gx.cautious())
+    found, _ = tx.update([UPDATES], tx.init([UPDATES]), None, gradients=[GRADIENTS])
+    assert_ulp(found[0], f32(0.6, 0.0, 1.2, 0.0))
+
+
+def test_in_place_in_numpy() -> None:
+    updates = UPDATES.copy()
+    gx.numpy.apply_(gx.cautious(), [updates], gradients=[GRADIENTS])
+    assert_ulp(updates, f32(0.6, 0.0, 1.2, 0.0))
+
+
+@pytest.mark.parametrize("tx", [gx.cautious(), gx.chain(gx.scale(0.5), gx.masked(gx.cautious(), "**"))])
+def test_without_gradients_the_error_says_what_to_write(tx: Any) -> None:
+    assert tx.needs_gradients
+    for call in (lambda: tx([UPDATES]), lambda: tx.update([UPDATES]), lambda: gx.numpy.apply_(tx, [UPDATES.copy()])):
+        with pytest.raises(ValueError, match=r"cautious needs the gradients .*gradients=gradients.*on='updates'"):
+            call()
+
+
+def test_wrong_gradients_and_arguments() -> None:
+    with pytest.raises(ValueError, match=r"cautious: the gradients have None at '0', where there is an update"):
+        gx.cautious().update([UPDATES], gradients=[None])
+    with pytest.raises(ValueError, match=r"cautious: the gradients must have the keys .* of the updates; .* 'a'"):
+        gx.cautious().update({"a": UPDATES}, gradients={"b": UPDATES})
+    with pytest.raises(TypeError, match=r"cautious: the gradient at '0' has dtype complex64"):
+        gx.cautious().update([UPDATES.astype(np.complex64)], gradients=[UPDATES])
+    for negated in (0, 1, "yes"):
+        with pytest.raises(ValueError, match="negated must be True, False or None"):
+            gx.cautious(negated=negated)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="eps"):
+        gx.cautious(eps=-1.0)

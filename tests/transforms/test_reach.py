@@ -1,0 +1,60 @@
+"""Which leaves a transform may change or measure, so that adapters keep no copies of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform.core.flat import flat_view
+from gradxform.transforms.reach import reached
+
+TREE = {"a": {"w": np.ones(2), "b": np.ones(2)}, "h": np.ones(2)}
+REACHED = {
+    "identity()": "",
+    "clip_norm(1.0)": "a/b a/w h",
+    "stop()": "a/b a/w h",
+    "freeze('h')": "h",
+    "masked(clip_norm(1.0), 'a/*')": "a/b a/w",
+    "masked(identity(), 'a/*')": "",
+    "masked(masked(scale(2.0), '**/w'), 'a/*')": "a/w",
+    "chain(masked(scale(2.0), 'a/w'), freeze('h'))": "a/w h",
+    "chain(masked(scale(2.0), 'a/w'), clip_norm(1.0))": "a/b a/w h",
+    "chain()": "",
+    "partition({'a/w': scale(2.0), 'a/*': identity()})": "a/w",
+    "partition({'a/w': identity(), '**/w': scale(2.0), 'h': stop()})": "h",
+    "partition({'a/w': identity()}, scale(2.0))": "a/b h",
+    "measure(masked(scale(2.0), 'a/w'))": "a/b a/w h",
+    "accumulate(masked(scale(2.0), 'a/w'), 2)": "a/b a/w h",
+    "skip_nonfinite(freeze('h'))": "a/b a/w h",
+}
+
+
+@pytest.mark.parametrize("expression", REACHED)
+def test_what_a_transform_reaches(expression: str) -> None:
+    view = flat_view(TREE)
+    assert view is not None
+    mask = reached(gx.parse(expression), view)
+    assert " ".join(path for path, there in zip(view.source.paths, mask, strict=True) if there) == REACHED[expression]
+    out, _ = gx.parse(expression).update(TREE, gx.parse(expression).init(TREE))
+    moved = gx.norms({path: a - b for path, a, b in _pairs(out)})
+    assert {path for path, norm in moved.items() if norm} <= set(REACHED[expression].split())
+
+
+def _pairs(out: Any) -> list[tuple[str, Any, Any]]:
+    both = ((path, tree) for path, tree in (("a/b", ("a", "b")), ("a/w", ("a", "w")), ("h", ("h",))))
+    found = []
+    for path, keys in both:
+        new: Any = out
+        old: Any = TREE
+        for key in keys:
+            new, old = new[key], old[key]
+        found.append((path, new, old))
+    return found
+
+
+def test_a_transform_of_another_library_reaches_all() -> None:
+    view = flat_view(TREE)
+    assert view is not None and all(reached(object(), view))
