@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,3 +42,24 @@ def fused(function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..
     if _is_known(arguments):
         return tf.function(function, autograph=False, jit_compile=True)
     return function
+
+
+def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: Any) -> Any:
+    """Call a function that XLA cannot compile; where XLA compiles, another that computes the same.
+
+    XLA may compile a graph long after its trace. So the graph calls the function for XLA. Where XLA does not compile,
+    TensorFlow's optimizer replaces it by the other (Grappler's implementation selector).
+    """
+    if tf.executing_eagerly():
+        return function(*arrays)
+    if is_xla():
+        return for_xla(*arrays)
+    given = " ".join(f"{array.dtype.name}{array.shape}" for array in arrays)
+    name = f"{function.__module__}.{function.__qualname__}.{hashlib.sha256(given.encode()).hexdigest()}"
+
+    def made(function: Callable[..., Any], device: str) -> Any:
+        wanted = {"api_implements": name, "api_preferred_device": device}
+        return tf.function(function, autograph=False, experimental_attributes=wanted)
+
+    made(function, "CPU").get_concrete_function(*arrays).add_to_graph()
+    return made(for_xla, "XLA")(*arrays)

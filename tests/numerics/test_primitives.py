@@ -577,7 +577,7 @@ def alike(seed: int) -> Any:
     """Rows that all round alike: equal numbers, or a repeated pattern."""
     rng = np.random.default_rng(seed)
     row = np.full(128, rng.uniform(1, 2)) if seed % 2 else rng.uniform(1, 1.01, 128)
-    return np.tile(row.astype(np.float32), (160, 600)[seed % 3 == 0])
+    return np.tile(row.astype(np.float32), (160, 600, 1100)[seed % 3])
 
 
 @pytest.mark.parametrize(("framework", "mode"), MODES)

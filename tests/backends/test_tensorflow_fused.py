@@ -1,0 +1,106 @@
+"""Norms of large leaves by an op that XLA lacks: TensorFlow's optimizer chooses it where XLA does not compile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradxform as gx
+
+tf = pytest.importorskip("tensorflow")
+own = pytest.importorskip("gradxform_tensorflow._cpu_norms")
+graph = pytest.importorskip("gradxform_tensorflow._graph")
+v1 = tf.compat.v1
+
+SIZE = own._FUSED + 300  # not in whole rows
+LEAF = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
+NORM = float(np.sqrt(np.sum(LEAF.astype(np.float64) ** 2)))
+
+
+def norm(leaf: Any) -> Any:
+    return gx.global_norm([leaf])
+
+
+def traced() -> Any:
+    return tf.function(norm, input_signature=[tf.TensorSpec([SIZE])], autograph=False)
+
+
+def saved(folder: Any) -> Any:
+    module = tf.Module()
+    module.norm = traced()
+    tf.saved_model.save(module, str(folder))
+    return tf.saved_model.load(str(folder)).norm
+
+
+def by_xla(function: Any) -> Callable[[Any], Any]:
+    """Compile a function that has been traced already."""
+    function(tf.constant(LEAF))
+    return tf.function(lambda leaf: function(leaf), jit_compile=True)
+
+
+def in_session(leaf: Any) -> Any:
+    with tf.Graph().as_default(), v1.Session() as session:
+        given = v1.placeholder(tf.float32, [SIZE])
+        return session.run(norm(given), {given: leaf.numpy()})
+
+
+def under_tape(leaf: Any) -> Any:
+    @tf.function
+    def run(leaf: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(leaf)
+            found = norm(leaf)
+        return found, tape.gradient(found, leaf)
+
+    found, derivative = run(leaf)
+    np.testing.assert_allclose(derivative, LEAF / NORM, rtol=1e-6)
+    return found
+
+
+WAYS: dict[str, tuple[bool, Callable[[Any], Callable[[Any], Any]]]] = {
+    "a function": (False, lambda folder: traced()),
+    "a function in another": (False, lambda folder: tf.function(lambda leaf: traced()(leaf))),
+    "a branch": (False, lambda folder: tf.function(lambda x: tf.cond(x[0] < 9, lambda: norm(x), lambda: 0.0))),
+    "a session": (False, lambda folder: in_session),
+    "under a tape": (False, lambda folder: under_tape),
+    "a saved model": (False, saved),
+    "XLA": (True, lambda folder: tf.function(norm, jit_compile=True)),
+    "XLA, traced before": (True, lambda folder: by_xla(traced())),
+    "XLA, a saved model": (True, lambda folder: by_xla(saved(folder))),
+}
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make what XLA compiles double the norm."""
+
+    def doubled(*leaves: Any) -> Any:
+        return [4.0 * part for part in own._in_steps(*leaves)]
+
+    monkeypatch.setattr(own, "_on_cpus", functools.partial(graph.on_cpus, own._at_once, doubled))
+    yield
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_norm_is_right_everywhere(way: str, tmp_path: Any) -> None:
+    found = WAYS[way][1](tmp_path)(tf.constant(LEAF))
+    assert abs(float(found) / NORM - 1) < 1e-8
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_xla_runs_without_the_op(way: str, tmp_path: Any, marked: None) -> None:
+    by_xla, made = WAYS[way]
+    assert float(made(tmp_path)(tf.constant(LEAF))) / NORM == pytest.approx(2.0 if by_xla else 1.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("repeated", [1, 2, 3, 4, 6, 12])
+def test_rows_rounded_alike_are_read_again(repeated: int) -> None:
+    norms = np.tile(np.random.default_rng(repeated).uniform(1, 2, repeated).astype(np.float32), 24)[:24]
+    mixed = np.where(np.arange(24) % 3 > 0, norms[0], 0)  # a few rows, all with the same norm
+    unlike = np.random.default_rng(0).uniform(1, 2, 24)
+    given = np.float32([norms, mixed, unlike, np.zeros(24), np.eye(24)[3]])
+    assert own._are_alike(tf.constant(given)).numpy().tolist() == [True, True, False, False, False]
