@@ -116,6 +116,7 @@ SLOW = {
     r"test_primitives\.py::test_(unknown_ranks|a_nan_under_tensorflows_xla|large_leaves_under_tensorflows_xla)": TRACES,
     r"test_primitives\.py::test_(float64_factors_are|examples_of_any).*jax": XLA,
     # --- pages
+    r"test_examples_muon\.py": TRAINS,
     r"test_docs\.py::test_a_.*\[docs/(extending|guides/[jk]|how-to/(exploding|change|move|same|train|your-own))": PAGES,
     r"test_examples(_training)?\.py::(?!test_(a_page|a_lambda|case_10s|keras_ref|the_libraries_c|torch_ref))": TRAINS,
     r"test_tests_page\.py": "collects the whole suite in a process of its own",
