@@ -106,7 +106,7 @@ def shortest(wide: Any, *products: Any, count: int) -> Any:
     towards = _towards(given, parts)
     doubt = _doubt(given, parts)
     gap = xp.sum(parts * (towards + doubt), axis=-1) - _least(given, (towards - doubt) * relative)
-    found = given.far(_best(given, parts, xp.where(total > 0.0, gap, _HUGE))[0][0]) / given.norms
+    found = given.far(_best(given, parts, xp.where(total > 0.0, gap, _HUGE))[0]) / given.norms
     zero = wide.where(given.present > 0.0, 0.0, 1.0)
     found = wide.where(wide.any(zero > 0.0), zero, found)
     return given.weights(found / wide.sum(found))
@@ -122,7 +122,7 @@ def projected(wide: Any, *products: Any, count: int) -> Any:
     parts = _positive(given, _solved(given, cosines, -cosines))
     slack = _towards(given, parts) + cosines
     error = xp.sum(xp.abs(xp.where(slack < parts, slack, parts)) + _doubt(given, parts), axis=-1)
-    added = given.far(_best(given, parts, error)[0]) * given.norms[:, None] / given.norms[None, :]
+    added = given.far(_best(given, parts, error)) * given.norms[:, None] / given.norms[None, :]
     return given.weights((wide.sum(added, axis=0) + 1.0) / float(count))
 
 
@@ -155,8 +155,16 @@ def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
     shorter = xp.where(outside, square, 1.0) / xp.where(outside, length, 1.0)
     some = shorter > 0.0
     parts = parts * xp.where(some, xp.sqrt(xp.where(some, shorter, 1.0)), 0.0)[:, :, None]
-    least = _least(given, (_towards(given, parts) + towards - _doubt(given, parts)) * relative[-1:] * given.present)
-    parts, error = _best(given, parts, xp.where(doubtful, _HUGE, -least))
+
+    def error_of(parts: Any) -> Any:
+        products = _towards(given, parts) + towards
+        return -_least(given, (products - _doubt(given, parts)) * relative[-1:] * given.present)
+
+    slack = _towards(given, parts) + towards
+    kinks = xp.sum(xp.abs(xp.where(slack < parts, slack, parts)) + _doubt(given, parts), axis=-1)
+    error = xp.where(first[:, :, 0], error_of(parts), kinks)
+    parts = _best(given, parts, xp.where(doubtful, _HUGE, error))
+    error = error_of(parts[None])[0]
     margin = xp.where(xp.abs(error[:1]) < _TIE, -_TIE, _TIE)
     level = xp.where(error[:1] < error[1:] + margin, parts[:1], parts[1:])[0]
     weights = given.far(level) * largest / given.norms + 1.0 / count
@@ -234,4 +242,4 @@ def _best(given: Tasks, parts: Any, error: Any) -> Any:
         better = error[half:] < error[:half]
         error = xp.where(better, error[half:], error[:half])
         parts = xp.where(better[:, :, None], parts[half:], parts[:half])
-    return parts[0], error[0]
+    return parts[0]

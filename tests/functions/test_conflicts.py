@@ -163,6 +163,17 @@ def test_the_radius_may_be_an_array(framework: str) -> None:
         assert all(np.isnan(leaf).all() for leaf in arrays(spoilt))
 
 
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_where_nothing_helps_all_tasks_the_projected_mean(count: int) -> None:
+    """With a gradient of zero, no direction helps all; the nearest to the mean that harms none is unique."""
+    rows = np.random.default_rng(count).standard_normal((count, 5))
+    rows[-1] = 0.0
+    mean = rows.mean(axis=0)
+    nearest = mean + conflicts._nonnegative(rows.T, -mean) @ rows
+    found = gx.cagrad([[row] for row in rows], c=1.0)[0]
+    np.testing.assert_allclose(found, nearest, rtol=0, atol=1e-14)
+
+
 def test_ten_tasks() -> None:
     rows = np.random.default_rng(3).standard_normal((10, 40))
     for name, function in FUNCTIONS.items():
