@@ -69,6 +69,7 @@ WITHOUT_DERIVATIVE = {
     "identity, chain, masked": "nothing of their own",
     "scale_by_schedule": "a schedule of `scale`, which is above",
     "clip_percentile": "its limit counts as a constant: test_the_limit_of_clip_percentile_is_a_constant",
+    "cautious": "its mask counts as a constant: test_the_mask_of_cautious_is_a_constant",
     "transform": "a function of the user's",
     "orthogonalize": "of matrices: test_through_the_iteration_of_matrices",
 }
@@ -138,6 +139,13 @@ def test_the_limit_of_clip_percentile_is_a_constant() -> None:
         _, state = tx.update(jnp.array([norm, 0.0]), state)
     exact = jax.jacrev(lambda g: tx.update(g, state)[0])(g)
     np.testing.assert_allclose(exact, jax.jacrev(gx.clip_norm(3.0))(g), rtol=1e-12)
+
+
+def test_the_mask_of_cautious_is_a_constant() -> None:
+    """Each update that is kept is divided by the share, and no other number moves it."""
+    updates, gradients = jnp.asarray([3.0, 4.0, -1.0, 2.0]), jnp.asarray([1.0, -1.0, -2.0, 0.5])
+    exact = jax.jacrev(lambda u: gx.cautious().update(u, gradients=gradients)[0])(updates)
+    np.testing.assert_allclose(exact, np.diag([4.0 / 3.0, 0.0, 4.0 / 3.0, 4.0 / 3.0]), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["clip_global_norm", "trace"])
