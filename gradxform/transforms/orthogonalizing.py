@@ -124,9 +124,15 @@ def orthogonalize(
                 f"orthogonalize: with across(..., split='leaves') this device has a slice of "
                 f"{g.source.path(g.chosen[0])!r}, not the matrix; use orthogonalize outside of across"
             )
-        unit = _normalized(g, sides, like)
-        new = g.backend.of_matrices(newton_schulz, unit, sides, dtype, coefficients=each)
-        return g.given(new).scaled(_sizes(g, sides, SCALES[scale]))
+        unit, sizes = _normalized(g, sides, like), _sizes(g, sides, SCALES[scale])
+        for size in dict.fromkeys(sizes):
+            own = [place for place, number in enumerate(sizes) if number == size]
+            last = tuple(size * number for number in each[-1])
+            some, over_them = [unit[place] for place in own], [sides[place] for place in own]
+            made = g.backend.of_matrices(newton_schulz, some, over_them, dtype, coefficients=(*each[:-1], last))
+            for place, new in zip(own, made, strict=True):
+                unit[place] = new
+        return g.given(unit)
 
     return stateless(orthogonal)
 
@@ -195,10 +201,7 @@ _DIVISORS: dict[str | None, tuple[Callable[..., Array], dict[str, float]]] = {
 }
 
 
-def _sizes(g: Flat, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> Any:
-    """Return the factor of each leaf from the sizes of its matrices' sides, or one number if all have the same."""
+def _sizes(g: Flat, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> list[float]:
+    """Return the factor of each active leaf, from the sizes of its matrices' sides."""
     counts = ([g.backend.count(g.leaves[i], side) for side in own] for i, own in zip(g.chosen, sides, strict=True))
-    own = dict(zip(g.chosen, (size(*pair) for pair in counts), strict=True))
-    if len(set(own.values())) == 1:
-        return next(iter(own.values()))
-    return g.backend.compute(formulas.stack, *(own.get(i, 1.0) for i in range(len(g.leaves))))
+    return [size(*pair) for pair in counts]

@@ -115,9 +115,9 @@ def test_scales_are_of_the_outputs_and_inputs() -> None:
     tall = RNG.standard_normal((8, 2))
     plain = PLAIN([tall])[0]
     for axes, shape in ((None, 2.0), ("torch", 2.0), ("keras", 1.0), (1, 2.0), ({"**": 0}, 1.0)):
-        np.testing.assert_allclose(gx.orthogonalize(axes=axes)([tall])[0], plain * shape, rtol=1e-15)
+        np.testing.assert_allclose(gx.orthogonalize(axes=axes)([tall])[0], plain * shape, rtol=1e-11)
         found = gx.orthogonalize(scale="rms", axes=axes)([tall])[0]
-        np.testing.assert_allclose(found, plain * 0.2 * 8**0.5, rtol=1e-15)
+        np.testing.assert_allclose(found, plain * 0.2 * 8**0.5, rtol=1e-11)
     # Moonshot's scale: the root mean square of a full-rank update is 0.2, whatever the shape, up to the iteration
     square = gx.orthogonalize(12, "polar_express", scale="rms")([RNG.standard_normal((30, 70))])[0]
     assert abs(np.sqrt(np.mean(square**2)) - 0.2) < 1e-3
