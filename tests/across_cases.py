@@ -42,7 +42,7 @@ TRANSFORMS = {
     "clip_percentile(40.0, 3, per_leaf=True)": (0, 1),
     "clip_zscore(0.5, 0.5, 1)": (1, 1),
     "clip_zscore(0.5, 0.5, 1, per_leaf=True)": (0, 1),
-    "clip_adagc(0.5, 0.5, warmup=2, max_norm=3.0)": (1, 2),
+    "clip_adagc(0.5, 0.5, warmup=2, max_norm=3.0)": (1, 1),
     "error_feedback(clip_global_norm(1.0))": (1, 1),
     "skip_nonfinite(trace(0.5))": (1, 1),
     "skip_nonfinite(chain(clip_global_norm(1.0), ema(0.5)), max_consecutive=2)": (2, 2),
@@ -61,6 +61,8 @@ TRANSFORMS = {
 """Expressions, with the collectives per step for a split tree and for split leaves."""
 FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "skip_large(trace(0.5), 60.0)")
 """Expressions that run in every dtype."""
+BY_LEAF = ("per_leaf", "clip_adagc(")
+"""Words in expressions of transforms that keep numbers of each leaf, so states of a split tree differ."""
 ORDERS = {"ord=3": 4, "ord=2.5": 4}
 
 
@@ -110,6 +112,11 @@ def expected(expression: str, count: int, dtype: str, split: str) -> tuple[list[
         updates, state = tx.update(tree, state, tree)
         found.append(parts(updates, count, split))
     return found, {name: np.asarray(value) for name, value in (gx.metrics(state) if tx.stateful else {}).items()}
+
+
+def is_by_leaf(expression: str) -> bool:
+    """Whether the state has numbers of each leaf."""
+    return any(words in expression for words in BY_LEAF)
 
 
 def budget(expression: str, dtype: str) -> float:

@@ -69,7 +69,7 @@ def right_everywhere(strategy: Any, expression: str, split: str, dtype: str, com
         for (updates, _), each in zip(results, right, strict=True):
             distance = table.off({name: array(leaf) for name, leaf in updates.items()}, each)
             assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
-    if "per_leaf" not in expression or split == "leaves":
+    if not table.is_by_leaf(expression) or split == "leaves":
         same_everywhere(states)
     for name, value in metrics.items():
         assert table.off({"": array(gx.metrics(states[0])[name])}, {"": value}) <= 2, name

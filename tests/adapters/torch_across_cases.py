@@ -112,7 +112,7 @@ def right_on_all(expression: str, split: str, dtype: str, axis: Any = None) -> N
     if "global_norm(1.0, like=" in expression:
         more = 2 if split == "leaves" and "torch" in expression else 1
     assert max(asked) == table.TRANSFORMS[expression][split == "leaves"] + more, (expression, split, asked)
-    if "per_leaf" not in expression or split == "leaves":
+    if not table.is_by_leaf(expression) or split == "leaves":
         same_on_all(state)
     for name, value in metrics.items():
         assert_ulp([gx.metrics(state)[name]], [value], what=name)

@@ -82,7 +82,7 @@ def measured(expression: str, dtype: str, split: str, how: str) -> dict[str, Any
         "collectives": found["calls"],
         "numbers": found["numbers"],
         "measures": max([cases.off({"": common[name][0]}, {"": value}) for name, value in metrics.items()], default=0),
-        "differ": [] if "per_leaf" in expression and split == "tree" else differing(tx, state),
+        "differ": [] if cases.is_by_leaf(expression) and split == "tree" else differing(tx, state),
     }
 
 
