@@ -102,5 +102,5 @@ def test_rows_rounded_alike_are_read_again(repeated: int) -> None:
     norms = np.tile(np.random.default_rng(repeated).uniform(1, 2, repeated).astype(np.float32), 24)[:24]
     mixed = np.where(np.arange(24) % 3 > 0, norms[0], 0)  # a few rows, all with the same norm
     unlike = np.random.default_rng(0).uniform(1, 2, 24)
-    given = np.float32([norms, mixed, unlike, np.zeros(24), np.eye(24)[3]])
+    given = np.array([norms, mixed, unlike, np.zeros(24), np.eye(24)[3]], np.float32)
     assert own._are_alike(tf.constant(given)).numpy().tolist() == [True, True, False, False, False]

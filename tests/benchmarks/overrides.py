@@ -145,6 +145,7 @@ def _inside(framework: str) -> Iterator[Override]:
     if framework == "tensorflow":
         own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_packing"))
         yield Override(framework, "norms: large leaves in rows", clip, own, "_is_large", lambda leaf: False)
+        yield Override(framework, "norms: squares out of memory", clip, own, "_on_cpus", own._in_steps)
         yield Override(framework, "small leaves together", clip, packing, "small", lambda leaves, places: {})
 
 
