@@ -149,7 +149,7 @@ SLOW = {
     r"test_peers\.py::(?!.*published_formula.*clip_global_norm-\w+-jax-compiled).*(-optax|jax|compiled)": PEERS,
     r"test_peers\.py::test_derivatives\[(?!optax|torch)": PEERS,
     # --- command line, proof
-    r"test_chains\.py::test_chains_compiled\[chain\((skip|scale|zero|measure)": CHAINS,
+    r"test_chains\.py::test_chains_compiled\[chain\((skip|scale|zero|norm|clip_rms|freeze|part|chain\(norm)": CHAINS,
     r"test_speed\.py::test_bytes_accessed.*\[[38]": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
     r"test_device\.py::test_every_array_of_a_run": PROCESSES,

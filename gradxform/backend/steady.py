@@ -13,13 +13,14 @@ def steady(unchecked: Callable[..., Any]) -> Callable[[K], K]:
     """Decorate a kernel: plans call another function instead, which takes the backend and the same arguments."""
 
     def mark(kernel: K) -> K:
-        kernel.steady = unchecked  # type: ignore[attr-defined]
+        kernel.steady = kernel, unchecked  # type: ignore[attr-defined]
         return kernel
 
     return mark
 
 
 def steady_of(kernel: Any) -> Any:
-    """Return what a plan calls instead of a backend's kernel."""
-    unchecked = getattr(kernel, "steady", None)
-    return kernel if unchecked is None else MethodType(unchecked, kernel.__self__)
+    """Return what a plan calls instead of a kernel. A wrapper copies attributes, and stays itself."""
+    function = getattr(kernel, "__func__", None)
+    marked, unchecked = getattr(function, "steady", (None, None))
+    return kernel if unchecked is None or marked is not function else MethodType(unchecked, kernel.__self__)

@@ -17,7 +17,7 @@ def mgda(trees: Any) -> Any:
     r"""Return the shortest vector in the convex hull of several tasks' gradients.
 
     .. math:: g = \sum_k w_k g^{(k)}, \quad
-        w = \arg\min_{w \ge 0,\, \sum_k w_k = 1} \Big\lVert \sum_k w_k g^{(k)} \Big\rVert^2
+        w = \arg\min_{w \ge 0,\, \sum_k w_k = 1} \lVert \sum_k w_k g^{(k)} \rVert^2
 
     A step along its negative increases no task's loss: its product with each gradient is at least its squared norm. It
     is zero at a Pareto-stationary point.

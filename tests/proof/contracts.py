@@ -57,6 +57,7 @@ SEAMS = {
     "torch.attach, updates": "gradxform_torch._attach:Attached._after_updates",
     "moved parameters": "gradxform.core.updates:_moved",
     "reached": "gradxform.transforms.reach:reached",
+    "rows that are alike": "gradxform_tensorflow._cpu_norms:_are_alike",
     "tensorflow.apply": "gradxform_tensorflow._apply:apply",
     "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
     "jax.freeze": "gradxform_jax._optax:freeze",

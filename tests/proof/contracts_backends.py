@@ -233,6 +233,8 @@ ADAPTERS: Any = (
     ("tensorflow.apply", "the gradients are not transformed",
      instead(lambda tx, grads_and_vars, params=None: list(grads_and_vars)),
      own("backends/test_tensorflow", "case_2"), TENSORFLOW),
+    ("rows that are alike", "none are", after(lambda alike: alike & False),
+     own("backends/test_tensorflow_fused", "whose_rows_are_alike"), TENSORFLOW),
     ("tensorflow.GradientProcessor", "the state is not kept", instead(lambda self, new: []),
      own("adapters/test_tensorflow_processor", "pairs_in_another_order"), TENSORFLOW),
     ("jax.freeze", "the optimizer receives zeros", given(_frozen_before),

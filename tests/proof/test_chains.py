@@ -63,7 +63,7 @@ def covering(most: int) -> list[chains.Structure]:
     return found
 
 
-@pytest.mark.parametrize("structure", covering(14), ids=lambda structure: structure.expression[:60])
+@pytest.mark.parametrize("structure", covering(18), ids=lambda structure: structure.expression[:60])
 def test_chains_compiled(structure: chains.Structure) -> None:
     count = chains_run.Count()
     chains_run.check(structure, range(100), COMPILED, count)
@@ -72,7 +72,7 @@ def test_chains_compiled(structure: chains.Structure) -> None:
 
 
 def test_every_transform_is_in_what_is_compiled() -> None:
-    names = {name for structure in covering(14) for name in structure.names}
+    names = {name for structure in covering(18) for name in structure.names}
     assert names >= set(factories) - {"elementwise", "transform", "across"}
 
 
