@@ -1,6 +1,6 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [bytes] [rows] [compile] [--slow]
+    python tests/benchmarks/limits.py [small] [averages] [bytes] [rows] [compile] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
 Times in one table are measured alternately in one process.
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import gradxform as gx
 from gradxform.cli import device
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients
@@ -86,6 +87,47 @@ def _squares_by_hand(g: Array) -> float:
         return float(np.dot(flat, flat))
     rows = g.reshape(-1, 256)
     return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
+
+
+# --- averages: what a state costs in NumPy ---------------------------------------------------------------------------
+
+
+def averages() -> Table:
+    """Stateful transforms of six small leaves (mlp) in NumPy, beside two lines that round at each operation."""
+    tree = gradients(TREES["mlp"]())
+    table = [["transform", "microseconds", "by hand", "ratio"]]
+    for expression, weights in (
+        ("ema(0.9)", (0.1, 0.9)),
+        ("trace(0.9)", (1.0, 0.9)),
+        ("accumulate(identity(), 4)", (0.25, 1.0)),
+    ):
+        ours, other = _times((Side(_stepping(expression, tree), list), Side(_by_hand(weights, tree), list))).T
+        ratio = float(np.median(ours / other))
+        table.append([f"`{expression}`", *(f"{np.median(times) * 1e6:.0f}" for times in (ours, other)), f"{ratio:.1f}"])
+    return table
+
+
+def _stepping(expression: str, tree: Tree) -> Callable[[], Any]:
+    tx = gx.parse(expression)
+    state = tx.init(tree)
+
+    def step() -> Any:
+        nonlocal state
+        updates, state = tx.update(tree, state)
+        return updates
+
+    return step
+
+
+def _by_hand(weights: tuple[float, float], tree: Tree) -> Callable[[], Any]:
+    state = {path: np.zeros_like(leaf) for path, leaf in tree.items()}
+
+    def step() -> Any:
+        nonlocal state
+        state = {path: weights[0] * tree[path] + weights[1] * old for path, old in state.items()}
+        return {path: 1.0 * new for path, new in state.items()}
+
+    return step
 
 
 # --- bytes, compile: what XLA makes of a chain -----------------------------------------------------------------------
@@ -202,7 +244,7 @@ def _error(graph: Callable[[Any], Any], row: Any) -> float:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (small, bytes_, rows_, compile_)}
+TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, bytes_, rows_, compile_)}
 
 
 def main(arguments: Sequence[str]) -> None:
