@@ -35,7 +35,9 @@ def readable(tensors: Iterable[Any]) -> bool:
 
 
 def is_writable(leaf: torch.Tensor) -> bool:
-    """Whether each element has memory of its own and no gradient is asked of it."""
+    """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
+    if leaf.is_neg():
+        return False
     if not leaf.is_contiguous():
         if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):
             return False

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation
+from gradxform.core.updates import GRADIENTS
 from gradxform.functions.convert import matched
 from gradxform_torch._held import Held, by_path, held
 
@@ -22,6 +23,7 @@ class Saving:
     """The part of a handle that saves and loads."""
 
     tx: GradientTransformation
+    on: str
     _optimizer: Callable[[], torch.optim.Optimizer | None]
     _held: Held
     _loaded: Held | None = None
@@ -37,8 +39,9 @@ class Saving:
     def _found(self, optimizer: torch.optim.Optimizer) -> Held:
         """The initial state, or the state of a state_dict that the optimizer loaded earlier, kept in its groups."""
         fresh = held(self.tx, optimizer)
-        rank = sum(handle.tx.stateful for handle in attached.get(optimizer, ()))
-        left = left_in(optimizer).get(_key(rank)) if self.tx.stateful else None
+        rank = sum(self._shares(handle) for handle in attached.get(optimizer, ()))
+        key = _key(self.on, rank)
+        left = left_in(optimizer).get(key) if self.tx.stateful else None
         if left is None:
             return fresh
         try:
@@ -48,7 +51,7 @@ class Saving:
             raise ValueError(
                 f"torch.attach: the optimizer has loaded a state_dict with a state that is not of {self.tx!r}: {why}. "
                 "Attach the transformation of that run, or drop its state: "
-                f"optimizer.param_groups[0].pop({_key(rank)!r})"
+                f"optimizer.param_groups[0].pop({key!r})"
             ) from error
 
     def _after_saving(self, optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
@@ -81,12 +84,17 @@ class Saving:
     def _key(self) -> str:
         """Key in a state_dict, beside "state" and "param_groups"; numbered if several transforms are attached."""
         optimizer = self._optimizer()
-        handles = [handle for handle in attached.get(optimizer, ()) if handle.tx.stateful] if optimizer else [self]
-        return _key(handles.index(self) if self in handles else 0)
+        handles = [handle for handle in attached.get(optimizer, ()) if self._shares(handle)] if optimizer else [self]
+        return _key(self.on, handles.index(self) if self in handles else 0)
+
+    def _shares(self, other: Any) -> bool:
+        """Whether another handle keeps a state for the same place."""
+        return bool(other.tx.stateful) and other.on == self.on
 
 
-def _key(rank: int) -> str:
-    return f"{_KEY}_{rank}" if rank else _KEY
+def _key(on: str, rank: int) -> str:
+    place = _KEY if on == GRADIENTS else f"{_KEY}_on_{on}"
+    return f"{place}_{rank}" if rank else place
 
 
 def left_in(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

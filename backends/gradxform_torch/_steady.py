@@ -50,7 +50,7 @@ def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
     """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
     kinds = {leaf.dtype for leaf in leaves}
     right = kinds == {torch.float64} or (kinds == {torch.float32} and not rescale.is_extreme(factor))
-    return right and all([leaf.is_contiguous() for leaf in leaves])
+    return right and all([leaf.is_contiguous() and not leaf.is_neg() for leaf in leaves])
 
 
 def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> Sequence[torch.Tensor]:

@@ -99,6 +99,14 @@ def moved(tx: GradientTransformation, before: Kept, signs: Sequence[int], state:
         return Moved(in_place(state, made) if tx.stateful else made, norm, after)
 
 
+def _restore(before: Kept) -> None:
+    """Take a step back."""
+    with torch.no_grad():
+        for (_, parameter), old in zip(before.named, before.old, strict=True):
+            if old is not None:
+                parameter.copy_(old)
+
+
 def _both(xp: Any, one: Array, other: Array) -> Array:
     return one * other
 
@@ -172,7 +180,11 @@ class OnUpdates:
         found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
         if self._recorded is not None:
             self._recorded.before(before.named, getattr(optimizer, "grad_scale", None))
-        made = moved(self.tx, before, signs, self._held.state, found_inf)
+        try:
+            made = moved(self.tx, before, signs, self._held.state, found_inf)
+        except Exception:  # as for gradients, what cannot be transformed is not applied
+            _restore(before)
+            raise
         self._held, self._norm = self._held._replace(state=made.state), made.norm
         if self._recorded is not None:
             found = [None] * len(before.named) if made.after is None else made.after.results()

@@ -28,7 +28,7 @@ class Plan(NamedTuple):
     """What is done with the leaves of trees of one structure."""
 
     measured: Callable[[Sequence[Any]], tuple[Sequence[Any], Callable[[], Norm] | None]]
-    """Maps leaves to transformed leaves and a function for the norm before, as `Flat.known_norm` does."""
+    """Maps leaves to the transformed leaves, and a function that returns the norm before the transform."""
     skipped: frozenset[int]
     """The stopped leaves, for adapters that can skip a parameter."""
     measures: bool

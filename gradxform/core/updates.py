@@ -61,7 +61,8 @@ def moved(
 
 
 def _difference(xp: Any, new: Array, old: Array) -> Array:
-    return new - xp.cast(old, dtype_name(new))
+    before = xp.cast(old, dtype_name(new))
+    return xp.where(new == before, xp.zeros_like(new), new - before)  # an infinite parameter may stay
 
 
 def _moved(xp: Any, update: Array, new: Array, old: Array) -> Array:

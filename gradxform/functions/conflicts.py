@@ -23,8 +23,9 @@ def mgda(trees: Any) -> Any:
     is zero at a Pareto-stationary point.
 
     The weights are computed from the inner products of all pairs, exactly up to rounding, without iterations and
-    without reading a value. The weighted sum is rounded once. A tree of None, and None in a tree, count as zero. A NaN
-    or an infinity anywhere turns everything into NaN. Squared norms of float64 gradients must fit float64.
+    without reading a value. The weighted sum is rounded once. A tree whose leaves are all None, and None in a tree,
+    count as zero. A NaN or an infinity anywhere turns everything into NaN. The norms of float64 gradients must lie
+    between 1e-150 and 1e150, so that their squares fit float64.
 
     Args:
         trees: List of at most ten trees of equal structure and real floating dtype, one per task.
@@ -60,7 +61,7 @@ def cagrad(trees: Any, c: Scalar = 0.5) -> Any:
         \bar{g} = \tfrac{1}{K} \sum_k g^{(k)}
 
     With c = 0 this is the mean. With larger c it moves towards `mgda`. Where no direction helps all tasks, and several
-    directions harm none, it is the one of them next to the mean. The weights are computed as in `mgda`. The result is
+    directions harm none, it is the one closest to the mean. The weights are computed as in `mgda`. The result is
     not divided by 1 + c².
 
     Args:

@@ -9,6 +9,7 @@ from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
+from gradxform.core.source import REAL
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array, formulas
 
@@ -58,6 +59,12 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
     def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         elements.check_real(g, "cautious", "a complex number has no sign")
         gradients = elements.gradients(g, context.extra.get("gradients"), "cautious")
+        for i, leaf in zip(g.chosen, gradients, strict=True):
+            if (kind := g.backend.dtype(leaf)) not in REAL:
+                path = g.source.path(i)
+                raise TypeError(
+                    f"cautious: the gradient beside the update at {path!r} has dtype {kind}, not a real one"
+                )
         flip = -1.0 if (context.added if negated is None else negated) else 1.0
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]

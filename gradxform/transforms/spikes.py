@@ -38,9 +38,9 @@ def clip_adagc(
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad a_i \leftarrow \min(a_i, n_i \min(1, c / n)),
         \quad n = \sqrt{\textstyle\sum_j n_j^2}
 
-    A zero norm does not change the average, because a limit of zero would last. A nonfinite norm does not change it
-    either, and makes the gradient NaN; during the warm-up, it makes all gradients NaN. None has no norm. Gradients
-    within the limit keep every bit.
+    A zero norm does not change the average, because it would never recover from a limit of zero. A nonfinite norm does
+    not change it either, and makes the gradient NaN; during the warm-up, it makes all gradients NaN. None is ignored.
+    Gradients within the limit keep every bit.
 
     Args:
         ratio: Multiple r of the average norm: a number, a 0-d array or a schedule.

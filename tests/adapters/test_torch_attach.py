@@ -858,3 +858,16 @@ def test_a_state_of_torch_with_gradients_of_numpy() -> None:
         ValueError, match=r"the state is PyTorch's, the gradients NumPy's; move the state: gx\.from_numpy"
     ):
         tx.update([np.ones(2)], tx.init([torch.ones(2)]))
+
+
+def test_a_gradient_that_negates_its_memory() -> None:
+    for tx in (gx.clip_norm(1.0), gx.scale(0.5), gx.clip_value(0.5)):
+        own = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+        optimizer = torch.optim.SGD(own, lr=1.0)
+        gx.torch.attach(optimizer, tx)
+        for w in own:
+            w.grad = torch.tensor([1 + 2j, 1 + 1j]).conj().imag
+        wanted = tx([torch.tensor([-2.0, -1.0])] * 2)
+        optimizer.step()
+        for w, update in zip(own, wanted, strict=True):
+            assert torch.equal(w.detach(), -update)

@@ -386,3 +386,38 @@ def test_recorded_steps(tmp_path: Any) -> None:
 def test_another_place_is_refused(on: Any) -> None:
     with pytest.raises(ValueError, match=r"torch\.attach: on must be 'gradients' .* or 'updates' .*, got"):
         gx.torch.attach(torch.optim.SGD([parameter([1.0])]), gx.scale(1.0), on=on)
+
+
+# --- found by a review -----------------------------------------------------------------------------------------------
+
+
+def test_an_error_takes_the_step_back() -> None:
+    w = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    gx.torch.attach(optimizer, gx.orthogonalize(), on="updates")
+    w.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="is not a matrix"):
+        optimizer.step()
+    assert w.tolist() == [0.0, 0.0]
+
+
+def test_a_state_of_updates_is_not_one_of_gradients() -> None:
+    w = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    gx.torch.attach(optimizer, gx.trace(0.9), on="updates")
+    w.grad = torch.ones(1)
+    optimizer.step()
+    other = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    handle = gx.torch.attach(other, gx.trace(0.9))
+    with pytest.warns(UserWarning, match=r"has no state of trace\(0\.9\)"):
+        other.load_state_dict(optimizer.state_dict())
+    assert handle.state.trace["0"].tolist() == [0.0]
+
+
+def test_an_infinite_parameter_stays() -> None:
+    w = torch.nn.Parameter(torch.tensor([-float("inf"), 1.0]))
+    optimizer = torch.optim.SGD([w], lr=1.0)
+    gx.torch.attach(optimizer, gx.identity(), on="updates")
+    w.grad = torch.tensor([0.0, 0.1])
+    optimizer.step()
+    assert w.tolist() == [-float("inf"), float(np.float32(1.0) - np.float32(0.1))]

@@ -29,7 +29,7 @@ def runner(tx: Any, like: Any, unknown: bool = False) -> parity.Runner:
         params, updates = (optree.tree_map(place, like) for _ in range(2))
         start = tx.init(optree.tree_map(tf.zeros_like, params))
         state = optree.tree_map(lambda leaf: place(tf.convert_to_tensor(leaf)), start)
-        after = tx.update(updates, state, params)
+        after = tx.update(updates, state, params, **parity.beside(tx, params))
     session = v1.Session(graph=graph)
 
     def fetch(tree: Any, given: Any, values: Any) -> Any:

@@ -465,7 +465,7 @@ def test_an_expression_that_is_no_transform(expression: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("name", ["clip_nrom", "print", "eval", "GradientTransformation", "parse", "optax"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    with raises(ValueError, f"{name!r}", "chain, clip_adaptive", "clip_norm", "stop"):
+    with raises(ValueError, f"{name!r}", "chain, clip_adagc", "clip_norm", "stop"):
         gx.parse(f"chain(stop(), {name}(1.0))")
 
 

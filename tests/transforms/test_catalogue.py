@@ -1205,3 +1205,11 @@ def test_orders_that_are_surely_wrong() -> None:
         gx.chain(gx.accumulate(clip, 2), clip, decay, gx.freeze("**"), gx.scale(-0.1))
         warnings.simplefilter("ignore", gx.OrderWarning)
         gx.chain(clip, gx.accumulate(gx.identity(), 2))
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_averages_of_a_matrix_of_numpy() -> None:
+    m = np.asmatrix(np.float32([[1.0, 2.0]]))
+    tx = gx.trace(0.9)
+    updates, _ = tx.update([m, m], tx.init([m, m]))
+    assert np.asarray(updates[0]).tolist() == [[1.0, 2.0]]

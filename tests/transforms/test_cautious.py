@@ -118,3 +118,8 @@ def test_wrong_gradients_and_arguments() -> None:
             gx.cautious(negated=negated)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="eps"):
         gx.cautious(eps=-1.0)
+
+
+def test_complex_gradients_beside_real_updates() -> None:
+    with pytest.raises(TypeError, match=r"cautious: the gradient beside the update at '0' has dtype complex128"):
+        gx.cautious().update([np.ones(2)], gradients=[np.array([1j, -1])])

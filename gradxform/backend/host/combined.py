@@ -1,7 +1,7 @@
-"""The formula a * x + b * y for float32 arrays in host memory, exactly and without temporary arrays.
+"""The formula a * x + b * y for float32 arrays in host memory, without temporary arrays.
 
-The same sums as `numerics.elementwise.Combination`, computed in blocks that fit the cache, with threads for large
-leaves; small leaves are computed together.
+The same sums, with the same rounding, as `numerics.elementwise.Combination`, computed in blocks that fit the cache,
+with threads for large leaves; small leaves are computed together.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def combinations(
     if not all([isinstance(number, (int, float, type(None))) for number in (*numbers, *factors)]):
         return None
     kinds = {array.dtype for array in (*first, *second)}
-    if not kinds <= _NARROW or [x.shape for x in first] != [y.shape for y in second]:
+    plain = {np.ndarray}.issuperset({type(array) for array in (*first, *second)})  # a matrix has other vectors
+    if not plain or not kinds <= _NARROW or [x.shape for x in first] != [y.shape for y in second]:
         return None
     with np.errstate(all="ignore"):
         weights = formula.weights(Namespace, *map(float, numbers))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -54,6 +55,8 @@ class Portable(Defaults):
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         """Convert to a dtype."""
+        if dtype == "bfloat16":
+            importlib.import_module("ml_dtypes")  # from which NumPy knows it
         return np.asarray(x).astype(dtype)
 
     @staticmethod
@@ -203,7 +206,9 @@ def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
     if paired:  # pairs have more precision than longdouble
-        result = evaluate(formula, Portable, list(map(longdouble.pair, given)), static)
+        given = list(map(longdouble.pair, given))
+    if paired or not longdouble.WIDER:
+        result = evaluate(formula, Portable if paired else Namespace, given, static)
     else:
         result = formula(Namespace, *given, **static)
     if type(result) is np.float64:
