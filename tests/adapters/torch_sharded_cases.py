@@ -23,7 +23,7 @@ import torch
 from support import array, assert_ulp, tensors
 
 import gradxform as gx
-from gradxform.proof import products
+from gradxform.proof import parity, products
 from gradxform.proof.gradients import gradients
 from gradxform.proof.reference import norm as reference_norm
 from gradxform.proof.rows import ROWS, Row
@@ -187,8 +187,8 @@ def row_case(row: Row, dtype: str, layout: str) -> None:
     states = tx.init(params), tx.init(sharded_params)
     for step in steps:
         given = laid_out(step, layout)
-        wanted, first = tx.update(step, states[0], params)
-        found, second = tx.update(given, states[1], sharded_params)
+        wanted, first = tx.update(step, states[0], params, **parity.beside(tx, params))
+        found, second = tx.update(given, states[1], sharded_params, **parity.beside(tx, sharded_params))
         states = first, second
         budget = row.budget("float32" if dtype == "bfloat16" else dtype)
         assert_same(found, wanted, given, max(budget, 4) if "ord=" in row.expression else budget)
