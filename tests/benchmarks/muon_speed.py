@@ -1,6 +1,6 @@
 """The time of `orthogonalize` beside each library's own Muon iteration.
 
-    python tests/benchmarks/muon.py [ROWSxCOLUMNS ...]
+    python tests/benchmarks/muon_speed.py [ROWSxCOLUMNS ...]
 
 Prints the median ratio of paired calls, which alternate in one process; below one, gradxform is faster. Products are in
 the native function's dtype.
