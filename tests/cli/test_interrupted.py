@@ -46,11 +46,7 @@ def interrupted(command: list[str], folder: Path, seconds: float) -> tuple[int, 
             time.sleep(seconds)
             assert process.poll() is None, process.communicate()
             process.send_signal(signal.SIGINT)
-            try:
-                _, errors = process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:  # a framework that was being imported swallowed it: press again
-                process.send_signal(signal.SIGINT)
-                _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     return process.returncode, errors.decode()
