@@ -93,7 +93,7 @@ class Saving:
 
 
 def _key(on: str, rank: int) -> str:
-    place = _KEY if on == GRADIENTS else f"{_KEY}_on_{on}"
+    place = _KEY if on == GRADIENTS else "_".join((_KEY, "on", on))
     return f"{place}_{rank}" if rank else place
 
 
