@@ -35,6 +35,7 @@ class Namespace(Defaults):
     cos = staticmethod(jnp.cos)
     sin = staticmethod(jnp.sin)
     floor = staticmethod(jnp.floor)
+    smaller = staticmethod(jnp.minimum)
     sort = staticmethod(jnp.sort)
     reshape = staticmethod(jnp.reshape)
     zeros_like = staticmethod(jnp.zeros_like)
@@ -69,6 +70,11 @@ class Namespace(Defaults):
             return lax.bitcast_convert_type(jnp.max(bits, axis=axes, keepdims=keep, initial=0), x.dtype)
         lost = jnp.any(x != x, axis=axes, keepdims=keep)
         return jnp.where(lost, jnp.nan, jnp.max(x, axis=axes, keepdims=keep, initial=0.0))
+
+    @staticmethod
+    def bits(x: Any) -> Any:
+        """The bits of floating-point numbers as integers."""
+        return lax.bitcast_convert_type(x, np.dtype(f"int{8 * x.dtype.itemsize}"))
 
     @staticmethod
     def power_of_two(x: Any) -> Any:

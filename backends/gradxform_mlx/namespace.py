@@ -14,6 +14,7 @@ abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
 expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
 ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
 asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
+smaller = mx.minimum
 shift_left, shift_right = mx.left_shift, mx.right_shift
 matmul, transpose = mx.matmul, mx.transpose
 
@@ -78,6 +79,17 @@ def arange(count: int) -> mx.array:
 def iota(x: mx.array) -> mx.array:
     """Index of each element."""
     return mx.arange(x.size, dtype=mx.int64).reshape(x.shape)
+
+
+def bits(x: mx.array) -> mx.array:
+    """The bits of floating-point numbers as integers."""
+    return x.view({2: mx.int16, 4: mx.int32, 8: mx.int64}[x.dtype.size])
+
+
+def kth_largest(x: mx.array, count: float) -> mx.array:
+    """The element of a rank, counted from 1, the largest."""
+    place = x.size - int(count)
+    return mx.partition(mx.flatten(x), place)[place]
 
 
 def sum_over(x: mx.array, axes: Any) -> mx.array:
