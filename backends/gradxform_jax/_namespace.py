@@ -35,7 +35,6 @@ class Namespace(Defaults):
     cos = staticmethod(jnp.cos)
     sin = staticmethod(jnp.sin)
     floor = staticmethod(jnp.floor)
-    smaller = staticmethod(jnp.minimum)
     sort = staticmethod(jnp.sort)
     reshape = staticmethod(jnp.reshape)
     zeros_like = staticmethod(jnp.zeros_like)

@@ -42,4 +42,5 @@ def _limits(dtype: Any, sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any
 
 
 def _reaching(sizes: Any, least: Any) -> Any:
-    return jnp.sum(sizes >= least, dtype=np.int64 if sizes.size >= 2**31 else np.int32)
+    small = isinstance(sizes.size, int) and sizes.size < 2**31  # it may be symbolic
+    return jnp.sum(sizes >= least, dtype=np.int32 if small else np.int64)

@@ -14,7 +14,6 @@ abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
 expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
 ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
 asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
-smaller = mx.minimum
 shift_left, shift_right = mx.left_shift, mx.right_shift
 matmul, transpose = mx.matmul, mx.transpose
 

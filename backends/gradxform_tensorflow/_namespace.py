@@ -27,7 +27,6 @@ class Namespace(Defaults):
     cos = staticmethod(tf.cos)
     sin = staticmethod(tf.sin)
     floor = staticmethod(tf.floor)
-    smaller = staticmethod(tf.minimum)
     reshape = staticmethod(tf.reshape)
     zeros_like = staticmethod(tf.zeros_like)
     ones_like = staticmethod(tf.ones_like)

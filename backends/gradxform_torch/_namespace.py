@@ -125,17 +125,9 @@ class Namespace:
         return x.contiguous().view(_INTEGERS[x.element_size()])
 
     @staticmethod
-    def smaller(x: torch.Tensor, most: int) -> torch.Tensor:
-        """The smaller of each element and a number."""
-        return x.clamp(max=most)
-
-    @staticmethod
     def kth_largest(x: torch.Tensor, count: float) -> torch.Tensor:
-        """The element of a rank, counted from 1, the largest. On GPUs, `kthvalue` uses one block for a leaf."""
-        flat = x.flatten()
-        if x.is_cpu:
-            return flat.kthvalue(flat.numel() - int(count) + 1).values
-        return flat.topk(int(count), sorted=False).values.amin()
+        """The element of a rank, counted from 1, the largest."""
+        return x.flatten().kthvalue(x.numel() - int(count) + 1).values
 
     def sort(self, x: torch.Tensor) -> torch.Tensor:
         """Sort along the last axis, ascending."""

@@ -25,7 +25,8 @@ def in_order(xp: Any, x: Array) -> Array:
     Compilers may flush small floating-point numbers to zero, but not integers.
     """
     width, infinity = _BITS[dtype_name(x)]
-    return xp.smaller(xp.bits(xp.stop_gradient(x)) & (2 ** (width - 1) - 1), infinity + 1)
+    sizes = xp.bits(xp.stop_gradient(x)) & (2 ** (width - 1) - 1)
+    return xp.where(sizes > infinity, xp.zeros_like(sizes) + (infinity + 1), sizes)
 
 
 def kept(xp: Any, x: Array, sizes: Array, least: Array) -> Array:

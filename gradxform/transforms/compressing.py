@@ -70,7 +70,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]
         sizes = [g.backend.count(leaf, None) for leaf in own]
-        some = [place for place, size in enumerate(sizes) if size != 0.0]
+        some = [place for place, size in enumerate(sizes) if not (isinstance(size, float) and size == 0.0)]
         counts = [_rank(g, sizes[place], share) for place in some]
         for place, new in zip(some, g.backend.largest([own[place] for place in some], counts), strict=True):
             own[place] = new

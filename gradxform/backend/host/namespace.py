@@ -89,11 +89,6 @@ class Portable(Defaults):
         return np.ascontiguousarray(own, own.dtype.newbyteorder("=")).view(f"int{8 * own.itemsize}").reshape(own.shape)
 
     @staticmethod
-    def smaller(x: Any, most: int) -> Any:
-        """Return the smaller of each element and a number, in place."""
-        return np.minimum(x, x.dtype.type(most), out=x) if isinstance(x, np.ndarray) else np.minimum(x, most)
-
-    @staticmethod
     def kth_largest(x: Any, count: Any) -> Any:
         """Return the element of a rank, counted from 1, the largest."""
         place = np.size(x) - int(count)
