@@ -30,7 +30,7 @@ from gradxform.transforms.averaging import ema, grokfast, trace
 from gradxform.transforms.cautious import cautious
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
 from gradxform.transforms.combining import chain, identity, masked, partition
-from gradxform.transforms.compressing import error_feedback
+from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
 from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
@@ -127,6 +127,7 @@ __all__ = [
     "tensorflow",
     "testing",
     "to_numpy",
+    "top_k",
     "torch",
     "trace",
     "transform",

@@ -15,6 +15,8 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.numerics.formats import FLOAT32
 
+ORDERED = ("sort", "kthvalue", "topk")
+"""Operations that return indices beside values."""
 WIDE = ("float64", "complex128", "int64", "uint64")
 
 
@@ -123,7 +125,7 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def refusing(device: str) -> Any:
-    """A mode in which operations that create 64-bit tensors raise an error; indices of a sort are allowed."""
+    """A mode in which operations that create 64-bit tensors raise an error; indices in an order are allowed."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -132,7 +134,7 @@ def refusing(device: str) -> Any:
             out = function(*args, **(kwargs or {}))
             for made in out if isinstance(out, (list, tuple)) else [out]:
                 wide = isinstance(made, torch.Tensor) and str(made.dtype).removeprefix("torch.") in WIDE
-                if wide and made.device.type == device and "sort" not in str(function):
+                if wide and made.device.type == device and not any(word in str(function) for word in ORDERED):
                     raise TypeError(f"{function} makes {made.dtype}")
             return out
 

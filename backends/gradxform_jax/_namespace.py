@@ -71,6 +71,11 @@ class Namespace(Defaults):
         return jnp.where(lost, jnp.nan, jnp.max(x, axis=axes, keepdims=keep, initial=0.0))
 
     @staticmethod
+    def bits(x: Any) -> Any:
+        """The bits of floating-point numbers as integers."""
+        return lax.bitcast_convert_type(x, np.dtype(f"int{8 * x.dtype.itemsize}"))
+
+    @staticmethod
     def power_of_two(x: Any) -> Any:
         """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x.
 

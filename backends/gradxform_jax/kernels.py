@@ -18,7 +18,7 @@ from gradxform.backend.lookup import register
 from gradxform.numerics import dtype_name, elementwise, formulas, matrices, rescale, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.ranged import evaluate
-from gradxform_jax import _each, _norms, _private, _tpu
+from gradxform_jax import _each, _norms, _private, _ranking, _tpu
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax.plain import Plain, weak_as
@@ -109,6 +109,11 @@ class JAX(Plain):
         """A formula of each leaf's matrices."""
         with self.scope():
             return _of_matrices(formula, tuple(sides), dtype, tuple(sorted(static.items())))(list(leaves))
+
+    def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+        """Keep so many elements of each leaf."""
+        with self.scope():
+            return list(map(weak_as, leaves, _ranking.largest(list(leaves), list(counts))))
 
     def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""

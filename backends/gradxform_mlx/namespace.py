@@ -80,6 +80,17 @@ def iota(x: mx.array) -> mx.array:
     return mx.arange(x.size, dtype=mx.int64).reshape(x.shape)
 
 
+def bits(x: mx.array) -> mx.array:
+    """The bits of floating-point numbers as integers."""
+    return x.view({2: mx.int16, 4: mx.int32, 8: mx.int64}[x.dtype.size])
+
+
+def kth_largest(x: mx.array, count: float) -> mx.array:
+    """The element of a rank, counted from 1, the largest."""
+    place = x.size - int(count)
+    return mx.partition(mx.flatten(x), place)[place]
+
+
 def sum_over(x: mx.array, axes: Any) -> mx.array:
     """Sum over axes, keeping them. Empty arrays are summed by NumPy, since MLX 0.32.4 may hang."""
     if x.size == 0:

@@ -9,6 +9,9 @@ import tensorflow as tf
 from gradxform.numerics.namespace import Defaults
 from gradxform_tensorflow import _casting as casting
 
+_INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
+"""Integers of a number of bytes."""
+
 
 class Namespace(Defaults):
     """TensorFlow functions under the names that formulas use."""
@@ -64,6 +67,11 @@ class Namespace(Defaults):
         bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int64), tf.constant(0x7FF0000000000000, tf.int64))
         power = tf.bitcast(bits, tf.float64)
         return tf.where(tf.math.is_finite(x) & (power > 0.0), power, tf.ones_like(x))
+
+    @staticmethod
+    def bits(x: Any) -> Any:
+        """The bits of floating-point numbers as integers."""
+        return tf.bitcast(x, _INTEGERS[x.dtype.size])
 
     @staticmethod
     def sort(x: Any) -> Any:

@@ -14,7 +14,7 @@ from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, rescale
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms
+from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms, _ranking
 from gradxform_tensorflow._namespace import Namespace
 from gradxform_tensorflow.plain import Plain
 
@@ -106,6 +106,10 @@ class TensorFlow(Readable, Plain):
         numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))
         between = _between_numbers if numbers else _between
         return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+
+    def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+        """Keep so many elements of each leaf."""
+        return super().largest(leaves, counts) if _eager.readable(leaves) else _ranking.largest(leaves, counts)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""

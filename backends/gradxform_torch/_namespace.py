@@ -18,6 +18,9 @@ from gradxform.numerics.ranged import Space
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
 
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of a number of bytes."""
+
 
 class Namespace:
     """PyTorch functions under the names that formulas use; new tensors are on one device."""
@@ -115,6 +118,16 @@ class Namespace:
     def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
         """Elementwise choice."""
         return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
+
+    @staticmethod
+    def bits(x: torch.Tensor) -> torch.Tensor:
+        """The bits of floating-point numbers as integers."""
+        return x.contiguous().view(_INTEGERS[x.element_size()])
+
+    @staticmethod
+    def kth_largest(x: torch.Tensor, count: float) -> torch.Tensor:
+        """The element of a rank, counted from 1, the largest."""
+        return x.flatten().kthvalue(x.numel() - int(count) + 1).values
 
     def sort(self, x: torch.Tensor) -> torch.Tensor:
         """Sort along the last axis, ascending."""

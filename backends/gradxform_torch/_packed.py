@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradxform.numerics import ranking
 from gradxform.numerics.formats import FLOAT32
 from gradxform_torch import _private
 from gradxform_torch._fused import LARGE as LARGE
@@ -67,6 +68,13 @@ def stackable(leaves: Sequence[torch.Tensor], sides: Sequence[Any]) -> list[list
             latest[kind] = places
         places.append(i)
     return found
+
+
+def largest(xp: Any, stack: torch.Tensor, count: int) -> torch.Tensor:
+    """Keep so many elements of each leaf of a stack. On GPUs, `kthvalue` has one block for a leaf."""
+    sizes = ranking.in_order(xp, stack)
+    least = sizes.reshape(len(stack), -1).topk(count, sorted=False).values.amin(1)
+    return ranking.kept(xp, stack, sizes, least.reshape(-1, *[1] * (stack.ndim - 1)))
 
 
 def _kind(column: Sequence[Any], factor: Any) -> Any:

@@ -20,6 +20,11 @@ Back = Callable[[torch.Tensor], torch.Tensor]
 _LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
+def _sparse(leaf: torch.Tensor) -> torch.Tensor:
+    """The elements that are not zero, as a COO tensor."""
+    return leaf.to_sparse()
+
+
 class Plain(Backend):
     """PyTorch without its own kernels."""
 
@@ -28,6 +33,7 @@ class Plain(Backend):
     variables = (torch.nn.Parameter,)
     xp = Namespace(torch.device("cpu"))
     module = torch
+    sparse = staticmethod(_sparse)
 
     def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""

@@ -13,7 +13,7 @@ from gradxform.backend.protocol import Backward
 from gradxform.backend.steady import steady
 from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _steady
+from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _sharded_ranking, _steady
 from gradxform_torch.kernels import Kernels
 
 
@@ -146,6 +146,17 @@ class Torch(Kernels):
             (new,) = _sharded.on_shards([gathered], functools.partial(one, own))
             out.append(_sharded.alongside(leaf, new))
         return out
+
+    def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+        """Keep so many elements of each leaf; of a DTensor, only counts travel."""
+        if not _sharded.any_sharded(leaves):
+            return super().largest(leaves, counts)
+        return [
+            _sharded_ranking.largest(leaf, count)
+            if _sharded.is_sharded(leaf)
+            else super(Torch, self).largest([leaf], [count])[0]
+            for leaf, count in zip(leaves, counts, strict=True)
+        ]
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype, on the shards."""

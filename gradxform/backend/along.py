@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, formulas, matrices
+from gradxform.numerics import Array, formulas, matrices, ranking
 from gradxform.numerics.double_double import Pair
 
 Axes = Sequence[tuple[int, ...]]
@@ -23,6 +23,7 @@ class Along:
     count: Any
     scope: Any
     namespace_of: Any
+    as_given: Any
 
     def together(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
         """Return groups of positions of leaves to process together; none to process leaf by leaf.
@@ -82,4 +83,12 @@ class Along:
             return [
                 matrices.of_leaf(formula, self.namespace_of(leaf), leaf, own, dtype, static)
                 for leaf, own in zip(leaves, sides, strict=True)
+            ]
+
+    def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
+        """Keep so many elements of the largest size in each leaf, and those of equal size; the others become zero."""
+        with self.scope():
+            return [
+                self.as_given(leaf, ranking.largest(self.namespace_of(leaf), leaf, count))
+                for leaf, count in zip(leaves, counts, strict=True)
             ]

@@ -29,6 +29,8 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
     variables: tuple[type, ...] = ()
     """The array types that are variables."""
+    sparse: Callable[[Array], Array] | None = None
+    """Convert a dense gradient to a sparse one, element by element; None if optimizers take none."""
 
     # --- what must be written ------------------------------------------------------------------------------------
 

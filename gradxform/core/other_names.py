@@ -69,6 +69,8 @@ NAMES = {
     "scale_by_muon": "orthogonalize",
     "spam": "clip_spikes",
     "agc": "clip_adaptive",
+    "TopK": "top_k",
+    "topk": "top_k",
     "autoclip": "clip_percentile",
     "exponential_moving_average": "ema",
     "grad_norm": "global_norm",

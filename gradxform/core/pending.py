@@ -197,6 +197,23 @@ class Pending(NamedTuple):
                 leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=tuple(leaves))
 
+    def sparse(self, transform: str) -> Self:
+        """Make the active leaves sparse in the result.
+
+        Raises:
+            TypeError: the framework has no sparse gradients; names the transform and the path.
+        """
+        rebuild = list(self.source.rebuild or [None] * len(self.leaves))
+        for i in self.chosen:
+            if rebuild[i] is None:
+                rebuild[i] = self.backend.sparse
+            if self.backend.sparse is None:
+                raise TypeError(
+                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse, since "
+                    f"{self.backend.title} has no sparse gradients of single elements; leave sparse=True out"
+                )
+        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)))
+
     # --- the way out ---------------------------------------------------------------------------------------------
 
     def results(self) -> list[Any]:

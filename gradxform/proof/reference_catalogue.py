@@ -68,6 +68,15 @@ def _sign(leaves: Sequence[Leaf]) -> None:
         leaf.value = np.sign(leaf.value)
 
 
+def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:
+    for leaf in leaves:
+        sizes = np.abs(kept(leaf.value, leaf))
+        count = max(1, math.floor(fraction * sizes.size + 0.5))
+        if sizes.size:
+            least = np.sort(sizes, axis=None)[-count]  # NaN is last
+            leaf.value = where((sizes >= least) | np.isnan(sizes), leaf.value, 0)
+
+
 def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = None) -> None:
     for leaf in leaves:
         gradient = extended(leaf.param)
@@ -116,5 +125,6 @@ RULES: dict[str, Callable[..., None]] = {
     "normalize_global_norm": _normalize_global_norm,
     "normalize_norm": _normalize_norm,
     "sign": _sign,
+    "top_k": _top_k,
     "zero_nonfinite": _zero_nonfinite,
 }

@@ -67,7 +67,8 @@ def _clip_adagc(
             own["count"] += 1
             if clipped > 0:
                 new = d * average + (1 - d) * clipped if warm else min(average, clipped)
-                own["average"] = stored(new if average > 0 else clipped, kind)
+                new = new if average > 0 else clipped
+                own["average"] = stored(new, kind) if new >= np.finfo(kind).smallest_normal else average
 
 
 def _clip_spikes(

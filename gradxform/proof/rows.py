@@ -120,6 +120,8 @@ STATELESS = (
     Row("normalize_norm()"),
     Row("normalize_global_norm()"),
     Row("sign()", ulp=0, real=True),
+    Row("top_k(0.1)", ulp=0, real=True),
+    Row("chain(scale(-3.0), top_k(0.6), clip_norm(0.5))", real=True),
     Row("zero_nonfinite()", ulp=0),
     Row("chain(scale(0.3), zero_nonfinite(), clip_rms(0.2), normalize_global_norm())"),
 )
@@ -152,6 +154,7 @@ STATEFUL = (
     Row("skip_large(trace(0.5), 73.5)"),
     Row("error_feedback(clip_global_norm(1.0))", single=True),
     Row("error_feedback(chain(scale(0.5), sign()))", real=True),
+    Row("error_feedback(top_k(0.3))", real=True),
     Row("error_feedback(masked(trace(0.5), '**/w'))", double=64),
     Row("clip_percentile(40.0, 3)"),
     Row("clip_percentile(75.0, 4, per_leaf=True)"),

@@ -1,17 +1,95 @@
-"""Add what a transform leaves out to the next gradient."""
+"""Compress gradients, and add what that leaves out to the next one."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-from gradxform.core import elements
+from gradxform.core import arguments, elements
 from gradxform.core import state as stateful
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.transformation import Context, GradientTransformation, stateless
 from gradxform.numerics import Array
+
+
+@factory
+def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
+    r"""Keep the elements of the largest size in each gradient; set the others to zero.
+
+    Of a gradient with N elements, k are kept: ``fraction * N``, rounded, but at least one. So are others of the same
+    size as the k-th:
+
+    .. math:: g_{ij} \leftarrow g_{ij} \text{ where } |g_{ij}| \ge t_i, \text{ else } 0,
+        \quad t_i = k\text{-th largest of } |g_{i1}|, \ldots, |g_{iN}|
+
+    So all frameworks keep the same elements. Kept elements keep every bit. NaN counts as the largest size, infinity as
+    the next. Put it in `error_feedback`, which adds what is left out to the next gradient.
+
+    Args:
+        fraction: Share of the elements to keep: a Python number above 0, at most 1.
+        sparse: Whether results are sparse COO tensors, for PyTorch's optimizers that take them. A GPU waits for the
+            number of elements that are not zero.
+
+    Returns:
+        A stateless transform for gradients of any shape and real floating dtype.
+
+    Raises:
+        TypeError: `fraction` is not a Python number. On use: a gradient is complex or integer, or the framework has no
+            sparse gradients; the message gives the path.
+        ValueError: `fraction` is not above 0 and at most 1. On use: the gradient is split by ``across(...,
+            split="leaves")``.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.top_k(0.5)([np.array([0.1, -3.0, 2.0, -0.5])])
+        [array([ 0., -3.,  2.,  0.])]
+
+    References:
+        Aji and Heafield, Sparse communication for distributed gradient descent, 2017; Lin, Han, Mao, Wang and Dally,
+        Deep gradient compression: reducing the communication bandwidth for distributed training, 2018.
+    """
+    share = arguments.unit_interval("top_k", "fraction", fraction)
+    if not arguments.static(fraction):
+        raise TypeError(
+            f"top_k: fraction must be a Python number, got {fraction!r}; it fixes how many elements are kept"
+        )
+    if not share:
+        raise ValueError(f"top_k: fraction must be above 0, got {fraction!r}; gx.stop() keeps nothing")
+
+    def largest(g: Flat) -> Flat:
+        elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
+        if any(group.by_leaf for group in g.groups) and g.chosen:
+            raise ValueError(
+                f"top_k: with across(..., split='leaves') this device has a slice of {g.source.path(g.chosen[0])!r}, "
+                "and does not know the largest elements of the whole; use top_k outside of across"
+            )
+        dense = g.dense()
+        own = [dense.leaves[i] for i in dense.chosen]
+        sizes = [g.backend.count(leaf, None) for leaf in own]
+        some = [place for place, size in enumerate(sizes) if not (isinstance(size, float) and size == 0.0)]
+        counts = [_rank(g, sizes[place], share) for place in some]
+        for place, new in zip(some, g.backend.largest([own[place] for place in some], counts), strict=True):
+            own[place] = new
+        kept = dense.given(own, applied=False)
+        return kept.sparse("top_k") if sparse else kept
+
+    return stateless(largest)
+
+
+def _rank(g: Flat, size: Any, fraction: float) -> Any:
+    """Round a share of a number of elements, to at least one."""
+    if isinstance(size, float):
+        return max(1, math.floor(fraction * size + 0.5))
+    return g.backend.compute(_rounded, size, fraction=fraction)
+
+
+def _rounded(xp: Any, size: Array, *, fraction: float) -> Array:
+    near = xp.floor(fraction * size + 0.5)
+    return xp.where(near > 1.0, near, xp.where(size < 1.0, size, 1.0))
 
 
 class ErrorFeedbackState(NamedTuple):

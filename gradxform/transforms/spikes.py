@@ -38,9 +38,10 @@ def clip_adagc(
     .. math:: g_i \leftarrow g_i \min(1, c / n), \quad a_i \leftarrow \min(a_i, n_i \min(1, c / n)),
         \quad n = \sqrt{\textstyle\sum_j n_j^2}
 
-    A zero norm does not change the average, because it would never recover from a limit of zero. A nonfinite norm does
-    not change it either, and makes the gradient NaN; during the warm-up, it makes all gradients NaN. None is ignored.
-    Gradients within the limit keep every bit.
+    A zero norm does not change the average, because it would never recover from a limit of zero. Nor does a norm that
+    would bring it below the smallest normal number of its dtype. A nonfinite norm does not change it either, and makes
+    the gradient NaN; during the warm-up, it makes all gradients NaN. None is ignored. Gradients within the limit keep
+    every bit.
 
     Args:
         ratio: Multiple r of the average norm: a number, a 0-d array or a schedule.
@@ -126,8 +127,13 @@ def _new_average(
     clipped = xp.where(warm, xp.where(norm < limits, norm, limits), norm * together)
     least = xp.where(clipped < average, clipped, average)
     later = xp.where(warm, decay * average + (1.0 - decay) * clipped, least)
-    known = held(xp, norm, dtype) & (clipped > 0.0)  # false for NaN
-    return xp.where(known, xp.where(average > 0.0, later, clipped), average)
+    new = xp.where(average > 0.0, later, clipped)
+    known = held(xp, norm, dtype) & (clipped > 0.0) & (new >= _LEAST[dtype])  # false for NaN
+    return xp.where(known, new, average)
+
+
+_LEAST = {"float32": 2.0**-126, "float64": 2.0**-1022}
+"""Smallest normal number: some frameworks would flush a smaller average to zero, which is no limit."""
 
 
 class SpikesState(NamedTuple):

@@ -420,6 +420,18 @@ def _() -> None:
         assert_same(tx(given), {"matrix": wanted["matrix"]}, given, products.budget("jordan", 5))
 
 
+@case("the largest elements of the whole leaf are found by counting")
+def _() -> None:
+    for shape in ((5, 6), (7,), (2, 3, 8), ()):
+        leaf = random(*shape)
+        for placement in (*range(len(shape)), replicated(), partial()):
+            given = {"w": shard(leaf, placement)}
+            for dtype in (torch.float32, torch.bfloat16):
+                own = {"w": given["w"].to(dtype)}
+                assert_same(gx.top_k(0.3)(own), gx.top_k(0.3)({"w": leaf.to(dtype)}), own, 0)
+    assert set(counted(lambda: gx.top_k(0.3)({"w": shard(random(5, 6), 0)}))) <= {"all_reduce"}
+
+
 def measuring(given: Any) -> int:
     """The collectives for the norms of the matrices."""
     return sum(counted(lambda: gx.clip_norm(1.0, axes=(1, 2))(given)).values())

@@ -68,6 +68,7 @@ TRANSFORMS = [
     gx.skip_large(CLIP, 1e9),
     gx.measure(CLIP),
     gx.error_feedback(gx.sign()),
+    gx.top_k(0.1),
     gx.freeze("*s"),
     gx.stop(),
     gx.identity(),

@@ -37,6 +37,7 @@ WIDE: dict[str, set[str]] = {
             "error_feedback(",
         )
     },
+    "top_k(": {"while"},  # over the bits of a number, not over leaves
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }
 """The 64-bit operations of transforms by words in their expressions; for ord=inf only the last."""
@@ -58,7 +59,9 @@ def test_for_a_tpu(dtype: str, tx: Any) -> None:
 @pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_for_a_gpu(dtype: str, tx: Any) -> None:
-    assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS}  # supported by a GPU, with float64's range
+    assert faults(exported(tx, dtype, "cuda")) <= {SUMS, ELEMENTS} | wide(
+        repr(tx)
+    )  # supported by a GPU, with float64's range
 
 
 def test_what_is_looked_for_is_found() -> None:

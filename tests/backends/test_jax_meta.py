@@ -48,6 +48,7 @@ SMOOTH: dict[str, Make] = {
     "centralize": lambda limit, factor: gx.chain(gx.centralize(axes=0), gx.scale(factor * limit)),
     "add_decayed_weights": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_decayed_weights(factor)),
     "add_noise": lambda limit, factor: gx.chain(gx.clip_norm(limit), gx.add_noise(factor, 0)),
+    "top_k": lambda limit, factor: gx.chain(gx.top_k(0.5), gx.clip_norm(limit), gx.scale(factor)),
     "zero_nonfinite": lambda limit, factor: gx.chain(gx.zero_nonfinite(), gx.clip_norm(limit), gx.scale(factor)),
     "elementwise": lambda limit, factor: gx.chain(gx.elementwise(lambda g: g / (1 + abs(g))), gx.scale(limit * factor)),
     "partition": lambda limit, factor: gx.partition({"w": gx.clip_norm(limit)}, default=gx.scale(factor)),

@@ -62,6 +62,7 @@ TRANSFORMS = [
     gx.skip_large(CLIP, 1e9),
     gx.measure(CLIP),
     gx.error_feedback(gx.sign()),
+    gx.top_k(0.1),
     gx.freeze("*s"),
     gx.stop(),
     gx.identity(),
@@ -72,6 +73,8 @@ TRANSFORMS = [
 ]
 DTYPES = ("float32", "float16", "bfloat16")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile", "Switch", "Merge")
+LOOPS = {"top_k": {"While", "StatelessWhile"}}
+"""One loop over the bits of a number, for all leaves of a dtype."""
 JOINS = ("Concat", "ConcatV2", "DynamicStitch", "ParallelConcat")
 
 
@@ -87,7 +90,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tx", TRANSFORMS, ids=without_addresses)
 def test_no_branch_no_join_and_no_copy_in_float64(tx: Any, dtype: str, accelerator: None) -> None:
     found = operations(tx, tree(2, (160, 130), dtype))
-    assert kinds(found).isdisjoint(BRANCHES + JOINS)
+    assert kinds(found).intersection(BRANCHES + JOINS) <= LOOPS.get(tx.name, set())
     assert copies(found, 160 * 130) == set()
 
 

@@ -62,6 +62,7 @@ TRANSFORMS = {  # launches for 300 small leaves, and memory for four large ones 
     "measure(clip_global_norm(1.0))": (140, 0),
     "error_feedback(clip_global_norm(1.0))": (120, 3.51),
     "error_feedback(sign())": (80, 3.51),
+    "top_k(0.1)": (40, 2.51),
     "freeze('**/*')": (1, 1),
     "stop()": (1, 1),
     "masked(clip_global_norm(1.0), '**/*0')": (60, 0),

@@ -152,6 +152,7 @@ _REAL = (
     "centralize()",
     "centralize(axes='keras')",
     "sign()",
+    "top_k(<share>)",
     # The polynomial x has no products that round; test_orthogonalize.py and the table have the others.
     "masked(orthogonalize(1, (1.0, 0.0, 0.0), axes='<layout>'), '<matrix>')",
     "cautious(eps=<share>)",

@@ -41,6 +41,10 @@ def _fewer_steps(make: Any, steps: int = 5, *rest: Any, **more: Any) -> Any:
     return make(max(steps - 1, 1), *rest, **more)
 
 
+def _a_little_more(make: Any, fraction: float, **rest: Any) -> Any:
+    return make(min(1.0, fraction + 0.1), **rest)
+
+
 def _with(**changed: Any) -> Any:
     return lambda make, *args, **rest: make(*args, **{**rest, **changed})
 
@@ -123,6 +127,8 @@ TRANSFORMS: Any = (
     ("normalize_global_norm", "the norm is per gradient", instead(lambda: gx.normalize_norm()),
      rows("normalize_global_norm")),
     ("sign", "the gradients do not change", ruled(ignored), rows("sign")),
+    ("top_k", "an element more is kept", given(_a_little_more), rows("top_k")),
+    ("top_k", "the gradients do not change", ruled(ignored), rows("top_k")),
     ("orthogonalize", "one step too few", given(_fewer_steps), rows("orthogonalize")),
     ("orthogonalize", "products are in bfloat16", given(_with(dtype="bfloat16")), rows("orthogonalize and float32")),
     ("orthogonalize", "inputs are outputs", given(_other_axes), rows("orthogonalize and keras")),

@@ -52,6 +52,7 @@ EXPRESSIONS = (
     "skip_large(trace(0.5), 5.0)",
     "skip_nonfinite(ema(0.5), 2)",
     "stop()",
+    "top_k(0.1)",
     "trace(0.5, nesterov=True)",
     "zero_nonfinite()",
 )

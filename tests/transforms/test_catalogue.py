@@ -584,6 +584,19 @@ def test_norms_that_leave_an_average_as_it_is(framework: str) -> None:
     assert array(state.average).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize(("framework", "mode"), MODES)
+def test_an_average_that_some_frameworks_would_flush(framework: str, mode: str) -> None:
+    """It keeps its last normal value; flushed to zero, it would be no limit any more."""
+    tx, found = gx.clip_adagc(1e-30, 0.0, warmup=1, max_norm=10.0), []
+    state = tx.init(tensors(framework, [np.zeros(1, np.float32)]))
+    step = in_mode(framework, mode, lambda g, state: tx.update(g, state))
+    for value in (1e-5, 1.0, 1.0):
+        updates, state = step(tensors(framework, [np.float32([value])]), state)
+        found.append((float(array(updates[0])[0]), float(array(state.average)[0])))
+    limit = float(np.float32(np.float64(np.float32(1e-5)) * 1e-30))
+    assert found == [(float(np.float32(1e-5)),) * 2, (limit, limit), (0.0, limit)]
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_spikes_that_are_not_finite_and_elements_without_a_history(framework: str) -> None:
     """An infinity becomes its limit and counts like it; NaN, and infinity without a limit, change no average."""

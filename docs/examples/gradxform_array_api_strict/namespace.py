@@ -110,6 +110,17 @@ def max_over(x: Any, axes: Any) -> Any:
 # --- bits ------------------------------------------------------------------------------------------------------------
 
 
+def bits(x: Any) -> Any:
+    """The bits of floating-point numbers as integers, which the standard does not show."""
+    own = np.asarray(x)
+    return strict.asarray(own.view(f"int{8 * own.itemsize}"))
+
+
+def kth_largest(x: Any, count: Any) -> Any:
+    """The element of a rank, counted from 1, the largest."""
+    return sort(reshape(x, (-1,)))[x.size - int(count)]
+
+
 def rounded(x: Any, dtype: str) -> Any:
     """To the nearest number of a dtype, in float64."""
     return float64(cast(float64(x), dtype))

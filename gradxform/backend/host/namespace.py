@@ -83,6 +83,18 @@ class Portable(Defaults):
         return np.where((x > 0.0) & np.isfinite(x), np.ldexp(1.0, np.frexp(x)[1] - 1), 1.0)
 
     @staticmethod
+    def bits(x: Any) -> Any:
+        """Return the bits of floating-point numbers as integers."""
+        own = np.asarray(x)
+        return np.ascontiguousarray(own, own.dtype.newbyteorder("=")).view(f"int{8 * own.itemsize}").reshape(own.shape)
+
+    @staticmethod
+    def kth_largest(x: Any, count: Any) -> Any:
+        """Return the element of a rank, counted from 1, the largest."""
+        place = np.size(x) - int(count)
+        return np.partition(x, place, axis=None)[place]
+
+    @staticmethod
     def arange(count: int) -> Any:
         """Return the numbers from zero."""
         return np.arange(count, dtype=np.float64)

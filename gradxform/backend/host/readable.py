@@ -11,7 +11,7 @@ import numpy as np
 
 from gradxform.backend.host import combined, elements, longdouble, namespace
 from gradxform.backend.protocol import Backend
-from gradxform.numerics import Array, norms, sums
+from gradxform.numerics import Array, norms, ranking, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Combination
 
@@ -79,6 +79,17 @@ class Readable(Backend):
             with np.errstate(all="ignore"):
                 return sums.sum_over(namespace.Namespace, self.view(leaf), axes, longdouble.pair(self._seen(weights)))
         return super().sum_over(leaf, axes, weights)
+
+    def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
+        """Keep so many elements of each leaf."""
+        out = []
+        for leaf, count in zip(leaves, counts, strict=True):
+            if self.readable([leaf]):
+                new = self.taken(ranking.largest(namespace.Portable, self.view(leaf), count))
+                out.append(new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf))
+            else:
+                out += super().largest([leaf], [count])
+        return out
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""

@@ -1,0 +1,43 @@
+"""Keep the largest elements of leaves, by counting: XLA would sort them, and `top_k` takes long for many elements."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from gradxform.numerics import ranking
+from gradxform_tensorflow._namespace import Namespace
+
+
+def largest(leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+    """Keep so many elements of each leaf."""
+    sizes, out = [ranking.in_order(Namespace, leaf) for leaf in leaves], list(leaves)
+    for dtype in dict.fromkeys(own.dtype for own in sizes):
+        places = [i for i, own in enumerate(sizes) if own.dtype == dtype]
+        limits = _limits([sizes[i] for i in places], [tf.cast(counts[i], tf.int32) for i in places])
+        for i, limit in zip(places, limits, strict=True):
+            out[i] = ranking.kept(Namespace, leaves[i], sizes[i], limit)
+    return out
+
+
+# An eager loop would read its condition from an accelerator.
+@functools.partial(tf.function, autograph=False)
+def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+    """Find the integer of a rank in each array of one dtype."""
+    dtype = sizes[0].dtype
+    top, one = 8 * dtype.size - 2, tf.constant(1, dtype)
+
+    def step(i: Any, *found: Any) -> tuple[Any, ...]:
+        bit = tf.bitwise.left_shift(one, tf.cast(top - i, dtype))
+        return (i + 1, *ranking.with_bit(Namespace, bit, found, sizes, counts, _reaching))
+
+    start = (tf.constant(0), *[tf.zeros([], dtype)] * len(sizes))
+    _, *found = tf.while_loop(lambda i, *_: i <= top, step, start, maximum_iterations=top + 1)
+    return found
+
+
+def _reaching(sizes: Any, least: Any) -> Any:
+    return tf.reduce_sum(tf.cast(sizes >= least, tf.int32))

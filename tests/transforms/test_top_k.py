@@ -1,0 +1,206 @@
+"""`top_k`: which elements stay, in every framework; sparse results; what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from support import FRAMEWORKS, MODES, array, call, one_sentence, tensors
+
+import gradxform as gx
+
+RNG = np.random.default_rng(0)
+MOST = [where for where in MODES if where != ("torch", "compiled")]
+
+
+def by_hand(x: Any, fraction: float) -> Any:
+    """The elements whose size is at least that of the k-th in a sorted copy."""
+    if not x.size:
+        return x
+    sizes = np.abs(x.astype(np.float64))
+    least = np.sort(sizes, axis=None)[-max(1, math.floor(fraction * x.size + 0.5))]
+    return np.where((sizes >= least) | np.isnan(sizes), x, 0)
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+@pytest.mark.parametrize("fraction", [1e-9, 0.05, 0.5, 1])
+def test_the_largest_of_each_leaf(fraction: float, framework: str, mode: str) -> None:
+    leaves = [RNG.standard_normal(shape).astype(np.float32) for shape in ((30, 7), (501,), (2, 3, 5), (1,), ())]
+    found = call(framework, mode, gx.top_k(fraction), leaves)
+    for leaf, new in zip(leaves, map(array, found), strict=True):
+        np.testing.assert_array_equal(new, by_hand(leaf, fraction))
+        assert np.count_nonzero(new) == max(1, math.floor(fraction * leaf.size + 0.5))
+
+
+ODD = {
+    "equal sizes stay together": ([3.0, -2.0, 2.0, 1.0], [3.0, -2.0, 2.0, 0.0]),
+    "all are equal": ([1.0, -1.0, 1.0, -1.0], [1.0, -1.0, 1.0, -1.0]),
+    "zeros": ([0.0, -0.0, 0.0, 0.0], [0.0, -0.0, 0.0, 0.0]),
+    "NaN is the largest": ([math.nan, 5.0, -math.inf, 1.0], [math.nan, 0.0, -math.inf, 0.0]),
+    "many NaN stay together": ([math.nan, 5.0, -math.nan, math.nan], [math.nan, 0.0, math.nan, math.nan]),
+    "numbers below the normal ones": ([3e-42, -7e-42, 5e-42, 4e-42], [0.0, -7e-42, 5e-42, 0.0]),
+    "the ends of the range": ([3e38, -1e-38, 3.3e38, 1.0], [3e38, 0.0, 3.3e38, 0.0]),
+    "neighbours": ([1.0, 1.0 + 2**-23, -1.0 - 2**-22, 1.0 - 2**-24], [0.0, 1.0 + 2**-23, -1.0 - 2**-22, 0.0]),
+}
+
+
+@pytest.mark.parametrize(("framework", "mode"), MOST)
+@pytest.mark.parametrize("case", ODD)
+def test_odd_numbers(case: str, framework: str, mode: str) -> None:
+    given, wanted = (np.array(numbers, np.float32) for numbers in ODD[case])
+    (found,) = map(array, call(framework, mode, gx.top_k(0.5), [given]))
+    kept = found.view(np.int32)[~np.isnan(found)], wanted.view(np.int32)[~np.isnan(wanted)]
+    np.testing.assert_array_equal(*kept)  # every bit, also of numbers that a comparison would flush
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_every_dtype_with_none_and_empty_leaves(dtype: str, framework: str) -> None:
+    if (framework, dtype) == ("jax", "float64"):
+        pytest.skip("the table of transforms enables 64 bits")
+    pytest.importorskip("ml_dtypes")  # from which NumPy knows bfloat16
+    leaves = [RNG.standard_normal(shape).astype(dtype) for shape in ((40, 3), (0, 3), (9,))]
+    first, none, *others = gx.top_k(0.25)([*tensors(framework, leaves[:1]), None, *tensors(framework, leaves[1:])])
+    assert none is None
+    for leaf, new in zip(leaves, map(array, (first, *others)), strict=True):
+        assert new.dtype == leaf.dtype
+        np.testing.assert_array_equal(new.astype(np.float64), by_hand(leaf, 0.25).astype(np.float64))
+
+
+def test_views_and_byte_orders() -> None:
+    whole = RNG.standard_normal((8, 9)).astype(np.float32)
+    for leaf in (whole.T, whole[::2, ::-1], whole.astype(">f4"), np.asfortranarray(whole), whole[0, 0]):
+        before = leaf.copy()
+        np.testing.assert_array_equal(gx.top_k(0.2)([leaf])[0], by_hand(np.asarray(leaf), 0.2))
+        np.testing.assert_array_equal(leaf, before)
+
+
+def test_views_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    whole = torch.tensor(RNG.standard_normal((8, 9)).astype(np.float32))
+    for leaf in (whole.T, whole[::2], whole[0].expand(3, 9), torch._neg_view(whole)):
+        np.testing.assert_array_equal(gx.top_k(0.2)([leaf])[0].numpy(), by_hand(leaf.resolve_neg().numpy(), 0.2))
+
+
+def test_the_same_elements_as_pytorch_and_optax_users_take() -> None:
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    x = RNG.standard_normal(1000).astype(np.float32)
+    (found,) = gx.top_k(0.03)([x])
+    best = torch.topk(torch.tensor(x).abs(), 30).indices.numpy()
+    assert set(np.flatnonzero(found)) == set(best) == set(np.asarray(jax.lax.top_k(abs(x), 30)[1]))
+
+
+# --- with others -----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_lost_with_error_feedback() -> None:
+    tx, state, total, sent = gx.error_feedback(gx.top_k(0.1)), None, 0.0, 0.0
+    for _ in range(30):
+        gradient = {"w": np.round(RNG.standard_normal((20, 5)) * 64)}
+        state = tx.init(gradient) if state is None else state
+        updates, state = tx.update(gradient, state)
+        assert np.count_nonzero(updates["w"]) < 20
+        total, sent = total + gradient["w"], sent + updates["w"]
+        np.testing.assert_array_equal(sent + state.error["w"], total)
+
+
+def test_pending_factors_do_not_matter() -> None:
+    x = RNG.standard_normal(100).astype(np.float32)
+    for factor in (1e-44, -3.0, 1e30):
+        (found,) = gx.chain(gx.scale(factor), gx.top_k(0.1), gx.scale(1 / factor))([x])
+        np.testing.assert_array_equal(found != 0, by_hand(x, 0.1) != 0)
+
+
+@pytest.mark.parametrize("framework", ["jax", "tensorflow"])
+def test_shapes_that_are_known_late(framework: str) -> None:
+    x = RNG.standard_normal((6, 10)).astype(np.float32)
+    if framework == "jax":
+        jax = pytest.importorskip("jax")
+        from jax import export
+
+        (rows,) = export.symbolic_shape("rows")
+        program = export.export(jax.jit(lambda g: gx.top_k(0.1)([g])[0]))(jax.ShapeDtypeStruct((rows, 10), np.float32))
+        found = program.call(x)
+    else:
+        tf = pytest.importorskip("tensorflow")
+        found = tf.function(lambda g: gx.top_k(0.1)([g])[0]).get_concrete_function(
+            tf.TensorSpec([None, 10], tf.float32)
+        )(tf.constant(x))
+    np.testing.assert_array_equal(np.asarray(found), by_hand(x, 0.1))
+
+
+def test_no_rows_at_all_in_tensorflow() -> None:
+    tf = pytest.importorskip("tensorflow")
+    step = tf.function(lambda g: gx.top_k(0.1)([g])[0]).get_concrete_function(tf.TensorSpec([None, 10], tf.float32))
+    assert step(tf.zeros([0, 10])).shape == (0, 10)
+
+
+# --- sparse ----------------------------------------------------------------------------------------------------------
+
+
+def test_sparse_results_in_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    x = RNG.standard_normal((10, 10)).astype(np.float32)
+    (found,) = gx.top_k(0.1, sparse=True)([torch.tensor(x)])
+    assert found.is_sparse
+    assert found._nnz() == 10
+    np.testing.assert_array_equal(found.to_dense().numpy(), by_hand(x, 0.1))
+    again = gx.chain(gx.top_k(0.1, sparse=True), gx.clip_norm(1.0), gx.clip_value(0.3))([torch.tensor(x)])[0]
+    dense = gx.chain(gx.top_k(0.1), gx.clip_norm(1.0), gx.clip_value(0.3))([torch.tensor(x)])[0]
+    assert again.is_sparse
+    np.testing.assert_array_equal(again.to_dense().numpy(), dense.numpy())
+
+
+def test_a_sparse_gradient_becomes_dense_unless_asked() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.where(RNG.random((10, 10)) < 0.2, RNG.standard_normal((10, 10)), 0).astype(np.float32)
+    given = torch.tensor(x).to_sparse()
+    dense, sparse = (gx.top_k(0.05, sparse=sparse)([given])[0] for sparse in (False, True))
+    assert (dense.is_sparse, sparse.is_sparse) == (False, True)
+    for found in (dense, sparse.to_dense()):
+        np.testing.assert_array_equal(found.numpy(), by_hand(x, 0.05))
+
+
+def test_an_optimizer_with_sparse_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for sparse in (False, True):
+        model = torch.nn.Linear(4, 3)
+        torch.nn.init.constant_(model.weight, 0.5)
+        torch.nn.init.zeros_(model.bias)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        gx.torch.attach(optimizer, gx.error_feedback(gx.top_k(0.2, sparse=sparse)))
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.arange(8.0).reshape(2, 4) - step).square().sum().backward()
+            optimizer.step()
+            assert model.weight.grad.is_sparse == sparse
+        found.append(model.weight.detach().numpy())
+    np.testing.assert_array_equal(*found)
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: gx.top_k(0.0), ValueError, "top_k: fraction must be above 0, got 0.0; gx.stop() keeps nothing"),
+        (lambda: gx.top_k(1.5), ValueError, "top_k: fraction must be between 0 and 1, got 1.5"),
+        (lambda: gx.top_k(math.nan), ValueError, "top_k: fraction"),
+        (lambda: gx.top_k(True), TypeError, "top_k: fraction"),
+        (lambda: gx.top_k(10), ValueError, "top_k: fraction must be between 0 and 1, got 10"),
+        (lambda: gx.top_k(np.array(0.5)), TypeError, "top_k: fraction must be a Python number"),
+        (lambda: gx.top_k(lambda step: 0.5), TypeError, "top_k: fraction"),
+        (lambda: gx.top_k(0.5)({"w": np.ones(3, np.complex64)}), TypeError, "top_k: the gradient at 'w'"),
+        (lambda: gx.top_k(0.5)({"w": np.ones(3, np.int32)}), TypeError, "'w'"),
+        (lambda: gx.top_k(0.5, sparse=True)({"w": np.ones(3)}), TypeError, "top_k: the gradient at 'w' cannot become"),
+    ],
+)
+def test_errors(make: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    one_sentence(str(caught.value), words)
