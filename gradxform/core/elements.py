@@ -128,9 +128,9 @@ def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(
-            f"{transform} needs the gradients beside the updates: call tx.update(updates, state, params, "
-            "gradients=gradients), or let an adapter pass them: gx.torch.attach(optimizer, tx, on='updates'), "
-            "gx.keras.wrap(optimizer, tx, on='updates')"
+            f"{transform} needs the gradients beside the updates: pass gradients=gradients to tx.update, with "
+            "gx.jax.as_optax(tx) in optax.chain; instead of apply_, use gx.torch.attach(optimizer, tx, on='updates') "
+            "or gx.keras.wrap(optimizer, tx, on='updates')"
         )
     found = _aligned(view, tree, f"{transform}: the gradients", "Pass the gradients of these updates", "the updates")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
