@@ -42,7 +42,7 @@ def mapped(
     factors: list[Any] | None = None
     if dense.factor is not None:
         factors = [
-            dense.factor if _is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
+            dense.factor if is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
         ]
     if out is None:
         return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
@@ -63,7 +63,8 @@ def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], num
     return view.backend.each(formula, columns, numbers)
 
 
-def _is_number(factor: Any) -> bool:
+def is_number(factor: Any) -> bool:
+    """Whether a factor is the same for all leaves."""
     shape = getattr(getattr(factor, "high", factor), "shape", None)
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
