@@ -152,6 +152,7 @@ SLOW = {
     r"test_chains\.py::test_chains_compiled\[chain\((skip|scale|zero|norm|clip_rms|freeze|part|chain\(norm)": CHAINS,
     r"test_speed\.py::test_bytes_accessed.*\[[38]": XLA,
     r"test_speed\.py::test_a_run_of_the_benchmark": "times every framework",
+    r"test_speed\.py::test_muon_beside.*jax": XLA,
     r"test_device\.py::test_every_array_of_a_run": PROCESSES,
     r"test_device\.py::test_(the_benchmark|parity)_says.*\[(jax|tensorflow)": XLA,
     r"test_cli\.py::test_parity_of_the_hard_cases": "compiles in four frameworks; of given gradients, it stays quick",

@@ -31,3 +31,14 @@ def sharded_alike(leaf: Any, new: Any) -> Any:
 def with_weak_type(array: Any, weak: bool) -> Any:
     """An array whose dtype is weak, or not; no public function sets that."""
     return convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=weak, sharding=None)
+
+
+def muon_iteration() -> Any:
+    """The iteration of `optax.contrib.muon`, for the benchmark; imported late, since it is not in every version.
+
+    Raises:
+        ImportError: this version has none.
+    """
+    from optax.contrib._muon import orthogonalize_via_newton_schulz
+
+    return orthogonalize_via_newton_schulz

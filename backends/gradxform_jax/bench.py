@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import COEFFICIENTS, Array, Mode, Side, Step, Tree, transformation
 from gradxform.proof.place import Place
+from gradxform_jax import _private
 
 Jit = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -33,7 +34,7 @@ def _sides(steps: Sequence[Step], tree: Tree, place: Place, compiled: Jit) -> tu
     grads = {path: place.put(leaf) for path, leaf in tree.items()}
     parts = [_NATIVE[name](value) for name, value in steps]
     native = parts[0] if len(parts) == 1 else optax.chain(*parts)
-    return _side(transformation(steps), grads, place, compiled), _side(native, grads, place, compiled)
+    return _side(transformation(steps, like="optax"), grads, place, compiled), _side(native, grads, place, compiled)
 
 
 def _side(tx: Any, grads: Any, place: Place, compiled: Jit) -> Side:
@@ -60,11 +61,17 @@ def _clip_norm(limit: float) -> Any:
     return optax.stateless_with_tree_map(clip)
 
 
+def _orthogonalize(steps: float) -> Any:
+    iterate, coefficients = _private.muon_iteration(), jnp.asarray(COEFFICIENTS)
+    return optax.stateless_with_tree_map(lambda g, _: iterate(g, coefficients, int(steps)))
+
+
 _NATIVE: Mapping[str, Callable[[float], Any]] = {
     "clip_value": optax.clip,
     "clip_norm": _clip_norm,
     "clip_global_norm": optax.clip_by_global_norm,
     "scale": optax.scale,
+    "orthogonalize": _orthogonalize,
 }
 
 GIVES_MEMORY_BACK = True

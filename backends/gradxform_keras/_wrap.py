@@ -77,7 +77,7 @@ def wrap(optimizer: Any, tx: GradientTransformation, *, on: str = GRADIENTS) -> 
             f"keras.wrap: Keras's backend is {keras.backend.backend()!r}, which does not train; set KERAS_BACKEND to "
             f"one of {', '.join(_BACKENDS)}"
         )
-    updates.check_place("keras.wrap", on)
+    updates.check_place("keras.wrap", on, tx)
     optimizer = _checked(optimizer)
     warn_if_unsaved("keras.wrap", tx)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import gradxform_numpy
-from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import COEFFICIENTS, Array, Mode, Side, Step, Tree, transformation
 from gradxform.proof.place import Place
 
 
@@ -51,6 +51,19 @@ def _clip_global_norm(grads: Tree, limit: float) -> Tree:
     return {path: g * factor for path, g in grads.items()}
 
 
+def _orthogonalize(grads: Tree, steps: float) -> Tree:
+    return {path: _iterate(g, int(steps)) for path, g in grads.items()}
+
+
+def _iterate(g: Array, steps: int) -> Array:
+    a, b, c = COEFFICIENTS
+    x = (g if g.shape[0] <= g.shape[1] else g.T) / np.linalg.norm(g)
+    for _ in range(steps):
+        squares = x @ x.T
+        x = a * x + (b * squares + c * squares @ squares) @ x
+    return x if g.shape[0] <= g.shape[1] else x.T
+
+
 def _scale(grads: Tree, factor: float) -> Tree:
     return {path: g * factor for path, g in grads.items()}
 
@@ -60,6 +73,7 @@ _PURE: Mapping[str, Callable[[Tree, float], Tree]] = {
     "clip_norm": _clip_norm,
     "clip_global_norm": _clip_global_norm,
     "scale": _scale,
+    "orthogonalize": _orthogonalize,
 }
 
 
@@ -115,16 +129,22 @@ def _clip_global_norm_in_place(grads: Tree, limit: float) -> None:
         _scale_in_place(grads, limit / norm)
 
 
+def _orthogonalize_in_place(grads: Tree, steps: float) -> None:
+    for g in grads.values():
+        g[...] = _iterate(g, int(steps))
+
+
 _IN_PLACE: Mapping[str, Callable[[Tree, float], None]] = {
     "clip_value": _clip_value_in_place,
     "clip_norm": _clip_norm_in_place,
     "clip_global_norm": _clip_global_norm_in_place,
     "scale": _scale_in_place,
+    "orthogonalize": _orthogonalize_in_place,
 }
 
 
 GIVES_MEMORY_BACK = True
 MODES = (
-    Mode("pure", "g * min(1, c / norm)", _pure),
-    Mode("in place", "np.dot, then np.multiply(g, c / norm, out=g)", _in_place),
+    Mode("pure", "g * min(1, c / norm), matmul", _pure),
+    Mode("in place", "np.dot, then np.multiply(g, c / norm, out=g); matmul", _in_place),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ def _graph(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]
 
 def _sides(steps: Sequence[Step], tree: Tree, place: Place, compiled: Callable[[Work], Work]) -> tuple[Side, Side]:
     grads = [place.put(leaf) for leaf in tree.values()]
-    tx = transformation(steps)
+    tx = transformation(steps, like="keras")
 
     def native(grads: Gradients) -> Gradients:
         for name, value in steps:
@@ -75,16 +76,38 @@ def _scale(grads: Gradients, factor: float) -> Gradients:
     return [g * factor for g in grads]
 
 
+def _orthogonalize(grads: Gradients, steps: float) -> Gradients:
+    muon = _muon()
+    return [muon.zeropower_via_newtonschulz5(g, int(steps)) for g in grads]
+
+
+@functools.cache
+def _muon() -> Any:
+    """Keras's optimizer, which makes variables, outside of the function that is traced.
+
+    Raises:
+        ImportError: this Keras has none, or computes in another framework.
+    """
+    from keras.config import backend
+    from keras.optimizers import Muon
+
+    if backend() != "tensorflow":
+        raise ImportError(f"Keras computes in {backend()}")
+    with tf.init_scope():
+        return Muon()
+
+
 _NATIVE: Mapping[str, Callable[[Gradients, float], Gradients]] = {
     "clip_value": _clip_value,
     "clip_norm": _clip_norm,
     "clip_global_norm": _clip_global_norm,
     "scale": _scale,
+    "orthogonalize": _orthogonalize,
 }
 
 GIVES_MEMORY_BACK = False
 """TensorFlow's allocator keeps it."""
 MODES = (
-    Mode("eager", "tf.clip_by_*", _eager),
-    Mode("graph", "tf.clip_by_* in tf.function", _graph, compiled=True),
+    Mode("eager", "tf.clip_by_*, Keras's Muon", _eager),
+    Mode("graph", "tf.clip_by_*, Keras's Muon in tf.function", _graph, compiled=True),
 )

@@ -76,7 +76,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: 
         `torch.optim.Optimizer.register_step_pre_hook`.
     """
     tx = as_transformation("torch.attach", tx, optimizer, "gx.torch.attach(optimizer, tx)")
-    updates.check_place("torch.attach", on)
+    updates.check_place("torch.attach", on, tx)
     try:
         return Attached(bare(optimizer), tx, on)
     except ValueError as error:

@@ -88,6 +88,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
     Raises:
         TypeError: An item is not a parameter, gradients are given instead of parameters, or a stateful transform gets
             no state.
+        ValueError: The transform needs gradients beside updates, as `cautious` does; use
+            ``attach(optimizer, tx, on="updates")``.
 
     Example:
         >>> import torch

@@ -85,3 +85,14 @@ def is_inner_call(optimizer: torch.optim.Optimizer) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def muon_iteration() -> Any:
+    """The iteration of `torch.optim.Muon`, for the benchmark; imported late, since it is not in every version.
+
+    Raises:
+        ImportError: this version has none.
+    """
+    from torch.optim._muon import _zeropower_via_newtonschulz
+
+    return _zeropower_via_newtonschulz

@@ -9,8 +9,9 @@ import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli.bench.task import Array, Mode, Side, Step, Tree, transformation
+from gradxform.cli.bench.task import COEFFICIENTS, Array, Mode, Side, Step, Tree, transformation
 from gradxform.proof.place import Place
+from gradxform_torch import _private
 
 Tensors = list[torch.Tensor]
 
@@ -29,11 +30,15 @@ def _is_there() -> None:
     """Nothing to wait for."""
 
 
+def _transformation(steps: Sequence[Step]) -> Any:
+    return transformation(steps, dtype="bfloat16", like="torch")
+
+
 # --- in place on the gradients of parameters -------------------------------------------------------------------------
 
 
 def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
-    tx = transformation(steps)
+    tx = _transformation(steps)
 
     def native(named: list[tuple[str, torch.nn.Parameter]]) -> None:
         parameters = [parameter for _, parameter in named]
@@ -83,6 +88,12 @@ def _clip_norm_in_place(parameters: list[torch.nn.Parameter], limit: float) -> N
         clip_grad_norm_(parameter, limit)
 
 
+def _orthogonalize_in_place(parameters: list[torch.nn.Parameter], steps: float) -> None:
+    iterate = _private.muon_iteration()
+    for parameter in parameters:
+        _gradient(parameter).copy_(iterate(_gradient(parameter), COEFFICIENTS, steps, 1e-7))
+
+
 def _scale_in_place(parameters: list[torch.nn.Parameter], factor: float) -> None:
     for parameter in parameters:
         _gradient(parameter).mul_(factor)
@@ -93,6 +104,7 @@ _IN_PLACE: Mapping[str, Callable[[Any, float], Any]] = {
     "clip_norm": _clip_norm_in_place,
     "clip_global_norm": clip_grad_norm_,
     "scale": _scale_in_place,
+    "orthogonalize": _orthogonalize_in_place,
 }
 
 
@@ -101,7 +113,7 @@ _IN_PLACE: Mapping[str, Callable[[Any, float], Any]] = {
 
 def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     grads = [place.put(leaf) for leaf in tree.values()]
-    tx = transformation(steps)
+    tx = _transformation(steps)
 
     def native(grads: Tensors) -> Tensors:
         for name, value in steps:
@@ -138,6 +150,11 @@ def _clip_global_norm(grads: Tensors, limit: float) -> Tensors:
     return [g * factor for g in grads]
 
 
+def _orthogonalize(grads: Tensors, steps: float) -> Tensors:
+    iterate = _private.muon_iteration()
+    return [iterate(g, COEFFICIENTS, steps, 1e-7).to(g.dtype) for g in grads]
+
+
 def _scale(grads: Tensors, factor: float) -> Tensors:
     return [g * factor for g in grads]
 
@@ -147,10 +164,11 @@ _PURE: Mapping[str, Callable[[Tensors, float], Tensors]] = {
     "clip_norm": _clip_norm,
     "clip_global_norm": _clip_global_norm,
     "scale": _scale,
+    "orthogonalize": _orthogonalize,
 }
 
 GIVES_MEMORY_BACK = True
 MODES = (
-    Mode("in place", "clip_grad_norm_, clip_grad_value_, mul_", _in_place),
-    Mode("pure", "get_total_norm, then g * factor", _pure),
+    Mode("in place", "clip_grad_norm_, clip_grad_value_, mul_, Muon", _in_place),
+    Mode("pure", "get_total_norm, then g * factor; Muon", _pure),
 )

@@ -100,10 +100,12 @@ def parity_command(
 @app.command("bench")
 @_for_people
 def bench_command(
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Three trees and two chains, or everything.")] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick/--full", help="Without GPT-2 and the longest chain, or everything.")
+    ] = True,
     frameworks: Frameworks = None,
     device: Device = None,
-    trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2.")] = None,
+    trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2,matrices.")] = None,
     out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
 ) -> int:
     """Time chains and the frameworks' own functions, in turn in one run."""

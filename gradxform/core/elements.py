@@ -42,7 +42,7 @@ def mapped(
     factors: list[Any] | None = None
     if dense.factor is not None:
         factors = [
-            dense.factor if _is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
+            dense.factor if is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
         ]
     if out is None:
         return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
@@ -63,7 +63,8 @@ def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], num
     return view.backend.each(formula, columns, numbers)
 
 
-def _is_number(factor: Any) -> bool:
+def is_number(factor: Any) -> bool:
+    """Whether a factor is the same for all leaves."""
     shape = getattr(getattr(factor, "high", factor), "shape", None)
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
@@ -128,9 +129,9 @@ def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     """
     if tree is None:
         raise ValueError(
-            f"{transform} needs the gradients beside the updates: call tx.update(updates, state, params, "
-            "gradients=gradients), or let an adapter pass them: gx.torch.attach(optimizer, tx, on='updates'), "
-            "gx.keras.wrap(optimizer, tx, on='updates')"
+            f"{transform} needs the gradients beside the updates: pass gradients=gradients to tx.update, with "
+            "gx.jax.as_optax(tx) in optax.chain; instead of apply_, use gx.torch.attach(optimizer, tx, on='updates') "
+            "or gx.keras.wrap(optimizer, tx, on='updates')"
         )
     found = _aligned(view, tree, f"{transform}: the gradients", "Pass the gradients of these updates", "the updates")
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])

@@ -7,22 +7,25 @@ from typing import Any
 
 from gradxform.backend.protocol import Backend
 from gradxform.core.source import NARROW
+from gradxform.core.transformation import GradientTransformation
 from gradxform.numerics import Array, dtype_name, formulas
 
 GRADIENTS, UPDATES = "gradients", "updates"
 
 
-def check_place(transform: str, on: Any) -> None:
-    """Reject a place that is neither of the two.
+def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
+    """Reject a place that is neither of the two, and the gradients for transforms of updates.
 
     Raises:
-        ValueError: names both.
+        ValueError: names both, or what to write.
     """
     if not isinstance(on, str) or on not in (GRADIENTS, UPDATES):
         raise ValueError(
             f"{transform}: on must be 'gradients' (before the optimizer's step) or 'updates' (what it adds to the "
             f"parameters), got {on!r}"
         )
+    if on == GRADIENTS and tx.needs_gradients:
+        raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
 
 
 def differences(backend: Backend, new: Sequence[Array], old: Sequence[Array]) -> list[Array]:

@@ -68,8 +68,12 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         flip = -1.0 if (context.added if negated is None else negated) else 1.0
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]
-        directions = [_direction(g, i, flip) for i in dense.chosen]
-        agreeing = g.backend.elementwise(_agreeing, [own, gradients, directions], ())
+        signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
+        if elements.is_number(signs):
+            agreeing = g.backend.elementwise(_agreeing, [own, gradients], [signs])
+        else:
+            directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
+            agreeing = g.backend.elementwise(_agreeing, [own, gradients, directions], ())
         share = dense.given(agreeing).average_norms(1)
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, share, stateful.between(g, least, 0.0, 1.0))), state
@@ -77,14 +81,9 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
     return GradientTransformation(rule)
 
 
-def _direction(g: Flat, i: int, flip: float) -> Any:
-    """The sign by which the pending factor and the place turn an update."""
-    return flip if g.factor is None else g.backend.compute(_sign_at, g.factor, index=i, flip=flip)
-
-
-def _sign_at(xp: Any, factor: Array, *, index: int, flip: float) -> Array:
-    own = formulas.take(xp, factor, index=index)
-    return xp.where(own < 0.0, -flip, flip)
+def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
+    """The signs by which pending factors and the place turn updates."""
+    return xp.where(factor < 0.0, -flip, flip)
 
 
 def _agreeing(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:

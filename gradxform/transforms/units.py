@@ -36,8 +36,7 @@ def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
         if shape is not None and len(shape) < 2:
             found[i] = tuple(range(len(shape)))
             continue
-        path = view.source.path(i)
-        found[i] = _of(transform, given, path, view.leaves[i], None if shape is None else len(shape))
+        found[i] = _of(transform, given, view.source.path(i), view.leaves[i], shape)
     return found
 
 
@@ -65,21 +64,24 @@ def sides(transform: str, given: Any, view: Flat) -> list[tuple[tuple[int, ...],
                 f"{transform}: {path!r} of shape {shape} is not one matrix; give its axes: 'keras' (the last is the "
                 "output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
             )
-        found.append(_sides(transform, own, path, view.leaves[i], len(shape)))
+        found.append(_sides(transform, own, path, view.leaves[i], shape))
     return found
 
 
-def _sides(transform: str, given: Any, path: str, leaf: Any, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sides(
+    transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | None, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output axes of one leaf."""
-    if _is_pair(given):
-        inputs, outputs = (_of(transform, side, path, leaf, rank) for side in given)
-    else:
-        inputs = _of(transform, "torch" if given is None else given, path, leaf, rank)
-        outputs = tuple(axis for axis in range(rank) if axis not in inputs)
+    rank = len(shape)
+    pair = given if _is_pair(given) else ("torch" if given is None else given,)
+    there = all(isinstance(side, str) or all(-rank <= axis < rank for axis in side) for side in pair)
+    own = [_of(transform, side, path, leaf, shape) for side in pair] if there else [()]
+    inputs, outputs = own if len(own) == 2 else (own[0], tuple(axis for axis in range(rank) if axis not in own[0]))
     if not inputs or not outputs or set(inputs) & set(outputs):
+        hint = f"; write axes='torch' (rows are outputs), 'keras' (columns are) or {{{path!r}: 'torch', '**': ...}}"
         raise ValueError(
-            f"{transform}: axes {given!r} must give inputs and outputs of {path!r}, at least one axis each and no axis "
-            f"twice; it has {rank}"
+            f"{transform}: axes {given} must give inputs and outputs of {path!r} of shape {shape}, different axes from "
+            f"0 to {rank - 1}{hint * (rank == 2)}"
         )
     return inputs, outputs
 
@@ -89,7 +91,7 @@ def _is_pair(axes: Any) -> bool:
     return isinstance(axes, (list, tuple)) and len(axes) == 2 and all(isinstance(side, (list, tuple)) for side in axes)
 
 
-def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> tuple[int, ...]:
+def _of(transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
     """Axes of one leaf with at least two axes."""
     if isinstance(given, Mapping):
         given = _matching(transform, given, path)
@@ -101,15 +103,18 @@ def _of(transform: str, given: Any, path: str, leaf: Any, rank: int | None) -> t
             "also Flax, Haiku), axes='torch' (all but the first; also Equinox), a tuple, a mapping from a path glob to "
             "a tuple, or a function of path and leaf"
         )
-    if rank is None:
+    if shape is None:
         raise ValueError(f"{transform}: the rank of {path!r} is unknown in the graph; set its static shape")
+    rank = len(shape)
     if given == "keras":
         return tuple(range(rank - 1))
     if given == "torch":
         return tuple(range(1, rank))
     there = sorted({axis % rank for axis in given if -rank <= axis < rank})
     if len(there) < len(given):
-        raise ValueError(f"{transform}: axes {given} must be {len(given)} different axes of {path!r}, which has {rank}")
+        raise ValueError(
+            f"{transform}: axes {given} must be different axes of {path!r} of shape {shape}, from 0 to {rank - 1}"
+        )
     return tuple(there)
 
 

@@ -284,3 +284,8 @@ def test_an_embedding() -> None:
 def test_another_place_is_refused(on: Any) -> None:
     with pytest.raises(ValueError, match=r"keras\.wrap: on must be 'gradients' .* or 'updates' .*, got"):
         gx.keras.wrap(opt.SGD(0.1), gx.scale(1.0), on=on)
+
+
+def test_transforms_of_updates_are_refused_for_gradients() -> None:
+    with pytest.raises(ValueError, match=r"keras\.wrap: cautious\(\) .* write on='updates'"):
+        gx.keras.wrap(opt.SGD(0.1), gx.cautious())

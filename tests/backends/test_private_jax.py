@@ -37,3 +37,11 @@ def test_the_compiler_sees_both_alike_and_reads_no_leaf_for_it() -> None:
     compiled = step.lower(jnp.ones((64, 32))).compile().as_text()
     assert step.lower(jnp.ones((64, 32))).as_text().count("compare") == 2, "one would be folded before sharding"
     assert "compare" not in compiled, "zeros would read the gradients"
+
+
+def test_the_iteration_of_muon() -> None:
+    contrib = pytest.importorskip("optax").contrib
+    if not hasattr(contrib, "muon"):
+        pytest.skip("this optax has no Muon")
+    found = _private.muon_iteration()(jnp.eye(3), jnp.asarray((3.4445, -4.7750, 2.0315)), 5)
+    assert 0.6 < found[0, 0] < 1.25, "`gradxform bench` would time something else"

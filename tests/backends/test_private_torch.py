@@ -161,3 +161,10 @@ def test_the_step_inside_a_step_is_known() -> None:
     weight.grad = torch.ones(1)
     optimizer.step()
     assert seen == [False, True], "attach would transform twice for optimizers that derive from another"
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon")
+def test_the_iteration_of_muon() -> None:
+    found = _private.muon_iteration()(torch.eye(3), (3.4445, -4.7750, 2.0315), 5, 1e-7)
+    assert found.dtype == torch.bfloat16
+    assert 0.6 < found[0, 0] < 1.25, "`gradxform bench` would time something else"

@@ -86,6 +86,9 @@ ON_UPDATES = {  # the same around a step: launches, and memory with one copy of 
     "masked(clip_global_norm(1.0), '**/0')": (60, 0.5),
     "skip_nonfinite(clip_global_norm(1.0))": (120, 2),
     "trace(0.9)": (40, 2),
+    "cautious()": (80, 3),
+    "chain(scale(0.5), cautious())": (80, 3),
+    "chain(clip_norm(1.0), cautious())": (120, 3),
 }
 
 DECIDED = ("accumulate(", "skip_")

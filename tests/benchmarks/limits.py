@@ -1,6 +1,6 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [averages] [bytes] [rows] [compile] [--slow]
+    python tests/benchmarks/limits.py [small] [averages] [muon] [bytes] [rows] [compile] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
 Times in one table are measured alternately in one process.
@@ -242,9 +242,31 @@ def _error(graph: Callable[[Any], Any], row: Any) -> float:
     return _ulps(float(graph(_imported("tensorflow").tile(row, [SIZE // ROW]))), exact)
 
 
+# --- muon: a library that the benchmark leaves out -------------------------------------------------------------------
+
+
+def muon() -> Table:
+    """`orthogonalize` beside the iteration of mlx.optimizers.Muon, on four matrices of `gradxform bench`, in MLX."""
+    mx, optimizers = _imported("mlx.core"), _imported("mlx.optimizers")
+    grads = {path: mx.array(leaf) for path, leaf in gradients(TREES["matrices"]()).items() if "h/0" in path}
+    tx, native = gx.orthogonalize(scale=None, like="mlx"), optimizers.Muon(0.02)._zeropower_via_newtonschulz5
+
+    def by_native(tree: Any) -> Any:
+        return {path: native(leaf, 5) for path, leaf in tree.items()}
+
+    table = [["mode", "gradxform, ms", "native, ms", "ratio"]]
+    for mode, wrap in (("eager", lambda step: step), ("compiled", mx.compile)):
+        steps = [wrap(tx), wrap(by_native)]
+        sides = [Side(lambda step=step: mx.eval(step(grads)), leaves=lambda _: []) for step in steps]
+        times = _times(sides)
+        own, other = np.median(times, axis=0) * 1e3
+        table.append([mode, f"{own:.0f}", f"{other:.0f}", f"{np.median(times[:, 0] / times[:, 1]):.2f}"])
+    return table
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, bytes_, rows_, compile_)}
+TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, muon, bytes_, rows_, compile_)}
 
 
 def main(arguments: Sequence[str]) -> None:

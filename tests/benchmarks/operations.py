@@ -24,121 +24,32 @@ MARK = "<!-- results -->"
 SMALL, LARGE = (64, 48), (4096, 8192)
 
 
+NOTHING = "-"
+"""Where there is no native function."""
+
+
 # --- PyTorch ---------------------------------------------------------------------------------------------------------
-
-
-def _clip_value(parameters: Sequence[Any]) -> None:
-    import torch
-
-    gradients = [parameter.grad for parameter in parameters]
-    torch._foreach_clamp_min_(gradients, -0.5)
-    torch._foreach_clamp_max_(gradients, 0.5)
-
-
-def _clip_global_norm(parameters: Sequence[Any]) -> None:
-    """The operations of `torch.nn.utils.clip_grad_norm_` with `foreach`, which FakeTensorMode disables."""
-    import torch
-
-    gradients = [parameter.grad for parameter in parameters]
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, 2.0)))
-    torch._foreach_mul_(gradients, torch.clamp(1.0 / (norm + 1e-6), max=1.0))
-
-
-def _clip_norm(parameters: Sequence[Any]) -> None:
-    for parameter in parameters:
-        _clip_global_norm([parameter])
-
-
-def _clip_norm_axes(parameters: Sequence[Any]) -> None:
-    import torch
-
-    for parameter in parameters:
-        norm = torch.linalg.vector_norm(parameter.grad, 2.0, 0, keepdim=True)
-        parameter.grad.mul_(torch.clamp(1.0 / (norm + 1e-6), max=1.0))
-
-
-def _clip_adaptive(parameters: Sequence[Any]) -> None:
-    import torch
-
-    for parameter in parameters:
-        size = torch.linalg.vector_norm(parameter.detach(), 2.0, 0, keepdim=True).clamp_(min=1e-3).mul_(0.01)
-        norm = torch.linalg.vector_norm(parameter.grad, 2.0, 0, keepdim=True)
-        clipped = parameter.grad * (size / norm.clamp(min=1e-6))
-        torch._foreach_copy_([parameter.grad], [torch.where(norm < size, parameter.grad, clipped)])  # for copy_
-
-
-def _centralize(parameters: Sequence[Any]) -> None:
-    for parameter in parameters:
-        parameter.grad.sub_(parameter.grad.mean(0, keepdim=True))
-
-
-def _scale(parameters: Sequence[Any]) -> None:
-    import torch
-
-    torch._foreach_mul_([parameter.grad for parameter in parameters], 0.3)
-
-
-def _chain(parameters: Sequence[Any]) -> None:
-    _clip_value(parameters)
-    _clip_global_norm(parameters)
-    _scale(parameters)
-
-
-def _trace(parameters: Sequence[Any]) -> None:
-    """`torch.optim.SGD`'s momentum."""
-    import torch
-
-    gradients = [parameter.grad for parameter in parameters]
-    state = [parameter.detach() for parameter in parameters]
-    torch._foreach_mul_(state, 0.9)
-    torch._foreach_add_(state, gradients)
-
-
-def _ema(parameters: Sequence[Any]) -> None:
-    """`torch.optim.Adam`'s first moment."""
-    import torch
-
-    state = [parameter.detach() for parameter in parameters]
-    torch._foreach_lerp_(state, [parameter.grad for parameter in parameters], 0.1)
-
-
-def _decay(parameters: Sequence[Any]) -> None:
-    import torch
-
-    gradients = [parameter.grad for parameter in parameters]
-    torch._foreach_add_(gradients, [parameter.detach() for parameter in parameters], alpha=0.1)
-
-
-def _noise(parameters: Sequence[Any]) -> None:
-    import torch
-
-    for parameter in parameters:
-        parameter.grad.add_(torch.randn_like(parameter.grad), alpha=0.1)
-
-
-TORCH: dict[str, Callable[[Sequence[Any]], None]] = {
-    "clip_value(0.5)": _clip_value,
-    "clip_global_norm(1.0)": _clip_global_norm,
-    "clip_norm(1.0)": _clip_norm,
-    "clip_norm(1.0, axes=0)": _clip_norm_axes,
-    "clip_adaptive(0.01, axes=0)": _clip_adaptive,
-    "centralize(axes=0)": _centralize,
-    "scale(0.3)": _scale,
-    "chain(clip_value(0.5), clip_global_norm(1.0), scale(0.3))": _chain,
-    "add_decayed_weights(0.1)": _decay,
-    "trace(0.9)": _trace,
-    "ema(0.9)": _ema,
-    "add_noise(0.1, 0)": _noise,
-}
 
 
 def torch_rows() -> list[str]:
     """Launches for 300 small and four large gradients, and the memory for the large ones."""
     import torch
+    from operations_natives import CONFLICTS, FORMULAS, TORCH, Ops, is_scalar
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch_counts import Counted, counted
+    from without_float64 import indexing
 
     import gradxform as gx
+    from gradxform_torch import _private
+
+    iterate = _private.muon_iteration()
+    ops = Ops(
+        torch,
+        torch.linalg.vector_norm,
+        torch.mean,
+        lambda x, dtype: x.to(dtype),
+        lambda g: iterate(g, (3.4445, -4.7750, 2.0315), 5, 1e-7),
+    )
 
     def native(function: Callable[..., None], shapes: Sequence[tuple[int, ...]], dtype: str) -> Any:
         with FakeTensorMode():
@@ -151,12 +62,36 @@ def torch_rows() -> list[str]:
                 function(parameters)
         return found
 
+    def by_formula(name: str) -> Callable[..., None]:
+        def function(parameters: Sequence[Any]) -> None:
+            for parameter in parameters:
+                beside = parameter.grad.new_empty(()) if is_scalar(name) else parameter.detach()
+                found, *state = FORMULAS[name](ops, parameter.grad, beside)
+                torch._foreach_copy_([parameter.grad, *[beside] * len(state)], [found, *state])
+
+        return function
+
+    def of_tasks(name: str, shapes: Sequence[tuple[int, ...]], dtype: str) -> Any:
+        with FakeTensorMode(), indexing(), torch.no_grad():
+            trees = [[torch.empty(s, dtype=getattr(torch, dtype), device="cuda") for s in shapes] for _ in range(2)]
+            with Counted() as found:
+                getattr(gx, name)(trees)
+        return found
+
     rows = []
-    for expression, function in TORCH.items():
+    natives = TORCH | {name: by_formula(name) for name in FORMULAS} | dict.fromkeys(CONFLICTS)
+    for expression, function in natives.items():
         for dtype in ("float32", "bfloat16"):
             cells = []
             for shapes in ([SMALL] * 300, [LARGE] * 4):
-                sides = counted(gx.parse(expression), shapes, dtype, "cuda", "attach"), native(function, shapes, dtype)
+                if function is None:
+                    found = of_tasks(expression, shapes, dtype)
+                    cells += [str(found.launches.total()), NOTHING]
+                    cells += [_mebibytes(found.peak), NOTHING] if shapes[0] == LARGE else []
+                    continue
+                tx = gx.parse(expression)
+                own = counted(tx, shapes, dtype, "cuda", "updates" if tx.needs_gradients else "attach")
+                sides = own, native(function, shapes, dtype)
                 cells += [str(side.launches.total()) for side in sides]
                 cells += [_mebibytes(side.peak) for side in sides] if shapes[0] == LARGE else []
             rows.append(f"| `{expression}` | {dtype} | {' | '.join(cells)} |")
@@ -171,11 +106,15 @@ def jax_rows() -> list[str]:
     from support import python
 
     found = json.loads(python("tests/benchmarks/operations.py", "--mesh").stdout.splitlines()[-1])
-    return [
-        f"| `{name}` | {dtype} | {own['moves']} | {native['moves']} | {own['numbers']} | {native['numbers']} | "
-        f"{_mebibytes(own['temporary'])} | {_mebibytes(native['temporary'])} |"
-        for name, dtype, own, native in found
-    ]
+    rows = []
+    for name, dtype, *sides in found:
+        cells = [
+            NOTHING if side is None else _mebibytes(side[kind]) if kind == "temporary" else str(side[kind])
+            for kind in ("moves", "numbers", "temporary")
+            for side in sides
+        ]
+        rows.append(f"| `{name}` | {dtype} | {' | '.join(cells)} |")
+    return rows
 
 
 def mesh() -> None:
@@ -188,10 +127,27 @@ def mesh() -> None:
     import jax_mesh
     import optax
     from jax.sharding import AxisType, NamedSharding
+    from operations_natives import CONFLICTS, FORMULAS, Ops, is_scalar
 
     import gradxform as gx
+    from gradxform_jax import _private
 
-    natives = {
+    iterate, coefficients = _private.muon_iteration(), jnp.asarray((3.4445, -4.7750, 2.0315))
+    ops = Ops(jnp, jnp.linalg.norm, jnp.mean, lambda x, dtype: x.astype(dtype), lambda g: iterate(g, coefficients))
+
+    def by_formula(name: str) -> optax.GradientTransformation:
+        def update(updates: Any, state: Any, _: Any = None) -> Any:
+            found = [FORMULAS[name](ops, updates[leaf], state[leaf]) for leaf in updates]
+            return [dict(zip(updates, part, strict=True)) for part in zip(*found, strict=True)]
+
+        def init(params: Any) -> Any:
+            return {
+                leaf: jnp.zeros((), p.dtype) if is_scalar(name) else jnp.zeros_like(p) for leaf, p in params.items()
+            }
+
+        return optax.GradientTransformation(init, update)
+
+    natives: dict[str, Any] = {
         "clip_value(0.5)": optax.clip(0.5),
         "clip_global_norm(1.0)": optax.clip_by_global_norm(1.0),
         "clip_rms(0.1)": optax.clip_by_block_rms(0.1),
@@ -204,6 +160,7 @@ def mesh() -> None:
             optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1)
         ),
     }
+    natives |= {name: by_formula(name) for name in FORMULAS} | dict.fromkeys(CONFLICTS)
     grid = jax.make_mesh((4, 2), ("x", "y"), axis_types=(AxisType.Auto, AxisType.Auto))
     rows = []
     for name, native in natives.items():
@@ -212,14 +169,18 @@ def mesh() -> None:
                 spread = {
                     leaf: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=NamedSharding(grid, spec))
                     for leaf, (shape, spec) in jax_mesh.LEAVES.items()
+                    if len(shape) == 2 or "orthogonalize" not in name
                 }
-                rows.append([name, dtype, *(_compiled(tx, spread, jax_mesh.MOVES) for tx in (gx.parse(name), native))])
+                if native is None:
+                    step = jax.jit(getattr(gx, name)).lower([spread, spread])
+                    rows.append([name, dtype, _counts(step, jax_mesh.MOVES), None])
+                    continue
+                both = (_compiled(tx, spread, jax_mesh.MOVES) for tx in (gx.parse(name), native))
+                rows.append([name, dtype, *both])
     print(json.dumps(rows))
 
 
 def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
-    import re
-
     import jax
 
     state = jax.eval_shape(tx.init, spread)
@@ -227,7 +188,14 @@ def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
     state = jax.tree_util.tree_map(
         lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=shardings.get(part.shape)), state
     )
-    compiled = jax.jit(lambda g, s: tx.update(g, s, g)).lower(spread, state).compile()
+    extra = {"gradients": spread} if getattr(tx, "needs_gradients", False) else {}
+    return _counts(jax.jit(lambda g, s, extra: tx.update(g, s, g, **extra)).lower(spread, state, extra), moves)
+
+
+def _counts(lowered: Any, moves: Any) -> dict[str, int]:
+    import re
+
+    compiled = lowered.compile()
     found = moves.findall(compiled.as_text())
     sizes = [re.findall(r"\w+\[([\d,]*)\]", shapes) for shapes, _ in found]
     numbers = sum(math.prod(map(int, filter(None, dims.split(",")))) for shape in sizes for dims in shape)
@@ -243,11 +211,19 @@ MEDIUM = (1024, 1024)
 
 def _tensorflow_natives() -> dict[str, Callable[..., Any]]:
     import tensorflow as tf
+    from keras.optimizers import Muon
+    from operations_natives import FORMULAS, Ops
+
+    muon = Muon()
+    ops = Ops(tf, tf.norm, tf.reduce_mean, tf.cast, lambda g: muon.zeropower_via_newtonschulz5(g, 5))
 
     def whole(grads: Any) -> Any:
         return tf.clip_by_global_norm(grads, 1.0)[0]
 
-    return {
+    def by_formula(name: str) -> Callable[..., Any]:
+        return lambda grads, state: [FORMULAS[name](ops, g, m) for g, m in zip(grads, state, strict=True)]
+
+    return {name: by_formula(name) for name in FORMULAS} | {
         "clip_value(0.5)": lambda grads, state: [tf.clip_by_value(g, -0.5, 0.5) for g in grads],
         "clip_global_norm(1.0)": lambda grads, state: whole(grads),
         "clip_norm(1.0)": lambda grads, state: [tf.clip_by_norm(g, 1.0) for g in grads],
@@ -263,10 +239,20 @@ def _tensorflow_natives() -> dict[str, Callable[..., Any]]:
 
 def tensorflow_rows() -> list[str]:
     """Operations for 300 small leaves, and arrays written for four larger ones, in multiples of the tree."""
+    import tensorflow as tf
+    from operations_natives import CONFLICTS, FORMULAS, is_scalar
     from tensorflow_counts import all_of, operations, tree
 
     import gradxform as gx
     from gradxform_tensorflow import _eager
+
+    def of(name: str, given: Any) -> Sequence[Any]:
+        if name in CONFLICTS:
+            return all_of(lambda *trees: getattr(gx, name)(trees), given, given)
+        tx = gx.parse(name)
+        if not tx.needs_gradients:
+            return operations(tx, given)
+        return all_of(lambda updates, gradients: tx.update(updates, gradients=gradients), given, given)
 
     def cells(found: Sequence[Any], dtype: str) -> tuple[int, float]:
         used = [operation for operation in found if operation.type not in FREE]
@@ -277,16 +263,20 @@ def tensorflow_rows() -> list[str]:
     seen = _eager.has_only_cpus, _eager.readable
     _eager.has_only_cpus, _eager.readable = lambda: False, lambda tensors: False
     rows = []
-    for name, native in _tensorflow_natives().items():
+    natives = _tensorflow_natives()
+    ordered = [name for name in natives if name not in FORMULAS] + [*FORMULAS, *CONFLICTS]
+    for name in ordered:
         for dtype in ("float32", "bfloat16"):
             counts = []
             for count, shape in ((300, SMALL), (4, MEDIUM)):
                 given = tree(count, shape, dtype)
                 leaves = list(given.values())
-                counts.append(cells(operations(gx.parse(name), given), dtype))
-                counts.append(cells(all_of(native, leaves, leaves), dtype))
-            (many, _), (natively, _), (_, wrote), (_, written) = counts
-            rows.append(f"| `{name}` | {dtype} | {many} | {natively} | {wrote:.3g} | {written:.3g} |")
+                counts.append(cells(of(name, given), dtype))
+                state = [tf.constant(1.0, leaf.dtype) for leaf in leaves] if is_scalar(name) else leaves
+                counts.append(cells(all_of(natives[name], leaves, state), dtype) if name in natives else None)
+            ((many, _), natively, (_, wrote), written) = counts
+            native = (NOTHING, NOTHING) if natively is None else (f"{natively[0]}", f"{written[1]:.3g}")
+            rows.append(f"| `{name}` | {dtype} | {many} | {native[0]} | {wrote:.3g} | {native[1]} |")
     _eager.has_only_cpus, _eager.readable = seen
     return rows
 

@@ -18,7 +18,10 @@ from typer.testing import CliRunner
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.cli import app
+from gradxform.cli.bench import run as bench
 from gradxform.cli.bench.task import CHAINS, TREES, Step, gradients, transformation
+from gradxform.cli.bench.timing import Disagreement, Effort, compare
+from gradxform.core.plan import plan_of
 
 TRACED = [name for name in FRAMEWORKS if name != "numpy"]
 
@@ -317,8 +320,11 @@ def test_jax_reads_nothing(jit: bool, tx: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_trees_are_those_of_the_models() -> None:
     count = {name: sum(int(np.prod(shape)) for shape in make().values()) for name, make in TREES.items()}
-    assert count == {"mlp": 109_386, "many": 512_000, "resnet50": 25_557_032, "gpt2": 124_439_808}
-    assert {name: len(make()) for name, make in TREES.items()} == {"mlp": 6, "many": 2000, "resnet50": 161, "gpt2": 148}
+    sizes = {"mlp": 109_386, "many": 512_000, "resnet50": 25_557_032, "gpt2": 124_439_808, "matrices": 4_718_592}
+    leaves = {"mlp": 6, "many": 2000, "resnet50": 161, "gpt2": 148, "matrices": 24}
+    assert count == sizes
+    assert {name: len(make()) for name, make in TREES.items()} == leaves
+    assert all(len(shape) == 2 for shape in TREES["matrices"]().values())
     assert abs(gradients(TREES["mlp"]())["dense0/kernel"].std() - 1) < 0.01
 
 
@@ -338,10 +344,69 @@ def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
     assert "`gradxform bench --quick --frameworks numpy --trees mlp`" in page
 
 
+@pytest.fixture
+def two_matrices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Run the benchmark of Muon on small matrices, once."""
+    monkeypatch.setitem(TREES, "matrices", lambda: {"wide": (16, 48), "tall": (40, 16)})
+    monkeypatch.setattr(bench, "QUICK", bench.QUICK._replace(effort=Effort(0.0, 1, 1)))
+
+    def run(framework: str, out: Path) -> Any:
+        return CliRunner().invoke(app, ["bench", "--frameworks", framework, "--trees", "matrices", "--out", str(out)])
+
+    return run
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matrices: Callable[..., Any]) -> None:
+    done = two_matrices(framework, tmp_path)
+    if "left out" in done.output:
+        pytest.skip(done.output)
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert found["chains"] == {"muon": "orthogonalize(scale=None)"}
+    assert [line["chain"] for line in found["lines"]] == ["muon", "muon"]
+    for line in found["lines"]:
+        assert line["difference"] < (0.03 if framework == "torch" else 1e-3)
+        assert min(line[side]["first"] for side in ("gradxform", "native")) > 0
+    assert ", matrices, muon)" in " ".join(done.output.split())
+    assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
+    assert (tmp_path / "bench.md").read_text().count("| muon |") == 2
+
+
+def test_a_version_without_muon_is_left_out(
+    tmp_path: Path, two_matrices: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+
+    def missing() -> Any:
+        raise ImportError("this PyTorch has no Muon")
+
+    monkeypatch.setattr("gradxform_torch._private.muon_iteration", missing)
+    done = two_matrices("torch", tmp_path)
+    assert done.exit_code == 2
+    for mode in ("in place", "pure"):
+        assert f"left out: matrices, PyTorch {mode}, muon, this PyTorch has no Muon" in done.output
+    assert not (tmp_path / "bench.json").exists()
+
+
+def test_matrices_agree_as_a_whole() -> None:
+    """A small element may be far off; the norm of the difference counts."""
+    rng = np.random.default_rng(0)
+    matrix, given = rng.standard_normal((8, 16)), {"w": rng.standard_normal((8, 16))}
+    near = matrix.copy()
+    matrix[0, 0], near[0, 0] = 1e-9, 0.01
+    assert compare([near], [matrix], given, CHAINS["muon"]) < 0.002
+    for other, steps in ((1.05 * matrix, CHAINS["muon"]), (near, CHAINS[1]), (np.nan * matrix, CHAINS["muon"])):
+        with pytest.raises(Disagreement):
+            compare([other], [matrix], given, steps)
+
+
 def test_sides_that_do_not_agree_are_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = lookup.backend("numpy")
     monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * np.float32(2) for leaf in leaves])
+    plan_of.cache_clear()  # plans remember their kernels
     done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
+    plan_of.cache_clear()
     assert done.exit_code != 0
     assert "do not agree" in done.output + str(done.exception)
     assert not (tmp_path / "bench.json").exists()

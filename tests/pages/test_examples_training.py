@@ -13,9 +13,9 @@ from support import ROOT, assert_drawn, rows
 
 import gradxform as gx
 
-EXPLODING, BY_VALUE, MUON = (
+EXPLODING, BY_VALUE, MUON, SPIKES, FEEDBACK = (
     (ROOT / f"docs/how-to/{name}.md").read_text()
-    for name in ("exploding-gradients", "clip-by-value", "train-with-muon")
+    for name in ("exploding-gradients", "clip-by-value", "train-with-muon", "tame-spikes", "error-feedback")
 )
 
 
@@ -141,6 +141,65 @@ def test_muon(tmp_path: Path) -> None:
         for one in own:
             assert np.sum((one.values > 0.6) & (one.values < 1.25)) == bands[name]
             assert least / 3 < one.distance < 3 * most  # the order of summation is another on other machines
+
+
+# --- a bad batch, and signs ------------------------------------------------------------------------------------------
+
+
+def percent(cell: str) -> float:
+    return float(cell.removesuffix(" %"))
+
+
+def test_a_bad_batch_stalls_adam_without_clip_spikes(tmp_path: Path) -> None:
+    example = importlib.import_module("spikes")
+    runs = example.main(tmp_path)
+    assert_drawn(tmp_path / "spikes.png")
+    shown = rows(SPIKES, "| before Adam | mean loss of the last 20 steps | accuracy on 397 held-out images |")
+    assert [name for name, _, _ in shown] == list(runs)
+    for run, (_, loss, accuracy) in zip(runs.values(), shown, strict=True):
+        assert run.end == pytest.approx(float(loss), rel=0.1)
+        assert 100 * run.accuracy == pytest.approx(percent(accuracy), abs=2)
+    assert_tamed(runs)
+    plain, bad, tamed, _ = runs.values()
+    assert example.SPIKE == 30 and "The pixels of the 31st" in SPIKES
+    for run in (bad, tamed):  # compiled apart
+        np.testing.assert_allclose(run.losses[:30], plain.losses[:30], rtol=1e-4)
+    after = slice(50, 150)  # the update stays small without the transform, and recovers with it
+    assert max(bad.sizes[after]) < 0.7 * min(plain.sizes[after])
+    assert max(tamed.sizes[110:150]) > 0.9 * max(plain.sizes[110:150])
+
+
+def test_other_seeds_are_tamed_as_well() -> None:
+    example = importlib.import_module("spikes")
+    for seed in (1, 2):
+        assert_tamed(example.train_all(seed))
+
+
+def assert_tamed(runs: dict[str, Any]) -> None:
+    plain, bad, tamed, whole = runs.values()
+    assert bad.end > 4 * plain.end
+    assert max(tamed.end, whole.end) < 1.5 * plain.end
+    assert bad.accuracy < 0.8 < 0.9 < min(plain.accuracy, tamed.accuracy, whole.accuracy)
+
+
+def test_signs_train_with_error_feedback(tmp_path: Path) -> None:
+    example = importlib.import_module("error_feedback")
+    runs = example.main(tmp_path)
+    assert_drawn(tmp_path / "error_feedback.png")
+    header = "loss of the training images | accuracy on 397 held-out images | distance of the weights"
+    shown = rows(FEEDBACK, f"| SGD with | {header} |")
+    assert [name for name, *_ in shown] == list(runs)
+    plain = runs["the gradient"]
+    for run, (_, loss, accuracy, distance) in zip(runs.values(), shown, strict=True):
+        assert run.losses[-1] == pytest.approx(float(loss), abs=0.02)
+        assert 100 * run.accuracy == pytest.approx(percent(accuracy), abs=2)
+        assert example.distances(run, plain)[-1] == pytest.approx(float(distance), abs=0.02)
+    assert f"`{example.SIGNS!r}`" in FEEDBACK
+    for seed in (1, 2):
+        by_gradient, by_sign, fed_back = example.train_all(seed).values()
+        assert by_sign.losses[-1] > 1.5 > 1.3 * fed_back.losses[-1]
+        assert fed_back.losses[-1] < by_gradient.losses[-1] + 0.1
+        assert example.distances(fed_back, by_gradient)[-1] < 0.2 < 1.5 < example.distances(by_sign, by_gradient)[-1]
 
 
 # --- what a clip does to a gradient ----------------------------------------------------------------------------------

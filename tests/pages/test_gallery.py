@@ -25,7 +25,7 @@ def test_every_how_to_has_a_card_and_every_card_a_picture() -> None:
     assert all(picture.stat().st_size < LARGEST for picture in pictures)
 
 
-@pytest.mark.slow(reason="draws twenty-two pictures, with JAX, TensorFlow and PyTorch")
+@pytest.mark.slow(reason="draws twenty-six pictures, with JAX, TensorFlow and PyTorch")
 def test_the_script_draws_every_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jax", "optax", "tensorflow", "torch", "matplotlib"):
         pytest.importorskip(name)

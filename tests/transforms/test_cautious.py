@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, assert_bits, assert_ulp, f32, tensors
+from support import FRAMEWORKS, assert_bits, assert_ulp, f32, one_sentence, tensors
 
 import gradxform as gx
 
@@ -102,8 +102,30 @@ def test_in_place_in_numpy() -> None:
 def test_without_gradients_the_error_says_what_to_write(tx: Any) -> None:
     assert tx.needs_gradients
     for call in (lambda: tx([UPDATES]), lambda: tx.update([UPDATES]), lambda: gx.numpy.apply_(tx, [UPDATES.copy()])):
-        with pytest.raises(ValueError, match=r"cautious needs the gradients .*gradients=gradients.*on='updates'"):
+        with pytest.raises(ValueError, match=r"cautious needs the gradients .*gradients=gradients.*on='updates'") as it:
             call()
+        one_sentence(str(it.value))
+
+
+def test_optax_drops_the_gradients_for_what_is_not_its_own_kind() -> None:
+    """The error names what to write, and with it the gradients arrive."""
+    jnp, optax = pytest.importorskip("jax").numpy, pytest.importorskip("optax")
+    gradients, updates = [jnp.asarray(GRADIENTS)], [jnp.asarray(UPDATES)]
+    bare, wrapped = optax.chain(gx.cautious()), optax.chain(gx.jax.as_optax(gx.cautious()))
+    with pytest.raises(ValueError, match=r"with gx\.jax\.as_optax\(tx\) in optax\.chain"):
+        bare.update(updates, bare.init(updates), gradients=gradients)
+    (found,), _ = wrapped.update(updates, wrapped.init(updates), gradients=gradients)
+    assert_ulp(found, f32(0.6, 0.0, 1.2, 0.0))
+
+
+def test_adapters_of_gradients_name_those_of_updates() -> None:
+    torch = pytest.importorskip("torch")
+    parameter = torch.nn.Parameter(torch.tensor(UPDATES))
+    parameter.grad = torch.tensor(GRADIENTS)
+    with pytest.raises(ValueError, match=r"instead of apply_, use gx\.torch\.attach\(optimizer, tx, on="):
+        gx.torch.apply_(gx.cautious(), [parameter])
+    with pytest.raises(ValueError, match=r"torch\.attach: chain\(cautious\(\), .* write on='updates'"):
+        gx.torch.attach(torch.optim.SGD([parameter]), gx.chain(gx.cautious(), gx.scale(1.0)))
 
 
 def test_wrong_gradients_and_arguments() -> None:

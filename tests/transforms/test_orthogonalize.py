@@ -287,8 +287,23 @@ WRONG: dict[str, tuple[Any, type[Exception], tuple[str, ...]]] = {
         ("'0' of shape (2, 3, 4)", "axes", "stack"),
     ),
     "all inputs": (lambda: gx.orthogonalize(axes=(0, 1))([MATRIX]), ValueError, ("axes (0, 1)", "'0'", "outputs")),
-    "twice": (lambda: gx.orthogonalize(axes=((0,), (0,)))([MATRIX]), ValueError, ("no axis twice", "'0'")),
-    "far": (lambda: gx.orthogonalize(axes=((0,), (2,)))([MATRIX]), ValueError, ("axes (2,)", "'0'")),
+    "twice": (lambda: gx.orthogonalize(axes=((0,), (0,)))([MATRIX]), ValueError, ("different axes", "'0'")),
+    "far": (lambda: gx.orthogonalize(axes=((0,), (2,)))([MATRIX]), ValueError, ("axes ((0,), (2,))", "'0'")),
+    "the axes of a stack": (
+        lambda: gx.orthogonalize(axes=((1,), (2,)))({"h": {"w": MATRIX}}),
+        ValueError,
+        (
+            "axes ((1,), (2,))",
+            "'h/w' of shape (2, 3), different axes from 0 to 1",
+            "'torch' (rows are outputs)",
+            "{'h/w': 'torch', ",
+        ),
+    ),
+    "too few axes": (
+        lambda: gx.orthogonalize(axes=((), (2,)))({"h": {"w": np.ones((2, 3, 4))}}),
+        ValueError,
+        ("axes ((), (2,))", "'h/w' of shape (2, 3, 4), different axes from 0 to 2"),
+    ),
     "complex": (lambda: gx.orthogonalize()({"w": MATRIX * 1j}), TypeError, ("orthogonalize", "'w'", "complex128")),
     "integer": (lambda: gx.orthogonalize()({"w": MATRIX.astype(int)}), TypeError, ("orthogonalize", "'w'", "int64")),
 }

@@ -15,7 +15,7 @@ def test_axes_of_units_given_by_number() -> None:
         assert gx.centralize(axes=axes)([grad])[0].tolist() == [[-2.0, 0.0, 2.0], [-2.0, 2.0, 0.0]]
         (clipped,) = gx.clip_adaptive(0.5, axes=axes)([grad], params=[np.ones((2, 3))])
         np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), [0.5 * 3**0.5] * 2, rtol=1e-15)
-    with pytest.raises(ValueError, match="must be 2 different axes of '0'"):
+    with pytest.raises(ValueError, match=r"axes \(1, -1\) must be different axes of '0' of shape \(2, 3\)"):
         gx.centralize(axes=(1, -1))([grad])
 
 

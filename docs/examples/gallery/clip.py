@@ -95,3 +95,19 @@ def change_the_limit_without_retracing(axes: Any) -> None:
     axes.plot(after, color=AFTER, linewidth=2.2, label="after")
     axes.set(xlabel="step", ylabel="norm", ylim=(0, 5.4))
     axes.legend(frameon=False, ncols=2, loc="upper right")
+
+
+def tame_spikes(axes: Any) -> None:
+    """One element, three of whose gradients are spikes."""
+    tx = gx.clip_spikes(threshold=9.0, decay=0.9, warmup=10)
+    rng = np.random.default_rng(3)
+    elements = rng.normal(size=60)
+    elements[[22, 37, 48]] = 30.0, -22.0, 26.0
+    state, after = tx.init([np.zeros(1)]), []
+    for element in elements:
+        (update,), state = tx.update([np.array([element])], state)
+        after.append(float(update[0]))
+    axes.plot(elements, color=BEFORE, linewidth=2, label="before")
+    axes.plot(after, color=AFTER, linewidth=2, label="clip_spikes(9.0, 0.9)")
+    axes.set(xlabel="step", ylabel="element", ylim=(-26, 58), yticks=[0])
+    axes.legend(frameon=False, loc="upper left")

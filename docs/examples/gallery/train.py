@@ -59,6 +59,21 @@ def train_with_muon(axes: Any) -> None:
     axes.legend(frameon=False, loc="upper right")
 
 
+def error_feedback(axes: Any) -> None:
+    """What adds up when few gradients are large and most are small, of the other sign."""
+    gradients = np.tile([4.0, -1.0, -1.0, -1.0], 10)
+    axes.plot(np.cumsum(gradients), color=BEFORE, linewidth=5, label="gradients")
+    runs = ((gx.sign(), BAD, "sign()"), (gx.error_feedback(gx.sign()), AFTER, "error_feedback(sign())"))
+    for tx, color, label in runs:
+        state, updates = tx.init([np.zeros(1)]), []
+        for gradient in gradients:
+            (update,), state = tx.update([np.array([gradient])], state)
+            updates.append(float(update[0]))
+        axes.plot(np.cumsum(updates), color=color, linewidth=2, label=label)
+    axes.set(xlabel="step", ylabel="sum", ylim=(-22, 50), yticks=[0])
+    axes.legend(frameon=False, loc="upper left")
+
+
 def transform_updates(axes: Any) -> None:
     """The size of Adam's updates when gradients become large, with and without a clip of the updates."""
     import jax.numpy as jnp

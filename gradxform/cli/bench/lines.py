@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gradxform.cli.bench.task import CHAINS, TREES, Mode
+from gradxform.cli.bench.task import CHAINS, MUON, TREES, Chain, Mode, matrices
 from gradxform.cli.bench.timing import Effort, Measured, Spread
 from gradxform.cli.demo.task import NAMES
 
@@ -20,18 +20,28 @@ class Plan(NamedTuple):
     """What to measure, and for how long."""
 
     trees: Sequence[str]
-    chains: Sequence[int]
+    chains: Sequence[Chain]
     effort: Effort
     longest_compiled: int
     """Longest chain for compiled modes on trees with more than 500 leaves."""
 
-    def has(self, mode: Mode, leaves: int, chain: int) -> bool:
+    def chains_of(self, tree: str) -> Sequence[Chain]:
+        """The chains to measure on a tree: Muon takes matrices only."""
+        return (MUON,) if tree == matrices.__name__ else self.chains
+
+    def all_chains(self) -> list[Chain]:
+        """The chains of all trees."""
+        return list(dict.fromkeys(chain for tree in self.trees for chain in self.chains_of(tree)))
+
+    def has(self, mode: Mode, leaves: int, chain: Chain) -> bool:
         """Whether to measure a mode on a tree. XLA takes minutes to compile norms of 2000 leaves."""
-        return not mode.compiled or leaves <= 500 or chain <= self.longest_compiled
+        return not mode.compiled or leaves <= 500 or len(CHAINS[chain]) <= self.longest_compiled
 
 
-QUICK = Plan(("mlp", "many", "resnet50"), (1, 3), Effort(seconds=0.4, least=5, most=300), longest_compiled=0)
-FULL = Plan(tuple(TREES), tuple(CHAINS), Effort(seconds=2.0, least=15, most=1000), longest_compiled=3)
+QUICK = Plan(
+    ("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(seconds=0.4, least=5, most=300), longest_compiled=0
+)
+FULL = Plan(tuple(TREES), (1, 3, 8), Effort(seconds=2.0, least=15, most=1000), longest_compiled=3)
 
 
 @dataclass(frozen=True)
@@ -43,8 +53,7 @@ class Line:
     beside: str
     """The native functions, in words."""
     tree: str
-    chain: int
-    """The number of transforms."""
+    chain: Chain
     measured: Measured
 
     @property

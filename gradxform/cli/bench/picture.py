@@ -12,9 +12,10 @@ from matplotlib.ticker import NullLocator
 
 from gradxform.cli import writing
 from gradxform.cli.bench.lines import Line
+from gradxform.cli.bench.task import CHAINS, MUON, title
 
-_MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111")}
-"""Marker and colour by the length of the chain."""
+_MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111"), MUON: ("^", "#59a14f")}
+"""Marker and colour of each chain."""
 _FASTER, _SLOWER, _GREY = "#e3f3e6", "#fbe9e7", "#5f6368"
 _APART = 0.24
 """Between the chains of one row; rows are one apart."""
@@ -99,9 +100,9 @@ def _background(axis: Any, ends: tuple[float, float]) -> None:
 
 def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
     """Draw a marker for each ratio and a line between its quartiles."""
-    rows, chains = _rows(column), sorted({line.chain for line in lines})
+    rows, chains = _rows(column), [chain for chain in CHAINS if any(line.chain == chain for line in lines)]
     for rank, chain in enumerate(chains):
-        marker, color = _MARKERS.get(chain, ("^", "#59a14f"))
+        marker, color = _MARKERS[chain]
         own = [line for line in column if line.chain == chain]
         ratios = [line.measured.ratio for line in own]
         heights = [rows[line.label, line.tree] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
@@ -113,7 +114,7 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
             linewidth=1.6,
             zorder=3,
         )
-        label = f"chain of {chain}" if chain > 1 else "clip_global_norm alone"
+        label = "clip_global_norm alone" if chain == 1 else title(chain)
         style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
         axis.plot([ratio.median for ratio in ratios], heights, marker=marker, label=label, zorder=4, **style)
 

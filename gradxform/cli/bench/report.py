@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gradxform.cli import text
 from gradxform.cli.bench.lines import Line, Measurements, Plan, number
-from gradxform.cli.bench.task import CHAINS, TREES, Program, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Program, title, transformation
 from gradxform.cli.bench.timing import Measured, Spread
 from gradxform.cli.demo.task import NAMES
 from gradxform.cli.device import OPERATIONS, amount
@@ -81,10 +81,10 @@ def _megabytes(measured: Measured) -> str:
 
 def explanation(plan: Plan, programs: dict[str, Program], counted: bool = False) -> str:
     """Explain the chains and the columns."""
-    chains = (f"chain of {chain}: {transformation(CHAINS[chain])!r}" for chain in plan.chains)
+    chains = (f"{title(chain)}: {transformation(CHAINS[chain])!r}" for chain in plan.all_chains())
     modes = [mode for program in programs.values() for mode in program.MODES]
-    pairs = [(mode, chain) for mode in modes for chain in plan.chains]
-    limited = any(not plan.has(mode, len(TREES[name]()), chain) for name in plan.trees for mode, chain in pairs)
+    pairs = [(tree, mode, chain) for tree in plan.trees for mode in modes for chain in plan.chains_of(tree)]
+    limited = any(not plan.has(mode, len(TREES[tree]()), chain) for tree, mode, chain in pairs)
     longer = f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
     without = f"left out: compiled modes for trees with more than 500 leaves, {longer}"
     return "\n".join(
@@ -110,7 +110,7 @@ def verdict(results: Sequence[Measurements]) -> str:
     worst = max(lines, key=lambda line: line.measured.ratio.median)
     return (
         f"gradxform is faster in {faster} of {len(lines)} pairs and slower in {slower}; "
-        f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, chain of {worst.chain})"
+        f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, {title(worst.chain)})"
     )
 
 
@@ -118,7 +118,7 @@ def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
     """The contents of `bench.json`."""
     return {
         "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"},
-        "chains": {str(chain): repr(transformation(CHAINS[chain])) for chain in plan.chains},
+        "chains": {str(chain): repr(transformation(CHAINS[chain])) for chain in plan.all_chains()},
         "trees": {
             result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": result.floor._asdict()}
             for result in results

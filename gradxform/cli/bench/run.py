@@ -23,7 +23,7 @@ from gradxform.backend import lookup
 from gradxform.cli import device, writing
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
-from gradxform.cli.bench.task import CHAINS, TREES, Mode, Program, gradients, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Chain, Mode, Program, gradients, title, transformation
 from gradxform.cli.bench.timing import Disagreement, floor, measure
 from gradxform.cli.demo.task import NAMES
 from gradxform.cli.quiet import quiet
@@ -45,10 +45,10 @@ def run(
     """Measure, show a table for each tree, and write `bench.json`, `bench.md` and `bench.png`.
 
     Args:
-        quick: measure three trees and chains of one and three transforms, with few repetitions.
+        quick: measure without GPT-2 and the longest chain, with few repetitions.
         frameworks: some of "numpy", "jax", "tensorflow", "torch"; None for all. Frameworks that are not
             installed are named and skipped.
-        trees: some of "mlp", "many", "resnet50", "gpt2"; None for the default of the form.
+        trees: some of "mlp", "many", "resnet50", "gpt2", "matrices"; None for the default of the form.
         out: the folder for the files; created if missing.
         console: prints progress and tables.
         asked: the device, such as "cuda"; also counts operations. None for each framework's default.
@@ -57,8 +57,8 @@ def run(
         The exit code, 0.
 
     Raises:
-        ValueError: an unknown framework or tree, a device that no framework has, no installed framework, or an `out`
-            that is not a folder.
+        ValueError: an unknown framework or tree, a device that no framework has, no installed framework, none that has
+            the native functions, or an `out` that is not a folder.
         Disagreement: the two sides give different results.
     """
     plan = QUICK if quick else FULL
@@ -124,7 +124,7 @@ def _measure_all(
     plan: Plan, programs: dict[str, Program], places: dict[str, Place], cost: bool, console: Console
 ) -> list[Measurements]:
     """Measure every tree, mode and chain; print each tree's table when it is done."""
-    pairs = {name: list(_pairs(plan, programs, len(TREES[name]()))) for name in plan.trees}
+    pairs = {name: list(_pairs(plan, programs, name)) for name in plan.trees}
     results = []
     # An auto-refreshing bar runs a thread, which would be measured too.
     with progress(console, auto_refresh=False) as shown:
@@ -134,14 +134,17 @@ def _measure_all(
             count = sum(leaf.size for leaf in tree.values())
             result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
             for framework, mode, chain in of_tree:
-                description = f"{name}, {NAMES[framework]} {mode.name}, chain of {chain}"
+                description = f"{name}, {NAMES[framework]} {mode.name}, {title(chain)}"
                 shown.update(bar, description=description, refresh=True)
                 place = places[framework]
                 memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
                 try:
                     with place.on():
                         side, native = mode.sides(CHAINS[chain], tree, place)
-                        measured = measure(side, native, tree, chain, plan.effort, memory, cost)
+                        measured = measure(side, native, tree, CHAINS[chain], plan.effort, memory, cost)
+                except ImportError as error:
+                    say(console, f"left out: {description}, {error}")
+                    continue
                 except Disagreement as error:
                     where = f"{NAMES[framework]} {mode.name}, {name}, {transformation(CHAINS[chain])!r}"
                     text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
@@ -150,14 +153,17 @@ def _measure_all(
                 shown.advance(bar)
             results.append(result)
             console.print(report.table(result, cost))
+    if not any(result.lines for result in results):
+        raise ValueError("bench: no framework has the native functions of these chains")
     return results
 
 
-def _pairs(plan: Plan, programs: dict[str, Program], leaves: int) -> Iterator[tuple[str, Mode, int]]:
+def _pairs(plan: Plan, programs: dict[str, Program], tree: str) -> Iterator[tuple[str, Mode, Chain]]:
     """Yield framework, mode and chain of each measurement on a tree."""
+    leaves, chains = len(TREES[tree]()), plan.chains_of(tree)
     for framework, program in programs.items():
         for mode in program.MODES:
-            yield from ((framework, mode, chain) for chain in plan.chains if plan.has(mode, leaves, chain))
+            yield from ((framework, mode, chain) for chain in chains if plan.has(mode, leaves, chain))
 
 
 def _warn_if_busy(machine: dict[str, Any], console: Console) -> None:

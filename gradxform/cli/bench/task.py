@@ -81,7 +81,18 @@ def _scale_and_bias(name: str, width: int) -> Shapes:
     return {f"{name}/weight": (width,), f"{name}/bias": (width,)}
 
 
-TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (mlp, many, resnet50, gpt2)}
+def matrices() -> Shapes:
+    """The matrices of a transformer's six blocks, 256 wide: what Muon trains."""
+    width = 256
+    sides = {"attn/c_attn": 3 * width, "attn/c_proj": width, "mlp/c_fc": 4 * width}
+    shapes: Shapes = {}
+    for block in range(6):
+        shapes |= {f"h/{block}/{name}/weight": (width, side) for name, side in sides.items()}
+        shapes[f"h/{block}/mlp/c_proj/weight"] = (4 * width, width)
+    return shapes
+
+
+TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (mlp, many, resnet50, gpt2, matrices)}
 
 
 def elements(shapes: Shapes) -> int:
@@ -105,7 +116,12 @@ class Step(NamedTuple):
     value: float
 
 
-CHAINS: Mapping[int, Sequence[Step]] = {
+Chain = int | str
+"""The number of transforms, or a name."""
+MUON = "muon"
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of Muon's iteration, in every library."""
+CHAINS: Mapping[Chain, Sequence[Step]] = {
     1: (Step("clip_global_norm", 1.0),),
     3: (Step("clip_value", 0.5), Step("clip_global_norm", 1.0), Step("scale", -0.1)),
     8: (
@@ -118,13 +134,21 @@ CHAINS: Mapping[int, Sequence[Step]] = {
         Step("clip_norm", 1.0),
         Step("scale", -0.1),
     ),
+    MUON: (Step("orthogonalize", 5),),
 }
-"""Chains by length. Each clip is active in some tree. No clipped norm is below 0.1, where PyTorch's 1e-6 would show."""
+"""Chains by length, and what Muon does to its momentum. Each clip is active in some tree. No clipped norm is below 0.1,
+where PyTorch's 1e-6 would show."""
 
 
-def transformation(steps: Sequence[Step]) -> GradientTransformation:
-    """Build the chain in gradxform."""
-    made = [getattr(gradxform, step.name)(step.value) for step in steps]
+def title(chain: Chain) -> str:
+    """Name a chain."""
+    return f"chain of {chain}" if isinstance(chain, int) else chain
+
+
+def transformation(steps: Sequence[Step], **muon: Any) -> GradientTransformation:
+    """Build the chain in gradxform; `muon` are the arguments with which `orthogonalize` is the framework's own."""
+    keywords = {"orthogonalize": {"scale": None, **muon}}
+    made = [getattr(gradxform, step.name)(step.value, **keywords.get(step.name, {})) for step in steps]
     return made[0] if len(made) == 1 else gradxform.chain(*made)
 
 
@@ -158,7 +182,11 @@ class Mode:
     native: str
     """The native functions, in words."""
     sides: Callable[[Sequence[Step], Tree, Place], tuple[Side, Side]]
-    """gradxform and the native side at a place, each with its own arrays if it writes to them."""
+    """gradxform and the native side at a place, each with its own arrays if it writes to them.
+
+    Raises:
+        ImportError: this version of the framework has no such native function.
+    """
     compiled: bool = False
 
 
