@@ -85,10 +85,12 @@ class Namespace:
 
     @staticmethod
     def sum_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
-        """Sum over axes, keeping them; None means all axes (PyTorch would take an empty tuple for all too)."""
+        """Sum over axes, keeping them; None means all axes."""
         if axes is None:
             return x.sum()
-        return x.sum(axes, keepdim=True) if axes else x
+        if all([x.shape[axis] == 1 for axis in axes]):  # of no axes PyTorch would sum over all
+            return materialized(x)
+        return x.sum(axes, keepdim=True)
 
     @staticmethod
     def max_over(x: torch.Tensor, axes: Any) -> torch.Tensor:
@@ -116,8 +118,12 @@ class Namespace:
         return x if isinstance(x, torch.Tensor) else self.float64(x)
 
     def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
-        """Elementwise choice."""
-        return materialized(torch.where(condition, self._wide(yes), self._wide(no)))
+        """Elementwise choice; of two numbers in the base format."""
+        if not torch.compiler.is_compiling():
+            return torch.where(condition, self._wide(yes), self._wide(no))
+        # In a graph, each constant would be a node.
+        either = isinstance(yes, torch.Tensor) or isinstance(no, torch.Tensor)
+        return materialized(torch.where(condition, yes, no if either else self.float64(no)))
 
     @staticmethod
     def bits(x: torch.Tensor) -> torch.Tensor:
@@ -154,7 +160,8 @@ class Namespace:
     def float64(self, x: Any) -> torch.Tensor:
         """A number or array in the base format; numbers are created on the device, without a transfer."""
         if isinstance(x, torch.Tensor):
-            return x.to(self.device, self.dtype)
+            same = x.dtype is self.dtype and x.device == self.device
+            return x if same else x.to(self.device, self.dtype)
         if isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and x.ndim == 0):
             return self._constant(x if self._constants is None else float(x))
         return torch.as_tensor(x, dtype=self.dtype, device=self.device)
@@ -180,8 +187,8 @@ class Namespace:
 
     @staticmethod
     def no_reassociation(x: Any) -> Any:
-        """The number itself: PyTorch computes sums as written."""
-        return x
+        """The number itself: PyTorch computes sums as written. A graph stores numbers, and so computes each once."""
+        return materialized(x) if isinstance(x, torch.Tensor) and x.ndim < 2 else x
 
     @staticmethod
     def high_half(x: Any) -> Any:

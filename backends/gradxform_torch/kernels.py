@@ -99,6 +99,8 @@ class Kernels(Readable, Along):
         self, leaves: Sequence[torch.Tensor], factors: Sequence[Any], inplace: bool
     ) -> list[torch.Tensor]:
         """Each leaf times several factors; on an accelerator without float64 many small leaves at a time."""
+        if len(factors) > 1 and torch.compiler.is_compiling() and len({leaf.device for leaf in leaves}) == 1:
+            return self.multiply_at_once(leaves, factors)  # a graph of fewer nodes
         plain, given = super().multiply_in_turn, [*leaves, *(x for x in factors if isinstance(x, torch.Tensor))]
         if len(factors) < 2 or not _fused.on_device(given, narrow=True) or _fused.on_device(given):
             return plain(leaves, factors, inplace)

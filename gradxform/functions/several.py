@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
-from gradxform.core import elements, fitting
+from gradxform.core import fitting
+from gradxform.core.flat import Flat
+from gradxform.core.source import REAL
 from gradxform.numerics import Array, formulas
 
 
@@ -42,9 +44,8 @@ def several(name: str, trees: Any) -> Several:
     lead, first = found[0]
     columns: list[list[Array]] = [[] for _ in first.source.slots]
     owners: list[list[int]] = [[] for _ in first.source.slots]
-    for _, view in found:
-        view.check_inexact()
-        elements.check_real(view, name, "gradients are averaged as real numbers")
+    for rank, view in found:
+        _check_real(name, rank, view)
     for rank, tree in enumerate(trees):
         view = views[rank] or first
         if view.backend is not first.backend:
@@ -66,6 +67,17 @@ def several(name: str, trees: Any) -> Several:
             columns[slot].append(leaf)
             owners[slot].append(rank)
     return Several(first.backend, first.source.structure, len(trees), columns, owners)
+
+
+def _check_real(name: str, rank: int, view: Flat) -> None:
+    """Reject gradients that are not real floating-point numbers."""
+    source = view.source
+    for i in view.chosen:
+        if source.dtypes[i] not in REAL:
+            raise TypeError(
+                f"{name}: the gradient at {source.path(i)!r} of tree {rank} has dtype {source.dtypes[i]}; gradients of "
+                "tasks are combined as real floating-point numbers: cast it, or put None there in every tree"
+            )
 
 
 def _alike(backend: Backend, leaf: Array, other: Array) -> bool:

@@ -118,6 +118,12 @@ class Number:
         cross = self.high * other.low + self.low * other.high
         return self._sum(high, low + more + (a_rest * b_rest + cross))
 
+    def squared(self) -> Number:
+        """Square such a number."""
+        upper, rest = self.halves()
+        high, low = ordered_sum(upper * upper, 2.0 * (upper * rest))
+        return self._sum(high, low + (rest * rest + (0.0 if is_nothing(self.low) else 2.0 * (self.high * self.low))))
+
     def quotient(self, other: Number) -> Number:
         """Divide such numbers."""
         near = self.high / other.high
@@ -126,7 +132,7 @@ class Number:
     def root(self) -> Number:
         """Return the square root of such a positive number."""
         near = Number(self.xp, self.xp.sqrt(self.high))
-        return self._sum(near.high, self._less(near._exact_product(near)) / (2.0 * near.high))
+        return self._sum(near.high, self._less(near.squared()) / (2.0 * near.high))
 
     def _less(self, other: Number) -> Array:
         """Subtract a nearly equal number, in the base format."""

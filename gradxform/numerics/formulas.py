@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.numerics import Array
+from gradxform.numerics.ranged import Ranged
 
 _INF = float("inf")
 
@@ -80,6 +81,8 @@ def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: f
 def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
     """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
     norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
+    if ord == 2 and isinstance(norms, Ranged):
+        return xp.norm(norms)
     largest = xp.stop_gradient(xp.max(norms))
     unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
     return xp.where(xp.isfinite(largest), unit * _total(xp, norms / unit, ord), largest)

@@ -21,8 +21,8 @@ from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.formulas import equal
 from gradxform.numerics.packing import alike, matrix, pieces, vector
-from gradxform.numerics.rows import sum_along
-from gradxform.numerics.sums import Axes, adder, in_units, length, root, total, total_squares
+from gradxform.numerics.rows import finite, sum_along
+from gradxform.numerics.sums import Axes, adder, in_units, length, root, split_squares, total, total_squares
 
 _SHORT = {"float16", "bfloat16"}
 """Dtypes whose squares are exact in float32."""
@@ -46,12 +46,38 @@ def norms(namespace_of: Callable[[Array], Any], leaves: Sequence[Array], ord: fl
     double = any(_is_paired(xp, leaf) for leaf in leaves)
     if all(base(space) is not FLOAT64 for space in spaces):
         return _rooted(xp, _together(xp, spaces, leaves, ord), ord, double)
+    if double and ord == 2 and all(base(space) is FLOAT64 for space in spaces):
+        return _rooted(xp, _squares(xp, spaces, leaves), ord, double)
     sums = [_sum(space, leaf, None, ord) for space, leaf in zip(spaces, leaves, strict=True)]
     high = xp.stack([found.high for found in sums])
     low = xp.stack([found.low for found in sums]) if double else 0.0
     units = [1.0 if found.unit is None else found.unit for found in sums]
     measured = any(found.unit is not None for found in sums)
     return _rooted(xp, _Sum(high, low, xp.stack(units) if measured else None), ord, double)
+
+
+def _squares(xp: Any, spaces: Sequence[Any], leaves: Sequence[Array]) -> _Sum:
+    """Sum squares in float64 pairs; operations on numbers are on those of all leaves at once, so that they are few."""
+    both = list(zip(spaces, leaves, strict=True))
+    paired = [_is_paired(space, leaf) for space, leaf in both]
+    sizes = [_size(space, leaf) if pair else 1.0 for pair, (space, leaf) in zip(paired, both, strict=True)]
+    unit = _unit(xp, xp.stack(sizes))
+    inverses, split = 1.0 / unit, []
+    for i, (space, leaf) in enumerate(both):
+        parts, add = _parts(space, leaf), adder(space, None)
+        if paired[i]:
+            inverse = space.float64(xp.take(inverses, i))
+            split.append(split_squares(space, [part * inverse for part in parts], add))
+        else:
+            plain = functools.reduce(operator.add, [add(part * part) for part in parts])
+            split.append((plain, plain, 0.0 * xp.stop_gradient(plain)))
+    high, low, _ = finite(xp, *map(xp.stack, zip(*split, strict=True)))
+    return _Sum(high, low, unit)
+
+
+def _size(xp: Any, leaf: Array) -> Array:
+    """Return the size that determines the unit of a 2-norm."""
+    return functools.reduce(functools.partial(_larger, xp), _sizes(xp, leaf, None, 2))
 
 
 def _together(xp: Any, spaces: Sequence[Any], leaves: Sequence[Array], ord: float) -> _Sum:

@@ -15,6 +15,7 @@ from typing import Any
 from gradxform.numerics import Array
 from gradxform.numerics.double_double import Number, Pair
 from gradxform.numerics.elementary import Functions, expm1, log, power
+from gradxform.numerics.exact import Exact
 from gradxform.numerics.formats import FLOAT64, base
 from gradxform.numerics.rows import sum_along
 from gradxform.numerics.widening import wide
@@ -69,6 +70,13 @@ class Ranged:
         unit = self.xp.where(self.exponent > other.exponent, self.exponent, other.exponent)
         return self.at(unit), other.at(unit), unit
 
+    def _compared(self, compare: Callable[[Any, Any], Array], other: Any) -> Array:
+        """Compare with a number; the upper part alone tells the sign, and whether a number is finite."""
+        if isinstance(other, (int, float)) and (not other or math.isinf(other)):
+            return compare(self.high, float(other))
+        one, two, _ = self._in_one_unit(other)
+        return compare(one, two)
+
     def __add__(self, other: Any) -> Ranged:
         """Add."""
         one, two, unit = self._in_one_unit(other)
@@ -113,21 +121,19 @@ class Ranged:
 
     def __le__(self, other: Any) -> Array:
         """Whether less than or equal."""
-        one, two, _ = self._in_one_unit(other)
-        return one <= two
+        return self._compared(operator.le, other)
 
     def __lt__(self, other: Any) -> Array:
         """Whether less."""
-        one, two, _ = self._in_one_unit(other)
-        return one < two
+        return self._compared(operator.lt, other)
 
     def __gt__(self, other: Any) -> Array:
         """Whether greater."""
-        return self._of(other) < self
+        return self._compared(operator.gt, other)
 
     def __ge__(self, other: Any) -> Array:
         """Whether greater than or equal."""
-        return self._of(other) <= self
+        return self._compared(operator.ge, other)
 
     def __eq__(self, other: object) -> Any:
         """Whether equal, elementwise."""
@@ -217,11 +223,22 @@ class Space(Functions):
         return self.number(self.xp.arange(count))
 
     def sum(self, x: Any, axis: int = 0) -> Any:
-        """Sum a vector or an axis; float32 pairs in the unit of the largest."""
-        if base(self.xp) is FLOAT64:
-            return super().sum(x, axis)
-        unit = self.xp.max_over(x.exponent, (axis,))
-        return Ranged(self.xp, sum_along(x.at(unit), axis), unit)[((...,) if axis else ()) + (0,)]
+        """Sum a vector or an axis, in the unit of the largest."""
+        near, unit = self._together(x, axis)
+        return Ranged(self.xp, sum_along(near, axis), unit)[((...,) if axis else ()) + (0,)]
+
+    def norm(self, x: Any) -> Any:
+        """Return the 2-norm of a vector of norms, or of each column; keeps NaN and infinity."""
+        near, unit = self._together(x, 0)
+        plain, exact = self.xp.sum_over(near.high, (0,)), Exact(self.xp)
+        found = exact.where(self.xp.isfinite(plain), exact.root(sum_along(near.squared(), 0)), plain)
+        return Ranged(self.xp, found, unit)[0]
+
+    def _together(self, x: Any, axis: int) -> tuple[Number, Array]:
+        """Convert numbers to the unit of the largest along an axis; return them and the exponent, with keepdims."""
+        far = 2.0**12  # lower than any exponent: `max_over` is of sizes
+        unit = self.xp.max_over(x.exponent + far, (axis,)) - far
+        return x.at(unit), unit
 
     def max(self, x: Any) -> Any:
         """Return the maximum, in the base format."""

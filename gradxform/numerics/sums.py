@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name
@@ -77,7 +77,7 @@ def total_signed(xp: Any, values: Array | Number, add: Adder) -> Pair:
 def _total(xp: Any, values: Array | Number, add: Adder, signed: bool) -> Pair:
     number = values if isinstance(values, Number) else Number(xp, values)
     if base(xp).row is None:
-        return _cut(number, add, signed)
+        return finite(xp, *_cut(xp, [number], add, signed=signed))
     found = add(number)
     return Pair(found.high, found.rest)
 
@@ -100,16 +100,20 @@ def total_squares(xp: Any, parts: Sequence[Array], add: Adder, short: bool = Fal
     nothing.
     """
     if base(xp).row is None:
-        heads = [xp.high_half(part) for part in parts]
-        both = zip(parts, heads, strict=True)
-        squares = [Number(xp, head * head, (part - head) * (part + head)) for part, head in both]
-    else:
-        squares = [square(xp, part, short) for part in parts]
-    totals = [Number(xp, *total(xp, each, add)[:2]) for each in squares]
+        return finite(xp, *split_squares(xp, parts, add))
+    totals = [Number(xp, *total(xp, square(xp, part, short), add)[:2]) for part in parts]
     if len(totals) == 1:
         return Pair(totals[0].high, totals[0].low)
     upper, found = [number.high for number in totals], functools.reduce(operator.add, totals)
     return finite(xp, functools.reduce(operator.add, upper), found.high, found.low)
+
+
+def split_squares(xp: Any, parts: Sequence[Array], add: Adder) -> tuple[Array, Array, Array]:
+    """Sum squares of float64 numbers; return the plain sum, and two parts of the exact sum, for `finite`."""
+    heads = [xp.high_half(part) for part in parts]
+    both = zip(parts, heads, strict=True)
+    squares = [Number(xp, head * head, (part - head) * (part + head)) for part, head in both]
+    return _cut(xp, squares, add, exact=True)
 
 
 def root(xp: Any, squares: Array | Pair) -> Pair:
@@ -142,13 +146,21 @@ def length(xp: Any, plain: Array, unit: Array, parts: Sequence[Array]) -> Array:
     return plain + xp.stop_gradient(xp.where(sound, better - plain, 0.0))
 
 
-def _cut(values: Number, add: Adder, signed: bool) -> Pair:
+def _cut(
+    xp: Any, values: Sequence[Number], add: Adder, *, signed: bool = False, exact: bool = False
+) -> tuple[Array, Array, Array]:
     # A compiler may compute the values twice, rounded and fused with the sum after it. Splitting bits gives the same
-    # upper part both times. Products of float32 are exact.
-    xp, high = values.xp, values.high
-    plain = add(high)
-    grid = xp.stop_gradient(4.0 * (add(xp.abs(high)) if signed else plain))
-    whole = xp.stop_gradient(high)
-    upper = xp.stop_gradient((xp.high_half(whole) + grid) - grid)
-    lower = high - upper
-    return finite(xp, plain, add(upper), add(lower if is_nothing(values.low) else lower + values.low))
+    # upper part both times. Exact products, of halves or of float32, are the same both times.
+    plain = _added(add(number.high) for number in values)
+    size = _added(add(xp.abs(number.high)) for number in values) if signed else plain
+    grid, uppers, lowers = xp.stop_gradient(4.0 * size), [], []
+    for number in values:
+        whole = xp.stop_gradient(number.high)
+        uppers.append(xp.stop_gradient(((whole if exact else xp.high_half(whole)) + grid) - grid))
+        lower = number.high - uppers[-1]
+        lowers.append(lower if is_nothing(number.low) else lower + number.low)
+    return plain, _added(map(add, uppers)), _added(map(add, lowers))
+
+
+def _added(numbers: Iterable[Array]) -> Array:
+    return functools.reduce(operator.add, numbers)

@@ -1,8 +1,9 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [averages] [muon] [bytes] [rows] [compile] [--slow]
+    python tests/benchmarks/limits.py [small] [averages] [muon] [bytes] [rows] [compile] [compiled] [--slow]
 
-Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
+Each name is a table. Without names, all are printed except `compile` and `compiled`, which take minutes and
+need `--slow`.
 Times in one table are measured alternately in one process.
 """
 
@@ -12,8 +13,10 @@ import argparse
 import functools
 import importlib
 import math
+import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -192,6 +195,44 @@ def _seconds(tx: Any, shapes: Sequence[tuple[int, ...]]) -> float:
     return time.process_time() - start
 
 
+# --- compiled: the first call of torch.compile ------------------------------------------------------------------------
+
+COUNTS = (1, 3, 10)
+"""How many leaves, of up to 8,192 numbers."""
+
+
+def compiled() -> Table:
+    """torch.compile of `clip_global_norm(1.0)`: CPU seconds of the first call, microseconds of a later one."""
+    shapes = [(64, 32), (32,), (128, 64), (7,), (3, 3, 16, 8), (100, 10), (10,), (33, 65), (5, 5), (1000,)]
+    table = [["dtype", "leaves", "first call, s", "later, microseconds"]]
+    for dtype in (np.float64, np.float32):
+        for count in COUNTS:
+            with tempfile.TemporaryDirectory() as cache:  # nothing compiled before helps
+                first, later = _compiled([(np.ones(shape) * 0.1).astype(dtype) for shape in shapes[:count]], cache)
+            table.append([np.dtype(dtype).name, str(count), f"{first:.1f}", f"{later * 1e6:.0f}"])
+    return table
+
+
+def _compiled(leaves: Sequence[Array], cache: str) -> tuple[float, float]:
+    """Compile a clip in one graph, after a graph that finds the compiler; return CPU seconds and seconds of a call."""
+    torch = _imported("torch")
+    torch.compiler.reset()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    torch.compile(lambda x: x.sum() * 2.0)(torch.ones(3))
+    tx, given = gx.clip_global_norm(1.0), [torch.from_numpy(leaf) for leaf in leaves]
+    clip = torch.compile(lambda grads: tx(grads), fullgraph=True, dynamic=False)
+    start = _cpu_seconds()
+    clip(given)
+    first = _cpu_seconds() - start
+    return first, float(np.percentile(_times([Side(functools.partial(clip, given), list)]), 10))
+
+
+def _cpu_seconds() -> float:
+    """CPU seconds of this process and of compilers that it ran."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
 # --- rows: the norm of a leaf in TensorFlow's graph ------------------------------------------------------------------
 
 SIZE = 1 << 22
@@ -266,20 +307,21 @@ def muon() -> Table:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, muon, bytes_, rows_, compile_)}
+TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, muon, bytes_, rows_, compile_, compiled)}
+SLOW = {"compile", "compiled"}
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure the requested tables and print them as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the tables; without, all the quick ones")
-    parser.add_argument("--slow", action="store_true", help="of all tables, the slow one too")
+    parser.add_argument("--slow", action="store_true", help="of all tables, the slow ones too")
     options = parser.parse_args(arguments)
     if unknown := set(options.names).difference(TABLES):
         parser.error(f"no table is named {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
-    versions = (f"{name} {metadata.version(name)}" for name in ("numpy", "jax", "optax", "tensorflow"))
+    versions = (f"{name} {metadata.version(name)}" for name in ("numpy", "jax", "optax", "tensorflow", "torch"))
     print(f"python {platform.python_version()}, {', '.join(versions)}")
-    for name in options.names or [name for name in TABLES if options.slow or name != "compile"]:
+    for name in options.names or [name for name in TABLES if options.slow or name not in SLOW]:
         measure = TABLES[name]
         header, *rows = measure()
         lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]

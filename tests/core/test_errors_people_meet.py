@@ -131,6 +131,21 @@ TYPED = [
     ("gx.clip_value(1.0)([np.ones(2) * 1j])", TypeError, "complex128", "use clip_norm"),
     ("gx.sign()([np.ones(2) * 1j])", TypeError, "a complex number has no sign"),
     (
+        "gx.mgda([{'w': np.ones(2, np.int16)}])",
+        TypeError,
+        "mgda: the gradient at 'w' of tree 0",
+        "int16",
+        "put None there",
+    ),
+    ("gx.cagrad([[np.ones(2)], [np.ones(2) * 1j]])", TypeError, "cagrad: the gradient at '0' of tree 1", "complex128"),
+    (
+        "gx.upgrad([[np.ones(2, bool)]])",
+        TypeError,
+        "upgrad: ",
+        "has dtype bool",
+        "real floating-point numbers: cast it",
+    ),
+    (
         "gx.ema(0.9).update(GRADS, {'w': np.ones((9, 9))})",
         ValueError,
         "ema: the state must be EmaState",

@@ -189,8 +189,13 @@ def test_errors(name: str) -> None:
         function([[np.ones(2)]] * 11)
     with pytest.raises(ValueError, match="the gradients at 'w' differ in shape or dtype"):
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])
-    with pytest.raises(TypeError, match="averaged as real numbers"):
-        function([{"w": np.ones(2, np.complex64)}])
+    for dtype in ("complex64", "int32", "bool"):
+        with pytest.raises(TypeError) as error:
+            function([{"w": np.ones(2)}, {"w": np.ones(2, dtype)}])
+        assert str(error.value) == (
+            f"{name}: the gradient at 'w' of tree 1 has dtype {dtype}; gradients of tasks are combined as real "
+            "floating-point numbers: cast it, or put None there in every tree"
+        )
     with pytest.raises(ValueError, match="found none"):
         function([])
 
