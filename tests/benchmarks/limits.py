@@ -1,21 +1,25 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [averages] [bytes] [rows] [compile] [--slow]
+    python tests/benchmarks/limits.py [small] [attach] [averages] [bytes] [rows] [graph] [compile] [trace] [--slow]
 
-Each name is a table. Without names, all are printed except `compile`, which takes minutes and needs `--slow`.
+Each name is a table. Without names, all are printed except `compile` and `trace`, which take minutes and need `--slow`.
 Times in one table are measured alternately in one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
+import itertools
 import math
+import multiprocessing
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from typing import Any
 
@@ -24,7 +28,7 @@ import numpy as np
 import gradxform as gx
 from gradxform.cli import device
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients, transformation
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
@@ -87,6 +91,38 @@ def _squares_by_hand(g: Array) -> float:
         return float(np.dot(flat, flat))
     rows = g.reshape(-1, 256)
     return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
+
+
+# --- attach: a step in PyTorch ---------------------------------------------------------------------------------------
+
+
+def attach() -> Table:
+    """A step of torch.optim.SGD on six small leaves (mlp) with one clip, whose gradients exceed the limit."""
+    torch = _imported("torch")
+    ours, native = _times((_sgd(torch, attached=True), _sgd(torch, attached=False))).T
+    cells = (f"{np.median(times) * 1e6:.0f}" for times in (ours, native))
+    header = ["", "`gx.torch.attach`, microseconds", "`clip_grad_norm_`", "ratio"]
+    return [header, ["step", *cells, f"{np.median(ours / native):.2f}"]]
+
+
+def _sgd(torch: Any, attached: bool) -> Side:
+    """A step of an optimizer of its own, and what restores the gradients."""
+    given = [torch.from_numpy(leaf) for leaf in gradients(TREES["mlp"]()).values()]
+    parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in given]
+    optimizer, limit = torch.optim.SGD(parameters, lr=0.01), CHAINS[1][0].value
+
+    def restore() -> None:
+        for parameter, gradient in zip(parameters, given, strict=True):
+            parameter.grad = gradient.clone()
+
+    def clipped() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
+        optimizer.step()
+
+    if not attached:
+        return Side(clipped, list, restore)
+    _imported("gradxform_torch").attach(optimizer, gx.clip_global_norm(limit))
+    return Side(optimizer.step, list, restore)
 
 
 # --- averages: what a state costs in NumPy ---------------------------------------------------------------------------
@@ -242,22 +278,99 @@ def _error(graph: Callable[[Any], Any], row: Any) -> float:
     return _ulps(float(graph(_imported("tensorflow").tile(row, [SIZE // ROW]))), exact)
 
 
+# --- graph, trace: what the branches cost in TensorFlow's graph -------------------------------------------------------
+
+
+def graph_() -> Table:
+    """A step of one clip in TensorFlow's graph, in multiples of tf.clip_by_global_norm's; then without branches."""
+    table = [["tree", "gradxform", "without branches"]]
+    for name in ("mlp", "resnet50", "gpt2"):
+        leaves = [_imported("tensorflow").constant(leaf) for leaf in gradients(TREES[name]()).values()]
+        times = _times([Side(functools.partial(_graph_of(way, 1), leaves), list) for way in WAYS])
+        ratios = np.median(times / times[:, -1:], axis=0)
+        table.append([name, *(f"{ratio:.2f}" for ratio in ratios[:-1])])
+    return table
+
+
+WAYS = ("gradxform", "without branches", "TensorFlow")
+
+
+def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
+    """A chain as a `tf.function`, which is traced where it is first called."""
+    tf, bench = _imported("tensorflow"), _imported("gradxform_tensorflow.bench")
+
+    def native(leaves: Any) -> Any:
+        for step in CHAINS[length]:
+            leaves = bench._NATIVE[step.name](leaves, step.value)
+        return leaves
+
+    def bare(leaves: Any) -> Any:
+        with _without_branches():
+            return transformation(CHAINS[length])(leaves)
+
+    work = {"gradxform": transformation(CHAINS[length]), "without branches": bare, "TensorFlow": native}[way]
+    return tf.function(work, autograph=False)
+
+
+@contextlib.contextmanager
+def _without_branches() -> Iterator[None]:
+    """Never look whether a sum is right, a gradient unchanged or a factor extreme, nor keep another kernel for XLA."""
+    norms, eager = (_imported(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_eager"))
+    kernel, cond = norms._on_cpus, eager.cond
+    norms._on_cpus, eager.cond = norms._at_once, lambda condition, yes, no: no()
+    try:
+        yield
+    finally:
+        norms._on_cpus, eager.cond = kernel, cond
+
+
+def trace() -> Table:
+    """CPU seconds of first calls of a `tf.function`, without a step's; medians of five processes of their own."""
+    header = ["tree", "chain", *WAYS, "ratio", "ratio without branches"]
+    table, spawn = [header], multiprocessing.get_context("spawn")
+    for name, length in itertools.product(("mlp", "resnet50", "gpt2", "many"), (1, 3)):
+        runs = []
+        for i in range(5):
+            with ProcessPoolExecutor(1, spawn) as pool:
+                runs.append(pool.submit(_first_calls, name, length, i).result())
+        seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)
+        table.append([name, str(length), *(f"{s:.2f}" for s in seconds), *(f"{ratio:.2f}" for ratio in ratios[:-1])])
+    return table
+
+
+def _first_calls(name: str, length: int, turn: int) -> list[float]:
+    """The first call of each way less its second, in another order each turn; what all ways load is loaded before."""
+    tf, found = _imported("tensorflow"), {}
+    for shapes in (TREES["mlp"](), TREES[name]()):
+        leaves = [tf.constant(leaf) for leaf in gradients(shapes).values()]
+        for way in np.roll(WAYS, turn):
+            work, times = _graph_of(way, length), [time.process_time()]
+            for _ in range(2):
+                work(leaves)
+                times.append(time.process_time())
+            found[way] = 2 * times[1] - times[0] - times[2]
+    return [found[way] for way in WAYS]
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, bytes_, rows_, compile_)}
+TABLES = {
+    table.__name__.rstrip("_"): table for table in (small, attach, averages, bytes_, rows_, graph_, compile_, trace)
+}
+SLOW = "compile", "trace"
 
 
 def main(arguments: Sequence[str]) -> None:
     """Measure the requested tables and print them as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="the tables; without, all the quick ones")
-    parser.add_argument("--slow", action="store_true", help="of all tables, the slow one too")
+    parser.add_argument("--slow", action="store_true", help="of all tables, the slow ones too")
     options = parser.parse_args(arguments)
     if unknown := set(options.names).difference(TABLES):
         parser.error(f"no table is named {', '.join(sorted(unknown))}; there are {', '.join(TABLES)}")
-    versions = (f"{name} {metadata.version(name)}" for name in ("numpy", "jax", "optax", "tensorflow"))
+    versions = (f"{name} {metadata.version(name)}" for name in ("numpy", "jax", "optax", "tensorflow", "torch"))
     print(f"python {platform.python_version()}, {', '.join(versions)}")
-    for name in options.names or [name for name in TABLES if options.slow or name != "compile"]:
+    for name in options.names or [name for name in TABLES if options.slow or name not in SLOW]:
         measure = TABLES[name]
         header, *rows = measure()
         lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
