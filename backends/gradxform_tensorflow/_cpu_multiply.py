@@ -59,19 +59,17 @@ def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
     untouched, extreme = tf.equal(factors, 1.0), ((size < _LEAST) & (size > 0.0)) | (size > _MOST)
     if factors.shape.rank != 0:
         untouched, extreme = tf.reduce_all(untouched), tf.reduce_any(extreme)
-    return list(
-        _eager.cond(
-            untouched,
-            lambda: leaves,
-            lambda: _eager.cond(extreme, lambda: _times(leaves, factors, True), lambda: _times(leaves, factors, False)),
-        )
-    )
+    narrow, wide = (functools.partial(_times, leaves, factors, wide) for wide in (False, True))
+    # A branch of three is slower: XLA evaluates its index as it compiles.
+    return list(_eager.cond(untouched, lambda: leaves, lambda: _eager.cond(extreme, wide, narrow)))
 
 
 def _times(leaves: list[Any], factors: Any, wide: bool) -> list[Any]:
     """Each leaf times its factor in float32 or float64, rounded once; complex leaves by parts."""
     if factors.shape.rank == 0:
-        return [_product(leaf, factors, wide) for leaf in leaves]
+        kinds = [_accumulation(leaf.dtype, wide) for leaf in leaves]
+        numbers = {kind: casting.to(factors, kind) for kind in dict.fromkeys(kinds)}
+        return [_product(leaf, numbers[kind], wide) for leaf, kind in zip(leaves, kinds, strict=True)]
     each = zip(leaves, tf.unstack(factors, num=len(leaves)), strict=True)
     return [
         _eager.select(tf.equal(factor, 1.0), leaf, functools.partial(_product, leaf, factor, wide))
@@ -111,7 +109,7 @@ def _product(leaf: Any, factor: Any, wide: bool) -> Any:
         leaf = Namespace.no_reassociation(leaf)
         if wide:
             factor = tf.where(leaf <= leaf, factor, float("nan"))
-    dtype_ = tf.float64 if wide else _accumulation(leaf.dtype)
+    dtype_ = _accumulation(leaf.dtype, wide)
     return casting.to(casting.to(leaf, dtype_) * casting.to(factor, dtype_), leaf.dtype)
 
 
@@ -121,6 +119,8 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
     return tf.where(tf.equal(factor, 1.0), leaf, _product(leaf, factor, True))
 
 
-def _accumulation(dtype: Any) -> Any:
+def _accumulation(dtype: Any, wide: bool) -> Any:
     """Dtype in which values are multiplied."""
-    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype
+    if wide:
+        return tf.float64
+    return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype.real_dtype

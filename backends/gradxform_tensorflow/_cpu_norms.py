@@ -8,6 +8,7 @@ add up their errors, the tensors are read again in float64.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,11 +19,13 @@ from gradxform.numerics.norms import safe_root
 from gradxform_tensorflow import _eager, _graph, _packing
 from gradxform_tensorflow._namespace import Namespace
 
+_raw = tf.raw_ops
+"""Their wrappers take a sixth of the time of a trace."""
 _ROW = 64
 _WIDE_ROW = 256
 _LARGE = 1 << 14
 _FUSED = 1 << 17
-"""Number of elements from which writing the squares to memory costs more than an op in two threads."""
+"""Number of elements in the largest leaf from which writing squares to memory costs more than an op in two threads."""
 _HEAVY = 1 / 16
 _SAMPLE = 24
 """Rows per leaf that show whether many rows are alike."""
@@ -39,17 +42,15 @@ def norms(leaves: Sequence[Any]) -> Any:
 def _squares(leaves: Sequence[Any], places: Sequence[int]) -> Any:
     """Sums of squares of some leaves, as a vector; no leaf has 64 bits."""
     found: list[tuple[Sequence[int], Any]] = []
-    large = [i for i in places if _is_large(leaves[i])]
-    huge = [i for i in large if leaves[i].shape.num_elements() >= _FUSED]
-    for group, row, totals in ((sorted({*large} - {*huge}), _ROW, _in_steps), (huge, _WIDE_ROW, _on_cpus)):
-        if group:
-            found.append((group, _row_totals(row, totals, [leaves[i] for i in group])))
+    large = sorted((i for i in places if _is_large(leaves[i])), key=lambda i: leaves[i].shape.num_elements())
+    if large:
+        found.append((large, _row_totals([leaves[i] for i in large])))
     narrow = [i for i in places if leaves[i].dtype in _NARROW]
     found += (part for group in _packing.small(leaves, narrow).values() for part in _sums_together(leaves, group))
     taken = {i for group, _ in found for i in group}
     alone = [i for i in places if i not in taken]
     if alone:
-        sums = [tf.add_n([2.0 * tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in _parts(leaves[i])]) for i in alone]
+        sums = [tf.add_n(list(map(_exact, _parts(leaves[i])))) for i in alone]
         found.append((alone, tf.stack(sums)))
     order = [i for group, _ in found for i in group]
     whole = tf.concat([sums for _, sums in found], 0) if len(found) > 1 else found[0][1]
@@ -75,17 +76,20 @@ def _is_large(leaf: Any) -> bool:
     return leaf.dtype == tf.float32 and count is not None and count > _LARGE
 
 
-def _row_totals(row: int, totals_of: Callable[..., Any], leaves: Sequence[Any]) -> Any:
-    """Sums of squares of large float32 leaves, as a float64 vector."""
+def _row_totals(leaves: Sequence[Any]) -> Any:
+    """Sums of squares of large float32 leaves in order of their sizes, as a float64 vector."""
     counts = np.array([leaf.shape.num_elements() for leaf in leaves], np.float64)
+    row, totals_of = (_WIDE_ROW, _on_cpus) if counts[-1] >= _FUSED else (_ROW, _in_steps)
 
     @tf.custom_gradient
     def squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
-        rows, rest = zip(*(_rows(leaf, row) for leaf in leaves), strict=True)
-        total, heaviest = totals_of(*rows)
-        total += tf.stack(rest)
+        shape = tf.constant([-1, row])
+        total, heaviest = totals_of(*(_raw.Reshape(tensor=_whole(leaf, row), shape=shape) for leaf in leaves))
+        if any(counts % row):
+            total += _squares_left(leaves, row)
         sound = tf.math.is_finite(total) & (total > counts * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
-        sums = _eager.cond(tf.reduce_all(sound | tf.math.is_nan(total)), lambda: total, lambda: _exact_totals(leaves))
+        unsound = ~tf.reduce_all(sound | tf.math.is_nan(total))
+        sums = _eager.cond(unsound, lambda: _exact_totals(leaves), lambda: total)
 
         def gradient(upstream: Any) -> list[Any]:
             factors = tf.unstack(2.0 * upstream, num=len(leaves))
@@ -99,20 +103,28 @@ def _row_totals(row: int, totals_of: Callable[..., Any], leaves: Sequence[Any]) 
     return squares(*leaves)
 
 
-def _rows(leaf: Any, row: int) -> tuple[Any, Any]:
-    """Rows of a leaf, and the sum of squares of the numbers that fill no row."""
+def _whole(leaf: Any, row: int) -> Any:
+    """A leaf without the numbers at its end that fill no row."""
     rest = leaf.shape.num_elements() % row
-    if not rest:
-        return tf.reshape(leaf, [-1, row]), tf.constant(0.0, tf.float64)
-    flat = tf.reshape(leaf, [-1])
-    return tf.reshape(flat[:-rest], [-1, row]), 2.0 * tf.nn.l2_loss(tf.cast(flat[-rest:], tf.float64))
+    return tf.reshape(leaf, [-1])[:-rest] if rest else leaf
+
+
+def _squares_left(leaves: Sequence[Any], row: int) -> Any:
+    """Sums of squares of the numbers that fill no row."""
+    none = tf.constant(0.0, tf.float64)
+    rests = [(leaf, leaf.shape.num_elements() % row) for leaf in leaves]
+    return tf.stack([_exact(tf.reshape(leaf, [-1])[-rest:]) if rest else none for leaf, rest in rests])
 
 
 def _in_steps(*leaves: Any) -> tuple[Any, Any]:
-    """Sums of squares of leaves in rows, and of their heaviest rows."""
-    rows = [tf.reshape(leaf, [-1, _ROW]) for leaf in leaves]
-    sums = [tf.cast(tf.reduce_sum(tf.square(each), axis=1), tf.float64) for each in rows]
-    return tf.stack([tf.reduce_sum(each) for each in sums]), tf.stack([tf.reduce_max(each) for each in sums])
+    """Sums of squares of leaves in rows, and of their heaviest rows; leaves of one size lie side by side."""
+    shape, axis = tf.constant([-1, _ROW]), tf.constant(1)
+    found = []
+    for group in _alike(leaves):
+        squares = [_raw.Square(x=_raw.Reshape(tensor=leaf, shape=shape)) for leaf in group]
+        sums = tf.cast(tf.stack([_raw.Sum(input=each, axis=axis) for each in squares]), tf.float64)
+        found.append((tf.reduce_sum(sums, axis), tf.reduce_max(sums, axis)))
+    return _joined(found)
 
 
 def _at_once(*leaves: Any) -> tuple[Any, Any]:
@@ -120,11 +132,25 @@ def _at_once(*leaves: Any) -> tuple[Any, Any]:
 
     It rounds the root of each row. If many rows are alike, these errors add up: the heaviest row is infinite then.
     """
-    norms = [tf.raw_ops.EuclideanNorm(input=leaf, axis=1) for leaf in leaves]
-    halves = tf.stack([tf.nn.l2_loss(tf.cast(each, tf.float64)) for each in norms])
-    heaviest = tf.stack([tf.reduce_max(each) for each in norms])
-    alike = _are_alike(tf.stack([each[:: each.shape[0] // _SAMPLE][:_SAMPLE] for each in norms]))
-    return 2.0 * halves, tf.square(tf.cast(tf.where(alike, np.inf, heaviest), tf.float64))
+    axis = tf.constant(1)
+    found = []
+    for group in _alike(leaves):
+        norms = tf.stack([_raw.EuclideanNorm(input=leaf, axis=axis) for leaf in group])
+        step = norms.shape[1] // _SAMPLE
+        wide = tf.cast(norms, tf.float64)
+        sums = tf.reduce_sum(tf.square(wide), axis), tf.reduce_max(wide, axis)
+        found.append((*sums, norms[:, : step * _SAMPLE : step]))
+    totals, heaviest, sample = _joined(found)
+    return totals, Namespace.where(_are_alike(sample), np.inf, tf.square(heaviest))
+
+
+def _alike(leaves: Sequence[Any]) -> list[list[Any]]:
+    """Neighbours of one shape."""
+    return [list(group) for _, group in itertools.groupby(leaves, lambda leaf: leaf.shape.as_list())]
+
+
+def _joined(parts: Sequence[tuple[Any, ...]]) -> Any:
+    return parts[0] if len(parts) == 1 else tuple(tf.concat(column, 0) for column in zip(*parts, strict=True))
 
 
 def _are_alike(norms: Any) -> Any:
@@ -139,4 +165,13 @@ _on_cpus = functools.partial(_graph.on_cpus, _at_once, _in_steps)
 
 
 def _exact_totals(leaves: Sequence[Any]) -> Any:
-    return tf.stack([2.0 * tf.nn.l2_loss(tf.cast(leaf, tf.float64)) for leaf in leaves])
+    return 2.0 * tf.stack(list(map(_half, leaves)))
+
+
+def _exact(leaf: Any) -> Any:
+    return 2.0 * _half(leaf)
+
+
+def _half(leaf: Any) -> Any:
+    """Half the sum of a leaf's squares."""
+    return _raw.L2Loss(t=_raw.Cast(x=leaf, DstT=tf.float64))

@@ -1,8 +1,9 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [averages] [muon] [bytes] [rows] [compile] [compiled] [--slow]
+    python tests/benchmarks/limits.py [small] [attach] [averages] [muon] [bytes] [rows] [graph] [compile] [compiled]
+        [trace] [--slow]
 
-Each name is a table. Without names, all are printed except `compile` and `compiled`, which take minutes and
+Each name is a table. Without names, all are printed except `compile`, `compiled` and `trace`, which take minutes and
 need `--slow`.
 Times in one table are measured alternately in one process.
 """
@@ -10,24 +11,29 @@ Times in one table are measured alternately in one process.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
+import itertools
 import math
+import multiprocessing
 import os
 import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import gradxform as gx
 from gradxform.cli import device
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients, transformation
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
@@ -92,6 +98,38 @@ def _squares_by_hand(g: Array) -> float:
     return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
 
 
+# --- attach: a step in PyTorch ---------------------------------------------------------------------------------------
+
+
+def attach() -> Table:
+    """A step of torch.optim.SGD on six small leaves (mlp) with one clip, whose gradients exceed the limit."""
+    torch = _imported("torch")
+    own, native = _times((_sgd(torch, attached=True), _sgd(torch, attached=False))).T
+    cells = (f"{np.median(times) * 1e6:.0f}" for times in (own, native))
+    header = ["", "`gx.torch.attach`, microseconds", "`clip_grad_norm_`", "ratio"]
+    return [header, ["step", *cells, f"{np.median(own / native):.2f}"]]
+
+
+def _sgd(torch: Any, attached: bool) -> Side:
+    """A step of an optimizer of its own, and what restores the gradients."""
+    given = [torch.from_numpy(leaf) for leaf in gradients(TREES["mlp"]()).values()]
+    parameters = [torch.nn.Parameter(torch.zeros_like(gradient)) for gradient in given]
+    optimizer, limit = torch.optim.SGD(parameters, lr=0.01), CHAINS[1][0].value
+
+    def restore() -> None:
+        for parameter, gradient in zip(parameters, given, strict=True):
+            parameter.grad = gradient.clone()
+
+    def clipped() -> None:
+        torch.nn.utils.clip_grad_norm_(parameters, limit)
+        optimizer.step()
+
+    if not attached:
+        return Side(clipped, list, restore)
+    _imported("gradxform_torch").attach(optimizer, gx.clip_global_norm(limit))
+    return Side(optimizer.step, list, restore)
+
+
 # --- averages: what a state costs in NumPy ---------------------------------------------------------------------------
 
 
@@ -104,9 +142,9 @@ def averages() -> Table:
         ("trace(0.9)", (1.0, 0.9)),
         ("accumulate(identity(), 4)", (0.25, 1.0)),
     ):
-        ours, other = _times((Side(_stepping(expression, tree), list), Side(_by_hand(weights, tree), list))).T
-        ratio = float(np.median(ours / other))
-        table.append([f"`{expression}`", *(f"{np.median(times) * 1e6:.0f}" for times in (ours, other)), f"{ratio:.1f}"])
+        own, other = _times((Side(_stepping(expression, tree), list), Side(_by_hand(weights, tree), list))).T
+        ratio = float(np.median(own / other))
+        table.append([f"`{expression}`", *(f"{np.median(times) * 1e6:.0f}" for times in (own, other)), f"{ratio:.1f}"])
     return table
 
 
@@ -154,17 +192,23 @@ def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compile_() -> Table:
-    """CPU seconds to trace and compile a chain under jax.jit; the median of the ratios of five alternating runs."""
-    table = [["leaves", "chain", "gradxform", "optax", "ratio"]]
+    """CPU seconds to trace and compile a chain under jax.jit; then without the rows and branches of large leaves."""
+    norms = _imported("gradxform_jax._norms")
+    table = [["leaves", "chain", "gradxform", "without rows", "optax", "ratio", "ratio without rows"]]
     for name, shapes in {
         "Llama's": _llama(),
         **{name: list(TREES[name]().values()) for name in ("resnet50", "gpt2")},
     }.items():
         for length in (1, 3):
-            runs = np.array([[_seconds(side, shapes) for side in _chains(length)] for _ in range(5)])
-            ratio = float(np.median(runs[:, 0] / runs[:, 1]))
-            each = (f"{seconds:.2f}" for seconds in np.median(runs, axis=0))
-            table.append([f"{name}, {len(shapes)}", str(length), *each, f"{ratio:.2f}"])
+            own, optax = _chains(length)
+            runs = []
+            for _ in range(5):
+                with mock.patch.object(norms, "_cut", lambda leaf: None):
+                    bare = _seconds(own, shapes)
+                runs.append((_seconds(own, shapes), bare, _seconds(optax, shapes)))
+            seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)
+            cells = (*(f"{s:.2f}" for s in seconds), *(f"{ratio:.2f}" for ratio in ratios[:-1]))
+            table.append([f"{name}, {len(shapes)}", str(length), *cells])
     return table
 
 
@@ -180,8 +224,8 @@ def _chains(length: int) -> Sequence[Any]:
     gx, optax = _imported("gradxform"), _imported("optax")
     if length == 1:
         return gx.clip_global_norm(1.0), optax.clip_by_global_norm(1.0)
-    ours = gx.chain(gx.clip_value(0.5), gx.clip_global_norm(1.0), gx.scale(-0.1))
-    return ours, optax.chain(optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1))
+    own = gx.chain(gx.clip_value(0.5), gx.clip_global_norm(1.0), gx.scale(-0.1))
+    return own, optax.chain(optax.clip(0.5), optax.clip_by_global_norm(1.0), optax.scale(-0.1))
 
 
 def _seconds(tx: Any, shapes: Sequence[tuple[int, ...]]) -> float:
@@ -305,10 +349,86 @@ def muon() -> Table:
     return table
 
 
+# --- graph, trace: what the branches cost in TensorFlow's graph -------------------------------------------------------
+
+
+def graph_() -> Table:
+    """A step of one clip in TensorFlow's graph, in multiples of tf.clip_by_global_norm's; then without branches."""
+    table = [["tree", "gradxform", "without branches"]]
+    for name in ("mlp", "resnet50", "gpt2"):
+        leaves = [_imported("tensorflow").constant(leaf) for leaf in gradients(TREES[name]()).values()]
+        times = _times([Side(functools.partial(_graph_of(way, 1), leaves), list) for way in WAYS])
+        ratios = np.median(times / times[:, -1:], axis=0)
+        table.append([name, *(f"{ratio:.2f}" for ratio in ratios[:-1])])
+    return table
+
+
+WAYS = ("gradxform", "without branches", "TensorFlow")
+
+
+def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
+    """A chain as a `tf.function`, which is traced where it is first called."""
+    tf, bench = _imported("tensorflow"), _imported("gradxform_tensorflow.bench")
+
+    def native(leaves: Any) -> Any:
+        for step in CHAINS[length]:
+            leaves = bench._NATIVE[step.name](leaves, step.value)
+        return leaves
+
+    def bare(leaves: Any) -> Any:
+        with _without_branches():
+            return transformation(CHAINS[length])(leaves)
+
+    work = {"gradxform": transformation(CHAINS[length]), "without branches": bare, "TensorFlow": native}[way]
+    return tf.function(work, autograph=False)
+
+
+@contextlib.contextmanager
+def _without_branches() -> Iterator[None]:
+    """Never look whether a sum is right, a gradient unchanged or a factor extreme, nor keep another kernel for XLA."""
+    norms, eager = (_imported(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_eager"))
+    with (
+        mock.patch.object(norms, "_on_cpus", norms._at_once),
+        mock.patch.object(eager, "cond", lambda _, yes, no: no()),
+    ):
+        yield
+
+
+def trace() -> Table:
+    """CPU seconds of first calls of a `tf.function`, without a step's; medians of five processes of their own."""
+    header = ["tree", "chain", *WAYS, "ratio", "ratio without branches"]
+    table, spawn = [header], multiprocessing.get_context("spawn")
+    for name, length in itertools.product(("mlp", "resnet50", "gpt2", "many"), (1, 3)):
+        runs = []
+        for i in range(5):
+            with ProcessPoolExecutor(1, spawn) as pool:
+                runs.append(pool.submit(_first_calls, name, length, i).result())
+        seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)
+        table.append([name, str(length), *(f"{s:.2f}" for s in seconds), *(f"{ratio:.2f}" for ratio in ratios[:-1])])
+    return table
+
+
+def _first_calls(name: str, length: int, turn: int) -> list[float]:
+    """The first call of each way less its second, in another order each turn; what all ways load is loaded before."""
+    tf, found = _imported("tensorflow"), {}
+    for shapes in (TREES["mlp"](), TREES[name]()):
+        leaves = [tf.constant(leaf) for leaf in gradients(shapes).values()]
+        for way in np.roll(WAYS, turn):
+            work, times = _graph_of(way, length), [time.process_time()]
+            for _ in range(2):
+                work(leaves)
+                times.append(time.process_time())
+            found[way] = 2 * times[1] - times[0] - times[2]
+    return [found[way] for way in WAYS]
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (small, averages, muon, bytes_, rows_, compile_, compiled)}
-SLOW = {"compile", "compiled"}
+TABLES = {
+    table.__name__.rstrip("_"): table
+    for table in (small, attach, averages, muon, bytes_, rows_, graph_, compile_, compiled, trace)
+}
+SLOW = {"compile", "compiled", "trace"}
 
 
 def main(arguments: Sequence[str]) -> None:
