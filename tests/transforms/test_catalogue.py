@@ -1176,7 +1176,7 @@ def test_one_tree_is_refused(function: Any) -> None:
         function([{"w": np.ones(2)}, {"w": np.ones(2, np.float32)}])
     for leaf, dtype in ((np.ones(2, int), "int64"), (np.ones(2, complex), "complex128")):
         for trees in ([{"w": leaf}], [{"w": None}, {"w": leaf}]):
-            with pytest.raises(TypeError, match=f"the gradient at 'w' has dtype {dtype}"):
+            with pytest.raises(TypeError, match=f"the gradient at 'w' of tree {len(trees) - 1} has dtype {dtype}"):
                 function(trees)
 
 
