@@ -36,8 +36,9 @@ def _limits(whole: Any, leaves: Sequence[Any], counts: Sequence[Any]) -> list[An
 
     def step(i: Any, found: Sequence[Any]) -> list[Any]:
         bit = lax.shift_left(whole.type(1), lax.convert_element_type(top - i, whole))
-        given, _ = barrier((list(leaves), i))  # else XLA would write the sizes of all elements before the loop
-        return ranking.with_bit(Namespace, bit, found, given, counts, _reaching)
+        # Without the barrier, XLA would write the sizes of all elements before the loop.
+        given = [barrier((leaf, i))[0] for leaf in leaves]
+        return ranking.with_bit(Namespace, bit, found, counts, lambda least: list(map(_reaching, given, least)))
 
     first = step(0, [whole.type(0)] * len(leaves))  # in shard_map, found numbers vary over devices as leaves do
     return list(lax.fori_loop(1, top + 1, step, first))

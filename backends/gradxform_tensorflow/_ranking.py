@@ -17,7 +17,7 @@ def largest(leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
     sizes, out = [ranking.in_order(Namespace, leaf) for leaf in leaves], list(leaves)
     for dtype in dict.fromkeys(own.dtype for own in sizes):
         places = [i for i, own in enumerate(sizes) if own.dtype == dtype]
-        limits = _limits([sizes[i] for i in places], [tf.cast(counts[i], tf.int32) for i in places])
+        limits = _limits([sizes[i] for i in places], [tf.cast(counts[i], _kind(sizes[i])) for i in places])
         for i, limit in zip(places, limits, strict=True):
             out[i] = ranking.kept(Namespace, leaves[i], sizes[i], limit)
     return out
@@ -30,14 +30,19 @@ def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
     dtype = sizes[0].dtype
     top, one = 8 * dtype.size - 2, tf.constant(1, dtype)
 
+    def reaching(least: Sequence[Any]) -> list[Any]:
+        return [tf.reduce_sum(tf.cast(own >= low, _kind(own))) for own, low in zip(sizes, least, strict=True)]
+
     def step(i: Any, *found: Any) -> tuple[Any, ...]:
         bit = tf.bitwise.left_shift(one, tf.cast(top - i, dtype))
-        return (i + 1, *ranking.with_bit(Namespace, bit, found, sizes, counts, _reaching))
+        return (i + 1, *ranking.with_bit(Namespace, bit, found, counts, reaching))
 
     start = (tf.constant(0), *[tf.zeros([], dtype)] * len(sizes))
     _, *found = tf.while_loop(lambda i, *_: i <= top, step, start, maximum_iterations=top + 1)
     return found
 
 
-def _reaching(sizes: Any, least: Any) -> Any:
-    return tf.reduce_sum(tf.cast(sizes >= least, tf.int32))
+def _kind(sizes: Any) -> Any:
+    """The dtype that holds the number of elements."""
+    known = sizes.shape.num_elements()
+    return tf.int32 if known is not None and known < 2**31 else tf.int64

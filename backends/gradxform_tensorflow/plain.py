@@ -83,7 +83,12 @@ class Plain(Backend):
             counts = [size for size in sizes_known if size is not None]
             if len(counts) == len(sizes_known):
                 return float(np.prod(counts))
-        sizes = tf.shape(leaf, tf.int64)
+        if isinstance(leaf, tf.IndexedSlices):
+            if leaf.dense_shape is None:
+                raise ValueError("IndexedSlices without a dense_shape have an unknown number of elements: set it")
+            sizes = tf.cast(leaf.dense_shape, tf.int64)
+        else:
+            sizes = tf.shape(leaf, tf.int64)
         return tf.cast(tf.reduce_prod(sizes if axes is None else tf.gather(sizes, axes)), tf.float64)
 
     def dense(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Back | None] | None]:
@@ -97,7 +102,7 @@ class Plain(Backend):
         """Dense tensor of IndexedSlices."""
         if leaf.dense_shape is None:
             raise ValueError(
-                "IndexedSlices without a dense_shape cannot be made dense, as bounds that exclude 0 need: set it"
+                "IndexedSlices without a dense_shape cannot be made dense, as this transform needs: set it"
             )
         return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0])
 

@@ -128,7 +128,7 @@ class Namespace:
     @staticmethod
     def bits(x: torch.Tensor) -> torch.Tensor:
         """The bits of floating-point numbers as integers."""
-        return x.contiguous().view(_INTEGERS[x.element_size()])
+        return x.resolve_neg().view(_INTEGERS[x.element_size()])
 
     @staticmethod
     def kth_largest(x: torch.Tensor, count: float) -> torch.Tensor:

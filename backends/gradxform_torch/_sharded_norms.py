@@ -28,7 +28,7 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
     A replicated leaf's norm comes from the first process, so that no bit differs.
     """
     found = measure([local(leaf) for leaf in leaves], ord)
-    stacked, split = _stacked(found), [_split(leaf) for leaf in leaves]
+    stacked, split = _stacked(found), [split_over(leaf) for leaf in leaves]
     columns = list(stacked.unbind(1))
     meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
     for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
@@ -62,7 +62,7 @@ def _sum(xp: Any, rows: Any) -> Any:
 
 
 def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], found: Any, **static: Any) -> Any:
-    over = _split(leaf, {axis % leaf.ndim for axis in axes})
+    over = split_over(leaf, {axis % leaf.ndim for axis in axes})
     stacked = _stacked(found)
     if not over or not stacked.numel():
         return found
@@ -70,7 +70,7 @@ def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], fo
     return _over_rows(formula, found, _rows(_all_gather(stacked, mesh, over), mesh.ndim, over), **static)
 
 
-def _split(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
+def split_over(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
     """Mesh dimensions over which a leaf is sharded, on some axes or any."""
     if not is_sharded(leaf):
         return ()
@@ -105,6 +105,11 @@ class _Told(torch.autograd.Function):
             "no derivative flows through the norm or the sum of a DTensor; detach() the gradients before they are "
             "transformed"
         )
+
+
+def over_processes(numbers: torch.Tensor, mesh: Any, over: tuple[int, ...]) -> torch.Tensor:
+    """Numbers of all processes along some mesh dimensions, one row per process."""
+    return _rows(_all_gather(numbers, mesh, over), mesh.ndim, over)
 
 
 def _rows(gathered: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Tensor:

@@ -20,11 +20,6 @@ Back = Callable[[torch.Tensor], torch.Tensor]
 _LEAVES = {torch.Tensor, torch.nn.Parameter, type(None)}
 
 
-def _sparse(leaf: torch.Tensor) -> torch.Tensor:
-    """The elements that are not zero, as a COO tensor."""
-    return leaf.to_sparse()
-
-
 class Plain(Backend):
     """PyTorch without its own kernels."""
 
@@ -33,7 +28,6 @@ class Plain(Backend):
     variables = (torch.nn.Parameter,)
     xp = Namespace(torch.device("cpu"))
     module = torch
-    sparse = staticmethod(_sparse)
 
     def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""
@@ -82,6 +76,10 @@ class Plain(Backend):
     def densify(self, leaf: torch.Tensor) -> torch.Tensor:
         """Dense tensor of a sparse one."""
         return leaf.to_dense()
+
+    def sparse(self, leaf: torch.Tensor) -> Back | None:
+        """Convert to a COO tensor of the elements that are not zero."""
+        return torch.Tensor.to_sparse
 
     def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """New zeros that do not require gradients."""

@@ -151,12 +151,17 @@ class Torch(Kernels):
         """Keep so many elements of each leaf; of a DTensor, only counts travel."""
         if not _sharded.any_sharded(leaves):
             return super().largest(leaves, counts)
-        return [
-            _sharded_ranking.largest(leaf, count)
-            if _sharded.is_sharded(leaf)
-            else super(Torch, self).largest([leaf], [count])[0]
-            for leaf, count in zip(leaves, counts, strict=True)
-        ]
+        out = list(leaves)
+        for find, kind in ((_sharded_ranking.largest, True), (super().largest, False)):
+            places = [i for i, leaf in enumerate(leaves) if _sharded.is_sharded(leaf) is kind]
+            made = find([leaves[i] for i in places], [counts[i] for i in places])
+            for i, new in zip(places, made, strict=True):
+                out[i] = new
+        return out
+
+    def sparse(self, leaf: Any) -> Any:
+        """DTensors cannot be sparse."""
+        return None if _sharded.is_sharded(leaf) else super().sparse(leaf)
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype, on the shards."""

@@ -29,8 +29,6 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
     variables: tuple[type, ...] = ()
     """The array types that are variables."""
-    sparse: Callable[[Array], Array] | None = None
-    """Convert a dense gradient to a sparse one, element by element; None if optimizers take none."""
 
     # --- what must be written ------------------------------------------------------------------------------------
 
@@ -120,6 +118,10 @@ class Backend(Along, Devices, Writing, abc.ABC):
     def densify(self, leaf: Array) -> Array:
         """Convert a sparse leaf to a dense array of its full shape."""
         return leaf
+
+    def sparse(self, leaf: Array) -> Callable[[Array], Array] | None:
+        """Return a function that makes a dense gradient sparse, element by element; None if optimizers take none."""
+        return None
 
     def alongside(self, arrays: Sequence[Array], leaves: Sequence[Array]) -> Sequence[Array]:
         """Reshard arrays to match the leaves. Default: unchanged."""

@@ -205,13 +205,14 @@ class Pending(NamedTuple):
         """
         rebuild = list(self.source.rebuild or [None] * len(self.leaves))
         for i in self.chosen:
-            if rebuild[i] is None:
-                rebuild[i] = self.backend.sparse
-            if self.backend.sparse is None:
+            make = rebuild[i] or self.backend.sparse(self.leaves[i])
+            if make is None:
                 raise TypeError(
-                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse, since "
-                    f"{self.backend.title} has no sparse gradients of single elements; leave sparse=True out"
+                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse: {self.backend.title} "
+                    f"has no sparse gradients of single elements for a {type(self.leaves[i]).__name__}; leave "
+                    "sparse=True out"
                 )
+            rebuild[i] = make
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)))
 
     # --- the way out ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.numerics import Array, dtype_name
 
-Reaching = Callable[[Any, Array], Array]
+Reaching = Callable[[Sequence[Array]], Sequence[Array]]
 
 _BITS = {"float16": (16, 0x7C00), "bfloat16": (16, 0x7F80), "float32": (32, 0x7F800000), "float64": (64, 0x7FF << 52)}
 """Bits of a number, and those of infinity."""
@@ -34,9 +34,7 @@ def kept(xp: Any, x: Array, sizes: Array, least: Array) -> Array:
     return xp.where(sizes >= least, x, xp.zeros_like(x))
 
 
-def with_bit(
-    xp: Any, bit: Any, found: Sequence[Any], sizes: Sequence[Any], counts: Sequence[Any], reaching: Reaching
-) -> list[Array]:
+def with_bit(xp: Any, bit: Any, found: Sequence[Any], counts: Sequence[Any], reaching: Reaching) -> list[Array]:
     """Set a bit of the integers of a rank in several arrays, if enough elements reach the number with the bit.
 
     From zero and the highest bit on, this finds the integers. Nothing is sorted or gathered: of arrays on several
@@ -45,16 +43,13 @@ def with_bit(
     Args:
         xp: The namespace.
         bit: A power of two.
-        found: The integers so far.
-        sizes: The arrays of `in_order`, as `reaching` takes them.
-        counts: The rank in each array, counted from 1, the largest.
-        reaching: Count the elements of an array that are at least a number.
+        found: The integers so far, for each array.
+        counts: The rank in each array, counted from 1, the largest. All elements reach a rank beyond their number.
+        reaching: Count the elements of each array whose integers (`in_order`) are at least a number.
     """
     tried = [low + bit for low in found]
-    return [
-        xp.where(reaching(own, high) >= count, high, low)
-        for own, low, high, count in zip(sizes, found, tried, counts, strict=True)
-    ]
+    each = zip(reaching(tried), counts, found, tried, strict=True)
+    return [xp.where(reached >= count, high, low) for reached, count, low, high in each]
 
 
 def bits(dtype: str) -> int:

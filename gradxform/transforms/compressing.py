@@ -11,36 +11,38 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
+from gradxform.core.source import NARROW
 from gradxform.core.transformation import Context, GradientTransformation, stateless
-from gradxform.numerics import Array
+from gradxform.numerics import Array, formulas
 
 
 @factory
 def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     r"""Keep the elements of the largest size in each gradient; set the others to zero.
 
-    Of a gradient with N elements, k are kept: ``fraction * N``, rounded, but at least one. So are others of the same
-    size as the k-th:
+    Of a gradient with N elements, k are kept: ``fraction * N``, rounded half up, but at least one. Ties with the k-th
+    are kept too, so equal gradients have the same elements kept in every framework:
 
     .. math:: g_{ij} \leftarrow g_{ij} \text{ where } |g_{ij}| \ge t_i, \text{ else } 0,
         \quad t_i = k\text{-th largest of } |g_{i1}|, \ldots, |g_{iN}|
 
-    So all frameworks keep the same elements. Kept elements keep every bit. NaN counts as the largest size, infinity as
-    the next. Put it in `error_feedback`, which adds what is left out to the next gradient.
+    Kept numbers keep every bit. NaN counts as the largest size, infinity as the next. Put it in `error_feedback`, which
+    adds what is left out to the next gradient.
 
     Args:
         fraction: Share of the elements to keep: a Python number above 0, at most 1.
-        sparse: Whether results are sparse COO tensors, for PyTorch's optimizers that take them. A GPU waits for the
-            number of elements that are not zero.
+        sparse: Whether results become sparse COO tensors of the elements that are not zero, for PyTorch's optimizers
+            that take them. On a GPU this costs one host sync per gradient. A later transform that needs every element,
+            such as `ema`, makes them dense again. Default: sparse gradients stay sparse, dense ones dense.
 
     Returns:
-        A stateless transform for gradients of any shape and real floating dtype.
+        A stateless transform for gradients of any shape, in float16, bfloat16, float32 or float64.
 
     Raises:
-        TypeError: `fraction` is not a Python number. On use: a gradient is complex or integer, or the framework has no
-            sparse gradients; the message gives the path.
+        TypeError: `fraction` is not a Python number, or `sparse` is not a bool. On use: a gradient is complex or
+            integer, or it cannot become sparse; the message gives the path.
         ValueError: `fraction` is not above 0 and at most 1. On use: the gradient is split by ``across(...,
-            split="leaves")``.
+            split="leaves")``, or is `tf.IndexedSlices` without a dense shape.
 
     Example:
         >>> import numpy as np
@@ -52,44 +54,56 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
         Aji and Heafield, Sparse communication for distributed gradient descent, 2017; Lin, Han, Mao, Wang and Dally,
         Deep gradient compression: reducing the communication bandwidth for distributed training, 2018.
     """
-    share = arguments.unit_interval("top_k", "fraction", fraction)
-    if not arguments.static(fraction):
-        raise TypeError(
-            f"top_k: fraction must be a Python number, got {fraction!r}; it fixes how many elements are kept"
+    if isinstance(fraction, bool) or not arguments.static(fraction):
+        raise TypeError(f"top_k: fraction must be a Python number, got {fraction!r}: it is fixed for all steps")
+    if not 0 < fraction <= 1:
+        raise ValueError(
+            f"top_k: fraction must be above 0 and at most 1, got {fraction!r}; for k of n elements, write k / n"
         )
-    if not share:
-        raise ValueError(f"top_k: fraction must be above 0, got {fraction!r}; gx.stop() keeps nothing")
+    if not isinstance(sparse, bool):
+        raise TypeError(f"top_k: sparse must be True or False, got {sparse!r}")
 
-    def largest(g: Flat) -> Flat:
+    def rule(g: Flat) -> Flat:
         elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
-        if any(group.by_leaf for group in g.groups) and g.chosen:
-            raise ValueError(
-                f"top_k: with across(..., split='leaves') this device has a slice of {g.source.path(g.chosen[0])!r}, "
-                "and does not know the largest elements of the whole; use top_k outside of across"
-            )
-        dense = g.dense()
-        own = [dense.leaves[i] for i in dense.chosen]
-        sizes = [g.backend.count(leaf, None) for leaf in own]
-        some = [place for place, size in enumerate(sizes) if not (isinstance(size, float) and size == 0.0)]
-        counts = [_rank(g, sizes[place], share) for place in some]
-        for place, new in zip(some, g.backend.largest([own[place] for place in some], counts), strict=True):
-            own[place] = new
-        kept = dense.given(own, applied=False)
+        g.check_inexact()
+        _check_whole(g)
+        if g.factor is not None:
+            g = g.given(elements.mapped(g, formulas.same)) if g.source.kinds & NARROW else g.settled()
+        ranks = {i: _rank(g, i, float(fraction)) for i in g.chosen}
+        some = [i for i, rank in ranks.items() if rank is not None]
+        new = g.backend.largest([g.leaves[i] for i in some], [ranks[i] for i in some])
+        kept = g.with_leaves(some, new)
         return kept.sparse("top_k") if sparse else kept
 
-    return stateless(largest)
+    return stateless(rule)
 
 
-def _rank(g: Flat, size: Any, fraction: float) -> Any:
-    """Round a share of a number of elements, to at least one."""
-    if isinstance(size, float):
-        return max(1, math.floor(fraction * size + 0.5))
-    return g.backend.compute(_rounded, size, fraction=fraction)
+def _check_whole(g: Flat) -> None:
+    """Reject slices of gradients, whose elements have another rank in the whole."""
+    for group in g.groups:
+        if group.by_leaf:
+            for i, whole in zip(g.chosen, group.replicated_of([g.source.kept[i] for i in g.chosen]), strict=True):
+                if not whole:
+                    raise ValueError(
+                        f"top_k: with across(..., split='leaves') this device has a slice of {g.source.path(i)!r}, and "
+                        "does not know the largest elements of the whole; use top_k outside of across"
+                    )
+
+
+def _rank(g: Flat, i: int, fraction: float) -> Any:
+    """Return how many elements of a gradient are kept; None if it has no more values than that."""
+    is_sparse = g.source.rebuild is not None and g.source.rebuild[i] is not None
+    held = g.backend.count(g.leaves[i], None)
+    size = g.backend.count(g.source.given(i), None) if is_sparse else held
+    if not isinstance(size, float):
+        return g.backend.compute(_rounded, size, fraction=fraction)
+    rank = max(1, math.floor(fraction * size + 0.5))
+    return None if isinstance(held, float) and rank > held else rank
 
 
 def _rounded(xp: Any, size: Array, *, fraction: float) -> Array:
     near = xp.floor(fraction * size + 0.5)
-    return xp.where(near > 1.0, near, xp.where(size < 1.0, size, 1.0))
+    return xp.where(near > 1.0, near, 1.0)
 
 
 class ErrorFeedbackState(NamedTuple):

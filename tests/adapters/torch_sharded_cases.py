@@ -429,7 +429,14 @@ def _() -> None:
             for dtype in (torch.float32, torch.bfloat16):
                 own = {"w": given["w"].to(dtype)}
                 assert_same(gx.top_k(0.3)(own), gx.top_k(0.3)({"w": leaf.to(dtype)}), own, 0)
-    assert set(counted(lambda: gx.top_k(0.3)({"w": shard(random(5, 6), 0)}))) <= {"all_reduce"}
+    many = {str(i): shard(random(5, 6, seed=i), 0) for i in range(9)}
+    assert counted(lambda: gx.top_k(0.3)(many)) == {"all_gather_into_tensor": 31}  # one for each bit
+    try:
+        gx.top_k(0.3, sparse=True)(many)
+    except TypeError as error:
+        assert "top_k: the gradient at '0' cannot become sparse" in str(error)
+    else:
+        raise AssertionError("no error")
 
 
 def measuring(given: Any) -> int:

@@ -86,7 +86,7 @@ class Portable(Defaults):
     def bits(x: Any) -> Any:
         """Return the bits of floating-point numbers as integers."""
         own = np.asarray(x)
-        return np.ascontiguousarray(own, own.dtype.newbyteorder("=")).view(f"int{8 * own.itemsize}").reshape(own.shape)
+        return own.astype(own.dtype.newbyteorder("="), copy=False).view(f"int{8 * own.itemsize}")
 
     @staticmethod
     def kth_largest(x: Any, count: Any) -> Any:
