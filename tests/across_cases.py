@@ -36,6 +36,7 @@ TRANSFORMS = {
     "chain(clip_value(0.5), clip_global_norm(1.0))": (1, 1),
     "masked(clip_global_norm(1.0), '**/w')": (1, 1),
     "masked(clip_global_norm(1.0), '**r')": (1, 1),
+    "masked(top_k(0.4), '**r')": (0, 0),
     "partition({'**/w': clip_global_norm(0.5), '**/v': stop()}, default=clip_norm(0.3))": (1, 2),
     "chain(freeze('**/v'), clip_global_norm(1.0))": (1, 1),
     "clip_percentile(40.0, 3)": (1, 1),

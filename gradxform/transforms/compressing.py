@@ -11,9 +11,8 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
-from gradxform.core.source import NARROW
 from gradxform.core.transformation import Context, GradientTransformation, stateless
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array
 
 
 @factory
@@ -26,8 +25,8 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     .. math:: g_{ij} \leftarrow g_{ij} \text{ where } |g_{ij}| \ge t_i, \text{ else } 0,
         \quad t_i = k\text{-th largest of } |g_{i1}|, \ldots, |g_{iN}|
 
-    Kept numbers keep every bit. NaN counts as the largest size, infinity as the next. Put it in `error_feedback`, which
-    adds what is left out to the next gradient.
+    Kept numbers keep every bit. NaN counts as the largest size, infinity as the next. Elements are compared before an
+    earlier `scale` or clip rounds them. Put it in `error_feedback`, which adds what is left out to the next gradient.
 
     Args:
         fraction: Share of the elements to keep: a Python number above 0, at most 1.
@@ -67,8 +66,6 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
         elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
         g.check_inexact()
         _check_whole(g)
-        if g.factor is not None:
-            g = g.given(elements.mapped(g, formulas.same)) if g.source.kinds & NARROW else g.settled()
         ranks = {i: _rank(g, i, float(fraction)) for i in g.chosen}
         some = [i for i, rank in ranks.items() if rank is not None]
         new = g.backend.largest([g.leaves[i] for i in some], [ranks[i] for i in some])

@@ -112,19 +112,16 @@ def test_nothing_is_lost_with_error_feedback() -> None:
 
 def test_pending_factors_do_not_matter() -> None:
     x = RNG.standard_normal(100).astype(np.float32)
-    for factor in (1e-30, -3.0, 1e30):
+    for factor in (1e-44, -3.0, 1e30):
         (found,) = gx.chain(gx.scale(factor), gx.top_k(0.1), gx.scale(1 / factor))([x])
         np.testing.assert_array_equal(found != 0, by_hand(x, 0.1) != 0)
 
 
 @pytest.mark.parametrize(("framework", "mode"), MOST)
-def test_as_one_transform_after_the_other(framework: str, mode: str) -> None:
-    x = np.array([1e4, -3e4, 2e4, 4e4, 0.5], np.float32)
-    for factor, dtype in ((math.inf, np.float32), (10.0, np.float16), (-1.0, np.float32)):
-        given, tx = [x.astype(dtype)], gx.scale(factor)
-        (found,) = call(framework, mode, gx.chain(tx, gx.top_k(0.4)), given)
-        assert np.count_nonzero(array(found)) == (5 if factor == math.inf else 2), factor
-        assert not np.isnan(array(found)).any()
+def test_elements_are_compared_before_they_overflow(framework: str, mode: str) -> None:
+    x = np.array([1e4, -3e4, 2e4, 4e4, 0.5], np.float16)
+    (found,) = call(framework, mode, gx.chain(gx.scale(10.0), gx.top_k(0.4)), [x])
+    np.testing.assert_array_equal(array(found), np.float16([0.0, -np.inf, 0.0, np.inf, 0.0]))
 
 
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
