@@ -29,6 +29,10 @@ def in_numpy(change: Callable[[Any], Any]) -> Any:
     return broken
 
 
+def _others_are_sparse(original: Any, backend: Any) -> Any:
+    return lambda leaf: None if original(leaf) else lambda new: new
+
+
 def _norms_in_dtype(original: Any, backend: Any) -> Any:
     """Sum squares in the leaf's dtype."""
 
@@ -112,6 +116,8 @@ KERNELS: Any = (
      own("backends/test_{f}", "duplicates_are_summed or sparse_gives_what_dense_gives"), SPARSE),
     ("kernel.densify", "a sparse gradient counts twice", after(lambda leaf: leaf + leaf),
      own("backends/test_{f}", "what_changes_zeros"), SPARSE),
+    ("kernel.sparse", "dense gradients become sparse in other frameworks than PyTorch only", _others_are_sparse,
+     each("transforms/test_top_k", "only_pytorch_has_them")),
     ("kernel.norms", "sums are kept in the leaf's dtype", _norms_in_dtype, HARD),
     ("kernel.norms", "each leaf has another one's norm", given(lambda norms, leaves, ord: norms(leaves[::-1], ord)),
      HARD),

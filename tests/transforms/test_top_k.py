@@ -188,6 +188,18 @@ def test_sparse_results_in_pytorch() -> None:
     np.testing.assert_array_equal(again.to_dense().numpy(), dense.numpy())
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_only_pytorch_has_them(framework: str) -> None:
+    given, tx = tensors(framework, {"w": np.ones(3, np.float32)}), gx.top_k(0.5, sparse=True)
+    if framework == "torch":
+        assert tx(given)["w"].is_sparse
+    else:
+        with pytest.raises(
+            TypeError, match=r"top_k: the gradient at 'w' cannot become sparse: .* leave sparse=True out"
+        ):
+            tx(given)
+
+
 @pytest.mark.parametrize("fraction", [0.05, 0.5, 1.0])
 def test_sparse_gradients_stay_sparse(fraction: float) -> None:
     torch = pytest.importorskip("torch")
