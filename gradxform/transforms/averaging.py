@@ -226,9 +226,12 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
         dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
-        out = elements.mapped(dense, _amplified_from_first, old, numbers=[*numbers, most])
-        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
+        later, now = g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)
+        known = stateful.is_known(later) and later > 0.0
+        amplified, averaged = (_amplified, _averaged) if known else (_amplified_from_first, _averaged_from_first)
+        numbers = [now] if known else [later, now]
+        out = elements.mapped(dense, amplified, old, numbers=[*numbers, most])
+        new = elements.mapped(dense, averaged, old, numbers=numbers, out=old if context.owned else None)
         count = stateful.advanced(g, state.count)
         return dense.given(out), GrokfastState(count, elements.replaced_in(dense, state.average, new))
 

@@ -70,13 +70,13 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         own = [dense.leaves[i] for i in dense.chosen]
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
         if elements.is_number(signs):
-            agreeing = g.backend.elementwise(_agreeing, [own, gradients], [signs])
+            agreeing = g.backend.each(_agreeing, [own, gradients], [signs])
         else:
             directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
-            agreeing = g.backend.elementwise(_agreeing, [own, gradients, directions], ())
-        share = dense.given(agreeing).average_norms(1)
+            agreeing = g.backend.each(_agreeing, [own, gradients, directions], ())
+        root = dense.given(agreeing).rms()
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
-        return kept.scaled(g.compute(_enlarging, share, stateful.between(g, least, 0.0, 1.0))), state
+        return kept.scaled(g.compute(_enlarging, root, stateful.between(g, least, 0.0, 1.0))), state
 
     return GradientTransformation(rule)
 
@@ -88,7 +88,8 @@ def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
 
 def _agreeing(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:
     """One where both have one sign, else zero; NaN if one of those that disagree is not finite."""
-    up, down = gradient * direction > 0.0, gradient * direction < 0.0
+    above, below, turned = gradient > 0.0, gradient < 0.0, direction < 0.0
+    up, down = xp.where(turned, below, above), xp.where(turned, above, below)
     agree = ((update > 0.0) & up) | ((update < 0.0) & down)
     return xp.where(agree, 1.0, xp.where(xp.isfinite(update) & xp.isfinite(gradient), 0.0, float("nan")))
 
@@ -97,6 +98,8 @@ def _kept(xp: Any, update: Array, agreeing: Array) -> Array:
     return xp.where(agreeing > 0.0, update, xp.zeros_like(update))
 
 
-def _enlarging(xp: Any, share: Array, eps: Array) -> Array:
+def _enlarging(xp: Any, root: Array, eps: Array) -> Array:
+    """The inverse of the share of ones, which is their mean square."""
+    share = root * root
     least = xp.where(share < eps, eps, share)
     return xp.where(least == 0.0, 1.0, 1.0 / least)

@@ -13,6 +13,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation, stateless
 from gradxform.numerics import Array
+from gradxform.numerics.elementwise import Single
 
 
 @factory
@@ -169,10 +170,10 @@ def error_feedback(tx: Any) -> GradientTransformation:
     return keeping("error_feedback", ErrorFeedbackState, rule, start)
 
 
-def _sum(xp: Any, x: Array, error: Array) -> Array:
-    return x + error
+_sum = Single(lambda xp, x, error: x + error)
 
 
+@Single
 def _rest(xp: Any, result: Array, given: Array, before: Array) -> Array:
     rest = given - result
     return xp.where(xp.isfinite(rest), rest, before)

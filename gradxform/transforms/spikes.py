@@ -13,6 +13,7 @@ from gradxform.core.flat import Flat, clip_coefficient
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array, formulas
+from gradxform.numerics.elementwise import holds_squares
 from gradxform.transforms.statistics import counted, held
 
 
@@ -222,12 +223,15 @@ def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
 
 
 def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> Array:
-    """The root of the average with one more square; squares are relative to the larger, since they may overflow.
+    """The root of the average with one more square; where squares may overflow, they are relative to the larger.
 
     Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
     """
     size = xp.abs(_limited(xp, x, rms, threshold))
     new = xp.where(xp.isfinite(size), size, rms)
+    if holds_squares(xp):
+        mean = decay * (rms * rms) + (1.0 - decay) * (new * new)
+        return xp.where(mean > 0.0, xp.sqrt(xp.where(mean > 0.0, mean, 1.0)), 0.0)  # a derivative is finite at zero
     old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (decay < 1.0), new, 0.0)
     larger = xp.where(new > old, new, old)
     nothing = larger <= 0.0

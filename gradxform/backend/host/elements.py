@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import longdouble
+from gradxform.backend.host import longdouble, threads
 from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.elementwise import of_elements
+from gradxform.numerics.elementwise import Single, of_elements
 
-_BLOCK = 1 << 14
+_BLOCK = 1 << 15
 _WIDE = ("float64", "complex128")
 
 
@@ -46,7 +46,9 @@ def elementwise(
     with np.errstate(all="ignore"):
 
         def real(parts: Sequence[Any]) -> Any:
-            return _in_blocks(one, parts)
+            single = isinstance(formula, Single) and factor is None
+            wide = "float64" if double or not single else "float32"
+            return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32")
 
         def one(xp: Any, *some: Any) -> Any:
             return of_elements(formula, xp, some, numbers, factor, double, static)
@@ -57,26 +59,40 @@ def elementwise(
         return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
 
 
-def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
-    """Apply a formula to real arrays in float64; in blocks if all have one shape."""
-    leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
+def each(formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """Apply a formula that selects and does not round; the result has the first array's shape and dtype."""
+    given = [np.float64(number) for number in numbers]
+    with np.errstate(all="ignore"):
+        return _in_blocks(lambda xp, *some: formula(xp, *some, *given), column, None, column[0].dtype)
+
+
+def _in_blocks(formula: Callable[..., Any], column: Sequence[Any], wide: str | None, dtype: Any) -> Any:
+    """Apply a formula to arrays converted to a dtype, or as they are; to many elements in blocks, with threads.
+
+    Not in blocks if shapes differ.
+    """
+    leaf = column[0]
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
     if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
-        return np.asarray(formula(Block(), *map(_wide, column))).astype(dtype)
+        return np.asarray(formula(Block(), *(_wide(part, wide) for part in column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
-    blocks = []
-    for start in range(0, leaf.size, _BLOCK):
-        some = (_wide(part[start : start + _BLOCK] if np.ndim(part) else part) for part in flat)
-        blocks.append(np.asarray(formula(Block(start), *some)).astype(dtype))
-    return np.concatenate(blocks).reshape(leaf.shape)
+    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, _BLOCK)
+
+    def one(start: int) -> None:
+        block = slice(start, start + _BLOCK)
+        found = formula(Block(start), *(_wide(part[block] if np.ndim(part) else part, wide) for part in flat))
+        np.copyto(out[block], found, casting="unsafe")
+
+    threads.spread(one, starts, [_BLOCK] * len(starts))
+    return out.reshape(leaf.shape)
 
 
-def _wide(part: Any) -> Any:
-    """Convert elements to float64; longdouble to pairs."""
-    if isinstance(part, Pair):
+def _wide(part: Any, dtype: str | None = "float64") -> Any:
+    """Convert elements to a dtype; longdouble to pairs."""
+    if isinstance(part, Pair) or dtype is None:
         return part
     array = np.asarray(part)
-    return longdouble.pair(array) if array.dtype == np.longdouble else array.astype(np.float64)
+    return longdouble.pair(array) if array.dtype == np.longdouble else array.astype(dtype, copy=False)
 
 
 def _wide_number(number: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from gradxform.backend.host import longdouble
+from gradxform.backend.host import longdouble, selecting
 from gradxform.backend.steady import steady
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.namespace import Defaults
@@ -112,7 +112,9 @@ class Portable(Defaults):
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
         """Select elementwise; a single condition needs no array."""
-        return (yes if condition else no) if isinstance(condition, np.bool_) else np.where(condition, yes, no)
+        if isinstance(condition, np.bool_):
+            return yes if condition else no
+        return selecting.where(condition, yes, no)
 
     @staticmethod
     def stop_gradient(x: Any) -> Any:

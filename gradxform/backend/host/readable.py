@@ -65,6 +65,18 @@ class Readable(Backend):
                 out += super().elementwise(formula, rows, numbers, None if factor is None else [factor], **static)
         return out
 
+    def each(
+        self, formula: Callable[..., Array], columns: Sequence[Sequence[Array]], numbers: Sequence[Any]
+    ) -> list[Array]:
+        """Apply a formula that selects to the elements of each leaf, in their dtypes."""
+        if not self._all_readable([*itertools.chain(*columns), *numbers]):
+            return super().each(formula, columns, numbers)
+        given, out = list(map(self._seen, numbers)), []
+        for leaf, *others in zip(*columns, strict=True):
+            new = self.taken(elements.each(formula, list(map(self._seen, [leaf, *others])), given))
+            out.append(self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf)))
+        return out
+
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Any:
         """Return norms over some axes; NumPy for few elements, since frameworks use threads for many."""
         count = self.count(leaf, None)
