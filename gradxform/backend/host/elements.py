@@ -11,24 +11,58 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import longdouble
+from gradxform.backend.host import longdouble, together
 from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import of_elements
 
-_BLOCK = 1 << 14
+_BLOCK = 1 << 13
 _WIDE = ("float64", "complex128")
+_PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
 
 class Block(Portable):
     """NumPy's functions, and the indices of the current elements."""
 
-    def __init__(self, start: int = 0) -> None:
-        self.start = start
+    def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
+        self.start, self.sizes = start, sizes
 
     def iota(self, x: Any) -> Any:
-        """The index of each element in C order."""
+        """The index of each element in C order; of leaves that are computed together, in its leaf."""
+        if self.sizes:
+            return np.concatenate([np.arange(size) for size in self.sizes])
         return np.arange(self.start, self.start + x.size).reshape(x.shape)
+
+
+def of_leaves(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any],
+    static: dict[str, Any],
+) -> list[Any]:
+    """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one shape together."""
+    rows = list(zip(*columns, strict=True))
+    out: list[Any] = [None] * len(rows)
+    for (factor, double), small in together.groups(columns[0], list(map(_kind, rows, factors))):
+        sizes = [columns[0][i].size for i in small]
+        joined = [together.joined(column, small, np.float64) for column in columns]
+        leaf = joined[0] if double else joined[0].astype(np.float32)
+        found = elementwise(formula, [leaf, *joined[1:]], numbers, factor, static, sizes)
+        together.parted(found, columns[0], small, out)
+    for i, (factor, row) in enumerate(zip(factors, rows, strict=True)):
+        if out[i] is None:
+            out[i] = elementwise(formula, row, numbers, factor, static)
+    return out
+
+
+def _kind(row: Sequence[Any], factor: Any) -> Any:
+    """What leaves that are computed together have in common; `...` for one that is computed alone."""
+    leaf = row[0]
+    plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == leaf.shape for part in row])
+    if not plain or not leaf.ndim or not (factor is None or isinstance(factor, (int, float))):
+        return ...
+    return factor, leaf.dtype == np.float64
 
 
 def elementwise(
@@ -37,16 +71,17 @@ def elementwise(
     numbers: Sequence[Any],
     factor: Any,
     static: dict[str, Any],
+    sizes: Sequence[int] = (),
 ) -> Any:
     """Apply an elementwise formula; the first array has the shape of the result, the others broadcast.
 
-    The result has the dtype of the first array's sums.
+    The result has the dtype of the first array's sums. `sizes`: of the leaves whose elements the arrays are.
     """
     leaf, double = column[0], column[0].dtype.name in _WIDE
     with np.errstate(all="ignore"):
 
         def real(parts: Sequence[Any]) -> Any:
-            return _in_blocks(one, parts)
+            return _in_blocks(one, parts, sizes)
 
         def one(xp: Any, *some: Any) -> Any:
             return of_elements(formula, xp, some, numbers, factor, double, static)
@@ -57,18 +92,18 @@ def elementwise(
         return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
 
 
-def _in_blocks(formula: Callable[..., Any], column: Sequence[Any]) -> Any:
+def _in_blocks(formula: Callable[..., Any], column: Sequence[Any], sizes: Sequence[int]) -> Any:
     """Apply a formula to real arrays in float64; in blocks if all have one shape."""
-    leaf, dtype = column[0], "float64" if column[0].dtype == np.float64 else "float32"
+    leaf, dtype = column[0], np.float64 if column[0].dtype == np.float64 else np.float32
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
-    if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
-        return np.asarray(formula(Block(), *map(_wide, column))).astype(dtype)
+    if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
+        return np.asarray(formula(Block(0, sizes), *map(_wide, column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
-    blocks = []
+    out = np.empty(leaf.size, dtype)
     for start in range(0, leaf.size, _BLOCK):
-        some = (_wide(part[start : start + _BLOCK] if np.ndim(part) else part) for part in flat)
-        blocks.append(np.asarray(formula(Block(start), *some)).astype(dtype))
-    return np.concatenate(blocks).reshape(leaf.shape)
+        end = start + _BLOCK
+        out[start:end] = formula(Block(start), *[_wide(part[start:end] if np.ndim(part) else part) for part in flat])
+    return out.reshape(leaf.shape)
 
 
 def _wide(part: Any) -> Any:
