@@ -15,7 +15,7 @@ from gradxform.core import extended, fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
-from gradxform.core.plan import Plan, plan_of
+from gradxform.core.plan import Plan, ready_plan
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
@@ -142,13 +142,14 @@ def transformed(
     """
     gradients, owners = _gradients(named)
     paths = paths_of(named)
-    if not tx.stateful and scale is None and found_inf is None:
-        plan = _plan(tx, paths, gradients)
-        if plan is not None and plan.measures >= measured:
-            with torch.no_grad():
-                results, known = plan.measured(gradients)
-                _write(gradients, owners, results, plan.skipped, owned)
-            return state, None if known is None else functools.partial(_stored, known, _CPU)
+    ready = _plan(tx, paths, gradients, state, owned) if scale is None and found_inf is None else None
+    if ready is not None and (ready[0].norm_of is not None) >= measured:
+        plan, leaves = ready
+        with torch.no_grad():
+            known = plan.known(leaves)
+            _write(gradients, owners, plan.result(known), plan.skipped, owned)
+        norm_of = None if plan.norm_of is None else functools.partial(_stored, plan.norm_of(known), _CPU)
+        return plan.new_state(known) if tx.stateful else state, norm_of
     keys = keys_of(paths)
     view = view_of(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
@@ -225,12 +226,14 @@ def _stored(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
     return torch.tensor(float(value), dtype=dtype, device=device)
 
 
-def _plan(tx: GradientTransformation, paths: list[str], gradients: Sequence[torch.Tensor | None]) -> Plan | None:
-    """The plan for gradients of some paths."""
+def _plan(
+    tx: GradientTransformation, paths: list[str], gradients: Sequence[torch.Tensor | None], state: Any, owned: bool
+) -> tuple[Plan, Sequence[Any]] | None:
+    """The plan for gradients of some paths, and what it runs on."""
     signature = backend.signature(gradients)
     if signature is None or len(set(paths)) < len(paths):
         return None
-    return plan_of(tx, backend, tuple(paths), signature, inplace=True)
+    return ready_plan(tx, backend, tuple(paths), signature, gradients, state, inplace=True, owned=owned)
 
 
 def in_place(state: Any, new: Any) -> Any:

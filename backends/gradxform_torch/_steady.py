@@ -32,8 +32,9 @@ def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
 
 
 def compute(backend: Any, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-    """Evaluate a formula of numbers and of vectors, all of which are NumPy's."""
-    return host.evaluated(formula, operands, static)
+    """Evaluate a formula of numbers and of vectors, which are NumPy's or a state's."""
+    seen = [operand.numpy() if isinstance(operand, torch.Tensor) else operand for operand in operands]
+    return host.evaluated(formula, seen, static)
 
 
 def multiply(backend: Any, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> Sequence[torch.Tensor]:

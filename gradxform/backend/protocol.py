@@ -167,6 +167,10 @@ class Backend(Along, Devices, Writing, abc.ABC):
         """
         return None
 
+    def signature(self, leaves: Sequence[Array | None]) -> tuple[Any, ...] | None:
+        """Return each leaf's dtype (None for None), as `planned` does."""
+        return None
+
     # --- kernels -------------------------------------------------------------------------------------------------
 
     def norms(self, leaves: Sequence[Array], ord: float) -> Array | Pair:

@@ -11,6 +11,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements, extended
 from gradxform.core.flat import Flat, Norm, flat_view
+from gradxform.core.recorder import Number, Unplanned
 from gradxform.core.source import INEXACT, NARROW
 from gradxform.numerics import Array, formulas
 
@@ -130,6 +131,8 @@ def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
 
 def is_known(condition: Any) -> bool:
     """Whether a condition is a number on the host, so that only one outcome is computed."""
+    if isinstance(condition, Number):  # a plan cannot depend on it
+        raise Unplanned
     return isinstance(condition, (bool, int, float, np.bool_))
 
 

@@ -188,10 +188,10 @@ class GradientTransformation(Base):
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
-        if self.start is None and params is None and not extra:
-            planned = plan.transformed(self, updates)
+        if params is None and not extra:
+            planned = plan.updated(self, updates, state)
             if planned is not NotImplemented:
-                return planned, state
+                return planned
         view = flat_view(updates) or _holes(updates, self.axes)
         if view is None:
             return updates, state

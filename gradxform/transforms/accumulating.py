@@ -98,8 +98,8 @@ def _sum(xp: Any, x: Array, total: Array, lost: Array, unit: Array) -> Array:
 
 
 def _rest(xp: Any, x: Array, total: Array, lost: Array, rounded: Array, unit: Array) -> Array:
-    new = _sum(xp, x, total, lost, unit)
-    return xp.where(xp.isfinite(new) & xp.isfinite(rounded), new - rounded, 0.0)
+    rest = _sum(xp, x, total, lost, unit) - rounded
+    return xp.where(xp.isfinite(rest), rest, 0.0)
 
 
 def _mean(xp: Any, total: Array, lost: Array, every: Array) -> Array:

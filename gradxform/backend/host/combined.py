@@ -11,14 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import threads
+from gradxform.backend.host import threads, together
 from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics.double_double import Number
 from gradxform.numerics.elementwise import Combination
 
 _BLOCK = 1 << 14
-_SMALL = 1 << 12
-"""Leaves up to this size are computed together."""
 _NARROW = {np.dtype(np.float32), np.dtype(np.float16)}
 
 _Vectors = list[Any]
@@ -50,25 +48,12 @@ def combinations(
             vectors = [np.asarray(column[i], np.float32).reshape(-1) for column in (first, second)]
             out[i] = _combined(vectors, weights, factors[i]).reshape(first[i].shape)
 
-        for factor, small in _together(first, factors):
-            sizes = [first[i].size for i in small]
-            vectors = [np.concatenate([column[i] for i in small], axis=None, dtype=np.float32)
-                       for column in (first, second)]  # fmt: skip
-            parts = np.split(_combined(vectors, weights, factor), np.cumsum(sizes[:-1]))
-            for i, part in zip(small, parts, strict=True):
-                out[i] = part.reshape(first[i].shape).copy()
+        for factor, small in together.groups(first, factors):
+            vectors = [together.joined(column, small, np.float32) for column in (first, second)]
+            together.parted(_combined(vectors, weights, factor), first, small, out)
         alone = [i for i, found in enumerate(out) if found is None]
         threads.spread(one, alone, [first[i].size for i in alone])
     return out
-
-
-def _together(leaves: Sequence[Any], factors: Sequence[Any]) -> list[tuple[Any, list[int]]]:
-    """Group small leaves that have the same factor."""
-    found: dict[Any, list[int]] = {}
-    for i, (leaf, factor) in enumerate(zip(leaves, factors, strict=True)):
-        if leaf.size <= _SMALL:
-            found.setdefault(factor, []).append(i)
-    return [(factor, small) for factor, small in found.items() if len(small) > 1]
 
 
 def _combined(vectors: _Vectors, weights: tuple[Any, Any], factor: Any) -> Any:

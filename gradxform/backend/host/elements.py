@@ -11,24 +11,58 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import longdouble, threads
+from gradxform.backend.host import longdouble, threads, together
 from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Single, of_elements
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 14
 _WIDE = ("float64", "complex128")
+_PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
 
 class Block(Portable):
     """NumPy's functions, and the indices of the current elements."""
 
-    def __init__(self, start: int = 0) -> None:
-        self.start = start
+    def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
+        self.start, self.sizes = start, sizes
 
     def iota(self, x: Any) -> Any:
-        """The index of each element in C order."""
+        """The index of each element in C order; of leaves that are computed together, in its leaf."""
+        if self.sizes:
+            return np.concatenate([np.arange(size) for size in self.sizes])
         return np.arange(self.start, self.start + x.size).reshape(x.shape)
+
+
+def of_leaves(
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any],
+    static: dict[str, Any],
+) -> list[Any]:
+    """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one shape together."""
+    rows = list(zip(*columns, strict=True))
+    out: list[Any] = [None] * len(rows)
+    for (factor, double), small in together.groups(columns[0], list(map(_kind, rows, factors))):
+        sizes = [columns[0][i].size for i in small]
+        joined = [together.joined(column, small, np.float64) for column in columns]
+        leaf = joined[0] if double else joined[0].astype(np.float32)
+        found = elementwise(formula, [leaf, *joined[1:]], numbers, factor, static, sizes)
+        together.parted(found, columns[0], small, out)
+    for i, (factor, row) in enumerate(zip(factors, rows, strict=True)):
+        if out[i] is None:
+            out[i] = elementwise(formula, row, numbers, factor, static)
+    return out
+
+
+def _kind(row: Sequence[Any], factor: Any) -> Any:
+    """What leaves that are computed together have in common; `...` for one that is computed alone."""
+    leaf = row[0]
+    plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == leaf.shape for part in row])
+    if not plain or not leaf.ndim or not (factor is None or isinstance(factor, (int, float))):
+        return ...
+    return factor, leaf.dtype == np.float64
 
 
 def elementwise(
@@ -37,10 +71,11 @@ def elementwise(
     numbers: Sequence[Any],
     factor: Any,
     static: dict[str, Any],
+    sizes: Sequence[int] = (),
 ) -> Any:
     """Apply an elementwise formula; the first array has the shape of the result, the others broadcast.
 
-    The result has the dtype of the first array's sums.
+    The result has the dtype of the first array's sums. `sizes`: of the leaves whose elements the arrays are.
     """
     leaf, double = column[0], column[0].dtype.name in _WIDE
     with np.errstate(all="ignore"):
@@ -48,7 +83,7 @@ def elementwise(
         def real(parts: Sequence[Any]) -> Any:
             single = isinstance(formula, Single) and factor is None
             wide = "float64" if double or not single else "float32"
-            return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32")
+            return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32", sizes)
 
         def one(xp: Any, *some: Any) -> Any:
             return of_elements(formula, xp, some, numbers, factor, double, static)
@@ -66,22 +101,23 @@ def each(formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[A
         return _in_blocks(lambda xp, *some: formula(xp, *some, *given), column, None, column[0].dtype)
 
 
-def _in_blocks(formula: Callable[..., Any], column: Sequence[Any], wide: str | None, dtype: Any) -> Any:
+def _in_blocks(
+    formula: Callable[..., Any], column: Sequence[Any], wide: str | None, dtype: Any, sizes: Sequence[int] = ()
+) -> Any:
     """Apply a formula to arrays converted to a dtype, or as they are; to many elements in blocks, with threads.
 
     Not in blocks if shapes differ.
     """
     leaf = column[0]
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
-    if len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
-        return np.asarray(formula(Block(), *(_wide(part, wide) for part in column))).astype(dtype)
+    if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
+        return np.asarray(formula(Block(0, sizes), *(_wide(part, wide) for part in column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
     out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, _BLOCK)
 
     def one(start: int) -> None:
         block = slice(start, start + _BLOCK)
-        found = formula(Block(start), *(_wide(part[block] if np.ndim(part) else part, wide) for part in flat))
-        np.copyto(out[block], found, casting="unsafe")
+        out[block] = formula(Block(start), *[_wide(part[block] if np.ndim(part) else part, wide) for part in flat])
 
     threads.spread(one, starts, [_BLOCK] * len(starts))
     return out.reshape(leaf.shape)

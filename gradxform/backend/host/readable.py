@@ -11,12 +11,32 @@ import numpy as np
 
 from gradxform.backend.host import combined, elements, longdouble, namespace
 from gradxform.backend.protocol import Backend
+from gradxform.backend.steady import steady
 from gradxform.numerics import Array, norms, ranking, sums
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Combination
 
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
+
+
+def elementwise(
+    backend: Any,
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[Array]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """Apply a formula to the elements of each leaf, all of which NumPy can read."""
+    each_factor = [None] * len(columns[0]) if factors is None else factors
+    *seen, given, by = [list(map(backend._seen, some)) for some in (*columns, numbers, each_factor)]
+    found = None
+    if isinstance(formula, Combination):
+        found = combined.combinations(formula, *seen, given, by)
+    if found is None:
+        found = elements.of_leaves(formula, seen, given, by, static)
+    return list(map(backend.taken, found))
 
 
 class Readable(Backend):
@@ -37,6 +57,7 @@ class Readable(Backend):
         """Wrap a NumPy array that nobody else holds."""
         return self.from_numpy(array)
 
+    @steady(elementwise)
     def elementwise(
         self,
         formula: Callable[..., Any],
@@ -47,22 +68,13 @@ class Readable(Backend):
     ) -> list[Any]:
         """Apply a formula to the elements of each leaf."""
         each_factor = [None] * len(columns[0]) if factors is None else factors
-        if isinstance(formula, Combination) and self._all_readable(
-            [*itertools.chain(*columns), *numbers, *each_factor]
-        ):
-            seen = [list(map(self._seen, some)) for some in (*columns, numbers, each_factor)]
-            found = combined.combinations(formula, *seen)
-            if found is not None:
-                return list(map(self.taken, found))
-        given, out = None, []
+        if self._all_readable([*itertools.chain(*columns), *numbers, *each_factor]):
+            return elementwise(self, formula, columns, numbers, factors, **static)
+        out = []
         for factor, *column in zip(each_factor, *columns, strict=True):
-            if self._all_readable([*column, *numbers, factor]):
-                given = list(map(self._seen, numbers)) if given is None else given
-                seen = elements.elementwise(formula, list(map(self._seen, column)), given, self._seen(factor), static)
-                out.append(self.taken(seen))
-            else:
-                rows = [[array] for array in column]
-                out += super().elementwise(formula, rows, numbers, None if factor is None else [factor], **static)
+            one = None if factor is None else [factor]
+            kernel = elementwise if self._all_readable([*column, *numbers, factor]) else Backend.elementwise
+            out += kernel(self, formula, [[array] for array in column], numbers, one, **static)
         return out
 
     def each(

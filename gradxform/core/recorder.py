@@ -1,0 +1,239 @@
+"""A stand-in for a backend that notes what a rule asks of the kernels, for plans."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+
+from gradxform.backend.protocol import Backend
+from gradxform.backend.steady import steady_of
+from gradxform.core.source import NARROW
+
+Step = Callable[[list[Any]], None]
+"""Appends what it computes to what is known: first what is given, then the results of the steps before."""
+_OWN_SUMS = ("float32", "complex64")
+_NUMBERS = (int, float, type(None))
+
+
+class Unplanned(Exception):
+    """The rule asks for more than a plan holds."""
+
+
+class Number:
+    """Stands for a number or vector, whose value no plan may depend on."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __getattr__(self, name: str) -> Any:
+        """Nothing else is known."""
+        raise Unplanned
+
+    def __bool__(self) -> bool:
+        """No plan depends on it."""
+        raise Unplanned
+
+    def __eq__(self, other: object) -> bool:
+        """No plan depends on it."""
+        raise Unplanned
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Leaf(Number):
+    """Stands for an array, of which the dtype is known, and the shape if the plan is for arrays of one shape."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, place: int, dtype: Any, *shape: Any) -> None:
+        super().__init__(place)
+        self.dtype = dtype
+        if shape:
+            (self.shape,) = shape
+
+    def at(self, place: int) -> Leaf:
+        """Another one with the same dtype and shape."""
+        known = Leaf.shape.__get__  # type: ignore[attr-defined]
+        try:
+            return Leaf(place, self.dtype, known(self))
+        except AttributeError:
+            return Leaf(place, self.dtype)
+
+
+class Recorder:
+    """Stands in for a backend, and notes what its kernels are asked for."""
+
+    def __init__(self, backend: Backend, given: int) -> None:
+        self._backend, self.known = backend, given
+        self.steps: list[Step] = []
+        self.numbers: list[int] = []
+        """The places of what is no leaf."""
+        self.name, self.title = backend.name, backend.title
+        self.types, self.variables = (Leaf,), ()
+
+    # --- what is known of a tree -----------------------------------------------------------------------------------
+
+    def flatten(self, tree: Any) -> tuple[list[Any], Any]:
+        """Flatten as the backend does, which has arrays of its own for leaves."""
+        found, structure = optree.tree_flatten(tree, none_is_leaf=True)  # type: ignore[arg-type]
+        if not all([leaf is None or isinstance(leaf, Leaf) for leaf in found]):
+            raise Unplanned
+        arrays: list[Any] = [None if leaf is None else self._backend.from_numpy(np.zeros(())) for leaf in found]
+        own = {id(array): leaf for array, leaf in zip(arrays, found, strict=True)}
+        leaves, known = self._backend.flatten(structure.unflatten(arrays))
+        return [None if leaf is None else own[id(leaf)] for leaf in leaves], known
+
+    def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
+        """Rebuild a tree as the backend does."""
+        return self._backend.unflatten(structure, leaves)
+
+    def dtype(self, leaf: Leaf) -> str:
+        """Name of a dtype."""
+        return self._backend.dtype(leaf)
+
+    def shape(self, leaf: Leaf) -> tuple[int, ...]:
+        """Shape, if the plan is for arrays of one shape."""
+        return tuple(leaf.shape)
+
+    def count(self, leaf: Leaf, axes: tuple[int, ...] | None) -> float:
+        """Number of elements, if the shape is known."""
+        return float(math.prod(leaf.shape if axes is None else [leaf.shape[axis] for axis in axes]))
+
+    def dense(self, leaves: Sequence[Leaf]) -> tuple[Sequence[Leaf], None]:
+        """Leaves with a plan are dense."""
+        return leaves, None
+
+    def densify(self, leaf: Leaf) -> Leaf:
+        """Leaves with a plan are dense."""
+        return leaf
+
+    # --- kernels ---------------------------------------------------------------------------------------------------
+
+    def norms(self, leaves: Sequence[Leaf], ord: float) -> Number:
+        """Note a kernel."""
+        norms, picked = steady_of(self._backend.norms), _picker(leaves)
+        return self._number(lambda known: known.append(norms(picked(known), ord)))
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Number:
+        """Note a formula of numbers."""
+        _check(formula, static)
+        compute = functools.partial(steady_of(self._backend.compute), formula, **static)
+        operand = list(map(_operand, operands))
+        return self._number(lambda known: known.append(compute(*[of(known) for of in operand])))
+
+    def stored(self, value: Any, dtype: str, like: Leaf) -> Leaf:
+        """Note a conversion to an array."""
+        stored, value_of, like_of = self._backend.stored, _operand(value), _operand(like)
+        (new,) = self._leaves([like], lambda known: known.append(stored(value_of(known), dtype, like_of(known))))
+        return new
+
+    def multiply_in_turn(self, leaves: Sequence[Leaf], factors: Sequence[Any], inplace: bool) -> Sequence[Leaf]:
+        """Note a product."""
+        if not factors:
+            return leaves
+        picked, operand = _picker(leaves), list(map(_operand, factors))
+        if len(factors) == 1:
+            multiply, (factor,) = steady_of(self._backend.multiply), operand
+            return self._leaves(leaves, lambda known: known.extend(multiply(picked(known), factor(known), inplace)))
+        in_turn = self._backend.multiply_in_turn
+        return self._leaves(
+            leaves, lambda known: known.extend(in_turn(picked(known), [of(known) for of in operand], inplace))
+        )
+
+    def clip(self, leaves: Sequence[Leaf], low: Any, high: Any, factors: Any, inplace: bool) -> Sequence[Leaf]:
+        """Note a clip."""
+        if any(self._backend.dtype(leaf) in NARROW for leaf in leaves):  # results may be float32
+            raise Unplanned
+        clip, picked, factor = steady_of(self._backend.clip), _picker(leaves), _operand(factors)
+        return self._leaves(leaves, lambda known: known.extend(clip(picked(known), low, high, factor(known), inplace)))
+
+    def zeros(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+        """Note new zeros."""
+        zeros, picked = self._backend.zeros, _picker(leaves)
+        return self._leaves(leaves, lambda known: known.extend(zeros(picked(known))))
+
+    def copied(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+        """Note copies."""
+        copied, picked = self._backend.copied, _picker(leaves)
+        return self._leaves(leaves, lambda known: known.extend(copied(picked(known))))
+
+    def elementwise(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> Sequence[Leaf]:
+        """Note a formula of elements."""
+        _check(formula, static)
+        if not all([self._backend.dtype(leaf) in _OWN_SUMS for leaf in columns[0]]):  # else results have other dtypes
+            raise Unplanned
+        kernel, picked = steady_of(self._backend.elementwise), list(map(_picker, columns))
+        number, factor = list(map(_operand, numbers)), None if factors is None else list(map(_operand, factors))
+
+        def step(known: list[Any]) -> None:
+            by = None if factor is None else [of(known) for of in factor]
+            known.extend(kernel(formula, [of(known) for of in picked], [of(known) for of in number], by, **static))
+
+        return self._leaves(columns[0], step)
+
+    def elementwise_into(self, out: Sequence[Any], *given: Any, **static: Any) -> Sequence[Leaf]:
+        """Note a formula of elements: no kernel for arrays in host memory writes into others."""
+        return self.elementwise(*given, **static)
+
+    def copied_into(self, out: Sequence[Leaf], leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+        """Note copies."""
+        return self.copied(leaves)
+
+    def __getattr__(self, name: str) -> Any:
+        """No plan holds what else a rule may ask for."""
+        raise Unplanned
+
+    def _number(self, step: Step) -> Number:
+        self.steps.append(step)
+        self.numbers.append(self.known)
+        self.known += 1
+        return Number(self.numbers[-1])
+
+    def _leaves(self, like: Sequence[Leaf], step: Step) -> Sequence[Leaf]:
+        if like:
+            self.steps.append(step)
+        first = self.known
+        self.known += len(like)
+        return [leaf.at(first + i) for i, leaf in enumerate(like)]
+
+
+def places(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Return a function that picks what stands at some places."""
+    first = places[0] if places else 0
+    if places == list(range(first, first + len(places))):
+        return operator.itemgetter(slice(first, first + len(places)))
+    return lambda known: [known[place] for place in places]
+
+
+def _picker(leaves: Sequence[Number]) -> Callable[[list[Any]], Sequence[Any]]:
+    return places([leaf.place for leaf in leaves])
+
+
+def _operand(value: Any) -> Callable[[list[Any]], Any]:
+    if isinstance(value, Number):
+        return operator.itemgetter(value.place)
+    if isinstance(value, _NUMBERS):
+        return lambda known: value
+    raise Unplanned
+
+
+def _check(formula: Callable[..., Any], static: dict[str, Any]) -> None:
+    """Refuse formulas that hold placeholders, or functions that a rule has made."""
+    cells = getattr(formula, "__closure__", None) or ()
+    if any([isinstance(value, Number) for value in (*static.values(), *(cell.cell_contents for cell in cells))]):
+        raise Unplanned
