@@ -47,6 +47,7 @@ class Namespace(Defaults):
     imag = staticmethod(jnp.imag)
     complex = staticmethod(lax.complex)
     transpose = staticmethod(jnp.transpose)
+    sign = staticmethod(lax.sign)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:

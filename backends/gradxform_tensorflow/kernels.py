@@ -80,6 +80,15 @@ class TensorFlow(Readable, Plain):
         given = columns, numbers, factors
         return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
 
+    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+        """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory."""
+
+        def kernel(columns: Any, numbers: Any) -> Any:
+            return super(TensorFlow, self).each(formula, columns, numbers)
+
+        given = columns, numbers
+        return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
+
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; if all factors are known to be one, the leaves themselves."""
         if _eager.has_only_cpus():

@@ -1,0 +1,89 @@
+"""Selection by bits, formulas in blocks, and sums of two elements without float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from gradxform.backend.host import elements, selecting
+from gradxform.backend.host.namespace import Portable
+from gradxform.numerics.elementwise import Single
+
+MANY = 5000
+SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 3.4e38, -1.0]
+SUM = Single(lambda xp, x, y: x + y)
+
+
+def numbers(seed: int, dtype: Any, shape: Any = MANY) -> Any:
+    """Numbers of all sizes, with special ones among them."""
+    rng = np.random.default_rng(seed)
+    with np.errstate(over="ignore"):
+        found = (rng.standard_normal(shape) * 2.0 ** rng.integers(-150, 120, shape)).astype(dtype)
+        places = rng.integers(0, found.size, found.size // 4)
+        found.reshape(-1)[places] = rng.choice(SPECIAL, len(places)).astype(dtype)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99, 1.0])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble", "int32", "complex64"])
+def test_selects_as_numpy_does(dtype: str, share: float) -> None:
+    rng = np.random.default_rng(0)
+    for shape in ((MANY,), (MANY // 50, 50)):
+        condition = rng.random(shape) < share
+        one, other = (np.nan_to_num(numbers(i, "float64", shape), posinf=1, neginf=1) % 100 for i in (1, 2))
+        one, other = one.astype(dtype), other.astype(dtype)
+        for yes, no in ((one, other), (one, 0.0), (1.0, other), (one, other.dtype.type(2)), (one[..., :1], other)):
+            found, wanted = selecting.where(condition, yes, no), np.where(condition, yes, no)
+            assert found.dtype == wanted.dtype
+            assert found.tobytes() == wanted.tobytes()
+
+
+def test_selection_keeps_every_bit() -> None:
+    condition = np.random.default_rng(0).random(MANY) < 0.5
+    for dtype, bits in (("float32", "int32"), ("float64", "int64")):
+        limits = np.iinfo(bits)
+        one, other = np.random.default_rng(1).integers(limits.min, limits.max, (2, MANY), dtype=bits).view(dtype)
+        found = selecting.where(condition, one, other).view(bits)
+        np.testing.assert_array_equal(found, np.where(condition, one.view(bits), other.view(bits)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    *[arrays.arrays(np.float32, 20, elements=st.floats(width=32, allow_subnormal=True))] * 2,
+)
+def test_a_sum_of_two_elements_is_rounded_once(x: Any, y: Any) -> None:
+    with np.errstate(all="ignore"):
+        wanted = (x.astype(np.float64) + y.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(elements.elementwise(SUM, [x, y], [], None, {}), wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_a_sum_is_the_same_in_blocks_and_with_a_factor_of_one(dtype: str) -> None:
+    """With a factor, elements go by way of float64, or pairs."""
+    x, y = (numbers(seed, dtype, 1 << 17) for seed in (0, 1))
+    with np.errstate(all="ignore"):
+        found = elements.elementwise(SUM, [x, y], [], None, {})
+        np.testing.assert_array_equal(found, elements.elementwise(SUM, [x, y], [], 1.0, {}))
+        small = [
+            elements.elementwise(SUM, [x[i : i + 999], y[i : i + 999]], [], None, {}) for i in range(0, 1 << 17, 999)
+        ]
+    np.testing.assert_array_equal(found, np.concatenate(small))
+    assert found.dtype == np.result_type(x.dtype, np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_selecting_formulas_keep_dtype_and_shape(dtype: str) -> None:
+    x, y = (numbers(seed, dtype, (1 << 10, 1 << 7)) for seed in (0, 1))
+
+    def larger(xp: Any, x: Any, y: Any, number: Any) -> Any:
+        assert xp.__class__ is elements.Block and issubclass(elements.Block, Portable)
+        return xp.where(xp.abs(x) > number, x, y)
+
+    found = elements.each(larger, [x, y], [0.5])
+    assert found.dtype == x.dtype and found.shape == x.shape
+    np.testing.assert_array_equal(found, np.where(np.abs(x) > 0.5, x, y))
