@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from gradxform_tensorflow._namespace import Namespace
 from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
+_LARGE = 1 << 16
+"""Below so many elements, what XLA saves is less than what it takes to compile."""
 
 
 class TensorFlow(Readable, Plain):
@@ -84,10 +87,18 @@ class TensorFlow(Readable, Plain):
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory."""
 
         def kernel(columns: Any, numbers: Any) -> Any:
-            return super(TensorFlow, self).each(formula, columns, numbers)
+            return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
-        given = columns, numbers
-        return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
+        large = [i for i, leaf in enumerate(columns[0]) if (leaf.shape.num_elements() or 0) > _LARGE]
+        if not large or not _graph.is_fusible():
+            return list(kernel(columns, numbers))
+        small = [i for i in range(len(columns[0])) if i not in set(large)]
+        given = [[column[i] for i in large] for column in columns], numbers
+        made = [
+            *_graph.fused(kernel, given)(*given),
+            *kernel([[column[i] for i in small] for column in columns], numbers),
+        ]
+        return [new for _, new in sorted(zip([*large, *small], made, strict=True), key=operator.itemgetter(0))]
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; if all factors are known to be one, the leaves themselves."""

@@ -24,7 +24,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import combined, longdouble, norms, threads
+from gradxform.backend.host import combined, longdouble, norms, selecting, threads
 from gradxform.cli import text
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
@@ -38,7 +38,7 @@ NOT_FOR_TIME = {
     ("torch", "each"),  # fewer launches on accelerators, docs/numbers/operations.md
     ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
-SHARED = ("norm_over", "sum_over", "elementwise", "compute")
+SHARED = ("norm_over", "sum_over", "elementwise", "each", "compute")
 """Overrides in a class that NumPy, PyTorch and TensorFlow inherit; a gain in one of them counts for all."""
 
 CHAINS = {
@@ -135,6 +135,7 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
         sums = CHAINS["elementwise"]
         yield Override(framework, "elementwise: sums in place", sums, combined, "combinations", lambda *_: None)
+        yield Override(framework, "selection by bits", "sign()", selecting, "where", np.where)
     if framework in ("numpy", "torch"):
         yield Override(framework, "plans", clip, plan, "plan_of", lambda *_, **__: None)
     if framework == "jax":

@@ -16,7 +16,8 @@ from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Single, of_elements
 
-_BLOCK = 1 << 14
+BLOCK = 1 << 14
+"""Elements that fit the cache."""
 _WIDE = ("float64", "complex128")
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
@@ -110,16 +111,16 @@ def _in_blocks(
     """
     leaf = column[0]
     shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
-    if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= _BLOCK:
+    if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= BLOCK:
         return np.asarray(formula(Block(0, sizes), *(_wide(part, wide) for part in column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
-    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, _BLOCK)
+    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, BLOCK)
 
     def one(start: int) -> None:
-        block = slice(start, start + _BLOCK)
+        block = slice(start, start + BLOCK)
         out[block] = formula(Block(start), *[_wide(part[block] if np.ndim(part) else part, wide) for part in flat])
 
-    threads.spread(one, starts, [_BLOCK] * len(starts))
+    threads.spread(one, starts, [BLOCK] * len(starts))
     return out.reshape(leaf.shape)
 
 

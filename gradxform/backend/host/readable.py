@@ -81,12 +81,21 @@ class Readable(Backend):
         self, formula: Callable[..., Array], columns: Sequence[Sequence[Array]], numbers: Sequence[Any]
     ) -> list[Array]:
         """Apply a formula that selects to the elements of each leaf, in their dtypes."""
-        if not self._all_readable([*itertools.chain(*columns), *numbers]):
-            return super().each(formula, columns, numbers)
-        given, out = list(map(self._seen, numbers)), []
-        for leaf, *others in zip(*columns, strict=True):
-            new = self.taken(elements.each(formula, list(map(self._seen, [leaf, *others])), given))
-            out.append(self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf)))
+        plain = super().each
+        large = [i for i, leaf in enumerate(columns[0]) if self.count(leaf, None) > elements.BLOCK]
+        if not large or not self._all_readable([*itertools.chain(*columns), *numbers]):
+            return plain(formula, columns, numbers)
+        out: list[Any] = [None] * len(columns[0])
+        given = list(map(self._seen, numbers))
+        small = sorted(set(range(len(out))).difference(large))
+        for i, new in zip(
+            small, plain(formula, [[column[i] for i in small] for column in columns], numbers), strict=True
+        ):
+            out[i] = new
+        for i in large:
+            leaf, *_ = own = [column[i] for column in columns]
+            new = self.taken(elements.each(formula, list(map(self._seen, own)), given))
+            out[i] = self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf))
         return out
 
     def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Any:
