@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.along import Axes
-from gradxform.numerics import formulas, rescale
+from gradxform.backend.along import Axes, pairs
+from gradxform.numerics import formulas, inner, rescale
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.formats import FLOAT64
-from gradxform_torch import _fused, _namespace, _private, _products, _stacked
+from gradxform_torch import _fused, _namespace, _packed, _private, _products, _stacked
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
 
@@ -109,6 +109,20 @@ class Along(Plain):
             for i, row in zip(own, _rows(new), strict=True):
                 found[i] = row
         return found
+
+    def inner_products(self, columns: Iterable[Sequence[torch.Tensor]], factors: Sequence[Any] | None) -> list[Any]:
+        """Return inner products; on an accelerator, of many small leaves together."""
+        given, plain = list(columns), super().inner_products
+        if not _fused.on_device([leaf for column in given for leaf in column], narrow=True):
+            return plain(given, factors)
+        found = []
+        for row in _packed.joined(given):
+            if factors is None and all(map(_fits, row)):
+                wide = [leaf.reshape(-1).double() for leaf in row]
+                found.append([torch.dot(one, other) for one, other in pairs(wide)])
+            else:
+                found.append(plain([row], factors))
+        return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
         self, leaves: Sequence[torch.Tensor], factors: Sequence[Sequence[Any]], inplace: Sequence[bool]

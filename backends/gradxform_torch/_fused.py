@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gradxform.numerics import sums
+from gradxform.numerics.double_double import Pair
 from gradxform.numerics.formats import FLOAT64
 from gradxform_torch import _namespace, _private
 from gradxform_torch._namespace import rounded_number
@@ -43,9 +45,15 @@ def on_device(tensors: Iterable[torch.Tensor], narrow: bool = False) -> bool:
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 
 
-def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | None:
-    """The vector of the leaves' norms in float64; None where one of them, or the order, needs the plain kernel."""
-    if ord not in (1, 2, math.inf) or not REAL.issuperset({leaf.dtype for leaf in leaves}):
+def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair | None:
+    """The vector of the leaves' norms in float64; None where one of them, or the order, needs the plain kernel.
+
+    With float64 leaves, of which only the largest elements are found so, it is a pair.
+    """
+    wide = ord == math.inf and any([leaf.dtype == torch.float64 for leaf in leaves])
+    if ord not in (1, 2, math.inf) or not (REAL | {torch.float64} if wide else REAL).issuperset(
+        {leaf.dtype for leaf in leaves}
+    ):
         return None
     if ord == math.inf and not all([leaf.numel() for leaf in leaves]):
         return None
@@ -54,7 +62,12 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | None:
         for i, norm in zip(places, _private.foreach_norm([leaves[i] for i in places], ord, torch.float64), strict=True):
             found[i] = norm
     home = leaves[0].device
-    return torch.stack([norm.to(home) for norm in found])
+    vector = torch.stack([norm.to(home) for norm in found])
+    if not wide:
+        return vector
+    return sums.in_units(
+        _namespace.Namespace(home, lasting=False), Pair(vector, torch.zeros_like(vector)), torch.ones_like(vector)
+    )
 
 
 def are_numbers(*bounds: Any) -> bool:

@@ -56,6 +56,24 @@ def in_parts(
     return out
 
 
+def joined(columns: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[torch.Tensor]]:
+    """Join the tensors of columns, each with those in its place: many small ones in a vector, large ones in pieces.
+
+    A column of tensors that lie differently stays as it is.
+    """
+    groups: dict[Any, list[int]] = {}
+    for i, column in enumerate(columns):
+        groups.setdefault(_kind(column, None), []).append(i)
+    for kind, places in groups.items():
+        if kind is None:
+            yield from (list(columns[i]) for i in places)
+            continue
+        leaves = [column[0] for column in columns]
+        for pieces in _parts([leaves[i].numel() for i in places], places):
+            some = zip(*[columns[piece.leaf] for piece in pieces], strict=True)
+            yield [_together(arrays, pieces, leaves) for arrays in some]
+
+
 def stackable(leaves: Sequence[torch.Tensor], sides: Sequence[Any]) -> list[list[int]]:
     """Group the positions of leaves with the same shape, dtype, device and matrices; large leaves stay alone."""
     found: list[list[int]] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, formulas, matrices, ranking
+from gradxform.numerics import Array, formulas, inner, matrices, ranking
 from gradxform.numerics.double_double import Pair
 
 Axes = Sequence[tuple[int, ...]]
@@ -17,7 +17,9 @@ class Along:
 
     norm_over: Any
     sum_over: Any
+    multiply: Any
     multiply_over: Any
+    shape: Any
     elementwise: Any
     compute: Any
     count: Any
@@ -51,6 +53,19 @@ class Along:
             self.compute(formulas.share, self.sum_over(leaf, over, None), self.count(leaf, over))
             for leaf, over in zip(leaves, axes, strict=True)
         ]
+
+    def inner_products(self, columns: Iterable[Sequence[Array]], factors: Sequence[Any] | None) -> list[Any]:
+        """Return the inner products of real arrays i <= j of each column, by rows, added up over the columns.
+
+        With factors, the arrays of a column are first multiplied by one number each.
+        """
+        found: list[list[Any]] = []
+        for column in columns:
+            given, axes = column, tuple(range(len(self.shape(column[0]))))
+            if factors is not None:
+                given = [self.multiply([leaf], by, False)[0] for leaf, by in zip(column, factors, strict=True)]
+            found.append([self.sum_over(one, axes, other) for one, other in pairs(given)])
+        return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
         self, leaves: Sequence[Array], factors: Sequence[Sequence[Array]], inplace: Sequence[bool]
@@ -92,3 +107,8 @@ class Along:
                 self.as_given(leaf, ranking.largest(self.namespace_of(leaf), leaf, count))
                 for leaf, count in zip(leaves, counts, strict=True)
             ]
+
+
+def pairs(items: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs i <= j, by rows."""
+    return [(one, other) for i, one in enumerate(items) for other in items[i:]]

@@ -24,8 +24,8 @@ def mgda(trees: Any) -> Any:
 
     The weights are computed from the inner products of all pairs, exactly up to rounding, without iterations and
     without reading a value. The weighted sum is rounded once. A tree whose leaves are all None, and None in a tree,
-    count as zero. A NaN or an infinity anywhere turns everything into NaN. The norms of float64 gradients must lie
-    between 1e-150 and 1e150, so that their squares fit float64.
+    count as zero. A NaN or an infinity anywhere turns everything into NaN. Squares of norms may exceed float64's range,
+    and so may ratios of norms.
 
     Args:
         trees: List of at most ten trees of equal structure and real floating dtype, one per task.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gradxform.backend.along import pairs
 from gradxform.backend.protocol import Backend
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, formulas, inner
+from gradxform.numerics.double_double import Pair
+
+Owners = tuple[int, ...]
+"""The numbers of trees."""
 
 
 class Several(NamedTuple):
@@ -85,51 +93,98 @@ def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
     return (None in shapes or shapes[0] == shapes[1]) and backend.dtype(leaf) == backend.dtype(other)
 
 
-def merged(trees: Several, formula: Callable[..., Any], numbers: Callable[[list[int]], Sequence[Any]]) -> Any:
-    """Tree of a formula over several trees' leaves, rounded once."""
-    out: list[Any] = []
-    for column, owners in zip(trees.columns, trees.owners, strict=True):
-        if not column:
-            out.append(None)
-            continue
-        given = [[leaf] for leaf in column]
-        (new,) = trees.backend.elementwise(formula, given, numbers(owners), count=len(column))
-        out.append(
-            new if trees.backend.dtype(new) == trees.backend.dtype(column[0]) else trees.backend.cast(new, column[0])
-        )
-    return trees.backend.unflatten(trees.structure, out)
+def merged(trees: Several, formula: Callable[..., Any], numbers: Callable[[Owners], tuple[list[Any], Any]]) -> Any:
+    """Tree of a formula over several trees' leaves, rounded once.
+
+    `numbers` returns the formula's numbers, and its static argument `parts`, for the trees that have a leaf.
+    """
+    backend, out = trees.backend, [None for _ in trees.columns]
+    for owners, places in _alike_owned(trees).items():
+        columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
+        given, parts = numbers(owners)
+        made = backend.elementwise(formula, columns, given, parts=parts)
+        likes = columns[0]
+        if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
+            made = backend.casts(made, likes)
+        for i, new in zip(places, made, strict=True):
+            out[i] = new
+    return backend.unflatten(trees.structure, out)
 
 
 def products(name: str, trees: Several) -> list[Any]:
-    """Return the inner products of trees i <= j, by rows: each is read once for each other."""
-    return [_product(name, trees, i, j) for i in range(trees.number) for j in range(i, trees.number)]
+    """Return the inner products of trees i <= j, by rows, as numbers.
+
+    Each leaf is read once for each product. Float64 leaves are also read for their largest elements.
+    """
+    backend, units = trees.backend, _units(trees)
+    found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
+    for owners, places in _alike_owned(trees).items():
+        for wide in (False, True):
+            columns = [trees.columns[i] for i in places if _is_wide(trees, i) is wide]
+            if any(backend.shape(column[0]) is None for column in columns):
+                raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
+            if not columns:
+                continue
+            if wide:
+                own, inverses = zip(*[units[rank] for rank in owners], strict=True)
+                parts = backend.inner_products(columns, inverses)
+                whole = backend.compute(inner.in_units, *own, *parts, count=len(owners))
+                parts = [backend.compute(formulas.take, whole, index=k) for k in range(len(parts))]
+            else:
+                parts = backend.inner_products(columns, None)
+            for pair, part in zip(pairs(owners), parts, strict=True):
+                found[pair].append(part)
+    return [_total(backend, parts) for parts in found.values()]
+
+
+def _total(backend: Backend, parts: list[Any]) -> Any:
+    if len(parts) < 2:
+        return parts[0] if parts else 0.0
+    return backend.compute(inner.total, *parts)
 
 
 def weighted(trees: Several, weights: Any) -> Any:
     """Return the sum of the trees times a vector of weights, rounded once."""
-    numbers = [trees.backend.compute(formulas.take, weights, index=i) for i in range(trees.number)]
-    return merged(trees, _combined, lambda owners: [numbers[rank] for rank in owners])
+    backend, each = trees.backend, []
+    wide = any(column and _is_wide(trees, i) for i, column in enumerate(trees.columns))
+    for rank in range(trees.number):
+        weight = backend.compute(formulas.take, weights, index=rank)
+        each.append(_in_turn(backend, weight) if wide else [weight])
+
+    def numbers(owners: Owners) -> tuple[list[Any], Any]:
+        return [part for rank in owners for part in each[rank]], tuple(len(each[rank]) for rank in owners)
+
+    return merged(trees, inner.weighted, numbers)
 
 
-def _product(name: str, trees: Several, i: int, j: int) -> Any:
-    """Return the inner product of two trees, as a number."""
-    parts = []
-    for column, owners in zip(trees.columns, trees.owners, strict=True):
-        if i in owners and j in owners:
-            first, second = column[owners.index(i)], column[owners.index(j)]
-            shape = trees.backend.shape(first)
-            if shape is None:
-                raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
-            parts.append(trees.backend.sum_over(first, tuple(range(len(shape))), second))
-    return trees.backend.compute(_total, *parts) if parts else 0.0
+def _in_turn(backend: Backend, weight: Any) -> list[Any]:
+    """Return the numbers to multiply by in turn; without powers of two that are known to be one."""
+    if not isinstance(weight, Pair) or weight.exponent is None:
+        return [weight]
+    high, low, *coarse = backend.compute(inner.in_turn, weight)
+    known = (float, np.floating)
+    return [Pair(high, low), *(power for power in coarse if not (isinstance(power, known) and power == 1.0))]
 
 
-def _total(xp: Any, *parts: Array) -> Array:
-    return xp.sum(xp.stack([xp.reshape(part, ()) for part in parts]))
+def _units(trees: Several) -> dict[int, tuple[Any, Any]]:
+    """Return the unit of each tree's float64 leaves, and its inverse."""
+    wide: dict[int, list[Array]] = {}
+    for i, (column, owners) in enumerate(zip(trees.columns, trees.owners, strict=True)):
+        if column and _is_wide(trees, i):
+            for leaf, rank in zip(column, owners, strict=True):
+                wide.setdefault(rank, []).append(leaf)
+    backend = trees.backend
+    return {rank: backend.compute(inner.unit, backend.norms(some, math.inf)) for rank, some in wide.items()}
 
 
-def _combined(xp: Any, *given: Array, count: int) -> Array:
-    total = given[count] * given[0]
-    for weight, leaf in zip(given[count + 1 :], given[1:count], strict=True):
-        total = total + weight * leaf
-    return total
+def _is_wide(trees: Several, i: int) -> bool:
+    return trees.backend.dtype(trees.columns[i][0]) == "float64"
+
+
+def _alike_owned(trees: Several) -> dict[Owners, list[int]]:
+    """Group the positions of leaves by the trees that have them; leaves that no tree has are left out."""
+    found: dict[Owners, list[int]] = {}
+    for i, owners in enumerate(trees.owners):
+        if owners:
+            found.setdefault(tuple(owners), []).append(i)
+    return found

@@ -45,14 +45,15 @@ def mean(trees: Any) -> Any:
         Chen et al., Revisiting distributed synchronous SGD, 2016.
     """
     found = several("mean", trees)
-    return merged(found, _average, lambda _: [float(found.number)])
+    return merged(found, _average, lambda _: ([float(found.number)], None))
 
 
-def _average(xp: Any, *given: Array, count: int) -> Array:
-    total = given[0]
-    for other in given[1:count]:
+def _average(xp: Any, *given: Array, parts: None) -> Array:
+    *leaves, count = given
+    total = leaves[0]
+    for other in leaves[1:]:
         total = total + other
-    return total / given[count]
+    return total / count
 
 
 @unconverted
@@ -123,10 +124,10 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
     upper = iter(products)
     known = {(i, j): next(upper) for i in range(count) for j in range(i, count)}
     rows = [[known[min(i, j), max(i, j)] for j in range(count)] for i in range(count)]
-    total, key = [0.0] * count, (xp.int32(high), xp.int32(low))
+    total, draws = [0.0] * count, _draws(getattr(xp, "xp", xp), (xp.int32(high), xp.int32(low)), count)
     for i in range(count):
         shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
-        for chosen in _order(getattr(xp, "xp", xp), key, i, count):
+        for chosen in _order(getattr(xp, "xp", xp), draws[i], i, count):
             dot: Any = 0.0
             size: Any = 0.0
             for j in range(count):
@@ -142,9 +143,16 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
     return xp.stack(total)
 
 
-def _order(xp: Any, key: tuple[Any, Any], i: int, count: int) -> list[list[Any]]:
+def _draws(xp: Any, key: tuple[Any, Any], count: int) -> list[list[Any]]:
+    """Draw a random word for each two tasks."""
+    place = xp.arange(count * count)
+    row = xp.floor((place + 0.5) / float(count))
+    words = threefry.block(xp, *key, xp.int32(row), xp.int32(place - row * float(count)))[0]
+    return [[xp.take(words, i * count + j) for j in range(count)] for i in range(count)]
+
+
+def _order(xp: Any, draws: list[Any], i: int, count: int) -> list[list[Any]]:
     """For each position in a task's random order, whether each task is there."""
-    draws = [threefry.block(xp, *key, xp.int32(i), xp.int32(j))[0] for j in range(count)]
     others = [j for j in range(count) if j != i]
     places = {
         j: sum(

@@ -94,7 +94,9 @@ def shortest(wide: Any, *products: Any, count: int) -> Any:
     """Return the weights of the shortest vector in the convex hull of the gradients.
 
     With a_i = n / n_i, where n is a subset's smallest norm: (C + a a^T) u = a, and the weights are proportional to a u.
-    The second term keeps the system regular where the shortest vector is zero.
+    The second term keeps the system regular where the shortest vector is zero. At the solution g, the product with
+    each gradient is at least |g|^2; the error is what lacks, in units of n n_i, so that large gradients do not count
+    more than small ones.
     """
     given = measured(wide, products, count)
     xp, relative = given.xp, _relative_norms(given)
@@ -105,7 +107,8 @@ def shortest(wide: Any, *products: Any, count: int) -> Any:
     parts = parts / xp.where(total > 0.0, total, 1.0)[:, :, None]
     towards = _towards(given, parts)
     doubt = _doubt(given, parts)
-    gap = xp.sum(parts * (towards + doubt), axis=-1) - _least(given, (towards - doubt) * relative)
+    square = xp.sum(parts * (towards + doubt), axis=-1)
+    gap = -_least(given, towards - doubt - square[:, :, None] * units)
     found = given.far(_best(given, parts, xp.where(total > 0.0, gap, _HUGE))[0]) / given.norms
     zero = wide.where(given.present > 0.0, 0.0, 1.0)
     found = wide.where(wide.any(zero > 0.0), zero, found)
@@ -156,9 +159,12 @@ def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
     some = shorter > 0.0
     parts = parts * xp.where(some, xp.sqrt(xp.where(some, shorter, 1.0)), 0.0)[:, :, None]
 
+    # Of a gradient far larger than another, rounding exceeds any product of the other, so it gets the benefit of it.
+    sign = xp.where(relative[-1:] * given.rounding > _SURE, 1.0, -1.0)
+
     def error_of(parts: Any) -> Any:
-        products = _towards(given, parts) + towards
-        return -_least(given, (products - _doubt(given, parts)) * relative[-1:] * given.present)
+        products = _towards(given, parts) + towards + sign * _doubt(given, parts)
+        return -_least(given, products * relative[-1:] * given.present)
 
     slack = _towards(given, parts) + towards
     kinks = xp.sum(xp.abs(xp.where(slack < parts, slack, parts)) + _doubt(given, parts), axis=-1)
@@ -186,7 +192,7 @@ def _relative_norms(given: Tasks) -> Any:
     """Return each task's norm in units of the smallest one of each subset; the empty subset has ones."""
     xp = given.xp
     ratios = _near(given.norms[None, :] / given.norms[:, None])
-    ratios = xp.where(ratios < _HUGE, ratios, _HUGE)
+    ratios = xp.where(ratios < _HUGE, xp.where(ratios > 1.0 / _HUGE, ratios, 1.0 / _HUGE), _HUGE)
     found = xp.where(given.member[:, :1], ratios[:1], 0.0)
     for task in range(1, given.index.shape[0]):
         here = slice(task, task + 1)

@@ -463,6 +463,11 @@ def _() -> None:
     assert_same(gx.pcgrad(given, 3), gx.pcgrad(trees, 3), given[0], 4)
     for function in (gx.mgda, gx.cagrad, gx.upgrad):
         assert_same(function(given), function(trees), given[0], 4)
+    sizes = 1e200, 1e-200, 1.0
+    far = [{key: x.double() * size for key, x in tree.items()} for tree, size in zip(trees, sizes, strict=True)]
+    given = [{key: shard(leaf, where[key]) for key, leaf in tree.items()} for tree in far]
+    for function in (gx.mgda, gx.cagrad, gx.upgrad):
+        assert_same(function(given), function(far), given[0], 64)
 
 
 @case("gradients of examples are refused")

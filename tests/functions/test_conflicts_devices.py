@@ -11,28 +11,48 @@ from support import python
 from test_conflicts import FUNCTIONS, RIGHT
 from without_float64 import indexing, of_torch
 
+import gradxform as gx
 from gradxform.testing import max_ulp
 
-LEAVES, PRODUCTS = 36, 6 * 36
-LAUNCHES = {name: 4 * PRODUCTS + 8 * LEAVES + own for name, own in {"mgda": 210, "cagrad": 300, "upgrad": 180}.items()}
-"""For three tasks: four launches for a product of two leaves, eight for a weighted sum, the rest for the weights."""
+SLOW = (pytest.mark.slow(reason="thousands of operations on pairs are counted; mgda is quick"),)
+ALL = {**FUNCTIONS, "pcgrad": lambda trees: gx.pcgrad(trees, 0)}
+
+LEAVES = 300
+LAUNCHES = {"mgda": 190, "cagrad": 270, "upgrad": 160, "pcgrad": 530}
+"""For three tasks, whose leaves are joined: some 50 for products and the weighted sum, the rest for the weights."""
+OF_FLOAT64 = {"mgda": 2500, "cagrad": 2700, "upgrad": 2450, "pcgrad": 9600}
+"""There products are pairs, and norms and weights pairs with exponents."""
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_launches_on_cuda(name: str) -> None:
-    """Nothing is read, nothing is sent, and no copy of a leaf but the result's is kept."""
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        pytest.param(name, dtype, marks=SLOW if dtype == "float64" and name != "mgda" else ())
+        for name in LAUNCHES
+        for dtype in ("float32", "bfloat16", "float64")
+    ],
+)
+def test_launches_on_cuda(name: str, dtype: str) -> None:
+    """Nothing is read, nothing is sent, and memory beyond the result's is for one piece of the leaves."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from gradxform_torch._packed import PART
     from gradxform_torch.counting import Counted
 
+    kind = getattr(torch, dtype)
     with FakeTensorMode(), indexing():
-        trees = [[torch.empty(64, 48, device="cuda") for _ in range(LEAVES)] for _ in range(3)]
+        trees = [[torch.empty(64, 48, device="cuda", dtype=kind) for _ in range(LEAVES)] for _ in range(3)]
         with Counted() as found:
-            FUNCTIONS[name](trees)
-    assert LEAVES < found.launches.total() <= LAUNCHES[name], found.launches
-    assert found.between == found.waits == []
-    assert found.peak <= 4 * 64 * 48 * (LEAVES + 12)
+            ALL[name](trees)
+        large = [[torch.empty(2048, 4096, device="cuda", dtype=kind)] for _ in range(3)]
+        with Counted() as pieces:
+            ALL[name](large)
+    assert found.launches.total() <= (OF_FLOAT64 if dtype == "float64" else LAUNCHES)[name], found.launches
+    assert found.between == found.waits == pieces.between == pieces.waits == []
+    copies = 16 if dtype == "float64" else 8  # pairs are two numbers
+    assert found.peak <= 64 * 48 * LEAVES * max(kind.itemsize, 4) + copies * 8 * PART
+    assert pieces.peak <= 2048 * 4096 * (kind.itemsize if dtype != "bfloat16" else 6) + (copies + 1) * 8 * PART
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e15, 1e-12])

@@ -49,6 +49,7 @@ SEAMS = {
     "cagrad": "gradxform.functions.conflicts:cagrad",
     "upgrad": "gradxform.functions.conflicts:upgrad",
     "inner products": "gradxform.functions.several:products",
+    "units of gradients": "gradxform.functions.several:_units",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
     "numpy.apply_": "gradxform_numpy._inplace:apply_",
     "torch.apply_": "gradxform_torch._parameters:transformed",

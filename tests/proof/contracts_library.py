@@ -270,6 +270,8 @@ FUNCTIONS: Any = (
     ("upgrad", "the projections are added up",
      given(lambda upgrad, trees: gx.scale(float(len(trees)))(upgrad(trees))), CONFLICTS),
     ("inner products", "tasks do not conflict", after(lambda found: [abs(number) for number in found]), CONFLICTS),
+    ("units of gradients", "all gradients are measured in ones", after(lambda found: dict.fromkeys(found, (1.0, 1.0))),
+     each("functions/test_conflicts_ranges", "right_numbers_at_any_size", "eager")),
     ("reverse_gradient", "the gradient is not reversed", given(lambda reverse, x, scale=1.0: reverse(x, -scale)),
      each("functions/test_backward", "test_reversed", "not compiled"), FLOWS),
 )  # fmt: skip
