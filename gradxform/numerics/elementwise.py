@@ -58,10 +58,7 @@ def of_elements(
         space, (numbers, elements) = Exact(xp), ([in_range(xp, part) for part in some] for some in (numbers, elements))
 
     def whole(xp: Any, part: Callable[[Any], Any]) -> Any:
-        first, *others = map(part, elements)
-        for power in map(part, by):
-            first = first * power
-        return formula(xp, first, *others, *map(part, numbers), **static)
+        return applied(formula, xp, list(map(part, elements)), list(map(part, numbers)), list(map(part, by)), static)
 
     plain = whole(xp, lambda value: value.high if isinstance(value, Pair) else value)
     if not double:
@@ -71,6 +68,21 @@ def of_elements(
     if not isinstance(found, (Number, Ranged)):
         return found
     return xp.where(xp.isfinite(found.high), settled(found) if isinstance(found, Ranged) else found.high, plain)
+
+
+def applied(
+    formula: Callable[..., Any],
+    xp: Any,
+    elements: Sequence[Any],
+    numbers: Sequence[Any],
+    factors: Sequence[Any],
+    static: dict[str, Any],
+) -> Any:
+    """Apply a formula to elements; the first are multiplied by some factors in turn."""
+    first, *others = elements
+    for factor in factors:
+        first = first * factor
+    return formula(xp, first, *others, *numbers, **static)
 
 
 def _powers(space: Space, factor: Any) -> list[Any]:

@@ -14,9 +14,10 @@ import numpy as np
 from gradxform.backend.host import longdouble, together
 from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.elementwise import of_elements
+from gradxform.numerics.elementwise import applied, of_elements
 
 _BLOCK = 1 << 13
+"""Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
 _WIDE = ("float64", "complex128")
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
@@ -84,9 +85,13 @@ def elementwise(
             return _in_blocks(one, parts, sizes)
 
         def one(xp: Any, *some: Any) -> Any:
+            if plain:
+                return applied(formula, xp, some, numbers, factors, static)
             return of_elements(formula, xp, some, numbers, factor, double, static)
 
         numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
+        factors = [] if factor is None else [factor]
+        plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
         if leaf.dtype.kind != "c":
             return real(column)
         return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
@@ -104,6 +109,10 @@ def _in_blocks(formula: Callable[..., Any], column: Sequence[Any], sizes: Sequen
         end = start + _BLOCK
         out[start:end] = formula(Block(start), *[_wide(part[start:end] if np.ndim(part) else part) for part in flat])
     return out.reshape(leaf.shape)
+
+
+def _is_paired(part: Any) -> bool:
+    return isinstance(part, Pair) or getattr(part, "dtype", None) == np.longdouble
 
 
 def _wide(part: Any) -> Any:
