@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class NumPy(Readable, Plain):
     @host.silent
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
-        each = np.asarray(factors, np.float64).tolist()
+        each = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
         if isinstance(each, float):
             return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
         return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
@@ -70,7 +71,8 @@ class NumPy(Readable, Plain):
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
         if scaled is leaves and all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves]):
-            bounds = _rounded(low, high, _FLOAT32, _FLOAT32)
+            known = type(low) is type(high) is float and low and high  # zeros of both signs are equal
+            bounds = _bounds32(low, high) if known else _rounded(low, high, _FLOAT32, _FLOAT32)
             return [_between(leaf, bounds, inplace) for leaf in leaves]
         return [
             _between(new, _rounded(low, high, old.dtype, new.dtype), inplace or new is not old)
@@ -113,6 +115,12 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
     """Round bounds to a dtype, in another one."""
     return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in (low, high)]
+
+
+@functools.lru_cache(256)
+def _bounds32(low: float, high: float) -> Sequence[Any]:
+    """Bounds in float32, which most calls repeat."""
+    return _rounded(low, high, _FLOAT32, _FLOAT32)
 
 
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:

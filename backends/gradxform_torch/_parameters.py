@@ -112,7 +112,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         )
     if isinstance(state, bool):
         raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
-    named = list(_named("torch.apply_", named_parameters))
+    named = named_parameters if _are_pairs(named_parameters) else list(_named("torch.apply_", named_parameters))
     if named and all(_cannot_have_gradient(parameter) for _, parameter in named):
         raise TypeError(
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
@@ -144,10 +144,9 @@ def transformed(
     paths = paths_of(named)
     ready = _plan(tx, paths, gradients, state, owned) if scale is None and found_inf is None else None
     if ready is not None and (ready[0].norm_of is not None) >= measured:
-        plan, leaves = ready
-        with torch.no_grad():
-            known = plan.known(leaves)
-            _write(gradients, owners, plan.result(known), plan.skipped, owned)
+        plan, leaves = ready  # of which no gradient is asked
+        known = plan.known(leaves)
+        _write(gradients, owners, plan.result(known), plan.skipped, owned)
         norm_of = None if plan.norm_of is None else functools.partial(_stored, plan.norm_of(known), _CPU)
         return plan.new_state(known) if tx.stateful else state, norm_of
     keys = keys_of(paths)
@@ -294,6 +293,13 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
         raise TypeError(f"{what} takes named parameters, a module or parameters, got {short(given)}{hint}")
     for i, item in enumerate(given):
         yield (str(i), item) if isinstance(item, torch.Tensor) else _pair(what, i, item)
+
+
+def _are_pairs(given: Any) -> bool:
+    """Whether these are a list of names and parameters, as `_named` gives them."""
+    if type(given) is not list or {type(item) for item in given} != {tuple}:
+        return False
+    return all([len(item) == 2 and type(item[0]) is str and isinstance(item[1], torch.Tensor) for item in given])
 
 
 def _cannot_have_gradient(tensor: torch.Tensor) -> bool:

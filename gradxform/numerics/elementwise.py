@@ -61,10 +61,7 @@ def of_elements(
         space, (numbers, elements) = Exact(xp), ([in_range(xp, part) for part in some] for some in (numbers, elements))
 
     def whole(xp: Any, part: Callable[[Any], Any]) -> Any:
-        first, *others = map(part, elements)
-        for power in map(part, by):
-            first = first * power
-        return formula(xp, first, *others, *map(part, numbers), **static)
+        return applied(formula, xp, list(map(part, elements)), list(map(part, numbers)), list(map(part, by)), static)
 
     plain = whole(xp, lambda value: value.high if isinstance(value, Pair) else value)
     if not double:
@@ -79,6 +76,21 @@ def of_elements(
 def holds_squares(xp: Any) -> bool:
     """Whether a formula gets float32 elements, or narrower ones, as float64, where squares cannot overflow."""
     return base(xp) is FLOAT64 and not isinstance(xp, Exact)
+
+
+def applied(
+    formula: Callable[..., Any],
+    xp: Any,
+    elements: Sequence[Any],
+    numbers: Sequence[Any],
+    factors: Sequence[Any],
+    static: dict[str, Any],
+) -> Any:
+    """Apply a formula to elements; the first are multiplied by some factors in turn."""
+    first, *others = elements
+    for factor in factors:
+        first = first * factor
+    return formula(xp, first, *others, *numbers, **static)
 
 
 def _powers(space: Space, factor: Any) -> list[Any]:

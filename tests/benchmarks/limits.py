@@ -1,7 +1,7 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [attach] [averages] [muon] [bytes] [rows] [graph] [compile] [compiled]
-        [trace] [--slow]
+    python tests/benchmarks/limits.py [small] [tensors] [attach] [averages] [muon] [bytes] [rows] [graph] [compile]
+        [compiled] [trace] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, `compiled` and `trace`, which take minutes and
 need `--slow`.
@@ -60,26 +60,33 @@ def _ulps(norm: float, exact: float) -> float:
     return abs(norm - exact) / float(np.spacing(np.float32(exact)))
 
 
-# --- small: what a call costs in NumPy -------------------------------------------------------------------------------
+# --- small, tensors: what a call costs in NumPy and in PyTorch -------------------------------------------------------
 
 
 def small() -> Table:
-    """One clip of six small leaves (mlp), NumPy in place: native, an accurate norm by hand, and gradxform."""
+    """Six small leaves (mlp) in NumPy: native, an accurate norm by hand without checks, and gradxform."""
     bench = _imported("gradxform_numpy.bench")
-    tree = gradients(TREES["mlp"]())
-    in_place = next(mode for mode in bench.MODES if mode.name == "in place")
-    side, native = in_place.sides(CHAINS[1], tree, device.find("numpy"))
-    by_hand = bench._writing(functools.partial(_clip_by_hand, limit=CHAINS[1][0].value), tree)
-    times = _times((native, by_hand, side))
-    ratios = np.median(times / times[:, :1], axis=0)
-    exact = math.sqrt(sum(float(np.sum(leaf.astype(np.float64) ** 2)) for leaf in tree.values()))
-    norms = (math.sqrt(sum(map(squares, tree.values()))) for squares in (bench._squares, _squares_by_hand))
-    errors = [*(f"{_ulps(norm, exact):.2f}" for norm in norms), "-"]
-    ways = (in_place.native, "np.dot in float64, np.vecdot of rows; no checks", "gx.numpy.apply_")
-    table = [["way", "microseconds", "times native", "norm off by, ULP"]]
-    for way, seconds, ratio, error in zip(ways, np.median(times, axis=0), ratios, errors, strict=True):
-        table.append([way, f"{seconds * 1e6:.0f}", f"{ratio:.2f}", error])
+    pure, in_place = bench.MODES
+    tree, place = gradients(TREES["mlp"]()), device.find("numpy")
+    header = ["call", "native, microseconds", "by hand", "gradxform", "ratio by hand", "ratio of gradxform"]
+    limit, (bound, inner, factor) = CHAINS[1][0].value, [step.value for step in CHAINS[3]]
+    by_hand = {
+        ("one clip", "in place", in_place, 1): bench._writing(functools.partial(_clip_by_hand, limit=limit), tree),
+        ("one clip", "new arrays", pure, 1): Side(lambda: _pure_by_hand(tree, math.inf, limit, 1.0), list),
+        ("three transforms", "new arrays", pure, 3): Side(lambda: _pure_by_hand(tree, bound, inner, factor), list),
+    }
+    table = [header]
+    for (name, way, mode, length), hand in by_hand.items():
+        table.append([f"{name}, {way}", *_beside(mode.sides(CHAINS[length], tree, place), hand)])
     return table
+
+
+def _beside(sides: tuple[Side, Side], by_hand: Side) -> list[str]:
+    """Microseconds of native, by hand and gradxform, and the ratios of the last two to native."""
+    own, native = sides
+    times = _times((native, by_hand, own))
+    ratios = np.median(times[:, 1:] / times[:, :1], axis=0)
+    return [*(f"{seconds * 1e6:.0f}" for seconds in np.median(times, axis=0)), *(f"{ratio:.2f}" for ratio in ratios)]
 
 
 def _clip_by_hand(grads: Tree, limit: float) -> None:
@@ -89,6 +96,18 @@ def _clip_by_hand(grads: Tree, limit: float) -> None:
         np.multiply(g, factor, out=g)
 
 
+def _pure_by_hand(grads: Tree, bound: float, limit: float, last: float) -> Tree:
+    """Clip the elements, then by the global norm, then scale: each leaf is read twice and written once more."""
+    own = grads if bound == math.inf else {path: g.clip(-bound, bound) for path, g in grads.items()}
+    norm = math.sqrt(sum(map(_squares_by_hand, own.values())))
+    factor = np.float32(last * (limit / max(norm, limit)))
+    if own is grads:
+        return {path: g * factor for path, g in grads.items()}
+    for g in own.values():
+        np.multiply(g, factor, out=g)
+    return own
+
+
 def _squares_by_hand(g: Array) -> float:
     """Sum squares, accurate to float32's last bit, in few calls; large leaves are whole rows of 256."""
     if g.size <= 8192:
@@ -96,6 +115,43 @@ def _squares_by_hand(g: Array) -> float:
         return float(np.dot(flat, flat))
     rows = g.reshape(-1, 256)
     return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
+
+
+def tensors() -> Table:
+    """Six small leaves (mlp) in PyTorch: native, an accurate norm by hand without checks, and gradxform."""
+    torch, bench = _imported("torch"), _imported("gradxform_torch.bench")
+    tree, place = gradients(TREES["mlp"]()), device.find("torch")
+    in_place, pure = bench.MODES
+    limit, (bound, inner, factor) = CHAINS[1][0].value, [step.value for step in CHAINS[3]]
+
+    def by_hand(leaves: list[Any], bound: float, limit: float, last: float) -> list[Any]:
+        if bound < math.inf:
+            leaves = [leaf.clamp(-bound, bound) for leaf in leaves]
+        norm = math.sqrt(sum([_squares_by_hand(leaf.numpy()) for leaf in leaves]))
+        return list(torch._foreach_mul(leaves, torch.full((), last * (limit / max(norm, limit)))))
+
+    def written(leaves: list[Any], bound: float, limit: float, last: float) -> None:
+        if bound < math.inf:
+            torch._foreach_clamp_min_(leaves, -bound)
+            torch._foreach_clamp_max_(leaves, bound)
+        norm = math.sqrt(sum([_squares_by_hand(leaf.numpy()) for leaf in leaves]))
+        torch._foreach_mul_(leaves, torch.full((), last * (limit / max(norm, limit))))
+
+    def writing(*numbers: float) -> Side:
+        return bench._writing(lambda named: written([p.grad for _, p in named], *numbers), tree, place)
+
+    def making(*numbers: float) -> Side:
+        return bench._making(lambda leaves: by_hand(leaves, *numbers), list(map(place.put, tree.values())), place)
+
+    table = [["call", "native, microseconds", "by hand", "gradxform", "ratio by hand", "ratio of gradxform"]]
+    for way, mode, hand in (("in place", in_place, writing), ("new tensors", pure, making)):
+        for name, length, numbers in (
+            ("one clip", 1, (math.inf, limit, 1.0)),
+            ("three transforms", 3, (bound, inner, factor)),
+        ):
+            cells = _beside(mode.sides(CHAINS[length], tree, place), hand(*numbers))
+            table.append([f"{name}, {way}", *cells])
+    return table
 
 
 # --- attach: a step in PyTorch ---------------------------------------------------------------------------------------
@@ -426,7 +482,7 @@ def _first_calls(name: str, length: int, turn: int) -> list[float]:
 
 TABLES = {
     table.__name__.rstrip("_"): table
-    for table in (small, attach, averages, muon, bytes_, rows_, graph_, compile_, compiled, trace)
+    for table in (small, tensors, attach, averages, muon, bytes_, rows_, graph_, compile_, compiled, trace)
 }
 SLOW = {"compile", "compiled", "trace"}
 

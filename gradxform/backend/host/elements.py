@@ -14,7 +14,7 @@ import numpy as np
 from gradxform.backend.host import longdouble, threads, together
 from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
-from gradxform.numerics.elementwise import Single, of_elements
+from gradxform.numerics.elementwise import Single, applied, of_elements
 
 BLOCK = 1 << 14
 """Elements that fit the cache."""
@@ -87,9 +87,13 @@ def elementwise(
             return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32", sizes)
 
         def one(xp: Any, *some: Any) -> Any:
+            if plain:
+                return applied(formula, xp, some, numbers, factors, static)
             return of_elements(formula, xp, some, numbers, factor, double, static)
 
         numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
+        factors = [] if factor is None else [factor]
+        plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
         if leaf.dtype.kind != "c":
             return real(column)
         return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
@@ -122,6 +126,10 @@ def _in_blocks(
 
     threads.spread(one, starts, [BLOCK] * len(starts))
     return out.reshape(leaf.shape)
+
+
+def _is_paired(part: Any) -> bool:
+    return isinstance(part, Pair) or getattr(part, "dtype", None) == np.longdouble
 
 
 def _wide(part: Any, dtype: str | None = "float64") -> Any:

@@ -209,11 +209,15 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
     """`compute`, where warnings are silenced already."""
-    paired, given = False, []
-    for operand in operands:
-        is_pair = isinstance(operand, Pair)
-        paired |= is_pair
-        given.append(operand if is_pair else _operand(operand))
+    paired = False
+    if len(operands) == 2 and type(operands[0]) is type(operands[1]) is float:
+        given = list(operands)
+    else:
+        given = []
+        for operand in operands:
+            is_pair = isinstance(operand, Pair)
+            paired |= is_pair
+            given.append(operand if is_pair else _operand(operand))
     if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
         try:
             return formula(Floats, *given)

@@ -1,0 +1,46 @@
+"""Small leaves in host memory, computed together: the same bits as one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support import assert_bits
+
+from gradxform.backend.host import elements, together
+
+SHAPES = ((3, 4), (0, 2), (5,), (), (9000,), (2, 1, 3), (8192,))
+
+
+def columns(*dtypes: Any) -> list[list[Any]]:
+    """Random leaves and arrays beside them."""
+    rng = np.random.default_rng(0)
+    return [[np.asarray(rng.normal(size=shape)).astype(dtype) for shape in SHAPES] for dtype in dtypes]
+
+
+def _counted(xp: Any, x: Any, y: Any, number: Any) -> Any:
+    plain = getattr(xp, "xp", xp)
+    return x * number + y * plain.iota(getattr(x, "high", x))
+
+
+@pytest.mark.parametrize("factors", ([None] * 7, [0.3] * 7, [0.3, 0.5, 0.3, 0.5, 1.0, 0.3, 0.5]))
+@pytest.mark.parametrize("dtypes", (("f4", "f4"), ("f2", "f4"), ("f8", "f8"), ("f4", "f8"), ("c8", "c8")))
+def test_as_one_by_one(dtypes: tuple[str, str], factors: list[Any]) -> None:
+    """The index of an element is that in its leaf; each result has memory of its own."""
+    given = columns(*dtypes)
+    found = elements.of_leaves(_counted, given, [0.25], factors, {})
+    alone = [
+        elements.elementwise(_counted, row, [0.25], factor, {})
+        for row, factor in zip(zip(*given, strict=True), factors, strict=True)
+    ]
+    assert_bits(found, alone)
+    assert not any(np.shares_memory(a, b) for i, a in enumerate(found) for b in found[:i])
+
+
+def test_groups() -> None:
+    leaves = columns("f4")[0]
+    assert together.groups(leaves, ["a", "a", "b", ..., "a", "a", "b"]) == [("a", [0, 1, 5]), ("b", [2, 6])]
+    many = [np.zeros(together._SMALL, np.float32)] * 20
+    sizes = [len(places) for _, places in together.groups(many, [None] * 20)]
+    assert sizes == [8, 8, 4], "groups fit the cache"
