@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,17 +22,11 @@ from gradxform.numerics import DOUBLE, dtype_name
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.norms import norm_over, sizes_of
 from gradxform.numerics.ranged import BASE
-from gradxform_jax import _tpu
-from gradxform_jax._namespace import Namespace, barrier
+from gradxform_jax import _rows, _tpu
+from gradxform_jax._namespace import Namespace, barrier, summed
 
 _SMALL = 1 << 13
-_LARGE = 1 << 16
 _MOST = 64
-_SHORTEST, _LONGEST, _VECTOR = 32, 300, 8
-"""The lengths of rows, which are of whole vectors: of others, XLA adds up what is left with more rounding."""
-_HEAVY = 1 / 16
-_ONLY_ROUNDING_LOST = 2.0**-100
-"""A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
 
 def norms(leaves: Sequence[Any], ord: float) -> list[Any]:
@@ -48,8 +42,7 @@ def total(leaves: tuple[Any, ...]) -> Any:
     large = _large(leaves, 2)
     found = [_measured(leaf) for i, leaf in enumerate(leaves) if i not in set(large)]
     if large:
-        cut = (leaves[i] for i in large)
-        found.append(lax.platform_dependent(*cut, cpu=_total_in_rows, tpu=_total_on_tpu, default=_total))
+        found += lax.platform_dependent(*(leaves[i] for i in large), cpu=_sums_in_rows, default=_sums)
     return lax.platform_dependent(*found, tpu=_norm_of_norms, default=_root_of_sum)
 
 
@@ -133,16 +126,24 @@ def _norm_jvp(axes: tuple[int, ...] | None, ord: float, primals: Any, tangents: 
 
 
 def _two_norm(leaf: Any, axes: tuple[int, ...] | None) -> Any:
-    def elsewhere(*parts: Any) -> Any:
-        return jnp.sqrt(_square_sum(parts, axes))
+    return _of_squares(leaf, axes, jnp.sqrt)
 
-    return lax.platform_dependent(*_parts(leaf), tpu=functools.partial(_tpu.norm, axes), default=elsewhere)
+
+def _of_squares(leaf: Any, axes: tuple[int, ...] | None, function: Callable[[Any], Any]) -> Any:
+    """A function of the sum of the squares of an array; on a TPU, which cannot hold it, the norm."""
+
+    def elsewhere(*parts: Any) -> Any:
+        return function(_square_sum(parts, axes))
+
+    def on_cpu(*parts: Any) -> Any:
+        return elsewhere(*(map(_rows.in_one_loop, parts) if axes is None else parts))
+
+    return lax.platform_dependent(*_parts(leaf), cpu=on_cpu, tpu=functools.partial(_tpu.norm, axes), default=elsewhere)
 
 
 def _square_sum(parts: Sequence[Any], axes: tuple[int, ...] | None) -> Any:
     """The sum of the squares of arrays together, in float64."""
-    sums = [jnp.sum(lax.square(_wide(part)), axis=axes, keepdims=axes is not None) for part in parts]
-    return functools.reduce(lax.add, sums)
+    return functools.reduce(lax.add, [summed(lax.square(_wide(part)), axes) for part in parts])
 
 
 def _parts(leaf: Any) -> list[Any]:
@@ -157,11 +158,7 @@ _norm_alone = jax.jit(norm, static_argnums=(1, 2))
 @jax.jit
 def _measured(leaf: Any) -> Any:
     """The sum of a leaf's squares; on a TPU, which cannot hold it, the norm."""
-
-    def elsewhere(*parts: Any) -> Any:
-        return _square_sum(parts, None)
-
-    return lax.platform_dependent(*_parts(leaf), tpu=functools.partial(_tpu.norm, None), default=elsewhere)
+    return _of_squares(leaf, None, lambda found: found)
 
 
 def _root_of_sum(*sums: Any) -> Any:
@@ -187,7 +184,7 @@ def _in_unit(x: Any, exponent: Any) -> Any:
 
 
 def _wide(x: Any) -> Any:
-    return lax.convert_element_type(x, np.complex128 if jnp.iscomplexobj(x) else np.float64)
+    return lax.convert_element_type(x, np.complex128 if x.dtype.kind == "c" else np.float64)
 
 
 # --- large float32 leaves --------------------------------------------------------------------------------------------
@@ -195,25 +192,8 @@ def _wide(x: Any) -> Any:
 
 def _large(leaves: Sequence[Any], ord: float) -> list[int]:
     """The places of leaves that can be cut; of too many none is, since XLA compiles each of them twice."""
-    found = [i for i, leaf in enumerate(leaves) if _cut(leaf)] if ord == 2 else []
+    found = [i for i, leaf in enumerate(leaves) if _rows.cut(leaf)] if ord == 2 else []
     return found if len(found) <= _MOST else []
-
-
-def _cut(leaf: Any) -> tuple[int, int] | None:
-    """The axis of a large float32 leaf, and the length, by which it is cut into rows; None if it is not to be cut."""
-    if leaf.dtype != np.float32 or not isinstance(leaf.size, int) or leaf.size < _LARGE:
-        return None
-    behind = 1
-    for axis in reversed(range(leaf.ndim)):
-        size = leaf.shape[axis]
-        fits = (length for length in range(min(size, _LONGEST // behind), 0, -1) if size % length == 0)
-        length = next((n for n in fits if n * behind % _VECTOR == 0 and n * behind >= _SHORTEST), 0)
-        if length:
-            return axis, length
-        behind *= size
-        if behind > _LONGEST:
-            return None
-    return None
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -225,37 +205,30 @@ def _large_norms(leaves: tuple[Any, ...], apart: bool) -> Any:
         return together([_norm_alone(leaf, None, 2.0) for leaf in leaves])
 
     def in_rows(*leaves: Any) -> Any:
-        totals, heaviest = zip(*map(_rows, leaves), strict=True)
-        sound = jnp.all(_is_sound(jnp.stack(totals), jnp.stack(heaviest), np.array([leaf.size for leaf in leaves])))
+        totals, heaviest = zip(*map(_rows.sums, leaves), strict=True)
+        sound = jnp.all(
+            _rows.is_sound(jnp.stack(totals), jnp.stack(heaviest), np.array([leaf.size for leaf in leaves]))
+        )
         return lax.cond(sound, lambda: together(list(map(jnp.sqrt, totals))), lambda: exactly(*leaves))
 
     return lax.platform_dependent(*leaves, cpu=in_rows, default=exactly)
-
-
-def _total(*leaves: Any) -> Any:
-    return functools.reduce(lax.add, map(_measured, leaves))
-
-
-def _total_on_tpu(*leaves: Any) -> Any:
-    return _norm_of_norms(*map(_measured, leaves))
 
 
 def _norm_of_norms(*norms: Any) -> Any:
     return _tpu.norm_of_norms(jnp.stack(norms))
 
 
-def _total_in_rows(*leaves: Any) -> Any:
-    """The same; a row counts as heavy if it holds much of the sum of all leaves."""
-    totals, heaviest = zip(*map(_rows, leaves), strict=True)
+def _sums(*leaves: Any) -> list[Any]:
+    return list(map(_measured, leaves))
+
+
+def _sums_in_rows(*leaves: Any) -> list[Any]:
+    """The sums of the squares of leaves; a row counts as heavy if it holds much of the sum of all."""
+    totals, heaviest = map(list, zip(*map(_rows.sums, leaves), strict=True))
     total, heavy = functools.reduce(lax.add, totals), functools.reduce(lax.max, heaviest)
-    return lax.cond(_is_sound(total, heavy, sum(leaf.size for leaf in leaves)), lambda: total, lambda: _total(*leaves))
-
-
-def _is_sound(total: Any, heaviest: Any, size: Any) -> Any:
-    """Whether what is added up from rows is right; NaN is."""
-    heavy = lax.convert_element_type(heaviest, np.float64)
-    fits = jnp.isfinite(total) & (total > size * _ONLY_ROUNDING_LOST) & (heavy < total * _HEAVY)
-    return fits | (total != total)
+    sound = _rows.is_sound(total, heavy, sum(leaf.size for leaf in leaves))
+    found: list[Any] = lax.cond(sound, lambda: totals, lambda: _sums(*leaves))
+    return found
 
 
 @_large_norms.defjvp
@@ -271,16 +244,6 @@ def _along_leaf(leaf: Any, tangent: Any, norm: Any) -> Any:
     """The change of a norm with a leaf's."""
     share = jnp.abs(_wide(leaf)) / jnp.where(norm > 0, norm, 1.0)
     return jnp.sum(share * _along(_sign(leaf), tangent))
-
-
-@jax.jit
-def _rows(leaf: Any) -> tuple[Any, Any]:
-    """The sum of a leaf's squares, in float64, and the largest of its rows'."""
-    axis, length = _cut(leaf) or (0, 1)
-    cut = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
-    rows = barrier(leaf.reshape(cut))  # XLA sums squares up to twenty times slower where a reshape may come in between
-    sums = jnp.sum(jnp.square(rows), axis=tuple(range(axis + 1, rows.ndim)))
-    return jnp.sum(lax.convert_element_type(sums, np.float64)), jnp.max(sums)
 
 
 def has_double(leaves: Sequence[Any]) -> bool:

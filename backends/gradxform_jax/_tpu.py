@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics import formulas
-from gradxform_jax._namespace import Namespace, barrier
+from gradxform_jax._namespace import Namespace, barrier, summed
 
 _UNIT = 2.0**84
 _LARGE, _SMALL = 2.0**45, 2.0**-39
@@ -50,13 +50,13 @@ def total_norm(xp: Any, norms: Any, *, active: tuple[bool, ...] | None, ord: flo
 
 def _squares(x: Any, axes: tuple[int, ...] | None) -> list[Any]:
     """The sums of the squares of large, middle and small numbers, each kind in a unit of its own."""
-    x = lax.convert_element_type(x, np.float32)
-    size, of = lax.abs(x), functools.partial(lax.full_like, x)  # lax throughout: jnp takes three times as long to trace
-    large, small = lax.gt(size, of(_LARGE)), lax.lt(size, of(_SMALL))
+    x = lax.convert_element_type(x, np.float32)  # lax throughout: jnp takes three times as long to trace
+    size, none = lax.abs(x), lax.full_like(x, 0)
+    large, small = lax.gt(size, np.float32(_LARGE)), lax.lt(size, np.float32(_SMALL))
     middle = lax.bitwise_not(lax.bitwise_or(large, small))
-    kinds = (large, lax.mul(x, of(1 / _UNIT))), (middle, x), (small, lax.mul(x, of(_UNIT)))
-    scaled = (lax.convert_element_type(lax.select(kind, part, of(0)), np.float64) for kind, part in kinds)
-    return [jnp.sum(lax.square(part), axis=axes, keepdims=axes is not None) for part in scaled]
+    kinds = (large, lax.mul(x, np.float32(1 / _UNIT))), (middle, x), (small, lax.mul(x, np.float32(_UNIT)))
+    scaled = (lax.convert_element_type(lax.select(kind, part, none), np.float64) for kind, part in kinds)
+    return [summed(lax.square(part), axes) for part in scaled]
 
 
 # Traced once, whatever the shapes of leaves.

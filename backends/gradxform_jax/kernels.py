@@ -1,4 +1,4 @@
-"""JAX's fast paths: lists go through one jitted function, and float32 leaves are multiplied in float32.
+"""JAX's fast paths: lists go through one jitted function.
 
 Eager JAX pays one dispatch for a tree so, and gets what it gets under `jax.jit`.
 """
@@ -184,59 +184,64 @@ def _as_factors(factors: Any) -> Any:
 
 @jax.jit
 def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
+    return list(map(_multiply, leaves, _places(factors, len(leaves))))
+
+
+def _places(factors: Any, count: int) -> Sequence[Any]:
     if isinstance(factors, tuple):
-        return [_multiply_one(leaf, factor) for leaf, factor in zip(leaves, factors, strict=True)]
-    return _multiply(leaves, factors)
+        return factors
+    return [factors] * count if factors.ndim == 0 else [factors[i] for i in range(count)]
 
 
 @jax.jit
-def _multiply_one(leaf: Any, factor: Any) -> Any:
-    """A leaf times a factor of its own, in float64, of which XLA compiles less; in two steps where that lacks range."""
-
-    def in_two_steps(leaf: Any, factor: Any) -> Any:
-        return _times(leaf, factor, *_in_steps(factor))
-
-    return weak_as(leaf, lax.platform_dependent(leaf, factor, tpu=in_two_steps, default=_times_over))
+def _multiply(leaf: Any, factor: Any) -> Any:
+    """A leaf times a factor in float64, of which XLA compiles less; in two steps where that lacks range."""
+    return lax.platform_dependent(leaf, factor, tpu=_in_two_steps, default=_in_float64)
 
 
-def _multiply(leaves: list[Any], factors: Any) -> list[Any]:
-    numbers = factors, *_in_steps(factors)
-    each = zip(leaves, *(_places(part, len(leaves)) for part in numbers), strict=True)
-    return [_times(leaf, *own) for leaf, *own in each]
+def _in_float64(leaf: Any, factor: Any) -> Any:
+    """The product; by a factor in the range of float32 its bits are those of a product in float32."""
+    if leaf.real.dtype != np.float64:
+        size, least, most = lax.abs(factor), np.float64(1 / _FAR), np.float64(_FAR)
+        near = lax.bitwise_and(lax.ge(size, least), lax.le(size, most))
+        by = lax.select(near, lax.reduce_precision(factor, 8, 23), factor)
+    else:
+        by = factor
+
+    def scaled(part: Any) -> Any:
+        return lax.convert_element_type(lax.mul(lax.convert_element_type(part, np.float64), by), part.dtype)
+
+    return _unless_one(leaf, factor, scaled)
 
 
-def _places(numbers: Any, count: int) -> list[Any]:
-    return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
-
-
-def _in_steps(factors: Any) -> Any:
-    """Two float32 numbers whose product is the factor, the first a power of two, and whether the factor is one."""
-    size = jnp.abs(factors)
-    small, large = size < 1 / _FAR, size > _FAR
-    near, one, far = (np.float64(power) for power in (1 / _FAR, 1.0, _FAR))
-    choose = jnp.where if factors.ndim else lax.select  # which has fewer operations, and broadcasts nothing
-    power, inverse = choose(small, near, choose(large, far, one)), choose(small, far, choose(large, near, one))
-    # Quotients XLA computes once, and what is cheaper anew in the loop of every leaf; on a GPU, those of float32 may be
-    # off by 2 ULP. Without the barrier, it makes one constant of two, out of the range of float32.
-    return barrier((_single(1.0 / inverse), _single(factors / power), factors == 1))
-
-
-def _single(x: Any) -> Any:
-    return lax.convert_element_type(x, np.float32)
-
-
-@jax.jit
-def _times(leaf: Any, factor: Any, coarse: Any, fine: Any, untouched: Any) -> Any:
-    """A leaf times a float64 factor, by its real and imaginary parts; if the factor is one, the leaf's own bits."""
+def _in_two_steps(leaf: Any, factor: Any) -> Any:
+    coarse, fine = _in_steps(factor)
 
     def scaled(part: Any) -> Any:
         if part.dtype == np.float64:
             return part * factor
-        return lax.convert_element_type(lax.convert_element_type(part, np.float32) * coarse * fine, part.dtype)
+        return lax.convert_element_type(lax.mul(lax.mul(_single(part), coarse), fine), part.dtype)
 
-    is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-    product = lax.complex(scaled(leaf.real), scaled(leaf.imag)) if is_complex else scaled(leaf)
-    return weak_as(leaf, lax.select(untouched, leaf, product))
+    return _unless_one(leaf, factor, scaled)
+
+
+def _unless_one(leaf: Any, factor: Any, scaled: Callable[[Any], Any]) -> Any:
+    """A product by real and imaginary parts; if the factor is one, the leaf's own bits."""
+    return weak_as(leaf, lax.select(lax.eq(factor, np.float64(1.0)), leaf, rescale.by_parts(Namespace, scaled, leaf)))
+
+
+def _in_steps(factor: Any) -> Any:
+    """Two float32 numbers whose product is the factor, the first a power of two."""
+    size = lax.abs(factor)
+    small, large = lax.lt(size, np.float64(1 / _FAR)), lax.gt(size, np.float64(_FAR))
+    near, one, far = (np.float64(power) for power in (1 / _FAR, 1.0, _FAR))
+    power, inverse = (lax.select(small, a, lax.select(large, b, one)) for a, b in ((near, far), (far, near)))
+    # Without the barrier, XLA makes one constant of two, out of the range of float32.
+    return barrier((_single(lax.div(one, inverse)), _single(lax.div(factor, power))))
+
+
+def _single(x: Any) -> Any:
+    return lax.convert_element_type(x, np.float32)
 
 
 def _times_over(leaf: Any, factor: Any) -> Any:

@@ -50,25 +50,21 @@ def _squares(leaves: Sequence[Any], places: Sequence[int]) -> Any:
     taken = {i for group, _ in found for i in group}
     alone = [i for i in places if i not in taken]
     if alone:
-        sums = [tf.add_n(list(map(_exact, _parts(leaves[i])))) for i in alone]
-        found.append((alone, tf.stack(sums)))
+        found.append((alone, _exact_totals([leaves[i] for i in alone])))
     order = [i for group, _ in found for i in group]
     whole = tf.concat([sums for _, sums in found], 0) if len(found) > 1 else found[0][1]
     return whole if order == sorted(order) else tf.gather(whole, np.argsort(order))
 
 
 def _sums_together(leaves: Sequence[Any], places: Sequence[int]) -> Iterator[tuple[Sequence[int], Any]]:
-    """Sums of squares of small leaves, by one op for each size."""
+    """Sums of squares of small leaves, by one op for each size of which there are some."""
     sizes: dict[int, list[int]] = {}
     for i in places:
         sizes.setdefault(leaves[i].shape.num_elements(), []).append(i)
     for size, group in sizes.items():
-        whole = tf.reshape(tf.cast(_packing.pack([leaves[i] for i in group]), tf.float64), [len(group), size])
-        yield group, tf.reduce_sum(tf.square(whole), axis=1)
-
-
-def _parts(leaf: Any) -> list[Any]:
-    return [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
+        if len(group) >= _packing.FEW:
+            whole = tf.reshape(tf.cast(_packing.pack([leaves[i] for i in group]), tf.float64), [len(group), size])
+            yield group, tf.reduce_sum(tf.square(whole), axis=1)
 
 
 def _is_large(leaf: Any) -> bool:
@@ -87,8 +83,8 @@ def _row_totals(leaves: Sequence[Any]) -> Any:
         total, heaviest = totals_of(*(_raw.Reshape(tensor=_whole(leaf, row), shape=shape) for leaf in leaves))
         if any(counts % row):
             total += _squares_left(leaves, row)
-        sound = tf.math.is_finite(total) & (total > counts * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
-        unsound = ~tf.reduce_all(sound | tf.math.is_nan(total))
+        sound = (total > counts * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)  # an infinite row is heavy
+        unsound = ~tf.reduce_all(sound)
         sums = _eager.cond(unsound, lambda: _exact_totals(leaves), lambda: total)
 
         def gradient(upstream: Any) -> list[Any]:
@@ -113,7 +109,7 @@ def _squares_left(leaves: Sequence[Any], row: int) -> Any:
     """Sums of squares of the numbers that fill no row."""
     none = tf.constant(0.0, tf.float64)
     rests = [(leaf, leaf.shape.num_elements() % row) for leaf in leaves]
-    return tf.stack([_exact(tf.reshape(leaf, [-1])[-rest:]) if rest else none for leaf, rest in rests])
+    return 2.0 * tf.stack([_half(tf.reshape(leaf, [-1])[-rest:]) if rest else none for leaf, rest in rests])
 
 
 def _in_steps(*leaves: Any) -> tuple[Any, Any]:
@@ -168,10 +164,8 @@ def _exact_totals(leaves: Sequence[Any]) -> Any:
     return 2.0 * tf.stack(list(map(_half, leaves)))
 
 
-def _exact(leaf: Any) -> Any:
-    return 2.0 * _half(leaf)
-
-
 def _half(leaf: Any) -> Any:
     """Half the sum of a leaf's squares."""
+    if leaf.dtype.is_complex:
+        return _half(tf.math.real(leaf)) + _half(tf.math.imag(leaf))
     return _raw.L2Loss(t=_raw.Cast(x=leaf, DstT=tf.float64))

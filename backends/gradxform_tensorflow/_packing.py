@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 _SMALL = 1 << 13
-_FEW = 4
+FEW = 4
 """Minimum number of small tensors to pack."""
 
 
@@ -21,7 +21,7 @@ def small(leaves: Sequence[Any], places: Sequence[int]) -> dict[Any, list[int]]:
         count = shape.num_elements() if not vectors or shape.rank == 1 else None
         if count is not None and count <= _SMALL:
             groups.setdefault(leaves[i].dtype, []).append(i)
-    return {dtype: group for dtype, group in groups.items() if len(group) >= _FEW}
+    return {dtype: group for dtype, group in groups.items() if len(group) >= FEW}
 
 
 def pack(leaves: Sequence[Any]) -> Any:

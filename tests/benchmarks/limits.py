@@ -249,7 +249,7 @@ def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
 
 def compile_() -> Table:
     """CPU seconds to trace and compile a chain under jax.jit; then without the rows and branches of large leaves."""
-    norms = _imported("gradxform_jax._norms")
+    rows = _imported("gradxform_jax._rows")
     table = [["leaves", "chain", "gradxform", "without rows", "optax", "ratio", "ratio without rows"]]
     for name, shapes in {
         "Llama's": _llama(),
@@ -259,7 +259,7 @@ def compile_() -> Table:
             own, optax = _chains(length)
             runs = []
             for _ in range(5):
-                with mock.patch.object(norms, "_cut", lambda leaf: None):
+                with mock.patch.object(rows, "cut", lambda leaf: None):
                     bare = _seconds(own, shapes)
                 runs.append((_seconds(own, shapes), bare, _seconds(optax, shapes)))
             seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)

@@ -16,8 +16,10 @@ from gradxform.backend.host.namespace import Namespace, Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Single, applied, of_elements
 
-BLOCK = 1 << 14
-"""Elements that fit the cache."""
+BLOCK = 1 << 13
+"""Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
+_LARGE = 1 << 20
+"""A process with arrays of so many elements keeps larger ones, too: blocks are four times as large."""
 _WIDE = ("float64", "complex128")
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
@@ -118,13 +120,14 @@ def _in_blocks(
     if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= BLOCK:
         return np.asarray(formula(Block(0, sizes), *(_wide(part, wide) for part in column))).astype(dtype)
     flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
-    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, BLOCK)
+    size = BLOCK if leaf.size < _LARGE else 4 * BLOCK
+    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, size)
 
     def one(start: int) -> None:
-        block = slice(start, start + BLOCK)
+        block = slice(start, start + size)
         out[block] = formula(Block(start), *[_wide(part[block] if np.ndim(part) else part, wide) for part in flat])
 
-    threads.spread(one, starts, [BLOCK] * len(starts))
+    threads.spread(one, starts, [size] * len(starts))
     return out.reshape(leaf.shape)
 
 
