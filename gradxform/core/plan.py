@@ -87,6 +87,8 @@ def ready_plan(
     if tx.start is None:
         plan = plan_of(tx, backend, structure, signature, inplace)
         return None if plan is None else (plan, leaves)
+    if not _has_steady_rule(tx):  # a state of another library may not hash
+        return None
     kept, held = optree.tree_flatten(state, none_is_leaf=True)
     kinds = backend.signature(kept) if kept else ()
     if kinds is None:
@@ -116,12 +118,17 @@ def plan_of(
         state: of a stateful transformation, the structure and the dtypes of its state, the shapes of the leaves and of
             the state, and whether the state may be overwritten.
     """
-    if tx.stateful is not bool(state) or not _steady(tx, type(tx)):
+    if tx.stateful is not bool(state) or not _has_steady_rule(tx):
         return None
     try:
         return _record(tx, backend, structure, signature, inplace, state)
     except (Unplanned, AttributeError, TypeError, ValueError):  # a user's error is raised again by the usual way
         return None
+
+
+@functools.lru_cache(_KEPT)
+def _has_steady_rule(tx: Any) -> bool:
+    return _steady(tx, type(tx))
 
 
 def _steady(value: Any, transformation: type) -> bool:
@@ -183,9 +190,9 @@ def _record(
 def _placeholders(signature: Sequence[Any], dtypes: Sequence[Any], shapes: Sequence[Any]) -> tuple[list[Any], ...]:
     """What stands for the leaves of a tree, and for those of a state."""
     kinds = (*signature, *dtypes)
-    forms = [(shape,) for shape in shapes] or [()] * len(kinds)
+    forms: list[tuple[Any, ...]] = [(shape,) for shape in shapes] or [()] * len(kinds)
     pairs = enumerate(zip(kinds, forms, strict=True))
-    found: list[Any] = [None if kind is None else Leaf(i, kind, *form) for i, (kind, form) in pairs]
+    found: list[Any] = [None if kind is None else Leaf(i, kind, form) for i, (kind, form) in pairs]
     return found[: len(signature)], found[len(signature) :]
 
 

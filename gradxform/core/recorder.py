@@ -51,21 +51,23 @@ class Number:
 class Leaf(Number):
     """Stands for an array, of which the dtype is known, and the shape if the plan is for arrays of one shape."""
 
-    __slots__ = ("dtype", "shape")
+    __slots__ = ("_form", "dtype")
 
-    def __init__(self, place: int, dtype: Any, *shape: Any) -> None:
+    def __init__(self, place: int, dtype: Any, form: Sequence[Any] = ()) -> None:
+        """`form`: the shape as the only item; empty if unknown."""
         super().__init__(place)
-        self.dtype = dtype
-        if shape:
-            (self.shape,) = shape
+        self.dtype, self._form = dtype, form
+
+    @property
+    def shape(self) -> Any:
+        """The shape, if known."""
+        for shape in self._form:
+            return shape
+        raise Unplanned
 
     def at(self, place: int) -> Leaf:
         """Another one with the same dtype and shape."""
-        known = Leaf.shape.__get__  # type: ignore[attr-defined]
-        try:
-            return Leaf(place, self.dtype, known(self))
-        except AttributeError:
-            return Leaf(place, self.dtype)
+        return Leaf(place, self.dtype, self._form)
 
 
 class Recorder:
@@ -83,7 +85,7 @@ class Recorder:
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
         """Flatten as the backend does, which has arrays of its own for leaves."""
-        found, structure = optree.tree_flatten(tree, none_is_leaf=True)  # type: ignore[arg-type]
+        found, structure = optree.tree_flatten(tree, none_is_leaf=True)
         if not all([leaf is None or isinstance(leaf, Leaf) for leaf in found]):
             raise Unplanned
         arrays: list[Any] = [None if leaf is None else self._backend.from_numpy(np.zeros(())) for leaf in found]

@@ -13,6 +13,7 @@ import pytest
 from support import arrays, assert_bits, tensors
 
 import gradxform as gx
+from gradxform.backend import lookup
 from gradxform.core import plan
 from gradxform.core.flat import flat_view
 from gradxform.core.transformation import Context
@@ -71,7 +72,7 @@ def by_rule(tx: gx.GradientTransformation, tree: Any, state: Any, params: Any = 
 
 def has_plan(tx: gx.GradientTransformation, tree: Any, state: Any) -> bool:
     """Whether a call runs a plan: then the rule is not called again."""
-    backend = gx.core.flat.opened(tree)[0]
+    backend: Any = lookup.opened(tree)[0]
     leaves, structure, signature = backend.planned(tree)
     return plan.ready_plan(tx, backend, structure, signature, leaves, state) is not None
 

@@ -17,7 +17,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import factories
 
-NEEDS_NONE = {"compile", "planned", "scope", "namespace_of", "number", "custom_backward"}
+NEEDS_NONE = {"compile", "planned", "signature", "scope", "namespace_of", "number", "custom_backward"}
 """Primitives that compute nothing; contracts of kernels and of backward passes run through them."""
 NEEDS_NONE_HERE = {
     *("numpy.dense", "numpy.densify", "jax.dense", "jax.densify"),  # no sparse arrays

@@ -33,7 +33,7 @@ def elementwise(
     *seen, given, by = [list(map(backend._seen, some)) for some in (*columns, numbers, each_factor)]
     found = None
     if isinstance(formula, Combination):
-        found = combined.combinations(formula, *seen, given, by)
+        found = combined.combinations(formula, seen[0], seen[1], given, by)
     if found is None:
         found = elements.of_leaves(formula, seen, given, by, static)
     return list(map(backend.taken, found))
