@@ -7,6 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+_PART = 1 << 20
+"""The most elements in a stack."""
+_CHEAP, _MANY = 1 << 12, 16
+"""Graphs on CPUs multiply small matrices as fast in stacks of many, and are built ten times faster; others slower."""
 _SMALL = 1 << 13
 FEW = 4
 """Minimum number of small tensors to pack."""
@@ -37,3 +41,26 @@ def unpack(whole: Any, leaves: Sequence[Any]) -> list[Any]:
     return [
         part if leaf.shape.rank == 1 else tf.reshape(part, leaf.shape) for part, leaf in zip(parts, leaves, strict=True)
     ]
+
+
+def alike(leaves: Sequence[Any], keys: Sequence[Any], saves_ops: bool) -> list[list[int]]:
+    """Group the positions of tensors with the same shape, dtype, device and key, to stack them.
+
+    Their shapes are known. If `saves_ops`, an op costs more than copies of a few tensors; otherwise only many small
+    tensors are grouped.
+    """
+    most, least = (_PART, 2) if saves_ops else (_CHEAP, _MANY)
+    found: list[list[int]] = []
+    latest: dict[Any, list[int]] = {}
+    for i, (leaf, key) in enumerate(zip(leaves, keys, strict=True)):
+        count = leaf.shape.num_elements()
+        if count > most:
+            found.append([i])
+            continue
+        kind = tuple(leaf.shape), leaf.dtype, leaf.device, key
+        places = latest.get(kind)
+        if places is None or (len(places) + 1) * count > _PART:
+            found.append(places := [])
+            latest[kind] = places
+        places.append(i)
+    return [own for places in found for own in ([places] if len(places) >= least else [[i] for i in places])]

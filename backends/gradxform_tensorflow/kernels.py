@@ -13,9 +13,9 @@ import tensorflow as tf
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
-from gradxform.numerics import formulas, rescale
+from gradxform.numerics import formulas, matrices, rescale
 from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms, _ranking
+from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms, _packing, _ranking
 from gradxform_tensorflow._namespace import Folding, Namespace
 from gradxform_tensorflow.plain import Plain
 
@@ -130,6 +130,25 @@ class TensorFlow(Readable, Plain):
         numbers = all(isinstance(bound, (int, float)) and bound == bound for bound in (low, high))
         between = _between_numbers if numbers else _between
         return [between(new, *bounds[old.dtype, new.dtype]) for old, new in zip(leaves, scaled, strict=True)]
+
+    def of_matrices(
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[Any],
+        sides: Sequence[matrices.Sides],
+        dtype: str | None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's matrices; small leaves of one shape together."""
+        out, saves_ops = list(leaves), tf.executing_eagerly() or not _eager.has_only_cpus()
+        for places in _packing.alike(leaves, sides, saves_ops):
+            some, own = [leaves[i] for i in places], sides[places[0]]
+            if len(some) > 1:
+                some, own = [tf.stack(some)], (tuple(a + 1 for a in own[0]), tuple(a + 1 for a in own[1]))
+            (made,) = super().of_matrices(formula, some, [own], dtype, **static)
+            for i, new in zip(places, tf.unstack(made) if len(places) > 1 else [made], strict=True):
+                out[i] = new
+        return out
 
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf."""
