@@ -69,11 +69,13 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         dense = g.dense()
         own = [dense.leaves[i] for i in dense.chosen]
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
-        if elements.is_number(signs):
-            agreeing = g.backend.each(_agreeing, [own, gradients], [signs])
+        if isinstance(signs, float):
+            agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
+        elif elements.is_number(signs):
+            agreeing = g.backend.each(_agreeing_times, [own, gradients], [signs])
         else:
             directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
-            agreeing = g.backend.each(_agreeing, [own, gradients, directions], ())
+            agreeing = g.backend.each(_agreeing_times, [own, gradients, directions], ())
         root = dense.given(agreeing).rms()
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, stateful.between(g, least, 0.0, 1.0))), state
@@ -86,12 +88,18 @@ def _signs(xp: Any, factor: Array, *, flip: float) -> Array:
     return xp.where(factor < 0.0, -flip, flip)
 
 
-def _agreeing(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:
+def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
     """One where both have one sign, else zero; NaN if one of those that disagree is not finite."""
-    above, below, turned = gradient > 0.0, gradient < 0.0, direction < 0.0
-    up, down = xp.where(turned, below, above), xp.where(turned, above, below)
-    agree = ((update > 0.0) & up) | ((update < 0.0) & down)
+    agree = ((update > 0.0) & (gradient > 0.0)) | ((update < 0.0) & (gradient < 0.0))
     return xp.where(agree, 1.0, xp.where(xp.isfinite(update) & xp.isfinite(gradient), 0.0, float("nan")))
+
+
+def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:
+    return _agreeing(xp, update, -gradient)
+
+
+def _agreeing_times(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:
+    return _agreeing(xp, update, gradient * direction)
 
 
 def _kept(xp: Any, update: Array, agreeing: Array) -> Array:
