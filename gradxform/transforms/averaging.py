@@ -226,12 +226,9 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
         dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        later, now = g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)
-        known = stateful.is_known(later) and later > 0.0
-        amplified, averaged = (_amplified, _averaged) if known else (_amplified_from_first, _averaged_from_first)
-        numbers = [now] if known else [later, now]
-        out = elements.mapped(dense, amplified, old, numbers=[*numbers, most])
-        new = elements.mapped(dense, averaged, old, numbers=numbers, out=old if context.owned else None)
+        numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
+        out = elements.mapped(dense, _amplified, old, numbers=[*numbers, most])
+        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
         count = stateful.advanced(g, state.count)
         return dense.given(out), GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
@@ -246,13 +243,17 @@ def _is_later(xp: Any, count: Array) -> Array:
     return xp.where(count > 0.0, 1.0, 0.0)
 
 
-def _averaged_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array) -> Array:
-    """The new average; the first gradient is the average before it."""
-    return _averaged(xp, x, xp.where(later > 0.0, average, x), decay)
+def _weights(xp: Any, later: Array, decay: Array) -> tuple[Array, Array]:
+    """The weights of the gradient and of the old average; the first gradient is the average."""
+    return xp.where(later > 0.0, 1.0 - decay, 1.0), xp.where(later > 0.0, decay, 0.0)
 
 
-def _amplified_from_first(xp: Any, x: Array, average: Array, later: Array, decay: Array, amplitude: Array) -> Array:
-    return _amplified(xp, x, xp.where(later > 0.0, average, x), decay, amplitude)
+_averaged_from_first = Combination(_weights)
 
 
-_amplified = Combination(lambda xp, decay, amplitude: (1.0 + amplitude * (1.0 - decay), amplitude * decay))
+def _amplified_weights(xp: Any, later: Array, decay: Array, amplitude: Array) -> tuple[Array, Array]:
+    new, old = _weights(xp, later, decay)
+    return 1.0 + amplitude * new, amplitude * old
+
+
+_amplified = Combination(_amplified_weights)
