@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ Axes = Sequence[tuple[int, ...]]
 class Along:
     """A backend that processes one leaf after the other. Accelerators override this to save launches."""
 
+    norms: Any
     norm_over: Any
     sum_over: Any
     multiply: Any
@@ -53,6 +55,11 @@ class Along:
             self.compute(formulas.share, self.sum_over(leaf, over, None), self.count(leaf, over))
             for leaf, over in zip(leaves, axes, strict=True)
         ]
+
+    def sizes(self, leaves: Sequence[Array]) -> Array | Pair:
+        """Return the largest absolute value of each leaf, as a vector."""
+        found: Array | Pair = self.norms(leaves, math.inf)
+        return found
 
     def inner_products(self, columns: Iterable[Sequence[Array]], factors: Sequence[Any] | None) -> list[Any]:
         """Return the inner products of real arrays i <= j of each column, by rows, added up over the columns.

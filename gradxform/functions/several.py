@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -174,7 +173,7 @@ def _units(trees: Several) -> dict[int, tuple[Any, Any]]:
             for leaf, rank in zip(column, owners, strict=True):
                 wide.setdefault(rank, []).append(leaf)
     backend = trees.backend
-    return {rank: backend.compute(inner.unit, backend.norms(some, math.inf)) for rank, some in wide.items()}
+    return {rank: backend.compute(inner.unit, backend.sizes(some)) for rank, some in wide.items()}
 
 
 def _is_wide(trees: Several, i: int) -> bool:

@@ -21,6 +21,7 @@ _USUAL = 2.0**300
 def unit(xp: Any, sizes: Array) -> tuple[Array, Array]:
     """Return the unit of a gradient with leaves of these sizes, and its inverse; both are normal numbers."""
     plain, size = getattr(xp, "xp", xp), in_base(xp, xp.max(sizes))
+    size = plain.float64(size)
     found = plain.power_of_two(size)
     found = plain.where((size > 1.0 / _USUAL) & (size < _USUAL), 1.0, found)
     found = plain.where(found > FLOAT64.most, FLOAT64.most, found)

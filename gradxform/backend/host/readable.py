@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradxform.backend.host import combined, elements, longdouble, namespace
+from gradxform.backend.host import norms as host_norms
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady
 from gradxform.numerics import Array, norms, ranking, sums
@@ -105,6 +107,13 @@ class Readable(Backend):
             with np.errstate(all="ignore"):
                 return norms.norm_over(namespace.Namespace, self.view(leaf), axes, ord)
         return super().norm_over(leaf, axes, ord)
+
+    def sizes(self, leaves: Sequence[Array]) -> Any:
+        """Return the largest absolute values; nothing is rounded."""
+        if self.readable(leaves):
+            with np.errstate(all="ignore"):
+                return host_norms.norms(list(map(self.view, leaves)), math.inf)
+        return super().sizes(leaves)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
         """Return sums over some axes."""
