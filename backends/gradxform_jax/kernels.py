@@ -184,29 +184,33 @@ def _as_factors(factors: Any) -> Any:
 
 @jax.jit
 def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
-    return list(map(_multiply, leaves, _places(factors, len(leaves))))
+    single = tuple(map(_as_single, factors)) if isinstance(factors, tuple) else _as_single(factors)
+    return list(map(_multiply, leaves, *(_places(numbers, len(leaves)) for numbers in (factors, single))))
 
 
-def _places(factors: Any, count: int) -> Sequence[Any]:
-    if isinstance(factors, tuple):
-        return factors
-    return [factors] * count if factors.ndim == 0 else [factors[i] for i in range(count)]
+def _places(numbers: Any, count: int) -> Sequence[Any]:
+    if isinstance(numbers, tuple):
+        return numbers
+    return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
 
 
 @jax.jit
-def _multiply(leaf: Any, factor: Any) -> Any:
+def _as_single(factors: Any) -> Any:
+    """Factors in float64, rounded to float32 if that has their size."""
+    size = lax.abs(factors)
+    near = lax.bitwise_and(lax.ge(size, np.float64(1 / _FAR)), lax.le(size, np.float64(_FAR)))
+    return lax.select(near, lax.reduce_precision(factors, 8, 23), factors)
+
+
+@jax.jit
+def _multiply(leaf: Any, factor: Any, single: Any) -> Any:
     """A leaf times a factor in float64, of which XLA compiles less; in two steps where that lacks range."""
-    return lax.platform_dependent(leaf, factor, tpu=_in_two_steps, default=_in_float64)
+    return lax.platform_dependent(leaf, factor, single, tpu=_in_two_steps, default=_in_float64)
 
 
-def _in_float64(leaf: Any, factor: Any) -> Any:
-    """The product; by a factor in the range of float32 its bits are those of a product in float32."""
-    if leaf.real.dtype != np.float64:
-        size, least, most = lax.abs(factor), np.float64(1 / _FAR), np.float64(_FAR)
-        near = lax.bitwise_and(lax.ge(size, least), lax.le(size, most))
-        by = lax.select(near, lax.reduce_precision(factor, 8, 23), factor)
-    else:
-        by = factor
+def _in_float64(leaf: Any, factor: Any, single: Any) -> Any:
+    """The product; of a factor rounded to float32 it has the bits of a product in float32."""
+    by = factor if leaf.real.dtype == np.float64 else single
 
     def scaled(part: Any) -> Any:
         return lax.convert_element_type(lax.mul(lax.convert_element_type(part, np.float64), by), part.dtype)
@@ -214,7 +218,7 @@ def _in_float64(leaf: Any, factor: Any) -> Any:
     return _unless_one(leaf, factor, scaled)
 
 
-def _in_two_steps(leaf: Any, factor: Any) -> Any:
+def _in_two_steps(leaf: Any, factor: Any, _: Any) -> Any:
     coarse, fine = _in_steps(factor)
 
     def scaled(part: Any) -> Any:
