@@ -34,7 +34,6 @@ WIDE: dict[str, set[str]] = {
             "grokfast(",
             "clip_spikes(",
             "accumulate(",
-            "error_feedback(",
         )
     },
     "top_k(": {"while"},  # over the bits of a number, not over leaves
