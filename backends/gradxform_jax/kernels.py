@@ -210,7 +210,9 @@ def _multiply(leaf: Any, factor: Any, single: Any) -> Any:
 
 def _in_float64(leaf: Any, factor: Any, single: Any) -> Any:
     """The product; of a factor rounded to float32 it has the bits of a product in float32."""
-    by = factor if leaf.real.dtype == np.float64 else single
+    by = single
+    if leaf.real.dtype == np.float64:  # without the barrier, XLA makes one constant of two, out of range
+        by = factor = barrier(factor)
 
     def scaled(part: Any) -> Any:
         return lax.convert_element_type(lax.mul(lax.convert_element_type(part, np.float64), by), part.dtype)

@@ -149,6 +149,31 @@ class Combination:
         return _with(xp, head * x, tail * x, second, y)
 
 
+@dataclasses.dataclass(frozen=True)
+class Starting(Combination):
+    """A combination with other weights in the first step; its first number is positive in later ones."""
+
+    first: Combination
+    later: Combination
+
+    def __call__(self, xp: Any, x: Any, y: Any, *numbers: Any) -> Any:
+        """Compute the sum; in pairs, Python numbers keep all of their digits."""
+        if not isinstance(xp, Exact):
+            return super().__call__(xp, x, y, *numbers)
+        is_later, *rest = numbers
+        return xp.where(is_later > 0.0, self.later(xp, x, y, *rest), self.first(xp, x, y, *rest))
+
+
+def starting(first: Combination, later: Combination) -> Starting:
+    """Return a combination that begins with another one."""
+
+    def weights(xp: Any, is_later: Any, *numbers: Any) -> tuple[Any, Any]:
+        (a, b), (c, d) = first.weights(xp, *numbers), later.weights(xp, *numbers)
+        return xp.where(is_later > 0.0, c, a), xp.where(is_later > 0.0, d, b)
+
+    return Starting(weights, first, later)
+
+
 def _is_one(weight: Any) -> bool:
     return isinstance(weight, float) and weight == 1.0
 

@@ -13,7 +13,7 @@ from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import Combination, starting
 
 
 class EmaState(NamedTuple):
@@ -243,17 +243,10 @@ def _is_later(xp: Any, count: Array) -> Array:
     return xp.where(count > 0.0, 1.0, 0.0)
 
 
-def _weights(xp: Any, later: Array, decay: Array) -> tuple[Array, Array]:
-    """The weights of the gradient and of the old average; the first gradient is the average."""
-    return xp.where(later > 0.0, 1.0 - decay, 1.0), xp.where(later > 0.0, decay, 0.0)
+_averaged_from_first = starting(Combination(lambda xp, decay: (1.0, 0.0)), _averaged)
 
 
-_averaged_from_first = Combination(_weights)
-
-
-def _amplified_weights(xp: Any, later: Array, decay: Array, amplitude: Array) -> tuple[Array, Array]:
-    new, old = _weights(xp, later, decay)
-    return 1.0 + amplitude * new, amplitude * old
-
-
-_amplified = Combination(_amplified_weights)
+_amplified = starting(
+    Combination(lambda xp, decay, amplitude: (1.0 + amplitude, 0.0)),
+    Combination(lambda xp, decay, amplitude: (1.0 + amplitude * (1.0 - decay), amplitude * decay)),
+)
