@@ -27,7 +27,7 @@ def of_leaf(
     moved = leaf if order == tuple(range(rank)) else xp.transpose(leaf, order)
     plain, whole = len(rows) == len(columns) == 1, tuple(moved.shape)
     if not plain:
-        merged = (math.prod(leaf.shape[axis] for axis in side) for side in (rows, columns))
+        merged = [math.prod([leaf.shape[axis] for axis in side]) for side in (rows, columns)]
         moved = xp.reshape(moved, (*whole[: len(stack)], *merged))
     found = xp.cast(formula(xp, xp.cast(moved, dtype or own), **static), own)
     found = found if plain else xp.reshape(found, whole)

@@ -111,6 +111,19 @@ def test_kernels_and_stacks_are_their_matrices(framework: str, mode: str) -> Non
             assert off(new, by_one([matrix])[0]) < 1e-4, (axes, shape)
 
 
+@pytest.mark.parametrize("axes", ["keras", "torch"])
+def test_kernels_compile_whole_in_pytorch(axes: str) -> None:
+    """Of axes that are merged; inductor is not asked, which takes seconds."""
+    torch = pytest.importorskip("torch")
+    tree = [
+        torch.from_numpy(RNG.standard_normal(shape).astype(np.float32)) for shape in ((4, 3), (2, 3, 4, 5), (6, 3, 2))
+    ]
+    tx = gx.chain(gx.scale(0.5), gx.orthogonalize(axes=axes))
+    found = torch.compile(tx, backend="eager", fullgraph=True)(tree)
+    for new, wanted in zip(found, tx(tree), strict=True):
+        torch.testing.assert_close(new, wanted)
+
+
 def test_scales_are_of_the_outputs_and_inputs() -> None:
     tall = RNG.standard_normal((8, 2))
     plain = PLAIN([tall])[0]
