@@ -13,6 +13,7 @@ import optree
 
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady_of
+from gradxform.core import extended
 from gradxform.core.source import NARROW
 
 Step = Callable[[list[Any]], None]
@@ -134,7 +135,10 @@ class Recorder:
     def stored(self, value: Any, dtype: str, like: Leaf) -> Leaf:
         """Note a conversion to an array."""
         stored, value_of, like_of = self._backend.stored, _operand(value), _operand(like)
-        (new,) = self._leaves([like], lambda known: known.append(stored(value_of(known), dtype, like_of(known))))
+        rounded = functools.partial(extended.rounded, self._backend, whole="int" in dtype)
+        (new,) = self._leaves(
+            [like], lambda known: known.append(stored(rounded(value_of(known)), dtype, like_of(known)))
+        )
         return new
 
     def multiply_in_turn(self, leaves: Sequence[Leaf], factors: Sequence[Any], inplace: bool) -> Sequence[Leaf]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,7 @@ def of_leaf(
     """Apply an elementwise formula to a leaf and other arrays; round once to the dtype of sums."""
     double = dtype_name(column[0]) in base(xp).paired
     if isinstance(formula, Single) and factor is None and base(xp) is FLOAT64:
-        dtype = "float64" if double else "float32"
-        return by_parts(xp, lambda *parts: formula(xp, *(xp.cast(part, dtype) for part in parts)), *column)
+        return by_parts(xp, functools.partial(_in_one_dtype, formula, xp, double), *column)
     numbers, factor = [constant(xp, number) for number in numbers], None if factor is None else constant(xp, factor)
 
     def real(*parts: Any) -> Array:
@@ -38,6 +38,13 @@ def of_leaf(
         return xp.cast(found, base(xp).name if double else "float32")
 
     return by_parts(xp, real, *column)
+
+
+def _in_one_dtype(formula: Single, xp: Any, double: bool, *parts: Array) -> Array:
+    """Apply a formula in the widest dtype of its elements; round to that of the first one's sums."""
+    wide = any(dtype_name(part) in FLOAT64.paired for part in parts)
+    found = formula(xp, *(xp.cast(part, "float64" if wide else "float32") for part in parts))
+    return found if wide is double else xp.cast(found, "float64" if double else "float32")
 
 
 def of_elements(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import arrays, assert_bits, tensors
+from support import array, arrays, assert_bits, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -211,3 +212,15 @@ def test_a_plan_keeps_no_array() -> None:
     del leaf, state, _
     gc.collect()
     assert [ref() for ref in kept] == [None, None] and plans() > 0
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_wider_state_of_numbers(framework: str) -> None:
+    """Numbers of float64 parameters are longdouble on the host."""
+    wide, narrow = ([np.ones(3, dtype), np.full(3, 2.0, dtype)] for dtype in ("float64", "float32"))
+    tx = gx.chain(gx.clip_global_norm(1.0), gx.clip_adagc())
+    state = tx.init(tensors(framework, wide))
+    for _ in range(3):
+        updates, state = tx.update(tensors(framework, narrow), state)
+    for leaf, old in zip(map(array, updates), narrow, strict=True):
+        np.testing.assert_allclose(leaf, old / math.sqrt(15.0), rtol=1e-6)

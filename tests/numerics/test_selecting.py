@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support import FRAMEWORKS, array, tensors
 
+import gradxform as gx
 from gradxform.backend.host import elements, selecting
 from gradxform.backend.host.namespace import Portable
+from gradxform.numerics import elementwise
 from gradxform.numerics.elementwise import Single
 
 MANY = 5000
@@ -87,3 +90,31 @@ def test_selecting_formulas_keep_dtype_and_shape(dtype: str) -> None:
     found = elements.each(larger, [x, y], [0.5])
     assert found.dtype == x.dtype and found.shape == x.shape
     np.testing.assert_array_equal(found, np.where(np.abs(x) > 0.5, x, y))
+
+
+@pytest.mark.parametrize("narrow", ["float16", "float32"])
+def test_a_sum_keeps_the_digits_of_wider_elements(narrow: str) -> None:
+    """The result has the dtype of the first array's sums; it is not computed in that."""
+    x, y = np.array([1.0, 0.1]).astype(narrow), np.array([1.0 + 2.0**-30, 0.1])
+    wanted = (y - x.astype(np.float64)).astype(np.float32)
+    less = Single(lambda xp, x, y: y - x)
+    found = elements.elementwise(less, [x, y], [], None, {})
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(elementwise.of_leaf(less, Portable, [x, y], [], None, {}), wanted)
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch", "tensorflow")])
+def test_error_feedback_around_a_transform_that_narrows(framework: str) -> None:
+    class Narrow:
+        def init(self, params: Any) -> Any:
+            return ()
+
+        def update(self, updates: Any, state: Any, params: Any = None) -> Any:
+            return tensors(framework, [array(leaf).astype(np.float32) for leaf in updates]), state
+
+    tx, gradient = gx.error_feedback(Narrow()), np.array([1.0 + 2.0**-30, 0.1])
+    given = tensors(framework, [gradient])
+    (error,) = map(array, tx.update(given, tx.init(given))[1].error)
+    wanted = gradient - gradient.astype(np.float32)
+    np.testing.assert_allclose(error, wanted, rtol=1e-7, atol=0.0)

@@ -21,6 +21,7 @@ BLOCK = 1 << 13
 _LARGE = 1 << 20
 """A process with arrays of so many elements keeps larger ones, too: blocks are four times as large."""
 _WIDE = ("float64", "complex128")
+_DOUBLE = {np.dtype(np.float64), np.dtype(np.longdouble)}
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
 
@@ -85,7 +86,7 @@ def elementwise(
 
         def real(parts: Sequence[Any]) -> Any:
             single = isinstance(formula, Single) and factor is None
-            wide = "float64" if double or not single else "float32"
+            wide = "float64" if not single or any([np.result_type(part) in _DOUBLE for part in parts]) else "float32"
             return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32", sizes)
 
         def one(xp: Any, *some: Any) -> Any:
