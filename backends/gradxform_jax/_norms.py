@@ -101,7 +101,10 @@ def _stacked(found: Sequence[Any]) -> Any:
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def norm(leaf: Any, axes: tuple[int, ...] | None, ord: float) -> Any:
     """The norm of an array, or the norms over some axes, which stay as ones."""
-    return _two_norm(leaf, axes) if ord == 2 and not has_double([leaf]) else norm_over(Namespace, leaf, axes, ord)
+    if has_double([leaf]):
+        return norm_over(Namespace, leaf, axes, ord)
+    # Without the barrier, XLA shares the wider elements with a product, and writes them to memory.
+    return _two_norm(leaf, axes) if ord == 2 else norm_over(Namespace, barrier(leaf), axes, ord)
 
 
 @norm.defjvp
