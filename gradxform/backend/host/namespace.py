@@ -28,6 +28,9 @@ T = TypeVar("T")
 class Portable(Defaults):
     """NumPy functions under the names that formulas use."""
 
+    has_range = True
+    """Float64 has its own range, not only that of float32."""
+
     isfinite = staticmethod(np.isfinite)
     sqrt = staticmethod(np.sqrt)
     abs = staticmethod(np.abs)
