@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
+
+_INTERRUPTED = 130
 
 
 def main() -> None:
@@ -11,7 +15,18 @@ def main() -> None:
         _run()
     except KeyboardInterrupt:
         print("gradxform: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _leave()
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            _leave()
+        raise
+
+
+def _leave() -> NoReturn:
+    """End at once: what frameworks do at exit has ended the process by the signal instead, and has hung."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_INTERRUPTED)
 
 
 def _run() -> None:
