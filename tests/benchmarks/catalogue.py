@@ -25,7 +25,7 @@ from gradxform.cli.bench import timing
 from gradxform.cli.bench.task import TREES, Side, elements, gradients
 from gradxform.cli.quiet import quiet
 
-EFFORT = timing.Effort(seconds=1.5, least=7, most=2000)
+EFFORT = timing.Effort(seconds=1.0, least=7, most=2000)
 MARKS = "<!-- catalogue -->", "<!-- /catalogue -->"
 FRACTION = 0.1
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -199,7 +199,7 @@ def conflict(name: str, tree: Any) -> tuple[Side, Side]:
 
     def by_torchjd() -> Any:
         rows = torch.stack([torch.cat([leaf.flatten() for leaf in one.values()]) for one in trees])
-        flat = combine(rows).split([leaf.numel() for leaf in tree.values()])
+        flat = combine(rows).split([leaf.size for leaf in tree.values()])
         return [part.view(leaf.shape) for part, leaf in zip(flat, trees[0].values(), strict=True)]
 
     return Side(lambda: function(trees), list), Side(by_torchjd, list)
