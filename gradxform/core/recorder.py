@@ -17,7 +17,7 @@ from gradxform.core import extended
 from gradxform.core.source import NARROW
 
 Step = Callable[[list[Any]], None]
-"""Appends what it computes to what is known: first what is given, then the results of the steps before."""
+"""Appends its results to a list that begins with the leaves of a call; later steps find them there."""
 _OWN_SUMS = ("float32", "complex64")
 _NUMBERS = (int, float, type(None))
 
