@@ -12,8 +12,12 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import os
+import platform
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,6 +238,13 @@ def table(tree: str, only: str) -> list[str]:
     return lines
 
 
+def about() -> str:
+    """Return when and with what the tables were made."""
+    names = ("numpy", "jax", "tensorflow", "torch", "torchjd")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    return f"Written on {time.strftime('%Y-%m-%d')} with {versions}; {os.cpu_count()} cores, {platform.machine()}."
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure, print, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -244,7 +255,7 @@ def main(arguments: Sequence[str]) -> None:
     tables = [table(tree, options.only) for tree in ([options.tree] if options.tree else ["mlp", "resnet50"])]
     if options.out is not None:
         before, _, rest = options.out.read_text(encoding="utf-8").partition(MARKS[0])
-        found = "\n\n".join("\n".join(lines) for lines in tables)
+        found = "\n\n".join(["\n".join(lines) for lines in tables] + [about()])
         after = rest.partition(MARKS[1])[2]
         options.out.write_text(f"{before}{MARKS[0]}\n\n{found}\n\n{MARKS[1]}{after}", encoding="utf-8")
 
