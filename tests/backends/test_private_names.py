@@ -19,6 +19,7 @@ ALLOWED = {
     "_asdict": "of named tuples, documented",
     "_fields": "of named tuples, documented",
     "_getframe": "of CPython, documented; gradxform_torch and hints have a test of it",
+    "_exit": "of the os module, documented; Ctrl-C in the command line leaves by it",
     "_handle_fromlist": "of CPython's import statement; without it a hint in an error is missing",
     "_LRScheduler": "a name that users of PyTorch 1 write, compared as text",
     "_orig_mod": "a key that torch.compile adds to the names of parameters, compared as text",
