@@ -151,9 +151,9 @@ class Combination:
         if isinstance(xp, Exact):
             return xp.blend(first, x, second, y)
         if _is_one(first):
-            return _with(xp, x, 0.0, second, y)
+            return _with(xp, x, second, y)
         head, tail = Number(xp, first).halves()
-        return _with(xp, head * x, tail * x, second, y)
+        return _with(xp, head * x, second, y, tail * x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,12 +185,13 @@ def _is_one(weight: Any) -> bool:
     return isinstance(weight, float) and weight == 1.0
 
 
-def _with(xp: Any, x: Array, rest: Any, second: Any, y: Array) -> Array:
-    """Return x + rest + second * y.
+def _with(xp: Any, x: Array, second: Any, y: Array, rest: Any = None) -> Array:
+    """Return x + second * y + rest.
 
     Products of half-length numbers with elements are exact, so a fused multiply-add changes nothing. With a decay of
     0.9, every tenth sum is next to the middle of two float32 numbers, where the last bit decides.
     """
     head, tail = Number(xp, second).halves()
     high, low = two_sum(x, head * y)
-    return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + (rest + tail * y)), high)
+    small = tail * y if rest is None else rest + tail * y
+    return xp.where(xp.isfinite(high), high + xp.no_reassociation(low + small), high)

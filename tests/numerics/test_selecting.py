@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from hypothesis.extra import numpy as arrays
 from support import FRAMEWORKS, array, tensors
 
 import gradxform as gx
-from gradxform.backend.host import elements, selecting
+from gradxform.backend.host import elements, selecting, threads
 from gradxform.backend.host.namespace import Portable
 from gradxform.numerics import elementwise
-from gradxform.numerics.elementwise import Single
+from gradxform.numerics.elementwise import Combination, Single
 
 MANY = 5000
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-40, 3.4e38, -1.0]
@@ -27,7 +28,7 @@ def numbers(seed: int, dtype: Any, shape: Any = MANY) -> Any:
     rng = np.random.default_rng(seed)
     with np.errstate(over="ignore"):
         found = (rng.standard_normal(shape) * 2.0 ** rng.integers(-150, 120, shape)).astype(dtype)
-        places = rng.integers(0, found.size, found.size // 4)
+        places = rng.integers(0, max(found.size, 1), found.size // 4)
         found.reshape(-1)[places] = rng.choice(SPECIAL, len(places)).astype(dtype)
     return found
 
@@ -87,9 +88,30 @@ def test_selecting_formulas_keep_dtype_and_shape(dtype: str) -> None:
         assert xp.__class__ is elements.Block and issubclass(elements.Block, Portable)
         return xp.where(xp.abs(x) > number, x, y)
 
-    found = elements.each(larger, [x, y], [0.5])
+    (found,) = elements.each(larger, [[x], [y]], [0.5])
     assert found.dtype == x.dtype and found.shape == x.shape
     np.testing.assert_array_equal(found, np.where(np.abs(x) > 0.5, x, y))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
+def test_a_tree_is_the_same_with_threads(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves of all sizes, in any order of memory, are shared among threads."""
+    shapes = [(1 << 20,), (300, 1 << 10), (1 << 13,), (7, 5), (), (0, 3), ((1 << 13) + 1,)]
+    first, second = ([numbers(seed + i, dtype, shape) for i, shape in enumerate(shapes)] for seed in (0, 9))
+    first[1] = np.asfortranarray(first[1])
+    counted = Combination(lambda xp, a: (1.0, a))
+
+    def thirds(xp: Any, x: Any, y: Any, a: Any) -> Any:
+        return xp.where(xp.iota(x) % 3 == 1, 0.0, counted(xp, x, y, a))
+
+    formula = counted if dtype == "float64" else thirds
+    run = functools.partial(elements.of_leaves, formula, [first, second], [0.9], [None] * len(shapes), {})
+    monkeypatch.setattr(threads, "_count", lambda: 1)
+    wanted = run()
+    monkeypatch.setattr(threads, "_count", lambda: 2)
+    for leaf, found, alone in zip(first, run(), wanted, strict=True):
+        assert found.shape == leaf.shape and found.dtype == np.result_type(dtype, np.float32)
+        np.testing.assert_array_equal(found, alone)
 
 
 @pytest.mark.parametrize("narrow", ["float16", "float32"])

@@ -6,20 +6,19 @@ elements in pairs, as in every framework; complex elements by their parts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gradxform.backend.host import longdouble, threads, together
-from gradxform.backend.host.namespace import Namespace, Portable
+from gradxform.backend.host.namespace import Portable
 from gradxform.numerics.double_double import Pair
 from gradxform.numerics.elementwise import Single, applied, of_elements
 
 BLOCK = 1 << 13
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
-_LARGE = 1 << 20
-"""A process with arrays of so many elements keeps larger ones, too: blocks are four times as large."""
 _WIDE = ("float64", "complex128")
 _DOUBLE = {np.dtype(np.float64), np.dtype(np.longdouble)}
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
@@ -54,9 +53,11 @@ def of_leaves(
         leaf = joined[0] if double else joined[0].astype(np.float32)
         found = elementwise(formula, [leaf, *joined[1:]], numbers, factor, static, sizes)
         together.parted(found, columns[0], small, out)
-    for i, (factor, row) in enumerate(zip(factors, rows, strict=True)):
-        if out[i] is None:
-            out[i] = elementwise(formula, row, numbers, factor, static)
+    rest = [i for i, found in enumerate(out) if found is None]
+    work = Work()
+    for i in rest:
+        out[i] = _started(work, formula, rows[i], numbers, factors[i], static)
+    work.done()
     return out
 
 
@@ -81,55 +82,102 @@ def elementwise(
 
     The result has the dtype of the first array's sums. `sizes`: of the leaves whose elements the arrays are.
     """
-    leaf, double = column[0], column[0].dtype.name in _WIDE
-    with np.errstate(all="ignore"):
-
-        def real(parts: Sequence[Any]) -> Any:
-            single = isinstance(formula, Single) and factor is None
-            wide = "float64" if not single or any([np.result_type(part) in _DOUBLE for part in parts]) else "float32"
-            return _in_blocks(formula if single else one, parts, wide, "float64" if double else "float32", sizes)
-
-        def one(xp: Any, *some: Any) -> Any:
-            if plain:
-                return applied(formula, xp, some, numbers, factors, static)
-            return of_elements(formula, xp, some, numbers, factor, double, static)
-
-        numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
-        factors = [] if factor is None else [factor]
-        plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
-        if leaf.dtype.kind != "c":
-            return real(column)
-        return Namespace.complex(real([part.real for part in column]), real([part.imag for part in column]))
+    work = Work()
+    out = _started(work, formula, column, numbers, factor, static, sizes)
+    work.done()
+    return out
 
 
-def each(formula: Callable[..., Any], column: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """Apply a formula that selects and does not round; the result has the first array's shape and dtype."""
-    given = [np.float64(number) for number in numbers]
-    with np.errstate(all="ignore"):
-        return _in_blocks(lambda xp, *some: formula(xp, *some, *given), column, None, column[0].dtype)
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
+    given, work = [np.float64(number) for number in numbers], Work()
+    out = [_empty(row[0], row[0].dtype) for row in zip(*columns, strict=True)]
+    for found, *row in zip(out, *columns, strict=True):
+        work.add(lambda xp, *some: formula(xp, *some, *given), row, None, found)
+    work.done()
+    return out
 
 
-def _in_blocks(
-    formula: Callable[..., Any], column: Sequence[Any], wide: str | None, dtype: Any, sizes: Sequence[int] = ()
+def _started(
+    work: Work,
+    formula: Callable[..., Any],
+    column: Sequence[Any],
+    numbers: Sequence[Any],
+    factor: Any,
+    static: dict[str, Any],
+    sizes: Sequence[int] = (),
 ) -> Any:
-    """Apply a formula to arrays converted to a dtype, or as they are; to many elements in blocks, with threads.
+    """Return an array for the results of `elementwise`, and add what fills it."""
 
-    Not in blocks if shapes differ.
-    """
-    leaf = column[0]
-    shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
-    if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or leaf.size <= BLOCK:
-        return np.asarray(formula(Block(0, sizes), *(_wide(part, wide) for part in column))).astype(dtype)
-    flat = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column]
-    size = BLOCK if leaf.size < _LARGE else 4 * BLOCK
-    out, starts = np.empty(leaf.size, dtype), range(0, leaf.size, size)
+    def one(xp: Any, *some: Any) -> Any:
+        if plain:
+            return applied(formula, xp, some, numbers, factors, static)
+        return of_elements(formula, xp, some, numbers, factor, double, static)
 
-    def one(start: int) -> None:
-        block = slice(start, start + size)
-        out[block] = formula(Block(start), *[_wide(part[block] if np.ndim(part) else part, wide) for part in flat])
+    leaf, double = column[0], column[0].dtype.name in _WIDE
+    numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
+    factors = [] if factor is None else [factor]
+    plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
+    single = isinstance(formula, Single) and factor is None
 
-    threads.spread(one, starts, [size] * len(starts))
-    return out.reshape(leaf.shape)
+    def add(parts: Sequence[Any], out: Any) -> None:
+        wide = "float64" if not single or any([np.result_type(part) in _DOUBLE for part in parts]) else "float32"
+        work.add(formula if single else one, parts, wide, out, sizes)
+
+    if leaf.dtype.kind != "c":
+        out = _empty(leaf, "float64" if double else "float32")
+        add(column, out)
+        return out
+    out = _empty(leaf, "complex128" if double else "complex64")
+    add([part.real for part in column], out.real)
+    add([part.imag for part in column], out.imag)
+    return out
+
+
+def _empty(leaf: Any, dtype: Any) -> Any:
+    """A new array of a leaf's shape; many elements lie in C order, to be filled in blocks."""
+    return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
+
+
+class Work:
+    """What is left to do for the leaves of a tree, in blocks of elements, with threads."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Callable[[slice], None], int, bool]] = []
+        """What computes a range of elements, their number, and whether ranges may be smaller."""
+
+    def add(
+        self, formula: Callable[..., Any], column: Sequence[Any], wide: str | None, out: Any, sizes: Sequence[int] = ()
+    ) -> None:
+        """Add a formula of arrays converted to a dtype, or as they are; not in blocks if shapes differ."""
+        shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
+        if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or out.size <= BLOCK:
+
+            def whole(_: slice) -> None:
+                out[...] = formula(Block(0, sizes), *(_wide(part, wide) for part in column))
+
+            self._parts.append((whole, out.size, False))
+            return
+        flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column], out.reshape(-1)
+
+        def some(block: slice) -> None:
+            given = [_wide(part[block] if np.ndim(part) else part, wide) for part in flat]
+            found[block] = formula(Block(block.start), *given)
+
+        self._parts.append((some, out.size, True))
+
+    def done(self) -> None:
+        """Do it."""
+        most = threads.BLOCK if threads.worth([size for _, size, _ in self._parts]) else BLOCK
+        blocks: list[Callable[[], None]] = []
+        sizes = []
+        for compute, size, divisible in self._parts:
+            step = most if divisible else max(size, 1)
+            for start in range(0, max(size, 1), step):
+                blocks.append(functools.partial(compute, slice(start, start + step)))
+                sizes.append(min(step, size - start))
+        with np.errstate(all="ignore"):
+            threads.spread(lambda block: block(), blocks, sizes)
 
 
 def _is_paired(part: Any) -> bool:

@@ -94,9 +94,9 @@ class Readable(Backend):
             small, plain(formula, [[column[i] for i in small] for column in columns], numbers), strict=True
         ):
             out[i] = new
-        for i in large:
-            leaf, *_ = own = [column[i] for column in columns]
-            new = self.taken(elements.each(formula, list(map(self._seen, own)), given))
+        found = elements.each(formula, [[self._seen(column[i]) for i in large] for column in columns], given)
+        for i, new in zip(large, map(self.taken, found), strict=True):
+            leaf = columns[0][i]
             out[i] = self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf))
         return out
 

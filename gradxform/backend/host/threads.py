@@ -10,16 +10,17 @@ from typing import Any
 
 _WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
+BLOCK = 1 << 17
+"""Elements that a thread computes with one call: it waits for the interpreter before and after each."""
 _MOST = 4
 _pool: ThreadPoolExecutor | None = None
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Map a function over items in order; on several threads if there are many elements."""
-    count = _count() if len(items) > 1 and sum(sizes) >= _WORTH else 1
-    if count == 1:
+    if len(items) < 2 or not worth(sizes):
         return one_by_one(function, items, sizes)
-    shares = _shares(sizes, count)
+    shares = _shares(sizes, _count())
     out: list[Any] = [None] * len(items)
 
     def work(share: Sequence[int]) -> None:
@@ -37,6 +38,11 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
         else:
             other.result()
     return out
+
+
+def worth(sizes: Sequence[int]) -> bool:
+    """Whether `spread` uses threads for more than one item."""
+    return sum(sizes) >= _WORTH and _count() > 1
 
 
 def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
