@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.namespace import Defaults
@@ -142,27 +140,3 @@ class Namespace(Defaults):
 
 def _wide(x: Any) -> Any:
     return x if tf.is_tensor(x) else tf.constant(x, tf.float64)
-
-
-class Folding(Namespace):
-    """The same namespace; what is made of Python numbers alone is no operation of a graph."""
-
-    @staticmethod
-    def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Choose elementwise."""
-        if isinstance(condition, bool):
-            return yes if condition else no
-        return Namespace.where(condition, yes, no)
-
-    @staticmethod
-    def isfinite(x: Any) -> Any:
-        """Whether neither NaN nor infinite."""
-        return math.isfinite(x) if isinstance(x, float) else Namespace.isfinite(x)
-
-    @staticmethod
-    def rounded(x: Any, dtype: str) -> Any:
-        """Round to a dtype."""
-        if not isinstance(x, float):
-            return Namespace.rounded(x, dtype)
-        with np.errstate(over="ignore"):
-            return float(np.dtype(dtype).type(x))

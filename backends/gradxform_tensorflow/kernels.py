@@ -16,14 +16,12 @@ from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, matrices, rescale
 from gradxform_tensorflow import _casting as casting
 from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms, _packing, _ranking
-from gradxform_tensorflow._namespace import Folding, Namespace
+from gradxform_tensorflow._namespace import Namespace
 from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
 _LARGE = 1 << 16
 """Below so many elements, what XLA saves is less than what it takes to compile."""
-_FOLDED = (formulas.clip_coefficient_single, formulas.clip_coefficient_double)
-"""Formulas of a norm and a limit, half of whose operations are of the limit alone."""
 
 
 class TensorFlow(Readable, Plain):
@@ -41,8 +39,6 @@ class TensorFlow(Readable, Plain):
         """Compute a formula of numbers and vectors; products of known factors stay known."""
         if formula is formulas.product and all(isinstance(operand, (int, float)) for operand in operands):
             return float(operands[0]) * float(operands[1])
-        if formula in _FOLDED and isinstance(operands[1], (int, float)) and tf.is_tensor(operands[0]):
-            return formula(Folding, operands[0], float(operands[1]))
         return super().compute(formula, *operands, **static)
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:

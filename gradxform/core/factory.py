@@ -45,7 +45,10 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
             if not any(calls.holds_gradients(given[name]) for name in scalars.intersection(given)):
                 raise
             raise TypeError(calls.gradients_first(make, args, kwargs)) from None
-        return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound))
+        arguments = _arguments(signature, bound)
+        return GradientTransformation(
+            made.rule, made.start, make.__name__, arguments, (*schedules.values(), *made.schedules)
+        )
 
     factories[make.__name__] = named
     return named

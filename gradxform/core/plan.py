@@ -2,7 +2,8 @@
 
 The rule runs once on placeholders. A recorder stands in for the backend and notes each kernel as a step; the plan is
 the list of steps. Kernels see the arrays of each call, so a plan fixes only what the core decides: which kernels run,
-on which leaves, in which order. That follows from structure, dtypes and constant hyperparameters alone; with a state,
+on which leaves, in which order. That follows from structure, dtypes and constant hyperparameters alone (each run calls
+schedules); with a state,
 from shapes too. A rule that asks the backend for anything else has no plan and runs as usual.
 """
 
@@ -135,7 +136,8 @@ def _steady(value: Any, transformation: type) -> bool:
     """Whether a hyperparameter never changes, and a rule's decisions depend on nothing else."""
     if isinstance(value, transformation):
         tx: Any = value
-        given = [argument for _, argument in tx.arguments if type(argument) is not bool]
+        own = {*map(id, tx.schedules)}  # which each run calls
+        given = [argument for _, argument in tx.arguments if type(argument) is not bool and id(argument) not in own]
         return tx.name not in ("", "across") and all(_steady(argument, transformation) for argument in given)
     if isinstance(value, Mapping):  # the rules of a partition; a mask of bools could be changed
         return all(_steady(k, transformation) and isinstance(v, transformation) and _steady(v, transformation)

@@ -49,6 +49,13 @@ class Number:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Scalar(Number):
+    """Stands for a hyperparameter, which is a 0-d array."""
+
+    __slots__ = ()
+    dtype, shape = "float64", ()
+
+
 class Leaf(Number):
     """Stands for an array, of which the dtype is known, and the shape if the plan is for arrays of one shape."""
 

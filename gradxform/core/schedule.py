@@ -11,6 +11,7 @@ import numpy as np
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
+from gradxform.core.recorder import Number, Scalar
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics.ranged import in_base
 
@@ -39,11 +40,17 @@ def scheduled(
 
     def rule(view: Flat, state: ScheduleState, context: Context) -> tuple[Flat, ScheduleState]:
         found = {name: view.backend.compute(formula, state.count) for name, formula in formulas.items()}
-        tx = at({name: np.asarray(value) if isinstance(value, float) else value for name, value in found.items()})
+        tx = at({name: _as_array(value) for name, value in found.items()})
         view, inner = tx.rule(view, state.inner, context)
         return view, ScheduleState(stateful.advanced(view, state.count), inner)
 
     return keeping("a hyperparameter that is a schedule", ScheduleState, rule, start)
+
+
+def _as_array(value: Any) -> Any:
+    if isinstance(value, Number):
+        return Scalar(value.place)
+    return np.asarray(value) if isinstance(value, float) else value
 
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:

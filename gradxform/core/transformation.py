@@ -76,7 +76,7 @@ class GradientTransformation(Base):
         The pair (init, update) is optax's: DeepMind, The DeepMind JAX ecosystem, 2020.
     """
 
-    __slots__ = ("__weakref__", "_key", "arguments", "name", "rule", "start")
+    __slots__ = ("__weakref__", "_key", "arguments", "name", "rule", "schedules", "start")
 
     autograph_info__: ClassVar[dict[str, Any]] = {}
     """Set by `unconverted` on functions."""
@@ -87,12 +87,17 @@ class GradientTransformation(Base):
     """The factory's arguments with their names (None: positional), without defaults."""
     rule: Rule
     start: Start | None
+    schedules: tuple[Callable[[Any], Any], ...]
+    """The functions of the step among the arguments."""
     _key: Any
 
-    def __init__(self, rule: Rule, start: Start | None = None, name: str = "", arguments: Any = ()) -> None:
+    def __init__(
+        self, rule: Rule, start: Start | None = None, name: str = "", arguments: Any = (), schedules: Any = ()
+    ) -> None:
         """For factories; users call a factory, and authors of transforms `stateless`."""
-        for slot, value in (("rule", rule), ("start", start), ("name", name), ("arguments", tuple(arguments))):
-            object.__setattr__(self, slot, value)
+        given = {"rule": rule, "start": start, "name": name, "arguments": arguments, "schedules": schedules}
+        for slot, value in given.items():
+            object.__setattr__(self, slot, tuple(value) if slot in ("arguments", "schedules") else value)
         key = (name, *((k, _key(v)) for k, v in self.arguments)) if name else (id(rule),)
         object.__setattr__(self, "_key", key)
         preload()

@@ -108,6 +108,63 @@ def test_a_plan_gives_what_the_rule_gives(expression: str, framework: str) -> No
         state = new
 
 
+VALUES = (1.0, 0.3, -0.5, 0.0, 1e-60, 1e30, math.inf, math.nan, 7, np.float32(0.1))
+SCHEDULED = {
+    "scale": gx.scale,
+    "scale_by_schedule": gx.scale_by_schedule,
+    "clip_value": gx.clip_value,
+    "clip_norm": gx.clip_norm,
+    "clip_global_norm": gx.clip_global_norm,
+    "clip_rms": gx.clip_rms,
+    "trace": gx.trace,
+    "masked": lambda at: gx.masked(gx.scale(at), "**/w"),
+    "measure": lambda at: gx.measure(gx.clip_global_norm(at)),
+    "chain": lambda at: gx.chain(gx.clip_value(at), gx.clip_global_norm(1.0), gx.scale(at)),
+}
+
+
+@pytest.mark.parametrize("framework", ("numpy", "torch"))
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_a_schedule_is_called_at_each_step(name: str, framework: str) -> None:
+    """With whatever it returns, and once; what it depends on may change."""
+    pytest.importorskip(framework)
+    calls: list[tuple[type, float]] = []
+    factor = 1.0
+
+    def schedule(step: Any) -> Any:
+        calls.append((type(step), float(step)))
+        return VALUES[int(step)] * factor
+
+    tx, gradients = SCHEDULED[name](schedule), tensors(framework, TREE)
+    state = tx.init(gradients)
+    assert has_plan(tx, gradients, state) is (name not in ("clip_value", "chain"))  # bounds are arrays then
+    for step in range(len(VALUES)):
+        factor = 1.0 + step % 3
+        calls.clear()
+        wanted, other = by_rule(tx, gradients, state)
+        by_hand = calls.copy()
+        calls.clear()
+        found, state = tx.update(gradients, state)
+        assert calls == by_hand and {count for _, count in calls} == {step}
+        assert_bits(arrays(found), arrays(wanted))
+        assert_bits(arrays(state), arrays(other))
+
+
+def test_a_schedule_that_fails_is_called_again() -> None:
+    def schedule(step: float) -> float:
+        if step == 1.0:
+            raise RuntimeError("no learning rate yet")
+        return 0.5
+
+    tx, gradients = gx.scale(schedule), {"w": np.float32([3, 4])}
+    state = tx.init(gradients)
+    for _ in range(2):
+        _, later = tx.update(gradients, state)
+        with pytest.raises(RuntimeError, match="no learning rate yet"):
+            tx.update(gradients, later)
+    assert plans() > 0
+
+
 @pytest.mark.parametrize("expression", PLANNED)
 def test_in_place(expression: str) -> None:
     tx, tree = gx.parse(expression), {path: leaf for path, leaf in TREE.items() if leaf is not None}
