@@ -2,9 +2,9 @@
 
 The rule runs once on placeholders. A recorder stands in for the backend and notes each kernel as a step; the plan is
 the list of steps. Kernels see the arrays of each call, so a plan fixes only what the core decides: which kernels run,
-on which leaves, in which order. That follows from structure, dtypes and constant hyperparameters alone (each run calls
-schedules); with a state,
-from shapes too. A rule that asks the backend for anything else has no plan and runs as usual.
+on which leaves, in which order. That follows from structure, dtypes and constant hyperparameters alone; with a state,
+from shapes too. Schedules are called at each run. A rule that asks the backend for anything else has no plan and runs
+as usual.
 """
 
 from __future__ import annotations
