@@ -21,6 +21,7 @@ from gradxform.numerics import formulas
 from gradxform.numerics.norms import safe_root
 from gradxform_jax import _norms
 from gradxform_jax._namespace import Folding, Namespace
+from gradxform_jax._parts import in_parts
 
 MANY = 32
 """From so many leaves on."""
@@ -148,8 +149,8 @@ def compute(formula: Callable[..., Any], operands: Sequence[Any], static: dict[s
     each = (number for operand in operands if isinstance(operand, Each) for number in operand.numbers)
     if any(isinstance(number, jax.core.Tracer) for number in each):
         return Each(_traced_one_by_one(formula, operands, count))
-    rows = zip(*(_spread(operand, count) for operand in operands), strict=True)
-    return Each(_one_by_one(formula)(tuple(rows)))
+    rows = list(zip(*(_spread(operand, count) for operand in operands), strict=True))
+    return Each(in_parts(lambda some: _one_by_one(formula)(tuple(some)), rows))
 
 
 def _spread(operand: Any, count: int) -> Sequence[Any]:

@@ -21,6 +21,7 @@ from gradxform.numerics.ranged import evaluate
 from gradxform_jax import _each, _norms, _private, _ranking, _tpu
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
+from gradxform_jax._parts import in_parts
 from gradxform_jax.plain import Plain, weak_as
 
 _OPTAX = "optax.clip_by_global_norm"
@@ -52,7 +53,7 @@ class JAX(Plain):
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
         with self.scope():
-            return _multiplied(list(leaves), _as_factors(factors))
+            return _in_parts(_multiplied, list(leaves), _as_factors(factors))
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
@@ -75,7 +76,8 @@ class JAX(Plain):
         with self.scope():
             bounds = [None if bound is None else _wide(bound) for bound in (low, high)]
             known = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
-            return _clip(list(leaves), known, *bounds, None if factors is None else _as_factors(factors))
+            by = None if factors is None else _as_factors(factors)
+            return _in_parts(lambda some, own: _clip(some, known, *bounds, own), list(leaves), by)
 
     def elementwise(
         self,
@@ -89,13 +91,14 @@ class JAX(Plain):
         with self.scope():
             given = [list(column) for column in columns]
             each_factor = [None] * len(given[0]) if factors is None else list(map(_wide, factors))
-            function = _elementwise(formula, tuple(sorted(static.items())))
-            return function(given, list(map(_wide, numbers)), each_factor)
+            function, others = _elementwise(formula, tuple(sorted(static.items()))), list(map(_wide, numbers))
+            return in_parts(lambda own, *some: function(list(some), others, own), each_factor, *given)
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype."""
         with self.scope():
-            found = _of_each(formula)([list(column) for column in columns], list(map(_wide, numbers)))
+            function, others = _of_each(formula), list(map(_wide, numbers))
+            found = in_parts(lambda *some: function(list(some), others), *map(list, columns))
             return list(map(weak_as, columns[0], found))
 
     def of_matrices(
@@ -180,6 +183,11 @@ def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 def _as_factors(factors: Any) -> Any:
     """A number, a vector or a tuple of numbers in float64."""
     return tuple(map(_wide, factors.numbers)) if isinstance(factors, Each) else _wide(factors)
+
+
+def _in_parts(kernel: Callable[..., list[Any]], leaves: list[Any], factors: Any) -> list[Any]:
+    """Call a kernel of leaves and factors; at once if the factors are a vector, of which parts would be new arrays."""
+    return kernel(leaves, factors) if getattr(factors, "ndim", 0) else in_parts(kernel, leaves, factors)
 
 
 @jax.jit
