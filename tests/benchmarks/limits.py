@@ -411,8 +411,10 @@ def muon() -> Table:
 def graph_() -> Table:
     """A step of one clip in TensorFlow's graph, in multiples of tf.clip_by_global_norm's; then without branches."""
     table = [["tree", "gradxform", "without branches"]]
-    for name in ("mlp", "resnet50", "gpt2"):
-        leaves = [_imported("tensorflow").constant(leaf) for leaf in gradients(TREES[name]()).values()]
+    trees = {name: TREES[name]() for name in ("mlp", "resnet50", "gpt2")}
+    trees["width 256"] = {f"{i}/{part}": shape for i in range(4) for part, shape in _WIDTH_256.items()}
+    for name, shapes in trees.items():
+        leaves = [_imported("tensorflow").constant(leaf) for leaf in gradients(shapes).values()]
         times = _times([Side(functools.partial(_graph_of(way, 1), leaves), list) for way in WAYS])
         ratios = np.median(times / times[:, -1:], axis=0)
         table.append([name, *(f"{ratio:.2f}" for ratio in ratios[:-1])])
@@ -420,6 +422,12 @@ def graph_() -> Table:
 
 
 WAYS = ("gradxform", "without branches", "TensorFlow")
+_WIDTH_256 = {
+    **{f"attention{i}": (256, 256) for i in range(4)},
+    **{f"bias{i}": (256,) for i in range(6)},
+    **{f"mlp{i}": (256, 480) for i in range(2)},
+}
+"""A layer of a small transformer, with no leaf of 2^17 elements."""
 
 
 def _graph_of(way: str, length: int) -> Callable[[Any], Any]:

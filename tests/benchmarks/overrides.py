@@ -132,7 +132,7 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: small arrays together", clip, norms, "_MANY", math.inf)
         yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
-        yield Override(framework, "elementwise: threads", "grokfast()", threads, "spread", threads.one_by_one)
+        yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
         yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
         sums = CHAINS["elementwise"]
         yield Override(framework, "elementwise: sums in place", sums, combined, "combinations", lambda *_: None)
