@@ -165,6 +165,8 @@ class Recorder:
         """Note a clip."""
         if any(self._backend.dtype(leaf) in NARROW for leaf in leaves):  # results may be float32
             raise Unplanned
+        if not (isinstance(low, _NUMBERS) and isinstance(high, _NUMBERS)):  # the order of others is checked each time
+            raise Unplanned
         clip, picked, factor = steady_of(self._backend.clip), _picker(leaves), _operand(factors)
         return self._leaves(leaves, lambda known: known.extend(clip(picked(known), low, high, factor(known), inplace)))
 

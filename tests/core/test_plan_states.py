@@ -113,6 +113,8 @@ SCHEDULED = {
     "scale": gx.scale,
     "scale_by_schedule": gx.scale_by_schedule,
     "clip_value": gx.clip_value,
+    "low": lambda at: gx.clip_value(low=at),
+    "high": lambda at: gx.clip_value(low=-9.0, high=at),
     "clip_norm": gx.clip_norm,
     "clip_global_norm": gx.clip_global_norm,
     "clip_rms": gx.clip_rms,
@@ -121,6 +123,9 @@ SCHEDULED = {
     "measure": lambda at: gx.measure(gx.clip_global_norm(at)),
     "chain": lambda at: gx.chain(gx.clip_value(at), gx.clip_global_norm(1.0), gx.scale(at)),
 }
+
+BOUNDS = ("clip_value", "low", "high", "chain")
+"""Their bounds are arrays then, whose order each step checks."""
 
 
 @pytest.mark.parametrize("framework", ("numpy", "torch"))
@@ -137,7 +142,7 @@ def test_a_schedule_is_called_at_each_step(name: str, framework: str) -> None:
 
     tx, gradients = SCHEDULED[name](schedule), tensors(framework, TREE)
     state = tx.init(gradients)
-    assert has_plan(tx, gradients, state) is (name not in ("clip_value", "chain"))  # bounds are arrays then
+    assert has_plan(tx, gradients, state) is (name not in BOUNDS)
     for step in range(len(VALUES)):
         factor = 1.0 + step % 3
         calls.clear()
