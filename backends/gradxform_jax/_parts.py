@@ -17,13 +17,15 @@ def in_parts(kernel: Callable[..., Sequence[Any]], *columns: Any) -> list[Any]:
 
     Args:
         kernel: maps columns to a list.
-        columns: lists and tuples with an item for each leaf; whatever else is passed with each part.
+        columns: sequences with an item for each leaf.
     """
+    if len({len(column) for column in columns}) > 1:
+        raise ValueError("columns of different lengths")
     count = len(columns[0])
     if count < _MANY or any([isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(columns)]):
         return list(kernel(*columns))
     found: list[Any] = []
     for start in range(0, count, _PART):
         part = slice(start, start + _PART)
-        found += kernel(*(column[part] if isinstance(column, (list, tuple)) else column for column in columns))
+        found += kernel(*(column[part] for column in columns))
     return found

@@ -53,7 +53,7 @@ class JAX(Plain):
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor, in float32 at least."""
         with self.scope():
-            return _in_parts(_multiplied, list(leaves), _as_factors(factors))
+            return _with_factors(_multiplied, list(leaves), _as_factors(factors))
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
@@ -77,7 +77,7 @@ class JAX(Plain):
             bounds = [None if bound is None else _wide(bound) for bound in (low, high)]
             known = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
             by = None if factors is None else _as_factors(factors)
-            return _in_parts(lambda some, own: _clip(some, known, *bounds, own), list(leaves), by)
+            return _with_factors(lambda some, own: _clip(some, known, *bounds, own), list(leaves), by)
 
     def elementwise(
         self,
@@ -185,9 +185,13 @@ def _as_factors(factors: Any) -> Any:
     return tuple(map(_wide, factors.numbers)) if isinstance(factors, Each) else _wide(factors)
 
 
-def _in_parts(kernel: Callable[..., list[Any]], leaves: list[Any], factors: Any) -> list[Any]:
-    """Call a kernel of leaves and factors; at once if the factors are a vector, of which parts would be new arrays."""
-    return kernel(leaves, factors) if getattr(factors, "ndim", 0) else in_parts(kernel, leaves, factors)
+def _with_factors(kernel: Callable[..., list[Any]], leaves: list[Any], factors: Any) -> list[Any]:
+    """Call a kernel for some leaves at a time; for all at once if the factors are a vector, each slice a new array."""
+    if isinstance(factors, tuple):
+        return in_parts(kernel, leaves, factors)
+    if getattr(factors, "ndim", 0) or isinstance(factors, jax.core.Tracer):
+        return kernel(leaves, factors)
+    return in_parts(lambda some: kernel(some, factors), leaves)
 
 
 @jax.jit

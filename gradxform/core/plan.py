@@ -136,7 +136,7 @@ def _steady(value: Any, transformation: type) -> bool:
     """Whether a hyperparameter never changes, and a rule's decisions depend on nothing else."""
     if isinstance(value, transformation):
         tx: Any = value
-        own = {*map(id, tx.schedules)}  # which each run calls
+        own = {*map(id, tx.schedules)}  # each run calls schedules
         given = [argument for _, argument in tx.arguments if type(argument) is not bool and id(argument) not in own]
         return tx.name not in ("", "across") and all(_steady(argument, transformation) for argument in given)
     if isinstance(value, Mapping):  # the rules of a partition; a mask of bools could be changed

@@ -88,7 +88,7 @@ class GradientTransformation(Base):
     rule: Rule
     start: Start | None
     schedules: tuple[Callable[[Any], Any], ...]
-    """The functions of the step among the arguments."""
+    """Its own hyperparameters that are functions of the step, without those of the transformations inside."""
     _key: Any
 
     def __init__(

@@ -155,6 +155,27 @@ def test_a_schedule_is_called_at_each_step(name: str, framework: str) -> None:
         assert_bits(arrays(state), arrays(other))
 
 
+@pytest.mark.parametrize("framework", ("numpy", "torch"))
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_a_schedule_of_several_numbers_is_refused(name: str, framework: str) -> None:
+    """As the rule refuses it, not taken for a factor of each leaf."""
+    pytest.importorskip(framework)
+    gradients = tensors(framework, TREE)
+    vector = tensors(framework, [np.float32([1, 2, 3, 4])])[0]
+    for value in (np.array([1.0]), np.ones(4), np.ones((1, 1)), (1.0,), [1.0, 2.0], vector, vector[:1]):
+        tx = SCHEDULED[name](lambda step: value)  # noqa: B023
+        state = tx.init(gradients)
+        try:
+            wanted = by_rule(tx, gradients, state)
+        except (TypeError, ValueError) as error:
+            with pytest.raises(type(error)) as found:
+                tx.update(gradients, state)
+            assert str(found.value) == str(error)
+            continue
+        assert name in BOUNDS, "only bounds may be arrays"
+        assert_bits(arrays(tx.update(gradients, state)), arrays(wanted))
+
+
 def test_a_schedule_that_fails_is_called_again() -> None:
     def schedule(step: float) -> float:
         if step == 1.0:

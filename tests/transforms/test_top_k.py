@@ -270,3 +270,16 @@ def test_errors(make: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as caught:
         make()
     one_sentence(str(caught.value), words)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_gradient_that_is_kept_whole_is_not_overwritten(framework: str) -> None:
+    """With fewer nonzero elements than are kept, like an embedding's: the k-th largest is zero."""
+    leaf = np.zeros((1000, 8), np.float32)
+    leaf[:50] = 1.0
+    for tx in (gx.scale(2.0), gx.clip_norm(1.0), gx.clip_value(0.1)):
+        gradients = tensors(framework, {"embedding": leaf})
+        before = array(gradients["embedding"]).copy()
+        found = gx.chain(gx.top_k(0.1), tx)(gradients)
+        np.testing.assert_array_equal(array(gradients["embedding"]), before)
+        np.testing.assert_array_equal(array(found["embedding"]), array(tx(gradients)["embedding"]))

@@ -44,30 +44,31 @@ def combinations(
         weights = formula.weights(Namespace, *map(float, numbers))
         out: list[Any] = [None] * len(first)
 
-        def one(i: int) -> None:
-            vectors = [np.asarray(column[i], np.float32).reshape(-1) for column in (first, second)]
-            out[i] = _combined(vectors, weights, factors[i], block).reshape(first[i].shape)
-
         for factor, small in together.groups(first, factors):
             vectors = [together.joined(column, small, np.float32) for column in (first, second)]
             together.parted(_combined(vectors, weights, factor), first, small, out)
         alone = [i for i, found in enumerate(out) if found is None]
         sizes = [first[i].size for i in alone]
-        block = threads.BLOCK if threads.worth(sizes) else _BLOCK
+        step = threads.BLOCK if threads.worth(len(alone), sum(sizes)) else _BLOCK
+
+        def one(i: int) -> None:
+            vectors = [np.asarray(column[i], np.float32).reshape(-1) for column in (first, second)]
+            out[i] = _combined(vectors, weights, factors[i], step).reshape(first[i].shape)
+
         threads.spread(one, alone, sizes)
     return out
 
 
-def _combined(vectors: _Vectors, weights: tuple[Any, Any], factor: Any, block: int = _BLOCK) -> Any:
-    """Compute a * factor * x + b * y of two vectors in blocks."""
+def _combined(vectors: _Vectors, weights: tuple[Any, Any], factor: Any, step: int = _BLOCK) -> Any:
+    """Compute a * factor * x + b * y of two vectors, so many elements at a time."""
     size = vectors[0].size
-    out, room = np.empty(size, np.float32), np.empty((5, min(size, block)))
+    out, room = np.empty(size, np.float32), np.empty((5, min(size, step)))
     halves = [Number(Namespace, np.float64(weight)).halves() for weight in weights]
-    for start in range(0, size, block):
-        part = slice(start, start + block)
-        found = out[part]
-        total = _sums([vector[part] for vector in vectors], halves, factor, room[:, : found.size])
-        np.copyto(found, total, casting="same_kind")
+    for start in range(0, size, step):
+        part = slice(start, start + step)
+        block = out[part]
+        total = _sums([vector[part] for vector in vectors], halves, factor, room[:, : block.size])
+        np.copyto(block, total, casting="same_kind")
     return out
 
 

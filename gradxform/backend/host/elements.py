@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from gradxform.numerics.elementwise import Single, applied, of_elements
 
 BLOCK = 1 << 13
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
+_LARGE = 1 << 20
+"""A process with arrays of so many elements keeps larger ones, too: without threads, blocks are four times as large."""
 _WIDE = ("float64", "complex128")
 _DOUBLE = {np.dtype(np.float64), np.dtype(np.longdouble)}
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
@@ -29,6 +31,14 @@ class Block(Portable):
 
     def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
         self.start, self.sizes = start, sizes
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Select elementwise; `yes` itself if the condition always holds, since `Work` copies results."""
+        same = isinstance(condition, np.ndarray) and isinstance(yes, np.ndarray) and yes.shape == condition.shape
+        if same and condition.all() and yes.dtype == np.result_type(yes, no):
+            return yes
+        return Portable.where(condition, yes, no)
 
     def iota(self, x: Any) -> Any:
         """The index of each element in C order; of leaves that are computed together, in its leaf."""
@@ -107,18 +117,17 @@ def _started(
     static: dict[str, Any],
     sizes: Sequence[int] = (),
 ) -> Any:
-    """Return an array for the results of `elementwise`, and add what fills it."""
-
-    def one(xp: Any, *some: Any) -> Any:
-        if plain:
-            return applied(formula, xp, some, numbers, factors, static)
-        return of_elements(formula, xp, some, numbers, factor, double, static)
-
+    """Return an array for the results of `elementwise`, and add to `work` what fills it."""
     leaf, double = column[0], column[0].dtype.name in _WIDE
     numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
     factors = [] if factor is None else [factor]
     plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
     single = isinstance(formula, Single) and factor is None
+
+    def one(xp: Any, *some: Any) -> Any:
+        if plain:
+            return applied(formula, xp, some, numbers, factors, static)
+        return of_elements(formula, xp, some, numbers, factor, double, static)
 
     def add(parts: Sequence[Any], out: Any) -> None:
         wide = "float64" if not single or any([np.result_type(part) in _DOUBLE for part in parts]) else "float32"
@@ -139,12 +148,27 @@ def _empty(leaf: Any, dtype: Any) -> Any:
     return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
 
 
+class _Part(NamedTuple):
+    """What is left to do for a leaf."""
+
+    compute: Callable[[slice], None]
+    """Computes a range of elements."""
+    size: int
+    divisible: bool
+    """Whether it may be called for a part of the elements."""
+
+    def step(self, threaded: bool) -> int:
+        """How many elements are computed with one call."""
+        if not self.divisible:
+            return max(self.size, 1)
+        return threads.BLOCK if threaded else BLOCK if self.size < _LARGE else 4 * BLOCK
+
+
 class Work:
     """What is left to do for the leaves of a tree, in blocks of elements, with threads."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Callable[[slice], None], int, bool]] = []
-        """What computes a range of elements, their number, and whether ranges may be smaller."""
+        self._parts: list[_Part] = []
 
     def add(
         self, formula: Callable[..., Any], column: Sequence[Any], wide: str | None, out: Any, sizes: Sequence[int] = ()
@@ -156,7 +180,7 @@ class Work:
             def whole(_: slice) -> None:
                 out[...] = formula(Block(0, sizes), *(_wide(part, wide) for part in column))
 
-            self._parts.append((whole, out.size, False))
+            self._parts.append(_Part(whole, out.size, divisible=False))
             return
         flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column], out.reshape(-1)
 
@@ -164,18 +188,19 @@ class Work:
             given = [_wide(part[block] if np.ndim(part) else part, wide) for part in flat]
             found[block] = formula(Block(block.start), *given)
 
-        self._parts.append((some, out.size, True))
+        self._parts.append(_Part(some, out.size, divisible=True))
 
     def done(self) -> None:
-        """Do it."""
-        most = threads.BLOCK if threads.worth([size for _, size, _ in self._parts]) else BLOCK
+        """Compute everything that was added."""
+        items = sum([1 + part.divisible for part in self._parts])  # at least
+        threaded = threads.worth(items, sum([part.size for part in self._parts]))
         blocks: list[Callable[[], None]] = []
         sizes = []
-        for compute, size, divisible in self._parts:
-            step = most if divisible else max(size, 1)
-            for start in range(0, max(size, 1), step):
-                blocks.append(functools.partial(compute, slice(start, start + step)))
-                sizes.append(min(step, size - start))
+        for part in self._parts:
+            step = part.step(threaded)
+            for start in range(0, max(part.size, 1), step):
+                blocks.append(functools.partial(part.compute, slice(start, start + step)))
+                sizes.append(min(step, part.size - start))
         with np.errstate(all="ignore"):
             threads.spread(lambda block: block(), blocks, sizes)
 

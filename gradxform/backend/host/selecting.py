@@ -16,12 +16,10 @@ _RARE = 32
 
 
 def where(condition: Any, yes: Any, no: Any) -> Any:
-    """Return `np.where(condition, yes, no)`, or `yes` itself where the condition always holds."""
+    """Return `np.where(condition, yes, no)`."""
     if not isinstance(condition, np.ndarray) or condition.size < _MANY:
         return np.where(condition, yes, no)
     met, kind = np.count_nonzero(condition), np.result_type(yes, no)
-    if met == condition.size and isinstance(yes, np.ndarray) and (yes.dtype, yes.shape) == (kind, condition.shape):
-        return yes
     predicted = _RARE * min(met, condition.size - met) < condition.size
     if predicted or kind.kind != "f" or kind.itemsize > 8 or condition.dtype != np.bool_:
         return np.where(condition, yes, no)

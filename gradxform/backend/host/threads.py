@@ -18,7 +18,7 @@ _pool: ThreadPoolExecutor | None = None
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Map a function over items in order; on several threads if there are many elements."""
-    if len(items) < 2 or not worth(sizes):
+    if not worth(len(items), sum(sizes)):
         return one_by_one(function, items, sizes)
     shares = _shares(sizes, _count())
     out: list[Any] = [None] * len(items)
@@ -40,9 +40,9 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
     return out
 
 
-def worth(sizes: Sequence[int]) -> bool:
-    """Whether `spread` uses threads for more than one item."""
-    return sum(sizes) >= _WORTH and _count() > 1
+def worth(items: int, elements: int) -> bool:
+    """Whether `spread` uses threads for so many items with so many elements in all."""
+    return items > 1 and elements >= _WORTH and _count() > 1
 
 
 def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
