@@ -3,23 +3,49 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import NoReturn
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 _INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
-    try:
-        _run()
-    except KeyboardInterrupt:
-        print("gradxform: interrupted", file=sys.stderr)
-        _leave()
-    except SystemExit as end:
-        if end.code == _INTERRUPTED:
+    with _insisting():
+        try:
+            _run()
+        except KeyboardInterrupt:
+            print("gradxform: interrupted", file=sys.stderr)
             _leave()
-        raise
+        except SystemExit as end:
+            if end.code == _INTERRUPTED:
+                _leave()
+            raise
+
+
+@contextmanager
+def _insisting() -> Iterator[None]:
+    """Repeat Ctrl-C each second until the command ends: what frameworks do as they are imported may swallow it."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    again = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
+    again.daemon = True
+    again.start()
+    raise KeyboardInterrupt
 
 
 def _leave() -> NoReturn:

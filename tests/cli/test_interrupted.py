@@ -65,6 +65,28 @@ def test_a_command(arguments: list[str], tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
 
 
+DEAF = """
+import time
+from gradxform import __main__
+
+def run():
+    try:
+        time.sleep(60)
+    except:  # as some modules have it around their imports
+        pass
+    time.sleep(60)
+
+__main__._run = run
+__main__.main()
+"""
+
+
+def test_ctrl_c_is_repeated_if_something_swallows_it(tmp_path: Path) -> None:
+    start = time.monotonic()
+    assert interrupted([sys.executable, "-c", DEAF], tmp_path, 2.0) == (130, "gradxform: interrupted\n")
+    assert time.monotonic() - start < 30.0
+
+
 def test_a_recording_holds_whole_steps(tmp_path: Path) -> None:
     code, errors = interrupted([sys.executable, "-c", RECORDING], tmp_path, 3.0)
     assert code != 0 and errors.rstrip().endswith("KeyboardInterrupt")
