@@ -42,10 +42,18 @@ def _insisting() -> Iterator[None]:
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    again = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
+    again = threading.Timer(1.0, _press)
     again.daemon = True
     again.start()
     raise KeyboardInterrupt
+
+
+def _press() -> None:
+    """Send Ctrl-C to the main thread, which may be waiting."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+    else:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _leave() -> NoReturn:
