@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 _PART = 64
-"""Leaves of a part. A call for so many takes a hundredth of the time to compile it."""
+"""Leaves of a part: few enough that a kernel compiles in hundredths of a second."""
 _MANY = 4 * _PART
 
 
