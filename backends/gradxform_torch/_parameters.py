@@ -21,6 +21,7 @@ from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
+from gradxform_torch._readable import PLAIN
 from gradxform_torch._sharded import local
 from gradxform_torch.sharded import backend, is_writable
 
@@ -140,13 +141,13 @@ def transformed(
     found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
     every gradient and no norm is requested.
     """
-    gradients, owners = _gradients(named)
+    gradients = _gradients(named)
     paths = paths_of(named)
     ready = _plan(tx, paths, gradients, state, owned) if scale is None and found_inf is None else None
     if ready is not None and (ready[0].norm_of is not None) >= measured:
         plan, leaves = ready  # of which no gradient is asked
         known = plan.known(leaves)
-        _write(gradients, owners, plan.result(known), plan.skipped, owned)
+        _write(named, gradients, plan.result(known), plan.skipped, owned)
         norm_of = None if plan.norm_of is None else functools.partial(_stored, plan.norm_of(known), _CPU)
         return plan.new_state(known) if tx.stateful else state, norm_of
     keys = keys_of(paths)
@@ -166,44 +167,45 @@ def transformed(
         norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-        _write(gradients, owners, view.results(), view.skipped(), owned)
+        _write(named, gradients, view.results(), view.skipped(), owned)
         return in_place(state, new) if owned and tx.stateful else new, norm
 
 
-def _gradients(named: Named) -> tuple[list[torch.Tensor | None], dict[int, list[torch.Tensor]]]:
-    """The gradients, one that parameters share only once, and the parameters of each by its id."""
-    gradients: list[torch.Tensor | None] = []
-    owners: dict[int, list[torch.Tensor]] = {}
-    for _, parameter in named:
-        gradient = parameter.grad
-        sharing = owners.setdefault(id(gradient), [])
-        gradients.append(None if sharing else gradient)
-        sharing.append(parameter)
-    return gradients, owners
+def _gradients(named: Named) -> list[torch.Tensor | None]:
+    """The gradients, one that parameters share only once."""
+    gradients: list[torch.Tensor | None] = [parameter.grad for _, parameter in named]
+    if len(set(map(id, gradients))) < len(gradients):
+        once = {id(gradient): i for i, gradient in reversed(list(enumerate(gradients)))}
+        gradients = [gradient if once[id(gradient)] == i else None for i, gradient in enumerate(gradients)]
+    return gradients
 
 
 def _write(
+    named: Named,
     gradients: Sequence[torch.Tensor | None],
-    owners: Mapping[int, Sequence[torch.Tensor]],
     results: Sequence[Any],
     skipped: Collection[int],
     owned: bool,
 ) -> None:
     """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
+    changed = [i for i, old in enumerate(gradients) if old is not None and (i in skipped or results[i] is not old)]
+    if not changed:
+        return
+    owners: dict[int, list[torch.Tensor]] = {}
+    for _, parameter in named:
+        owners.setdefault(id(parameter.grad), []).append(parameter)
     written: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
-    for i, (old, result) in enumerate(zip(gradients, results, strict=True)):
-        if i in skipped:
+    for i in changed:
+        old, result = gradients[i], results[i]
+        assert old is not None
+        if i not in skipped and old.layout == result.layout == torch.strided and is_writable(old):
+            written.append(local(old))
+            values.append(local(result))
+        else:
+            own = None if i in skipped else result.clone() if owned else result  # which may be the state's
             for parameter in owners[id(old)]:
-                parameter.grad = None
-        elif old is not None and result is not old:
-            if old.layout == result.layout == torch.strided and is_writable(old):
-                written.append(local(old))
-                values.append(local(result))
-            else:
-                own = result.clone() if owned else result  # which may be the state's
-                for parameter in owners[id(old)]:
-                    parameter.grad = own
+                parameter.grad = own
     if written:
         _private.foreach_copy_(written, values)
 
@@ -297,9 +299,14 @@ def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _are_pairs(given: Any) -> bool:
     """Whether these are a list of names and parameters, as `_named` gives them."""
-    if type(given) is not list or {type(item) for item in given} != {tuple}:
+    if type(given) is not list or not given:
         return False
-    return all([len(item) == 2 and type(item[0]) is str and isinstance(item[1], torch.Tensor) for item in given])
+    for item in given:
+        if type(item) is not tuple or len(item) != 2 or type(item[0]) is not str:
+            return False
+        if type(item[1]) not in PLAIN and not isinstance(item[1], torch.Tensor):
+            return False
+    return True
 
 
 def _cannot_have_gradient(tensor: torch.Tensor) -> bool:

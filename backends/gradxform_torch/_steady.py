@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gradxform.backend.host import namespace as host
@@ -16,14 +17,14 @@ from gradxform_torch._readable import is_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
 _SMALL = 1 << 13
+"""Up to so many elements, two passes in one call for all are faster than one pass in a call each."""
 
 
 def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
     """The vector of the leaves' norms."""
     if ord != 2:
         return backend.view(backend.norms(leaves, ord))
-    kinds = {leaf.dtype for leaf in leaves}
-    wide = leaves if kinds.isdisjoint(_NARROW) else [rescale.in_single(Namespace, leaf) for leaf in leaves]
+    wide = [rescale.in_single(Namespace, leaf) if leaf.dtype in _NARROW else leaf for leaf in leaves]
     try:
         views = [leaf.numpy() for leaf in wide]
     except RuntimeError:  # one asks for a gradient, or negates or conjugates what it sees
@@ -33,8 +34,7 @@ def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
 
 def compute(backend: Any, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """Evaluate a formula of numbers and of vectors, which are NumPy's or a state's."""
-    seen = [operand.numpy() if isinstance(operand, torch.Tensor) else operand for operand in operands]
-    return host.evaluated(formula, seen, static)
+    return host.evaluated(formula, operands, static)
 
 
 def multiply(backend: Any, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> Sequence[torch.Tensor]:
@@ -49,15 +49,19 @@ def multiply(backend: Any, leaves: Sequence[torch.Tensor], factors: Any, inplace
 
 def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
     """Whether torch multiplies leaves of this dtype by this factor as is wanted, in place too, where they lie so."""
-    kinds = {leaf.dtype for leaf in leaves}
-    right = kinds == {torch.float64} or (kinds == {torch.float32} and not rescale.is_extreme(factor))
-    return right and all([leaf.is_contiguous() and not leaf.is_neg() for leaf in leaves])
+    kind = leaves[0].dtype
+    if kind is not torch.float64 and (kind is not torch.float32 or rescale.is_extreme(factor)):
+        return False
+    return all([leaf.dtype is kind and leaf.is_contiguous() and not leaf.is_neg() for leaf in leaves])
 
 
 def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> Sequence[torch.Tensor]:
     """Multiply leaves of one device by one fused call."""
     # Of a Python number, torch would make a tensor for each leaf.
-    number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
+    if leaves[0].is_cpu:
+        number = torch.from_numpy(np.array(factor, "f" if leaves[0].dtype is torch.float32 else "d"))  # sooner made
+    else:
+        number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
     if not inplace:
         return list(_private.foreach_mul(list(leaves), number))
     _private.foreach_mul_(list(leaves), number)
@@ -70,17 +74,27 @@ def clip(
     """min(max(factor * leaf, low), high)."""
     if factors is not None or not _fused.are_numbers(low, high):
         return backend.clip(leaves, low, high, factors, inplace)
-    if inplace and in_cache(leaves):
-        return _fused.clip(leaves, low, high, [is_writable(leaf) for leaf in leaves])
+    # A plan has found that no gradient is asked of the leaves.
+    own = [inplace and ((leaf.is_contiguous() and not leaf.is_neg()) or is_writable(leaf)) for leaf in leaves]
+    return between(leaves, low, high, own)
+
+
+def between(leaves: Sequence[torch.Tensor], low: Any, high: Any, own: Sequence[bool]) -> list[torch.Tensor]:
+    """Each leaf between two numbers, or one; small ones that may be written by two calls for all of them."""
     found = list(leaves)
     for kind in {leaf.dtype for leaf in leaves}:
         bounds = [None if bound is None else rounded_number(bound, kind) for bound in (low, high)]
+        small: list[torch.Tensor] = []
         for i, leaf in enumerate(leaves):
-            if leaf.dtype is kind:
-                found[i] = leaf.clamp_(*bounds) if inplace and is_writable(leaf) else leaf.clamp(*bounds)
+            if leaf.dtype is not kind:
+                continue
+            if not own[i]:
+                found[i] = leaf.clamp(*bounds)
+            elif leaf.numel() > _SMALL:
+                leaf.clamp_(*bounds)
+            else:
+                small.append(leaf)
+        for bound, nearer in zip(bounds, (_private.foreach_clamp_min_, _private.foreach_clamp_max_), strict=True):
+            if small and bound is not None:
+                nearer(small, bound)
     return found
-
-
-def in_cache(leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether leaves are so small that two passes in one call are faster than one pass in a call each."""
-    return len(leaves) > 1 and all([leaf.numel() <= _SMALL for leaf in leaves])

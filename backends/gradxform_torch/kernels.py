@@ -15,7 +15,9 @@ from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _fused, _packed, _private, _products, _steady
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
-from gradxform_torch._readable import is_writable, readable, traced, transformed
+from gradxform_torch._readable import PLAIN, is_writable, readable, traced, transformed
+
+_STRIDED = torch.strided
 
 
 class Kernels(Readable, Along):
@@ -44,10 +46,17 @@ class Kernels(Readable, Along):
 
     def signature(self, leaves: Sequence[torch.Tensor | None]) -> tuple[torch.dtype | None, ...] | None:
         """Each leaf's dtype, or None for None; None if a leaf is not an ordinary dense tensor on the CPU."""
-        given = [leaf for leaf in leaves if leaf is not None]
-        if not given or not readable(given) or not all([leaf.layout is torch.strided for leaf in given]):
+        if traced():
             return None
-        return tuple([None if leaf is None else leaf.dtype for leaf in leaves])
+        asked, dtypes = torch.is_grad_enabled(), list[torch.dtype | None]()
+        for leaf in leaves:  # one pass, since this precedes each step of a small model
+            if leaf is None:
+                dtypes.append(None)
+            elif type(leaf) in PLAIN and leaf.is_cpu and leaf.layout is _STRIDED and not (asked and leaf.requires_grad):
+                dtypes.append(leaf.dtype)
+            else:
+                return None
+        return tuple(dtypes) if any(dtypes) else None
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
@@ -128,9 +137,10 @@ class Kernels(Readable, Along):
         if factors is None and _fused.are_numbers(low, high) and _fused.on_device(leaves):
             return _fused.clip(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
         eager = not transformed()
-        on_cpu = eager and inplace and all([leaf.is_cpu for leaf in leaves])
-        if factors is None and on_cpu and _fused.are_numbers(low, high) and _steady.in_cache(leaves):
-            return _fused.clip(leaves, low, high, [is_writable(leaf) for leaf in leaves])
+        if factors is None and low is high is None:
+            return list(leaves)
+        if factors is None and eager and _fused.are_numbers(low, high) and all([leaf.is_cpu for leaf in leaves]):
+            return _steady.between(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
         scaled = list(leaves)
         if factors is not None:
             scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)

@@ -136,8 +136,10 @@ class Recorder:
         """Note a formula of numbers."""
         _check(formula, static)
         compute = functools.partial(steady_of(self._backend.compute), formula, **static)
-        operand = list(map(_operand, operands))
-        return self._number(lambda known: known.append(compute(*[of(known) for of in operand])))
+        first, *others = map(_operand, operands)
+        if not any([isinstance(operand, Number) for operand in operands[1:]]):  # soon
+            return self._number(lambda known: known.append(compute(first(known), *operands[1:])))
+        return self._number(lambda known: known.append(compute(first(known), *[of(known) for of in others])))
 
     def stored(self, value: Any, dtype: str, like: Leaf) -> Leaf:
         """Note a conversion to an array."""

@@ -212,20 +212,15 @@ def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
 
 def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
     """`compute`, where warnings are silenced already."""
-    paired = False
-    if len(operands) == 2 and type(operands[0]) is type(operands[1]) is float:
-        given = list(operands)
-    else:
-        given = []
-        for operand in operands:
-            is_pair = isinstance(operand, Pair)
-            paired |= is_pair
-            given.append(operand if is_pair else _operand(operand))
-    if not static and len(given) == 2 and isinstance(given[0], float) and isinstance(given[1], float):
+    given = operands
+    if not (len(operands) == 2 and type(operands[0]) is type(operands[1]) is float):  # which most are
+        given = [operand if type(operand) is float else _operand(operand) for operand in operands]
+    if not static and len(given) == 2 and type(given[0]) is type(given[1]) is float:
         try:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
+    paired = any([isinstance(operand, Pair) for operand in given])
     if paired:  # pairs have more precision than longdouble
         given = list(map(longdouble.pair, given))
     if paired or not longdouble.WIDER:
@@ -240,11 +235,13 @@ def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict
 
 
 def _operand(operand: Any) -> Any:
-    """Keep vectors (in longdouble if float64 is not enough); convert numbers to Python floats."""
-    if type(operand) is float:
+    """Keep pairs and vectors (in longdouble if float64 is not enough); convert numbers to Python floats."""
+    if isinstance(operand, np.ndarray) and operand.ndim and operand.dtype == np.float64:
         return operand
-    if isinstance(operand, np.longdouble) or (isinstance(operand, np.ndarray) and operand.dtype == np.longdouble):
+    if isinstance(operand, (Pair, np.longdouble)):
         return operand
-    if isinstance(operand, np.ndarray) and operand.ndim:
-        return operand.astype(np.float64, copy=False)
+    if isinstance(operand, np.ndarray) and (operand.ndim or operand.dtype == np.longdouble):
+        return operand if operand.dtype == np.longdouble else operand.astype(np.float64)
+    if hasattr(operand, "numpy"):  # another framework's array, in a state
+        return _operand(operand.numpy())
     return float(operand)

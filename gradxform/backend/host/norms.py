@@ -33,7 +33,6 @@ _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_SINGLE = {_FLOAT32}
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
@@ -43,9 +42,9 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
     If longdouble is not wider than float64, returns a pair of vectors by the shared algorithm.
     """
+    if ord == 2 and len(leaves) < _MANY and _are_small(leaves):  # soon
+        return np.array([_norm32(leaf) for leaf in leaves])
     kinds = {leaf.dtype for leaf in leaves}
-    if kinds == _SINGLE and ord == 2 and len(leaves) < _MANY:  # soon, for small calls
-        return np.array(threads.spread(_norm32, leaves, [leaf.size for leaf in leaves]))
     if not all([kind.isnative for kind in kinds]):
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
@@ -65,6 +64,16 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
         alone = sorted(set(range(len(leaves))).difference(small))
         found[alone] = threads.spread(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
     return found
+
+
+def _are_small(leaves: Sequence[Any]) -> bool:
+    """Whether these are float32 arrays with fewer elements than threads are worth."""
+    total = 0
+    for leaf in leaves:
+        if leaf.dtype is not _FLOAT32:
+            return False
+        total += leaf.size
+    return total < threads.WORTH
 
 
 def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-_WORTH = 1 << 20
+WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
 BLOCK = 1 << 17
 """Elements that a thread computes with one call: it waits for the interpreter before and after each."""
@@ -42,7 +42,7 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
 
 def worth(items: int, elements: int) -> bool:
     """Whether `spread` uses threads for so many items with so many elements in all."""
-    return items > 1 and elements >= _WORTH and _count() > 1
+    return items > 1 and elements >= WORTH and _count() > 1
 
 
 def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
