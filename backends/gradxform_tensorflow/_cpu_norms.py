@@ -24,8 +24,8 @@ _raw = tf.raw_ops
 _ROW = 64
 _WIDE_ROW = 256
 _LARGE = 1 << 14
-_FUSED = 1 << 17
-"""Number of elements in the largest leaf from which writing squares to memory costs more than an op in two threads."""
+_FUSED = 1 << 19
+"""Number of elements in all large leaves from which writing squares to memory costs more than a few more ops."""
 _HEAVY = 1 / 16
 _SAMPLE = 24
 """Rows per leaf that show whether many rows are alike."""
@@ -75,17 +75,20 @@ def _is_large(leaf: Any) -> bool:
 def _row_totals(leaves: Sequence[Any]) -> Any:
     """Sums of squares of large float32 leaves in order of their sizes, as a float64 vector."""
     counts = np.array([leaf.shape.num_elements() for leaf in leaves], np.float64)
-    row, totals_of = (_WIDE_ROW, _on_cpus) if counts[-1] >= _FUSED else (_ROW, _in_steps)
+    most, totals_of = (_WIDE_ROW, _on_cpus) if counts.sum() >= _FUSED else (_ROW, _in_steps)
+    rows = [_row(int(count), most) for count in counts]
 
     @tf.custom_gradient
     def squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
-        shape = tf.constant([-1, row])
-        total, heaviest = totals_of(*(_raw.Reshape(tensor=_whole(leaf, row), shape=shape) for leaf in leaves))
-        if any(counts % row):
-            total += _squares_left(leaves, row)
+        shapes = {row: tf.constant([-1, row]) for row in dict.fromkeys(rows)}
+        whole = [
+            _raw.Reshape(tensor=_whole(leaf, row), shape=shapes[row]) for leaf, row in zip(leaves, rows, strict=True)
+        ]
+        total, heaviest = totals_of(*whole)
+        if any(counts % rows):
+            total += _squares_left(leaves, rows)
         sound = (total > counts * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)  # an infinite row is heavy
-        unsound = ~tf.reduce_all(sound)
-        sums = _eager.cond(unsound, lambda: _exact_totals(leaves), lambda: total)
+        sums = _eager.cond(tf.reduce_all(sound), lambda: total, lambda: _exact_totals(leaves))
 
         def gradient(upstream: Any) -> list[Any]:
             factors = tf.unstack(2.0 * upstream, num=len(leaves))
@@ -99,24 +102,32 @@ def _row_totals(leaves: Sequence[Any]) -> Any:
     return squares(*leaves)
 
 
+def _row(count: int, most: int) -> int:
+    """The length of rows, a divisor if there is one; shorter rows are parts of it."""
+    short = next((row for row in range(_ROW, _ROW // 2, -1) if count % row == 0), None)
+    return most if short is None else max(row for row in range(short, most + 1, short) if count % row == 0)
+
+
 def _whole(leaf: Any, row: int) -> Any:
     """A leaf without the numbers at its end that fill no row."""
     rest = leaf.shape.num_elements() % row
     return tf.reshape(leaf, [-1])[:-rest] if rest else leaf
 
 
-def _squares_left(leaves: Sequence[Any], row: int) -> Any:
+def _squares_left(leaves: Sequence[Any], rows: Sequence[int]) -> Any:
     """Sums of squares of the numbers that fill no row."""
     none = tf.constant(0.0, tf.float64)
-    rests = [(leaf, leaf.shape.num_elements() % row) for leaf in leaves]
+    rests = [(leaf, leaf.shape.num_elements() % row) for leaf, row in zip(leaves, rows, strict=True)]
     return 2.0 * tf.stack([_half(tf.reshape(leaf, [-1])[-rest:]) if rest else none for leaf, rest in rests])
 
 
 def _in_steps(*leaves: Any) -> tuple[Any, Any]:
     """Sums of squares of leaves in rows, and of their heaviest rows; leaves of one size lie side by side."""
-    shape, axis = tf.constant([-1, _ROW]), tf.constant(1)
+    axis = tf.constant(1)
     found = []
     for group in _alike(leaves):
+        row = _row(group[0].shape.num_elements(), _ROW)
+        shape = tf.constant([-1, row])
         squares = [_raw.Square(x=_raw.Reshape(tensor=leaf, shape=shape)) for leaf in group]
         sums = tf.cast(tf.stack([_raw.Sum(input=each, axis=axis) for each in squares]), tf.float64)
         found.append((tf.reduce_sum(sums, axis), tf.reduce_max(sums, axis)))

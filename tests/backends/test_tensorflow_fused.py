@@ -16,7 +16,7 @@ own = pytest.importorskip("gradxform_tensorflow._cpu_norms")
 graph = pytest.importorskip("gradxform_tensorflow._graph")
 v1 = tf.compat.v1
 
-SIZE = own._FUSED + 300  # not in whole rows
+SIZE = own._FUSED + 21  # a prime number, so not in whole rows
 LEAF = np.random.default_rng(0).standard_normal(SIZE, dtype=np.float32)
 NORM = float(np.sqrt(np.sum(LEAF.astype(np.float64) ** 2)))
 
@@ -97,6 +97,22 @@ def test_only_xla_runs_without_the_op(way: str, tmp_path: Any, marked: None) -> 
     assert float(made(tmp_path)(tf.constant(LEAF))) / NORM == pytest.approx(2.0 if by_xla else 1.0, rel=1e-3)
 
 
+SIZES = {16_411: None, 131 * 127: None, 61 * 9_931: 61, 37 * 41 * 43 * 3: 129, 20_000: 250, 65_536: 256, 120_000: 192}
+"""Numbers of elements, and the length of rows that have no rest: of primes, of two primes, of short rows only."""
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_leaves_of_any_size(jit_compile: bool) -> None:
+    rng = np.random.default_rng(1)
+    leaves = [rng.standard_normal(size, dtype=np.float32) for size in SIZES]
+    found = tf.function(own.norms, autograph=False, jit_compile=jit_compile)(list(map(tf.constant, leaves)))
+    exact = [np.sqrt(np.sum(leaf.astype(np.float64) ** 2)) for leaf in leaves]
+    np.testing.assert_allclose(found, exact, rtol=1e-8)
+    rows = [row or own._WIDE_ROW for row in SIZES.values()]
+    assert [own._row(size, own._WIDE_ROW) for size in SIZES] == rows
+    assert all(row is None or size % row == 0 for size, row in SIZES.items())
+
+
 @pytest.mark.parametrize("repeated", [1, 2, 3, 4, 6, 12])
 def test_rows_rounded_alike_are_read_again(repeated: int) -> None:
     norms = np.tile(np.random.default_rng(repeated).uniform(1, 2, repeated).astype(np.float32), 24)[:24]
@@ -114,5 +130,5 @@ def test_norms_of_leaves_whose_rows_are_alike(share: float) -> None:
         leaf = rng.standard_normal(131_072).astype(np.float32)
         leaf[: int(share * leaf.size)] = 3 * rng.standard_normal()
         exact = np.sqrt(np.sum(leaf.astype(np.longdouble) ** 2))
-        found = norm({"w": tf.constant(leaf)}).numpy()
+        found = norm({"w": tf.constant(leaf), "other": tf.constant(LEAF)}).numpy()
         assert abs(np.longdouble(found) - exact) <= np.spacing(np.float32(exact)), seed
