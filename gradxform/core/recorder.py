@@ -211,6 +211,41 @@ class Recorder:
         """Note copies."""
         return self.copied(leaves)
 
+    def branch(self, condition: Number, outcomes: Sequence[Callable[[], Sequence[Any]]]) -> list[Any]:
+        """Note the steps of two outcomes: a run takes the first if the condition holds, else the second.
+
+        Both give as many arrays of the same dtypes, or numbers.
+        """
+        before, numbers, first = self.steps, len(self.numbers), self.known
+        found, taken = [], []
+        for outcome in outcomes:
+            self.steps, self.known = [], first
+            found.append(outcome())
+            taken.append((self.steps, list(map(_operand, found[-1]))))
+        self.steps, self.known = before, first
+        del self.numbers[numbers:]
+        yes, no = taken
+
+        def step(known: list[Any]) -> None:
+            steps, picked = yes if known[condition.place] else no
+            own = list(known)
+            for each in steps:
+                each(own)
+            known.extend([of(own) for of in picked])
+
+        self.steps.append(step)
+        return [self._either(*pair) for pair in zip(*found, strict=True)]
+
+    def _either(self, yes: Any, no: Any) -> Any:
+        """What stands for the value of either outcome."""
+        place, self.known = self.known, self.known + 1
+        if isinstance(yes, Leaf) and isinstance(no, Leaf) and yes.dtype == no.dtype:
+            return yes.at(place)
+        if isinstance(yes, Leaf) or isinstance(no, Leaf):
+            raise Unplanned
+        self.numbers.append(place)
+        return Number(place)
+
     def __getattr__(self, name: str) -> Any:
         """No plan holds what else a rule may ask for."""
         raise Unplanned

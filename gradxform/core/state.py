@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, elements, extended
+from gradxform.core import arguments, branching, elements, extended
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.recorder import Number, Unplanned
 from gradxform.core.source import INEXACT, NARROW
@@ -165,6 +165,8 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
 
 def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
     """Return zeros if a condition holds, else the arrays; `out` may be overwritten."""
+    if arrays and isinstance(condition, Number):
+        return branching.zero_if(view, condition, arrays)
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
@@ -193,18 +195,25 @@ def applied_if(
     What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
     read, both outcomes are computed and one is selected.
     """
-    if not is_known(condition) or view.groups:  # others may wait for this device's numbers
+    if not isinstance(condition, Number) and (not is_known(condition) or view.groups):  # others may wait for this one
         new, after = inner.rule(given(), state, context._replace(owned=False))
         number = float(condition) if is_known(condition) else condition
         return _chosen(new, number), either(view, condition, after, state)
-    if condition:
+
+    def applied() -> tuple[Flat, Any]:
         return inner.rule(given(), state, context)
-    nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
-    if inner.may_stop:
-        kept = context._replace(owned=False)
-        found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
-        nothing = nothing._replace(stopped=found.stopped, active=found.active)
-    return nothing, state
+
+    def left_out() -> tuple[Flat, Any]:
+        nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
+        if inner.may_stop:
+            kept = context._replace(owned=False)
+            found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
+            nothing = nothing._replace(stopped=found.stopped, active=found.active)
+        return nothing, state
+
+    if isinstance(condition, Number):
+        return branching.branched(view, condition, applied, left_out)
+    return applied() if condition else left_out()
 
 
 def _chosen(view: Flat, condition: Any) -> Flat:
@@ -228,8 +237,13 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
     return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
 
 
+def one_row(view: Flat, norm: Norm) -> Any:
+    """Arrange a global norm as the only row of a state."""
+    return view.backend.compute(_one_row, norm.value)
+
+
 def by_row(view: Flat, norm: Norm, rows: int) -> Any:
-    """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes, or a single row for all leaves.
+    """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes.
 
     Rows are sorted by path, so the order is the same in every framework.
     """

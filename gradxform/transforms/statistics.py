@@ -87,8 +87,9 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and the norms as rows of a state."""
-    norm = g.norms() if per_leaf else g.global_norm()
-    return norm, stateful.by_row(g, norm, count.shape[0] if per_leaf else 1)
+    if not per_leaf:
+        return (norm := g.global_norm()), stateful.one_row(g, norm)
+    return (norm := g.norms()), stateful.by_row(g, norm, count.shape[0])
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
