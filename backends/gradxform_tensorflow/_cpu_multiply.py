@@ -60,7 +60,7 @@ def _switched(leaves: list[Any], factors: Any) -> Sequence[Any]:
     if factors.shape.rank != 0:
         untouched, extreme = tf.reduce_all(untouched), tf.reduce_any(extreme)
     narrow, wide = (functools.partial(_times, leaves, factors, wide) for wide in (False, True))
-    # A branch of three is slower: XLA evaluates its index as it compiles. Most often, one is passed.
+    # A branch of three is slower: XLA evaluates its index as it compiles. Most steps pass one branch.
     return list(_eager.cond(untouched | extreme, lambda: _eager.cond(untouched, lambda: leaves, wide), narrow))
 
 

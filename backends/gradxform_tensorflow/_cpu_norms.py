@@ -22,6 +22,7 @@ from gradxform_tensorflow._namespace import Namespace
 _raw = tf.raw_ops
 """Their wrappers take a sixth of the time of a trace."""
 _ROW = 64
+_SHORT_ROW = 8
 _WIDE_ROW = 256
 _LARGE = 1 << 14
 _FUSED = 1 << 19
@@ -75,8 +76,9 @@ def _is_large(leaf: Any) -> bool:
 def _row_totals(leaves: Sequence[Any]) -> Any:
     """Sums of squares of large float32 leaves in order of their sizes, as a float64 vector."""
     counts = np.array([leaf.shape.num_elements() for leaf in leaves], np.float64)
-    most, totals_of = (_WIDE_ROW, _on_cpus) if counts.sum() >= _FUSED else (_ROW, _in_steps)
-    rows = [_row(int(count), most) for count in counts]
+    rows, totals_of = [_ROW] * len(leaves), _in_short_steps if _graph.is_xla() else _in_steps
+    if counts.sum() >= _FUSED:
+        rows, totals_of = [_row(int(count)) for count in counts], _on_cpus
 
     @tf.custom_gradient
     def squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
@@ -88,10 +90,12 @@ def _row_totals(leaves: Sequence[Any]) -> Any:
         if any(counts % rows):
             total += _squares_left(leaves, rows)
         sound = (total > counts * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)  # an infinite row is heavy
-        sums = _eager.cond(tf.reduce_all(sound), lambda: total, lambda: _exact_totals(leaves))
+        unsound = ~tf.reduce_all(sound)
+        sums = _eager.cond(unsound, lambda: _exact_totals(leaves), lambda: total)
 
         def gradient(upstream: Any) -> list[Any]:
-            factors = tf.unstack(2.0 * upstream, num=len(leaves))
+            whole = tf.convert_to_tensor(upstream)  # slices, where the norms are put in order
+            factors = tf.unstack(2.0 * whole, num=len(leaves))
             return [
                 tf.cast(tf.cast(leaf, tf.float64) * factor, leaf.dtype)
                 for leaf, factor in zip(leaves, factors, strict=True)
@@ -102,10 +106,9 @@ def _row_totals(leaves: Sequence[Any]) -> Any:
     return squares(*leaves)
 
 
-def _row(count: int, most: int) -> int:
-    """The length of rows, a divisor if there is one; shorter rows are parts of it."""
-    short = next((row for row in range(_ROW, _ROW // 2, -1) if count % row == 0), None)
-    return most if short is None else max(row for row in range(short, most + 1, short) if count % row == 0)
+def _row(count: int) -> int:
+    """The length of rows of which a leaf has a whole number, if there is one."""
+    return next((row for row in range(_WIDE_ROW, _WIDE_ROW // 2, -1) if count % row == 0), _WIDE_ROW)
 
 
 def _whole(leaf: Any, row: int) -> Any:
@@ -126,12 +129,16 @@ def _in_steps(*leaves: Any) -> tuple[Any, Any]:
     axis = tf.constant(1)
     found = []
     for group in _alike(leaves):
-        row = _row(group[0].shape.num_elements(), _ROW)
-        shape = tf.constant([-1, row])
-        squares = [_raw.Square(x=_raw.Reshape(tensor=leaf, shape=shape)) for leaf in group]
+        squares = [_raw.Square(x=leaf) for leaf in group]
         sums = tf.cast(tf.stack([_raw.Sum(input=each, axis=axis) for each in squares]), tf.float64)
         found.append((tf.reduce_sum(sums, axis), tf.reduce_max(sums, axis)))
     return _joined(found)
+
+
+def _in_short_steps(*leaves: Any) -> tuple[Any, Any]:
+    """The same in parts of rows: XLA adds the numbers of a row one by one."""
+    lengths = [max(part for part in range(1, _SHORT_ROW + 1) if leaf.shape[1] % part == 0) for leaf in leaves]
+    return _in_steps(*(tf.reshape(leaf, [-1, length]) for leaf, length in zip(leaves, lengths, strict=True)))
 
 
 def _at_once(*leaves: Any) -> tuple[Any, Any]:
@@ -168,7 +175,7 @@ def _are_alike(norms: Any) -> Any:
     return (8 * different <= 7 * all_of_them) & (all_of_them > 0)
 
 
-_on_cpus = functools.partial(_graph.on_cpus, _at_once, _in_steps)
+_on_cpus = functools.partial(_graph.on_cpus, _at_once, _in_short_steps)
 
 
 def _exact_totals(leaves: Sequence[Any]) -> Any:

@@ -36,7 +36,7 @@ def readable(tensors: Iterable[Any]) -> bool:
 
 def is_writable(leaf: torch.Tensor) -> bool:
     """Whether each element has memory of its own, which holds its value, and no gradient is asked of it."""
-    if not torch.compiler.is_compiling() and leaf.is_neg():  # Dynamo cannot trace the question
+    if not torch.compiler.is_compiling() and (leaf.is_neg() or leaf.is_conj()):  # Dynamo cannot trace the question
         return False
     if not leaf.is_contiguous():
         if not all([stride or size < 2 for stride, size in zip(leaf.stride(), leaf.shape, strict=True)]):

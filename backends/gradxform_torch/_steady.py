@@ -59,7 +59,7 @@ def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> S
     """Multiply leaves of one device by one fused call."""
     # Of a Python number, torch would make a tensor for each leaf.
     if leaves[0].is_cpu:
-        number = torch.from_numpy(np.array(factor, "f" if leaves[0].dtype is torch.float32 else "d"))  # sooner made
+        number = torch.from_numpy(np.array(factor, "f" if leaves[0].dtype is torch.float32 else "d"))  # faster
     else:
         number = torch.full((), factor, dtype=leaves[0].dtype, device=leaves[0].device)
     if not inplace:

@@ -46,14 +46,25 @@ def branched(view: Flat, condition: Number, yes: Callable[[], Outcome], no: Call
     parts, structure = _parts(state)
     mask = out.source.mask
     due = mask(map(or_, out.due, other.due))
+    # Of a leaf that one outcome leaves as it is, the norm is known then, and is that before the transform.
+    same = any([leaf is own for each in (out, other) for leaf, own in zip(each.leaves, view.leaves, strict=True)])
     new = out._replace(
         leaves=tuple(leaves),
         factor=None if due is out.source.nothing else factor,
         due=due,
         owned=mask(map(and_, out.owned, other.owned)),
-        measured={},
+        measured=_Unknown() if same else {},
     )
     return new, optree.tree_unflatten(structure, [None if part is None else next(rest) for part in parts])
+
+
+class _Unknown(dict[Any, Any]):
+    """Norms of which it depends on the outcome whether they are known: no plan asks for them."""
+
+    def _ask(self, *_: Any) -> Any:
+        raise Unplanned
+
+    get = setdefault = items = __getitem__ = __setitem__ = __contains__ = __iter__ = _ask
 
 
 def zero_if(view: Flat, condition: Number, arrays: Sequence[Array]) -> Sequence[Array]:

@@ -3,7 +3,8 @@
 The rule runs once on placeholders. A recorder stands in for the backend and notes each kernel as a step; the plan is
 the list of steps. Kernels see the arrays of each call, so a plan fixes only what the core decides: which kernels run,
 on which leaves, in which order. That follows from structure, dtypes and constant hyperparameters alone; with a state,
-from shapes too. Schedules are called at each run. A rule that asks the backend for anything else has no plan and runs
+from shapes too. Schedules are called at each run, and where a rule chooses between two outcomes by a number, the plan
+has the steps of both. A rule that asks the backend for anything else has no plan and runs
 as usual.
 """
 
@@ -21,7 +22,7 @@ import optree
 from gradxform.backend.lookup import first_leaf, kind_of
 from gradxform.backend.protocol import Backend
 from gradxform.core.flat import Flat, Norm
-from gradxform.core.recorder import Leaf, Recorder, Step, Unplanned, places
+from gradxform.core.recorder import Leaf, Recorder, Step, Unplanned, places, reading
 from gradxform.core.source import DOUBLE, INEXACT, Source
 
 _KEPT = 256
@@ -214,7 +215,7 @@ def _norm_before(recorder: Any, given: Flat, view: Flat, backend: Backend) -> An
         return None
     before, count, numbers = len(recorder.steps), recorder.known, tuple(recorder.numbers)
     norm = known_norm()
-    steps = tuple(recorder.steps[before:])
+    steps, value_of = tuple(recorder.steps[before:]), reading(norm.value)
 
     def keeping(known: list[Any]) -> Callable[[], Norm]:
         kept = {place: known[place] for place in numbers}
@@ -222,7 +223,7 @@ def _norm_before(recorder: Any, given: Flat, view: Flat, backend: Backend) -> An
         def computed() -> Norm:
             again = [kept.get(place) for place in range(count)]
             _run(steps, again)
-            return norm._replace(value=again[norm.value.place], backend=backend)
+            return norm._replace(value=value_of(again), backend=backend)
 
         return computed
 

@@ -27,7 +27,7 @@ class Unplanned(Exception):
 
 
 class Number:
-    """Stands for a number or vector, whose value no plan may depend on."""
+    """Stands for a number or vector, whose value only a branch may depend on."""
 
     __slots__ = ("place",)
 
@@ -136,14 +136,14 @@ class Recorder:
         """Note a formula of numbers."""
         _check(formula, static)
         compute = functools.partial(steady_of(self._backend.compute), formula, **static)
-        first, *others = map(_operand, operands)
-        if not any([isinstance(operand, Number) for operand in operands[1:]]):  # soon
+        first, *others = map(reading, operands)
+        if not any([isinstance(operand, Number) for operand in operands[1:]]):  # most, for which this is faster
             return self._number(lambda known: known.append(compute(first(known), *operands[1:])))
         return self._number(lambda known: known.append(compute(first(known), *[of(known) for of in others])))
 
     def stored(self, value: Any, dtype: str, like: Leaf) -> Leaf:
         """Note a conversion to an array."""
-        stored, value_of, like_of = self._backend.stored, _operand(value), _operand(like)
+        stored, value_of, like_of = self._backend.stored, reading(value), reading(like)
         rounded = functools.partial(extended.rounded, self._backend, whole="int" in dtype)
         (new,) = self._leaves(
             [like], lambda known: known.append(stored(rounded(value_of(known)), dtype, like_of(known)))
@@ -154,7 +154,7 @@ class Recorder:
         """Note a product."""
         if not factors:
             return leaves
-        picked, operand = _picker(leaves), list(map(_operand, factors))
+        picked, operand = _picker(leaves), list(map(reading, factors))
         if len(factors) == 1:
             multiply, (factor,) = steady_of(self._backend.multiply), operand
             return self._leaves(leaves, lambda known: known.extend(multiply(picked(known), factor(known), inplace)))
@@ -169,7 +169,7 @@ class Recorder:
             raise Unplanned
         if not (isinstance(low, _NUMBERS) and isinstance(high, _NUMBERS)):  # the order of others is checked each time
             raise Unplanned
-        clip, picked, factor = steady_of(self._backend.clip), _picker(leaves), _operand(factors)
+        clip, picked, factor = steady_of(self._backend.clip), _picker(leaves), reading(factors)
         return self._leaves(leaves, lambda known: known.extend(clip(picked(known), low, high, factor(known), inplace)))
 
     def zeros(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
@@ -195,7 +195,7 @@ class Recorder:
         if not all([self._backend.dtype(leaf) in _OWN_SUMS for leaf in columns[0]]):  # else results have other dtypes
             raise Unplanned
         kernel, picked = steady_of(self._backend.elementwise), list(map(_picker, columns))
-        number, factor = list(map(_operand, numbers)), None if factors is None else list(map(_operand, factors))
+        number, factor = list(map(reading, numbers)), None if factors is None else list(map(reading, factors))
 
         def step(known: list[Any]) -> None:
             by = None if factor is None else [of(known) for of in factor]
@@ -221,7 +221,7 @@ class Recorder:
         for outcome in outcomes:
             self.steps, self.known = [], first
             found.append(outcome())
-            taken.append((self.steps, list(map(_operand, found[-1]))))
+            taken.append((self.steps, list(map(reading, found[-1]))))
         self.steps, self.known = before, first
         del self.numbers[numbers:]
         yes, no = taken
@@ -276,7 +276,8 @@ def _picker(leaves: Sequence[Number]) -> Callable[[list[Any]], Sequence[Any]]:
     return places([leaf.place for leaf in leaves])
 
 
-def _operand(value: Any) -> Callable[[list[Any]], Any]:
+def reading(value: Any) -> Callable[[list[Any]], Any]:
+    """Return a function that finds the value of a placeholder or a number among what is known."""
     if isinstance(value, Number):
         return operator.itemgetter(value.place)
     if isinstance(value, _NUMBERS):

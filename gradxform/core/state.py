@@ -131,7 +131,7 @@ def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
 
 def is_known(condition: Any) -> bool:
     """Whether a condition is a number on the host, so that only one outcome is computed."""
-    if isinstance(condition, Number):  # a plan cannot depend on it
+    if isinstance(condition, Number):  # a plan has it in branches only
         raise Unplanned
     return isinstance(condition, (bool, int, float, np.bool_))
 
@@ -195,7 +195,7 @@ def applied_if(
     What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
     read, both outcomes are computed and one is selected.
     """
-    if not isinstance(condition, Number) and (not is_known(condition) or view.groups):  # others may wait for this one
+    if not isinstance(condition, Number) and (not is_known(condition) or view.groups):  # other devices wait for numbers
         new, after = inner.rule(given(), state, context._replace(owned=False))
         number = float(condition) if is_known(condition) else condition
         return _chosen(new, number), either(view, condition, after, state)
@@ -243,7 +243,7 @@ def one_row(view: Flat, norm: Norm) -> Any:
 
 
 def by_row(view: Flat, norm: Norm, rows: int) -> Any:
-    """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes.
+    """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes; a single number as the only row.
 
     Rows are sorted by path, so the order is the same in every framework.
     """

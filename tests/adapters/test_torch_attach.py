@@ -6,6 +6,7 @@ import copy
 import gc
 import inspect
 import io
+import math
 import pickle
 import weakref
 from collections.abc import Callable, Iterator
@@ -736,6 +737,67 @@ def test_the_norm_of_the_gradients_that_came_in() -> None:
             assert (None if found is None else found.item()) == norm, (expression, dtype)
             if found is not None:
                 assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32) and not found.shape
+
+
+NORMS = (
+    "chain(skip_nonfinite(identity()), clip_global_norm(1.0, ord=1))",
+    "chain(skip_nonfinite(freeze('b')), clip_global_norm(1.0, ord=1))",
+    "chain(skip_large(identity(), 9.0), clip_global_norm(1.0, ord=1))",
+    "chain(masked(skip_large(scale(2.0), 9.0), 'w'), clip_global_norm(1.0))",
+    "partition({'b': skip_nonfinite(scale(2.0))}, default=clip_global_norm(1.0))",
+    "skip_nonfinite(chain(scale(2.0), clip_global_norm(1.0, ord=1)))",
+    "accumulate(clip_global_norm(1.0), 2)",
+    "chain(stop(), skip_large(identity(), 1.0))",
+    "chain(freeze('**'), clip_global_norm(1.0))",
+)
+
+
+@pytest.mark.parametrize("expression", NORMS)
+def test_the_norm_is_the_same_with_a_plan(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which skipped steps, and what follows, may measure others than applied steps."""
+
+    def norms() -> list[str]:
+        named = [("w", torch.nn.Parameter(torch.zeros(3))), ("b", torch.nn.Parameter(torch.zeros(2)))]
+        optimizer = torch.optim.SGD(named, lr=0.1)
+        tx = gx.parse(expression)
+        handle, state, found = gx.torch.attach(optimizer, tx), gx.torch.init(tx, named), []
+        for values in ([1.0, 2.0, 2.0], [3.0, 0.0, 4.0], [math.inf, 1.0, 1.0], [10.0, 2.0, 2.0]):
+            for way in ("attach", "apply_"):
+                for (_, own), gradient in zip(named, (values, [1.0, 1.0]), strict=True):
+                    own.grad = torch.tensor(gradient)
+                if way == "attach":
+                    optimizer.step()
+                    found.append(str(handle.norm))
+                else:
+                    new = gx.torch.apply_(tx, named, state, return_norm=True)
+                    state, norm = new if tx.stateful else (state, new)
+                    found.append(str(norm))
+        return found
+
+    planned = norms()
+    monkeypatch.setattr("gradxform_torch._parameters._plan", lambda *_: None)
+    assert planned == norms()
+
+
+def test_only_stopped_gradients() -> None:
+    named = [("a", torch.nn.Parameter(torch.zeros(2))), ("b", torch.nn.Parameter(torch.zeros(2)))]
+    optimizer = torch.optim.SGD(named, lr=0.1)
+    handle = gx.torch.attach(optimizer, gx.chain(gx.freeze("b"), gx.clip_global_norm(1.0)))
+    named[1][1].grad = torch.ones(2)
+    optimizer.step()
+    assert handle.norm == 0 and named[1][1].grad is None
+
+
+@pytest.mark.parametrize("expression", ["scale(0.5)", "clip_norm(0.5)", "trace(0.9)"])
+def test_a_gradient_that_is_a_conjugate_view(expression: str) -> None:
+    """Autograd gives it to parameters that are used conjugated."""
+    w, tx = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64)), gx.parse(expression)
+    (w.conj() * torch.tensor([1.0 + 2.0j, 2.0])).real.sum().backward()
+    given = w.grad
+    assert given.is_conj()
+    wanted = tx.update({"w": given.resolve_conj().clone()}, tx.init({"w": w.detach()}))[0]["w"]
+    gx.torch.apply_(tx, [("w", w)], gx.torch.init(tx, [("w", w)]))
+    assert torch.equal(w.grad.resolve_conj(), wanted)
 
 
 def test_the_norm_keeps_no_gradient_alive_and_is_new_each_time() -> None:

@@ -79,7 +79,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make what XLA compiles double the norm."""
 
     def doubled(*leaves: Any) -> Any:
-        return [4.0 * part for part in own._in_steps(*leaves)]
+        return [4.0 * part for part in own._in_short_steps(*leaves)]
 
     monkeypatch.setattr(own, "_on_cpus", functools.partial(graph.on_cpus, own._at_once, doubled))
     yield
@@ -97,20 +97,38 @@ def test_only_xla_runs_without_the_op(way: str, tmp_path: Any, marked: None) -> 
     assert float(made(tmp_path)(tf.constant(LEAF))) / NORM == pytest.approx(2.0 if by_xla else 1.0, rel=1e-3)
 
 
-SIZES = {16_411: None, 131 * 127: None, 61 * 9_931: 61, 37 * 41 * 43 * 3: 129, 20_000: 250, 65_536: 256, 120_000: 192}
-"""Numbers of elements, and the length of rows that have no rest: of primes, of two primes, of short rows only."""
+SIZES = (16_411, 131 * 127, 67 * 9_931, 20_000, 65_536, 120_000)
+"""Numbers of elements: a prime, products of primes, and what has rows of 250, 256 and 240 without a rest."""
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_leaves_of_any_size(jit_compile: bool) -> None:
+@pytest.mark.parametrize("value", [None, 1.7936546, 0.73, 2.9999])
+@pytest.mark.parametrize("together", [False, True])
+def test_leaves_of_any_size(together: bool, value: float | None, jit_compile: bool) -> None:
+    """Alone most have fewer elements than the op is worth; equal elements are all rounded alike."""
     rng = np.random.default_rng(1)
-    leaves = [rng.standard_normal(size, dtype=np.float32) for size in SIZES]
-    found = tf.function(own.norms, autograph=False, jit_compile=jit_compile)(list(map(tf.constant, leaves)))
-    exact = [np.sqrt(np.sum(leaf.astype(np.float64) ** 2)) for leaf in leaves]
-    np.testing.assert_allclose(found, exact, rtol=1e-8)
-    rows = [row or own._WIDE_ROW for row in SIZES.values()]
-    assert [own._row(size, own._WIDE_ROW) for size in SIZES] == rows
-    assert all(row is None or size % row == 0 for size, row in SIZES.items())
+    leaves = [np.float32(rng.standard_normal(size) if value is None else np.full(size, value)) for size in SIZES]
+    leaves += [LEAF] * together
+    norms = tf.function(own.norms, autograph=False, jit_compile=jit_compile)
+    given = [tf.constant(leaf) for leaf in leaves]
+    found = norms(given).numpy() if together else np.array([norms([leaf]).numpy()[0] for leaf in given])
+    exact = np.array([np.sqrt(np.sum(leaf.astype(np.longdouble) ** 2)) for leaf in leaves])
+    assert np.all(np.abs(found - exact) <= 1.1 * np.spacing(np.float32(exact)))
+
+
+def test_rows_have_no_rest_where_a_length_divides() -> None:
+    assert [own._row(size) for size in SIZES] == [256, 131, 256, 250, 256, 250]
+
+
+@pytest.mark.parametrize("sizes", [(20_000, 16_400), (16_400, 20_000), (600_000, 20_000, 3)])
+def test_leaves_of_any_order_under_a_tape(sizes: tuple[int, ...]) -> None:
+    leaves = [tf.ones(size) for size in sizes]
+    for wrapped in (lambda f: f, tf.function):
+        with tf.GradientTape() as tape:
+            tape.watch(leaves)
+            norm = wrapped(gx.global_norm)(leaves)
+        for derivative in tape.gradient(norm, leaves):
+            np.testing.assert_allclose(derivative, sum(sizes) ** -0.5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("repeated", [1, 2, 3, 4, 6, 12])

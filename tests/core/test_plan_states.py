@@ -41,7 +41,7 @@ PLANNED = (
     "chain(skip_nonfinite(chain(freeze('**/b'), clip_global_norm(1.0))), scale(-0.1))",
     "chain(clip_norm(2.0), skip_large(skip_nonfinite(ema(0.9)), 4.0), scale(-0.1))",
     "masked(skip_large(scale(2.0), 3.0), '**/w')",
-    "measure(skip_nonfinite(clip_global_norm(1.0)))",
+    "chain(accumulate(ema(0.9), 2), clip_global_norm(1.0))",
     "clip_zscore(1.0, 0.9, 2)",
     "clip_percentile(50.0, 3)",
 )
@@ -50,10 +50,13 @@ ROWS = [
 ]
 EITHER = set(ROWS) - set(PLANNED)
 UNPLANNED = (
+    "measure(skip_nonfinite(clip_global_norm(1.0)))",
+    "chain(skip_nonfinite(identity()), clip_global_norm(1.0))",
+    "chain(masked(skip_large(scale(2.0), 9.0), '**/w'), clip_norm(1.0))",
     "skip_nonfinite(clip_global_norm(1.0, ord=1))",
     "add_decayed_weights(0.1)",
 )
-"""One outcome measures a norm that is the norm before the transform, the other does not; parameters are asked for."""
+"""Which norms are known then depends on the outcome; or parameters are asked for."""
 TREE = {
     "a/w": np.float32([[3.0, -4.0, 0.1], [0.5, 2.0, 1e-3]]),
     "a/b": np.float32([1.0, np.pi]),

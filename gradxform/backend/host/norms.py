@@ -42,7 +42,7 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
 
     If longdouble is not wider than float64, returns a pair of vectors by the shared algorithm.
     """
-    if ord == 2 and len(leaves) < _MANY and _are_small(leaves):  # soon
+    if ord == 2 and len(leaves) < _MANY and _are_small(leaves):  # fewer calls
         return np.array([_norm32(leaf) for leaf in leaves])
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
@@ -50,7 +50,8 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
         return kernel.norms(lambda leaf: Namespace, leaves, ord)
     dtype = np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble
-    work, sizes = functools.partial(_norm, ord=ord), [leaf.size for leaf in leaves]
+    norm = _norm_exact if dtype is np.longdouble and ord == 2 else functools.partial(_norm, ord=ord)
+    work, sizes = norm, [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
         small = [i for i, size in enumerate(sizes) if size <= _SMALL]
@@ -112,6 +113,14 @@ def _norm(leaf: Any, ord: float) -> Any:
     if flat.size <= _SMALL:
         return math.sqrt(_dot64(flat.astype(np.float64)))
     return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+
+
+def _norm_exact(leaf: Any) -> Any:
+    """Return the 2-norm as exactly as that of float64 numbers, beside which the leaf is."""
+    flat = _real(leaf, 2)
+    if flat.dtype == np.float64:
+        return _norm64(flat)
+    return np.sqrt(sum((_squares64(block) for block in _blocks(flat)), start=np.longdouble(0)))
 
 
 def _norm32(leaf: Any) -> float:
