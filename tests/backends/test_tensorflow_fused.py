@@ -102,7 +102,7 @@ SIZES = (16_411, 131 * 127, 67 * 9_931, 20_000, 65_536, 120_000)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.parametrize("value", [None, 1.7936546, 0.73, 2.9999])
+@pytest.mark.parametrize("value", [None, 1.7936546, 0.73, 2.9999, 0.5123])
 @pytest.mark.parametrize("together", [False, True])
 def test_leaves_of_any_size(together: bool, value: float | None, jit_compile: bool) -> None:
     """Alone most have fewer elements than the op is worth; equal elements are all rounded alike."""
@@ -113,7 +113,7 @@ def test_leaves_of_any_size(together: bool, value: float | None, jit_compile: bo
     given = [tf.constant(leaf) for leaf in leaves]
     found = norms(given).numpy() if together else np.array([norms([leaf]).numpy()[0] for leaf in given])
     exact = np.array([np.sqrt(np.sum(leaf.astype(np.longdouble) ** 2)) for leaf in leaves])
-    assert np.all(np.abs(found - exact) <= 1.1 * np.spacing(np.float32(exact)))
+    assert np.all(np.abs(found - exact) <= (0.75 if jit_compile else 1.1) * np.spacing(np.float32(exact)))
 
 
 def test_rows_have_no_rest_where_a_length_divides() -> None:
