@@ -15,11 +15,12 @@ from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
 from gradxform_torch._held import Held, by_path, held
 from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, named_of, unwrapped
-from gradxform_torch._parameters import Named, NormBefore, paths_of, transformed
+from gradxform_torch._parameters import NormBefore, paths_of, transformed
 from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
 from gradxform_torch._saving import Saving, attached, left_in
 from gradxform_torch._updates import OnUpdates
+from gradxform_torch._writing import Named
 
 if TYPE_CHECKING:
     from gradxform.recording.recorder import Recorder

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gradxform.backend.misplaced import instead, short
-from gradxform_torch._parameters import Named
+from gradxform_torch._writing import Named
 
 _WRAPPING = ("lightning", "pytorch_lightning", "accelerate")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +22,9 @@ from gradxform.numerics import formulas
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
 from gradxform_torch._readable import PLAIN
-from gradxform_torch._sharded import local
+from gradxform_torch._writing import Named, gradients_of, write
 from gradxform_torch.sharded import backend, is_writable
 
-Named = Sequence[tuple[str, torch.Tensor]]
 NormBefore = Callable[[], torch.Tensor]
 
 _CPU = torch.device("cpu")
@@ -141,13 +140,13 @@ def transformed(
     found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
     every gradient and no norm is requested.
     """
-    gradients = _gradients(named)
+    gradients = gradients_of(named)
     paths = paths_of(named)
     ready = _plan(tx, paths, gradients, state, owned) if scale is None and found_inf is None else None
     if ready is not None and (ready[0].norm_of is not None) >= measured:
         plan, leaves = ready  # of which no gradient is asked
         known = plan.known(leaves)
-        _write(named, gradients, plan.result(known), plan.skipped, owned)
+        write(named, gradients, plan.result(known), plan.skipped, owned)
         norm_of = None if plan.norm_of is None else functools.partial(_stored, plan.norm_of(known), _CPU)
         return plan.new_state(known) if tx.stateful else state, norm_of
     keys = keys_of(paths)
@@ -167,47 +166,8 @@ def transformed(
         norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
-        _write(named, gradients, view.results(), view.skipped(), owned)
+        write(named, gradients, view.results(), view.skipped(), owned)
         return in_place(state, new) if owned and tx.stateful else new, norm
-
-
-def _gradients(named: Named) -> list[torch.Tensor | None]:
-    """The gradients, one that parameters share only once."""
-    gradients: list[torch.Tensor | None] = [parameter.grad for _, parameter in named]
-    if len(set(map(id, gradients))) < len(gradients):
-        once = {id(gradient): i for i, gradient in reversed(list(enumerate(gradients)))}
-        gradients = [gradient if once[id(gradient)] == i else None for i, gradient in enumerate(gradients)]
-    return gradients
-
-
-def _write(
-    named: Named,
-    gradients: Sequence[torch.Tensor | None],
-    results: Sequence[Any],
-    skipped: Collection[int],
-    owned: bool,
-) -> None:
-    """Write results into the gradients, or replace those that cannot be written; None for the skipped ones."""
-    changed = [i for i, old in enumerate(gradients) if old is not None and (i in skipped or results[i] is not old)]
-    if not changed:
-        return
-    owners: dict[int, list[torch.Tensor]] = {}
-    for _, parameter in named:
-        owners.setdefault(id(parameter.grad), []).append(parameter)
-    written: list[torch.Tensor] = []
-    values: list[torch.Tensor] = []
-    for i in changed:
-        old, result = gradients[i], results[i]
-        assert old is not None
-        if i not in skipped and old.layout == result.layout == torch.strided and is_writable(old):
-            written.append(local(old))
-            values.append(local(result))
-        else:
-            own = None if i in skipped else result.clone() if owned else result  # which may be the state's
-            for parameter in owners[id(old)]:
-                parameter.grad = own
-    if written:
-        _private.foreach_copy_(written, values)
 
 
 def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
