@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import slow
+from support import FRAMEWORKS, is_slow_case
+
+from gradxform.backend import lookup
 
 CACHE = Path(__file__).parent.parent / ".cache"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -41,6 +44,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests by framework; write the table of slow tests if requested."""
+    _mark_slow_cases(config, items)
     for item in items:
         if (reason := slow.reason(item.nodeid)) and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.slow(reason=reason))
@@ -57,6 +61,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         table = "\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n"
         Path(path).write_text(table, encoding="utf-8")
         items.clear()
+
+
+def _mark_slow_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the cases that `support.slow` chooses; in whole files with all frameworks, every choice finds some."""
+    unused = {}
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        for mark in item.iter_markers("slow_case"):
+            unused.setdefault(id(mark), (item, mark))
+            if is_slow_case(mark, given):
+                item.add_marker(pytest.mark.slow(reason=mark.args[0]))
+                unused[id(mark)] = None
+    stale = [f"{_function(item)}: {mark.args}" for item, mark in filter(None, unused.values())]
+    if stale and len(FRAMEWORKS) == len(lookup.FRAMEWORKS) and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"no case is slow as marked: {stale}")
 
 
 def pytest_collection_finish() -> None:
@@ -79,7 +98,6 @@ def backends_of_other_frameworks_are_forgotten() -> Iterator[None]:
     """Forget the backends that a test has added."""
     yield
     import gradxform
-    from gradxform.backend import lookup
 
     for name, found in list(lookup._others.items()):
         del lookup._others[name]

@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import re
 
-INDUCTOR = "torch.compile takes seconds for each function; eager mode, and each transform compiled once, stay quick"
-XLA = "XLA takes seconds for each function; the other frameworks, and simpler functions, stay quick"
-PEERS = "compiles other libraries' functions as well; in JAX, each formula of a global norm stays quick"
-PROCESSES = "starts Python processes that import a framework each"
-TRAINS = "trains a network"
-PAGES = "trains, compiles in several frameworks, or runs another library's long example"
-SESSION = "builds a large TF1 graph; smaller ones, and tf.function, stay quick"
-EAGER = "in eager mode JAX compiles each operation by itself; NumPy, PyTorch and jit stay quick"
-MILLION = "compiles for a million elements; NumPy, PyTorch, jit and eager TensorFlow stay quick"
-TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN among them, stay quick under tf.function"
-GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
-PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
-FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
-OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
-CHAINS = "compiles a random chain in three frameworks; five others stay quick"
-RUNS = "two training runs for each; every fault, and clean pairs of each network and optimizer, stay quick"
-LARGE = "reads tens of millions of elements several times"
+from support import (
+    CHAINS,
+    EAGER,
+    FAKE,
+    GRAPHS,
+    INDUCTOR,
+    LARGE,
+    MILLION,
+    OPERATIONS,
+    PAGES,
+    PEERS,
+    PLAIN,
+    PROCESSES,
+    RUNS,
+    SESSION,
+    TRACES,
+    TRAINS,
+    XLA,
+)
 
 SLOW = {
     # --- adapters

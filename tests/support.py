@@ -1,7 +1,8 @@
-"""Helpers of the tests: frameworks and modes, arrays of any framework, assertions, processes."""
+"""Helpers of the tests: frameworks and modes, slow cases, arrays of any framework, assertions, processes."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -52,6 +53,47 @@ STATEFUL = {
     "trace": gx.trace(0.5),
 }
 """Every stateful transform."""
+
+# --- why cases are slow
+INDUCTOR = "torch.compile takes seconds for each function; eager mode, and each transform compiled once, stay quick"
+XLA = "XLA takes seconds for each function; the other frameworks, and simpler functions, stay quick"
+PEERS = "compiles other libraries' functions as well; in JAX, each formula of a global norm stays quick"
+PROCESSES = "starts Python processes that import a framework each"
+TRAINS = "trains a network"
+PAGES = "trains, compiles in several frameworks, or runs another library's long example"
+SESSION = "builds a large TF1 graph; smaller ones, and tf.function, stay quick"
+EAGER = "in eager mode JAX compiles each operation by itself; NumPy, PyTorch and jit stay quick"
+MILLION = "compiles for a million elements; NumPy, PyTorch, jit and eager TensorFlow stay quick"
+TRACES = "TensorFlow takes a second to compile each; tests of the table, NaN among them, stay quick under tf.function"
+GRAPHS = "TensorFlow takes seconds to trace each; other functions under tf.function, and jit, stay quick"
+PLAIN = "the table compiled once more; with its fast paths, and without them in eager mode, it stays quick"
+FAKE = "PyTorch takes seconds for hundreds of tensors without memory; a clip, a chain, a state and noise stay quick"
+OPERATIONS = "calls a library of pure Python for each operation; plain transforms stay quick"
+CHAINS = "compiles a random chain in three frameworks; five others stay quick"
+RUNS = "two training runs for each; every fault, and clean pairs of each network and optimizer, stay quick"
+LARGE = "reads tens of millions of elements several times"
+
+
+def slow(reason: str, where: Callable[..., bool] | None = None, **parameters: Any) -> pytest.MarkDecorator:
+    """Leave cases of a test to `make test-slow`: all, or those with these parameters, or those that `where` chooses.
+
+    A parameter is a value, its text, or a tuple of either. `where` takes parameters of the test by name. Several marks
+    add up; a mark that no case matches is an error.
+    """
+    return pytest.mark.slow_case(reason, where, parameters)
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def is_slow_case(mark: pytest.Mark, given: dict[str, Any]) -> bool:
+    """Whether a test with the given parameters is one of the cases of a mark."""
+    _, where, parameters = mark.args
+    for name, wanted in parameters.items():
+        if not any(given[name] is value or str(given[name]) == str(value) for value in _tuple(wanted)):
+            return False
+    return where is None or where(**{name: given[name] for name in inspect.signature(where).parameters})
 
 
 def f16(*values: float) -> Any:
