@@ -19,6 +19,7 @@ from gradxform.cli.text import say, table
 from gradxform.cli.versions import versions
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.extended import described
 from gradxform.testing import frameworks_or_installed
 
 
@@ -60,6 +61,7 @@ def _environment(frameworks: Sequence[str]) -> Iterator[str]:
     yield f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}"
     yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}"
     yield f"- Devices: {device.here(frameworks)}"
+    yield f"- Reference: {described()}"
 
 
 def _described(tree: dict[str, Any]) -> str:
