@@ -41,6 +41,8 @@ def run(
     names = names if places is None else list(places)
     for part in _environment(names):
         say(console, part)
+    if tx is not None:
+        say(console, f"- Reference: {described()}")
     if tree is not None and gradients is not None:
         say(console, f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
     if tx is not None:
@@ -61,7 +63,6 @@ def _environment(frameworks: Sequence[str]) -> Iterator[str]:
     yield f"- Platform: {platform.system()} {platform.release()}, {platform.machine()}"
     yield f"- Versions: {', '.join(f'{name} {version}' for name, version in versions().items())}"
     yield f"- Devices: {device.here(frameworks)}"
-    yield f"- Reference: {described()}"
 
 
 def _described(tree: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -128,10 +129,13 @@ def test_float64_is_the_reference_where_nothing_is_wider(row: Row, only_float64:
 
 
 @pytest.mark.parametrize("command", [parity.run, report.run])
-def test_commands_say_how_exact_the_reference_is(command: Any, only_float64: None) -> None:
+def test_commands_say_how_exact_the_reference_is(command: Any, only_float64: None, tmp_path: Path) -> None:
+    gradients = tmp_path / "gradients.npz"
+    np.savez(gradients, w=np.float32([3.0, 4.0]))
+
     def printed() -> str:
         out = io.StringIO()
-        assert command(gx.clip_norm(1.0), None, ["numpy"], Console(file=out)) == 0
+        assert command(gx.clip_norm(1.0), gradients, ["numpy"], Console(file=out)) == 0
         return out.getvalue()
 
     found = printed()
