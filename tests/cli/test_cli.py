@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from gradxform.backend import lookup
 from gradxform.cli import app
+from gradxform.cli.quiet import quiet
 
 pytestmark = pytest.mark.filterwarnings("default")
 run = CliRunner().invoke
@@ -81,3 +83,17 @@ def test_an_npz_that_is_none(tmp_path: Path, content: bytes | None) -> None:
     assert result.exit_code == 2
     assert "bad.npz" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_triton_is_imported_before_tensorflow_and_never_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "triton.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("tensorflow", "triton"):
+        monkeypatch.setitem(sys.modules, name, sys)
+        monkeypatch.delitem(sys.modules, name)
+    with quiet():
+        assert "triton" in sys.modules
+    monkeypatch.delitem(sys.modules, "triton")
+    monkeypatch.setitem(sys.modules, "tensorflow", sys)
+    with quiet():
+        assert "triton" not in sys.modules
