@@ -12,7 +12,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import pytest
 from typer.testing import CliRunner
 
 import gradxform as gx
@@ -120,64 +119,6 @@ def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
     assert "24 of 71 leaves" in result.output
     assert "71 of 71" not in run(app, [*arguments, "--all"], env=COLUMNS).output
     assert (tmp_path / "x.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["{a}", "nowhere"], "'nowhere' is no folder"),
-        (["{a}", "{empty}"], "holds no recording"),
-        (["{a}", "{cut}"], "is cut short"),
-        (["{a}", "{a}", "--map", "nowhere.toml"], "the map 'nowhere.toml' cannot be read"),
-        (["{a}", "{a}", "--report", "{a}/no/where.html"], "does not exist"),
-        (["{a}", "{a}", "--picture", "{a}/picture.xyz"], "'picture.xyz' has no known format; write ."),
-        (["{a}", "{a}", "--picture", "{a}/picture"], "'picture' has no known format"),
-        (
-            ["{a}", "{a}", "--picture", "{a}/no/picture.png"],
-            "--picture: the folder '{a}/no' for picture.png does not",
-        ),
-        (["{a}", "{a}", "--report", "{a}"], "is a folder; name a file"),
-        (["{a}", "{a}", "--tolerance", "-1"], "tolerance must be at least 0"),
-    ],
-)
-def test_a_mistake_is_one_line_and_code_2(arguments: list[str], named: str, tmp_path: Path) -> None:
-    folders = {"a": recorded(tmp_path / "a"), "empty": str(tmp_path / "empty"), "cut": recorded(tmp_path / "cut")}
-    (tmp_path / "empty").mkdir()
-    first = next((tmp_path / "cut").iterdir())
-    first.write_bytes(first.read_bytes()[:50])
-    result = run(app, ["compare", *(argument.format(**folders) for argument in arguments)])
-    assert result.exit_code == 2, result.output
-    assert named.format(**folders) in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("option", ["--picture", "--report", "--write-map"])
-def test_what_cannot_be_written_is_said_before_anything_is_read(option: str, tmp_path: Path) -> None:
-    """The recordings are not even there."""
-    result = run(app, ["compare", "nowhere", "nowhere", option, str(tmp_path / "no" / "where.xyz")])
-    assert result.exit_code == 2
-    assert f"{option}: the folder" in result.stderr and "does not exist" in result.stderr
-
-
-def test_a_folder_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated: root may write everywhere."""
-
-    def refused(path: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "touch", refused)
-    result = run(app, ["compare", "nowhere", "nowhere", "--report", str(tmp_path / "report.html")])
-    assert result.exit_code == 2
-    assert "report.html' cannot be written: Permission denied" in result.stderr
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
-@pytest.mark.parametrize("option", ["--report", "--write-map"])
-def test_a_full_disk(option: str, tmp_path: Path) -> None:
-    result = run(app, ["compare", recorded(tmp_path / "a"), recorded(tmp_path / "b"), option, "/dev/full"])
-    assert result.exit_code == 2
-    assert "'/dev/full' cannot be written: No space left on device" in result.stderr
-    assert result.stderr.count("\n") == 1
 
 
 def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:

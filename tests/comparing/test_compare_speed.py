@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from support import slow
 
 import gradxform as gx
 
 MEGABYTES = 500
+pytestmark = slow("writes and reads gigabytes")
 LEAVES = {f"layer{i}/kernel": (2500, 5000) for i in range(MEGABYTES // 50)}
 
 
