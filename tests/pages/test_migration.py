@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from support import LARGE, MIGRATED_FROM, NAN, ROOT, TRAINS, assert_ulp, python, slow
 
-from gradxform.testing import max_ulp
-
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
 pytest.importorskip("sklearn")
@@ -133,7 +131,6 @@ def test_both_columns_agree_or_differ_as_the_page_says(name: str) -> None:
         assert_ulp(left, right, FAR.get(table.question, NEAR.get(table.page, 4)))
         return
     for native, own, *wanted in zip(left, right, *DIFFER[name], strict=True):
-        assert max_ulp(native, own) > 100 or native.dtype != own.dtype or wanted[0] is None
         for leaf, known, other in zip((native, own), wanted, (own, native), strict=True):
             if known is None:
                 assert np.isfinite(leaf).all() and (leaf != other).any()
