@@ -1,6 +1,6 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [attach] [averages] [muon] [bytes] [graph] [compile] [compiled] [trace] [--slow]
+    python tests/benchmarks/limits.py [attach] [averages] [muon] [graph] [compile] [compiled] [trace] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, `compiled` and `trace`, which take minutes and
 need `--slow`.
@@ -29,9 +29,8 @@ from unittest import mock
 import numpy as np
 
 import gradxform as gx
-from gradxform.cli import device
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, gradients, transformation
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
@@ -126,41 +125,17 @@ def _by_hand(weights: tuple[float, float], tree: Tree) -> Callable[[], Any]:
     return step
 
 
-# --- bytes, compile: what XLA makes of a chain -----------------------------------------------------------------------
-
-
-def bytes_() -> Table:
-    """Bytes in XLA's cost analysis for chains on resnet50, in multiples of the tree."""
-    shapes = TREES["resnet50"]()
-    tree = gradients(shapes)
-    table = [["transforms", "gradxform", "optax"]]
-    for length, steps in CHAINS.items():
-        sides = _imported("gradxform_jax.bench")._sides(steps, tree, device.find("jax"), _counted)
-        table.append([str(length), *(f"{side.run() / (4 * elements(shapes)):.3f}" for side in sides)])
-    return table
-
-
-def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Count the bytes of an update instead of running it."""
-    jit = _imported("jax").jit
-    return lambda grads: jit(update).lower(grads).compile().cost_analysis()["bytes accessed"]
+# --- compile: what XLA makes of a chain -----------------------------------------------------------------------
 
 
 def compile_() -> Table:
-    """CPU seconds to trace and compile a chain under jax.jit; then without the rows and branches of large leaves."""
-    rows = _imported("gradxform_jax._rows")
-    table = [["leaves", "chain", "gradxform", "without rows", "optax", "ratio", "ratio without rows"]]
+    """CPU seconds to trace and compile a chain under jax.jit."""
+    table = [["leaves", "chain", "gradxform", "optax", "ratio"]]
     for name in ("resnet50", "gpt2"):
         shapes = list(TREES[name]().values())
         for length in (1, 3):
-            own, optax = _chains(length)
-            runs = []
-            for _ in range(5):
-                with mock.patch.object(rows, "cut", lambda leaf: None):
-                    bare = _seconds(own, shapes)
-                runs.append((_seconds(own, shapes), bare, _seconds(optax, shapes)))
-            seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)
-            cells = (*(f"{s:.2f}" for s in seconds), *(f"{ratio:.2f}" for ratio in ratios[:-1]))
+            runs = np.array([[_seconds(tx, shapes) for tx in _chains(length)] for _ in range(5)])
+            cells = (*(f"{s:.2f}" for s in np.median(runs, axis=0)), f"{np.median(runs[:, 0] / runs[:, 1]):.2f}")
             table.append([f"{name}, {len(shapes)}", str(length), *cells])
     return table
 
@@ -331,9 +306,7 @@ def _first_calls(name: str, length: int, turn: int) -> list[float]:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {
-    table.__name__.rstrip("_"): table for table in (attach, averages, muon, bytes_, graph_, compile_, compiled, trace)
-}
+TABLES = {table.__name__.rstrip("_"): table for table in (attach, averages, muon, graph_, compile_, compiled, trace)}
 SLOW = {"compile", "compiled", "trace"}
 
 

@@ -66,22 +66,6 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
     assert "one step on g.npz, 2 leaves, 16 B" in result.output
 
 
-def test_without_the_option_nothing_is_said_of_devices(gradients: str) -> None:
-    result = invoke(app, ["parity", "--gradients", gradients, "--frameworks", "numpy"], env=WIDE)
-    assert result.exit_code == 0, result.output
-    assert "trees of gradients" not in result.output
-    for words in (" on cpu", "operations", "ran on"):
-        assert words not in result.output
-
-
-def test_the_demo_says_where_it_ran(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    out = str(tmp_path / "demo.svg")
-    result = invoke(app, ["demo", "--steps", "2", "--frameworks", "torch", "--device", "cpu", "--out", out], env=WIDE)
-    assert result.exit_code == 0, result.output
-    assert "2 steps, PyTorch on cpu" in result.output
-
-
 @slow(XLA, framework=("jax", "tensorflow"))
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
