@@ -226,7 +226,7 @@ def test_every_script_is_tested() -> None:
     assert {path.stem for path in scripts} == SCRIPTS.keys() - {"gallery.frame"}
 
 
-@slow(TRAINS, where=lambda script: script != "conflicting_tasks")
+@slow(TRAINS)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_script_gives_the_figures_of_its_page(script: str, tmp_path: Path) -> None:
     page, figures = SCRIPTS[script]
