@@ -96,6 +96,11 @@ def is_slow_case(mark: pytest.Mark, given: dict[str, Any]) -> bool:
     return where is None or where(**{name: given[name] for name in inspect.signature(where).parameters})
 
 
+def built(expression: str) -> gx.GradientTransformation:
+    """Build a transform from an expression of the registry, which may contain a lambda."""
+    return eval(expression, vars(gx))
+
+
 def f16(*values: float) -> Any:
     """Make a float16 vector."""
     return np.array(values, np.float16)
