@@ -1,7 +1,7 @@
 """The registry: one entry for each transform, from which tests, random chains and pages draw their tables.
 
 A row of an entry is an expression that builds a transform, with the error budget against `proof.reference`: the tests
-and `gradxform parity --full` run every row in every framework and mode.
+and the parity page run every row in every framework and mode.
 """
 
 from __future__ import annotations
