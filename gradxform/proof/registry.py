@@ -293,6 +293,16 @@ ENTRIES = (
         needs="parameters",
     ),
     Entry(
+        "orthogonal_to_parameters",
+        (
+            Row("orthogonal_to_parameters()", real=True, single=True),
+            Row("chain(scale(-3.0), orthogonal_to_parameters(), clip_norm(0.5))", real=True, single=True),
+        ),
+        {"orthogonal_to_parameters()": Cost(1300, 1.51)},
+        ("orthogonal_to_parameters()",),
+        needs="parameters",
+    ),
+    Entry(
         "cautious",
         (
             Row("cautious()", real=True),
