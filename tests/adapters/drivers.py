@@ -189,7 +189,6 @@ class TorchAttach(TorchApply):
 
 class TorchUpdates(TorchAttach):
     mode = None
-    idles = True
     name, on_updates = "torch.attach, on updates", True
     sparse = False
 

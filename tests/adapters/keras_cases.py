@@ -663,7 +663,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     *((f"gx.keras.wrap(optimizer, {given})", TypeError, "transformation") for given in (3.0, None, "gx.clip_norm")),
     ("gx.keras.wrap(gx.keras.wrap(optimizer, tx), tx)", TypeError, "wrapped already"),
     ("gx.keras.wrap(opt.LossScaleOptimizer(gx.keras.wrap(optimizer, tx)), tx)", TypeError, "wrapped already"),
-    ("gx.keras.wrap(optimizer, gx.stop()).build(variables)", ValueError, "dense/bias, dense/kernel"),
+    ("gx.keras.wrap(optimizer, gx.stop()).apply(gradients, variables)", ValueError, "dense/bias, dense/kernel"),
     ("optimizer.build(variables); gx.keras.wrap(optimizer, gx.freeze('heads'))", ValueError, "'heads' matches no path"),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
     *((f"gx.keras.wrap(optimizer, tx, on={on!r})", ValueError, "'updates'") for on in ("update", None, True)),
@@ -691,7 +691,7 @@ def test_a_wrong_call_says_what_to_write(typed: str, error: type[Exception], wor
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     names = {"gx": gx, "opt": opt, "tx": gx.clip_norm(1.0), "model": model, "optimizer": opt.SGD(0.1)}
     with pytest.raises(error, match=re.escape(words)):
-        exec(typed, names | {"variables": variables()})
+        exec(typed, names | {"variables": variables(), "gradients": tensors(G)})
 
 
 class Forgetful(Custom):

@@ -553,7 +553,7 @@ class ShardedAttach(OnShards, TorchAttach):
 
 
 class ShardedUpdates(ShardedAttach):
-    name, on_updates, idles = "attach, on updates", True, True
+    name, on_updates = "attach, on updates", True
 
 
 DRIVERS = [ShardedApply, ShardedAttach, ShardedUpdates]
