@@ -32,8 +32,6 @@ def test_upgrad_without_regularization(count: int) -> None:
     rows = torch.from_numpy(jacobian(count))
     wanted = aggregation.UPGrad(projector=linalg.QuadprogProjector(norm_eps=0.0, reg_eps=0.0))(rows)
     np.testing.assert_allclose(gx.upgrad([[row] for row in rows])[0].numpy(), wanted.numpy(), rtol=0, atol=1e-13)
-    regularized = aggregation.UPGrad()(rows)
-    assert 1e-5 < (regularized - wanted).abs().max() < 1e-2
 
 
 @pytest.mark.parametrize("count", [2, 4, 6])
