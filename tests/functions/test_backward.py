@@ -363,29 +363,6 @@ def test_recipes(gradient: Function, name: str) -> None:
 
 
 @pytest.mark.parametrize("framework", EAGER)
-def test_one_hot_of_the_largest(framework: str) -> None:
-    """The value of the choice, the derivative of the softmax."""
-    pytest.importorskip(framework)
-
-    def softmax(x: Any) -> Any:
-        powers = gx.xp(x).exp(x)
-        return powers / total(powers)
-
-    def choose(x: Any) -> Any:
-        xp = gx.xp(x)
-        largest = xp.amax(x) if framework != "torch" else x.amax()
-        return (softmax(x) * 0.0) + xp.where(x >= largest, xp.ones_like(x), xp.zeros_like(x))
-
-    x, w = np.float32([1.0, 3.0, 2.0]), np.float32([1.0, 0.0, 0.0])
-    through = gx.straight_through(choose, softmax)
-    (given,) = constants(framework, [x])
-    assert array(through(given)).tolist() == [0.0, 1.0, 0.0]
-    found = EAGER[framework](lambda x, w: total(through(x) * w), x, w)[0]
-    p = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
-    np.testing.assert_allclose(array(found), p[0] * (w - p), atol=1e-6)
-
-
-@pytest.mark.parametrize("framework", EAGER)
 def test_the_value_is_forwards_bit_by_bit(framework: str) -> None:
     """The formula with stop_gradient is not."""
     rng = np.random.default_rng(0)
@@ -491,15 +468,6 @@ def test_scan_and_checkpoint() -> None:
         for compiled in (False, True):
             slope = jax.grad(lambda x, wrap=wrap: run(x, wrap))
             assert_ulp((jax.jit(slope) if compiled else slope)(jnp.zeros(2)), [0.6, 0.8])
-
-
-def test_shard_map() -> None:
-    """Each shard of the gradient is clipped separately."""
-    jax = pytest.importorskip("jax")
-    jnp, spec = jax.numpy, jax.sharding.PartitionSpec
-    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-    clipped = jax.shard_map(CLIP, mesh=mesh, in_specs=spec("i"), out_specs=spec("i"))
-    assert_ulp(jax.jit(jax.grad(lambda x: jnp.sum(clipped(x) * WEIGHTS)))(jnp.zeros(2)), [0.6, 0.8])
 
 
 def test_in_flax_modules() -> None:
