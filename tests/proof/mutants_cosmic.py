@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import gc
+import inspect
 import random
 import re
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,78 +98,65 @@ def apply(root: Path, mutant: Mutant) -> bool:
     """Change the module in this process for good: functions get new code, and constants and defaults new values."""
     path = root / mutant.module
     source = path.read_text(encoding="utf-8")
-    new_source = mutated(source, mutant.operator, mutant.occurrence) or source
-    old, new = (compile(text, str(path), "exec", dont_inherit=True) for text in (source, new_source))
-    changed = {_key(a): b for a, b in zip(_codes(old), _codes(new), strict=True) if _key(a) != _key(b) or a != b}
-    gc.unfreeze()
-    functions = [found for found in gc.get_objects() if type(found) is types.FunctionType]
+    texts = source, mutated(source, mutant.operator, mutant.occurrence) or source
+    codes = [compile(text, str(path), "exec", dont_inherit=True) for text in texts]
+    changed = {_key(a): b for a, b in zip(*map(_functions, codes), strict=True) if a != b}
     module = sys.modules[mutant.module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
-    hit = is_static(source, new_source) and _exchanged(module, new, functions)
-    for function in functions:
-        code = function.__code__
-        if code.co_filename == str(path) and (other := changed.get(_key(code))):
-            function.__code__ = other
-            hit = True
+    hit = _exchanged(module, *(_aside(module, code) for code in codes))
+    gc.unfreeze()
+    for found in gc.get_objects():
+        if type(found) is types.FunctionType and found.__code__.co_filename == str(path):
+            if new := changed.get(_key(found.__code__)):
+                found.__code__, hit = new, True
     return hit
+
+
+def _functions(code: types.CodeType) -> list[types.CodeType]:
+    """The code of all functions in a module, also of inner ones."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [own for one in inner for own in (*([one] if one.co_flags & inspect.CO_OPTIMIZED else ()), *_functions(one))]
 
 
 def _key(code: types.CodeType) -> Any:
     return code.co_qualname, code.co_firstlineno, code.co_linetable, code.co_code
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """All code objects of functions in a module."""
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            if const.co_flags & 1:  # not a class
-                yield const
-            yield from _codes(const)
-
-
-def is_static(source: str, new: str) -> bool:
-    """Whether a mutation changes what an import runs: constants, defaults, classes."""
-
-    def outside(text: str) -> str:
-        tree = ast.parse(text)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                node.body = [ast.Pass()]
-        return ast.dump(tree)
-
-    return outside(source) != outside(new)
-
-
-def _exchanged(module: Any, code: types.CodeType, functions: list[Any]) -> bool:
-    """Run the mutated module aside, and take over its plain constants and its functions' defaults."""
+def _aside(module: Any, code: types.CodeType) -> Any:
+    """Run the code of a module, and register no transforms."""
     from gradxform.core.transformation import factories
 
     aside, registered = types.ModuleType(module.__name__), dict(factories)
-    aside.__dict__.update({name: vars(module).get(name) for name in ("__file__", "__package__", "__spec__")})
+    aside.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__")})
     exec(code, aside.__dict__)
     factories.clear()
     factories.update(registered)
-    made = [f for f in gc.get_objects() if type(f) is types.FunctionType and f.__globals__ is aside.__dict__]
-    by_name, hit = {f.__qualname__: f for f in made}, False
-    for function in functions:
-        other = by_name.get(function.__qualname__) if function.__globals__ is module.__dict__ else None
-        for kind in ("__defaults__", "__kwdefaults__"):
-            if other and repr(getattr(other, kind)) != repr(getattr(function, kind)):
-                setattr(function, kind, getattr(other, kind))
-                hit = True
-    holders = [found for name, found in sys.modules.items() if name.startswith("gradxform") and found]
-    for name, value in vars(aside).items():
-        old = vars(module).get(name)
-        if isinstance(value, PLAIN) and name[:2] != "__" and repr(old) != repr(value):
-            for holder in holders:
-                if vars(holder).get(name) is old:
-                    setattr(holder, name, value)
+    return aside
+
+
+def _exchanged(now: Any, old: Any, new: Any) -> bool:
+    """Exchange the plain constants and the functions' defaults that differ between two versions of a module."""
+    hit = False
+    holders = [now, *(found for name, found in sys.modules.items() if name.startswith("gradxform") and found)]
+    for name in vars(new).keys() & vars(old).keys() & vars(now).keys() - {"__builtins__"}:
+        mine, before, after = (vars(space)[name] for space in (now, old, new))
+        if isinstance(after, type) and after.__module__ == getattr(new, "__module__", new.__name__):
+            hit |= _exchanged(mine, before, after)
+        elif callable(after):
+            for kind in ("__defaults__", "__kwdefaults__"):
+                values = [getattr(inspect.unwrap(function), kind, None) for function in (before, after)]
+                if _differ(*values):
+                    setattr(inspect.unwrap(mine), kind, values[1])
                     hit = True
-        is_class = isinstance(value, type) and value.__module__ == module.__name__
-        for inner, own in vars(value).items() if is_class else ():
-            if isinstance(own, PLAIN) and inner[:2] != "__" and repr(vars(old).get(inner)) != repr(own):
-                setattr(old, inner, own)
-                hit = True
+        elif isinstance(after, PLAIN) and _differ(before, after):
+            for holder in holders:
+                if vars(holder).get(name) is mine:
+                    setattr(holder, name, after)
+                    hit = True
     return hit
+
+
+def _differ(*values: Any) -> bool:
+    return len({re.sub(r" at 0x\w+", "", repr(value)) for value in values}) > 1
 
 
 def reaching(control: Any, root: Path, mutant: Mutant) -> set[int]:

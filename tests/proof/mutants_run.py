@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FORK: Any = multiprocessing.get_context("fork")
 OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox", "lightning", "torchjd")
 """Packages that NumPy's tests do without."""
 NEEDS = {"jax": ("jax", "keras", "optax"), "tensorflow": ("tensorflow", "keras"), "torch": ("torch", "keras")}
@@ -92,60 +94,51 @@ def session(work: Callable[[Session], None], *arguments: str) -> None:
 def forked(work: Callable[[Callable[[Any], None]], None], limit: float) -> tuple[list[Any], str]:
     """Run `work(say)` in a forked process; return what it said, and how it ended: "", "died" or "out of time"."""
     with tempfile.TemporaryDirectory() as folder:
-        said, log = Path(folder, "said"), os.environ.get("MUTANTS_LOG", os.devnull)
-        sys.stdout.flush()
-        if not (pid := os.fork()):
-            code = 1
-            with contextlib.suppress(BaseException), said.open("w", encoding="utf-8", buffering=1) as file:
-                os.setsid()
-                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
-                os.dup2(1, 2)
-                work(lambda what: print(json.dumps(what), file=file))
-                code = 0
-            os._exit(code)
-        end, waited, status = time.monotonic() + limit, 0, 0
-        while not waited and time.monotonic() < end:
-            waited, status = os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.01)
+        said = Path(folder, "said")
+        process = FORK.Process(target=_child, args=(work, said))
+        process.start()
+        process.join(limit)
+        how = "out of time" if process.is_alive() else "died" if process.exitcode else ""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # and what it started
-        if not waited:
-            os.waitpid(pid, 0)
-        how = "out of time" if not waited else "died" if status else ""
+            os.killpg(process.pid, signal.SIGKILL)  # and what it started
+        process.join()
         return list(map(json.loads, said.read_text(encoding="utf-8").splitlines())), how
 
 
-def control(here: Session, file: Path, called: set[str], folders: Iterable[Path]) -> dict[str, Any]:
-    """Run all tests without a fault: seconds, seams, and for each line of the folders the tests that reach it."""
+def _child(work: Callable[[Callable[[Any], None]], None], said: Path) -> None:
+    os.setsid()
+    os.dup2(os.open(os.environ.get("MUTANTS_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+    os.dup2(1, 2)
+    with said.open("w", encoding="utf-8", buffering=1) as file:
+        work(lambda what: print(json.dumps(what), file=file))
+    os._exit(0)  # no threads of tests are waited for
+
+
+def control(here: Session, file: Path, called: set[str], folders: list[Path]) -> Any:
+    """Run all tests without a fault: results, seams, and for each line of the folders the tests that reach it."""
     if not file.exists():
-        said, how = forked(lambda say: _control(here, say, called, list(folders)), 7200.0)
-        lines = {path: found for one in said for path, found in one.get("lines", {}).items()}
-        tests = {one["test"]: one for one in said if "test" in one}
-        print(f"control: {len(tests)} tests {how}", flush=True)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"tests": tests, "lines": lines}), encoding="utf-8")
+        found: Any = {"tests": {}, "lines": {}}
+        for kind, name, one in forked(lambda say: _control(here, say, called, folders), 7200.0)[0]:
+            found[kind][name] = one
+        file.write_text(json.dumps(found), encoding="utf-8")
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _control(here: Session, say: Callable[[Any], None], called: set[str], folders: list[Path]) -> None:
-    cover = None
-    if folders:
-        import coverage
+    import coverage
 
-        cover = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+    cover = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+    if folders:
         cover.start()
     for name in here.items:
         called.clear()
-        if cover:
+        if folders:
             cover.switch_context(name)
-        say({**here.test(name), "seams": sorted(called)})
-    if cover:
-        cover.stop()
-        data, numbers = cover.get_data(), {name: number for number, name in enumerate(here.items)}
-        for path in data.measured_files():
-            found: dict[Any, list[int]] = defaultdict(list)
-            for line, names in data.contexts_by_lineno(path).items():
-                if known := sorted(numbers[name] for name in names if name):
-                    found[tuple(known)].append(line)
-            short = Path(path).relative_to(ROOT).as_posix()
-            say({"lines": {short: [[lines, list(known)] for known, lines in found.items()]}})
+        say(["tests", name, {**here.test(name), "seams": sorted(called)}])
+    cover.stop()
+    numbers = {name: number for number, name in enumerate(here.items)}
+    for path in cover.get_data().measured_files():
+        found: dict[Any, list[int]] = defaultdict(list)
+        for line, names in cover.get_data().contexts_by_lineno(path).items():
+            found[tuple(sorted(numbers[name] for name in names if name))].append(line)
+        say(["lines", Path(path).relative_to(ROOT).as_posix(), [[lines, tests] for tests, lines in found.items()]])
