@@ -7,6 +7,7 @@ distinguish a seam that is never reached from a fault that no test notices.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -96,9 +97,15 @@ class Seams:
     def __init__(self, contracts: Any, framework: str) -> None:
         self.backend, self.called = importlib.import_module(f"gradxform_{framework}").backend, set()
         self._breaks: dict[str, Callable[[Make], None]] = {}
-        self._mark: Any = self.called.add
-        if framework == "torch":  # torch.compile counts traces
-            self._mark = importlib.import_module("torch._dynamo").assume_constant_result(self._mark_)
+
+        def mark(target: str) -> int:
+            self.called.add(target)
+            return 0
+
+        # torch.compile counts traces
+        self._mark = (
+            importlib.import_module("torch._dynamo").assume_constant_result(mark) if framework == "torch" else mark
+        )
         self.contracts = [contract for contract in contracts if framework in contract.frameworks]
         for target in dict.fromkeys(contract.target for contract in self.contracts):
             if target in factories:
@@ -107,10 +114,6 @@ class Seams:
                 _everywhere(original, new)
             else:
                 self._seam(target)
-
-    def _mark_(self, target: str) -> int:
-        self.called.add(target)
-        return 0
 
     def break_(self, contract: Contract) -> None:
         """Break a contract in this process for good."""
@@ -151,21 +154,22 @@ class Seams:
             tx = original(*args, **kwargs)
             rule, now = self._counted(target, tx.rule)
             new = GradientTransformation(rule, tx.start, tx.name, tx.arguments, tx.schedules)
-            made.append((new, now, args, kwargs))
             if broken:
-                exchange()
+                exchange(new, now, args, kwargs)
+            else:
+                made.append((new, now, args, kwargs))
             return new
 
-        def exchange() -> None:
-            while made:
-                new, now, args, kwargs = made.pop()
-                wrong = broken[0](*args, **kwargs)
-                now[0] = wrong.rule
-                object.__setattr__(new, "start", wrong.start)
+        def exchange(new: Any, now: Any, args: Any, kwargs: Any) -> None:
+            wrong = broken[0](*args, **kwargs)
+            now[0] = wrong.rule
+            object.__setattr__(new, "start", wrong.start)
 
         def break_(make: Make) -> None:
             broken.append(make(original, self.backend))
-            exchange()
+            for one in made:
+                with contextlib.suppress(Exception):  # arguments that the fault cannot take
+                    exchange(*one)
 
         self._breaks[target] = break_
         return factory

@@ -25,8 +25,8 @@ from mutants_page import FRAMEWORKS, page, reason
 ROOT = run.ROOT
 OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
 """Errors that a faulty contract raises itself."""
-BOUNDS = ((60, 40.0), (1000, 300.0))
-"""The most tests of a fault, and their seconds; survivors of the first bounds get the second."""
+BOUNDS = (5, 100, 60, 40.0), (5, 100, 1000, 300.0)
+"""For each fault: parameters of each test in a round, rounds, tests and seconds at most; survivors get the second."""
 
 
 class Fault(NamedTuple):
@@ -56,22 +56,21 @@ class Records(dict[str, Any]):
         print(time.strftime("%H:%M:%S"), f"{record['word']} in {record['seconds']:.1f} s:", record["key"], flush=True)
 
 
-def chosen(tests: Iterable[str], control: Any, kills: Counter[str], each: int, most: int, seconds: float) -> list[str]:
+def chosen(tests: Iterable[str], control: Any, caught: Counter[str], bounds: Any) -> list[str]:
     """Choose tests that pass without a fault, a few of each function; those that found other faults come first."""
-    by_function: dict[str, list[str]] = defaultdict(list)
+    by_function, order, found = defaultdict(list), [], []
+    each, rounds, most, left = bounds
     for name in sorted(tests):
         if control["tests"].get(name, {}).get("word") == "passed":
             by_function[function(name)].append(name)
-    places = {}
-    for some in by_function.values():
-        random.Random(cosmic.SEED).shuffle(some)
-        places |= {name: place // each for place, name in enumerate(some)}
-    took = {name: control["tests"][name]["seconds"] for name in places}
-    found, left = [], seconds
-    for name in sorted(places, key=lambda name: (places[name], -kills[function(name)], took[name])):
-        if len(found) < most and took[name] <= left:
+    for test, names in by_function.items():
+        random.Random(cosmic.SEED).shuffle(names)
+        for place, name in enumerate(names[: each * rounds]):
+            order.append((place // each, -caught[test], control["tests"][name]["seconds"], name))
+    for *_, seconds, name in sorted(order):
+        if len(found) < most and seconds <= left:
             found.append(name)
-            left -= took[name]
+            left -= seconds
     return found
 
 
@@ -82,8 +81,7 @@ def function(test: str) -> str:
 
 def is_caught(one: Any) -> bool:
     """Whether a test has found a fault, other than an error of the faulty contract itself."""
-    own = one.get("where", "").startswith("contracts") and one["error"] in OWN
-    return one["word"] == "failed in call" and not own
+    return one["word"] == "failed in call" and not (one["error"][0] in OWN and one["error"][1].startswith("contracts"))
 
 
 def verdict(said: list[Any], how: str) -> str:
@@ -129,12 +127,12 @@ def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: An
     """Run the tests of all faults that have no result yet."""
     caught = Counter(name for one in records.values() for name in one["caught"])
     faults = [fault for fault in faults if given.only in fault.key]
-    for most, seconds in ((10000, 600.0),) if given.each else BOUNDS:
+    for bounds in [(1, given.each, 10000, given.seconds)] if given.each else BOUNDS:
         for fault in faults:
             known = records.get(fault.key)
             if time.monotonic() > given.end or (known and known["word"] != "survived"):
                 continue
-            begun, names = time.monotonic(), chosen(fault.reach, control, caught, given.each or 5, most, seconds)
+            begun, names = time.monotonic(), chosen(fault.reach, control, caught, bounds)
             if known and known["tests"] >= len(names):
                 continue
             expected = sum(control["tests"][name]["seconds"] for name in names)
@@ -181,6 +179,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name has this part")
     parser.add_argument("--sample", type=int, default=500, help="how many mutants to draw")
     parser.add_argument("--each", type=int, help="all tests of a seam, so many parameters of each; not only the first")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="with --each: the most that the tests of a fault take"
+    )
     parser.add_argument("--minutes", type=float, default=120.0, help="the most to take; the next start goes on")
     parser.add_argument("--folder", type=Path, help="where results are, by default .cache/mutants/COMMIT")
     parser.add_argument("--out", type=Path, help="the page to write")

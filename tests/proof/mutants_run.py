@@ -68,11 +68,6 @@ class Session:
         """Keep the reports of the test that runs."""
         self.reports.append(report)
 
-    def pytest_exception_interact(self, call: Any, report: Any) -> None:
-        """Note the type and the file of an error."""
-        where = str(call.excinfo.traceback[-1].path) if call.excinfo.traceback else ""
-        report.error = call.excinfo.typename, Path(where).name
-
     def test(self, name: str) -> dict[str, Any]:
         """Run one test in this process."""
         self.reports, begun = [], time.monotonic()
@@ -80,9 +75,10 @@ class Session:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         bad = next((report for report in self.reports if report.failed), None)
         passed = any(report.passed and report.when == "call" for report in self.reports)
-        error, where = getattr(bad, "error", ("", ""))
         word = f"failed in {bad.when}" if bad else "passed" if passed else "skipped"
-        return {"test": name, "word": word, "error": error, "where": where, "seconds": time.monotonic() - begun}
+        crash = getattr(bad and bad.longrepr, "reprcrash", None)  # the last line of the traceback
+        error = (crash.message.partition(":")[0], Path(crash.path).name) if crash else ("", "")
+        return {"test": name, "word": word, "error": error, "seconds": time.monotonic() - begun}
 
 
 def session(work: Callable[[Session], None], *arguments: str) -> None:

@@ -64,20 +64,20 @@ def test_a_broken_contract_is_caught(tmp_path: Path) -> None:
 
 
 BROKEN = {"test": "", "word": ""}
-PASSED = {"test": "a", "word": "passed", "error": "", "where": ""}
-FAILED = {"test": "b", "word": "failed in call", "error": "AssertionError", "where": "test_a.py"}
+PASSED = {"test": "a", "word": "passed", "error": ["", ""]}
+FAILED = {"test": "b", "word": "failed in call", "error": ["AssertionError", "test_a.py"]}
 
 
 @pytest.mark.parametrize(
     ("said", "how", "word"),
     [
         ([BROKEN, PASSED, FAILED], "", "caught"),
-        ([BROKEN, FAILED | {"error": "TypeError"}], "", "caught"),
+        ([BROKEN, FAILED | {"error": ["TypeError", "test_a.py"]}], "", "caught"),
         ([BROKEN, FAILED], "died", "caught"),
         ([BROKEN, PASSED], "", "survived"),
         ([BROKEN], "", "not reached"),
         ([BROKEN, FAILED | {"word": "failed in setup"}], "", "broken"),
-        ([BROKEN, FAILED | {"error": "TypeError", "where": "contracts.py"}], "", "broken"),
+        ([BROKEN, FAILED | {"error": ["TypeError", "contracts.py"]}], "", "broken"),
         ([BROKEN, PASSED], "out of time", "out of time"),
         ([{"test": "", "word": "not applied"}], "", "not applied"),
     ],
@@ -90,10 +90,10 @@ def test_what_counts_as_caught(said: list[Any], how: str, word: str) -> None:
 def test_tests_that_found_other_faults_come_first() -> None:
     tests = {f"{name}[{i}]": {"word": "passed", "seconds": 1.0 + i} for name in "ab" for i in range(3)}
     control = {"tests": tests | {"c": {"word": "failed in call", "seconds": 0.0}}}
-    found = chosen([*control["tests"], "unknown"], control, Counter({"b": 1}), 2, 10, 100.0)
+    found = chosen([*control["tests"], "unknown"], control, Counter({"b": 1}), (2, 9, 10, 100.0))
     assert [name[0] for name in found] == ["b", "b", "a", "a", "b", "a"]
-    assert len(chosen(tests, control, Counter(), 2, 4, 100.0)) == 4
-    assert sum(tests[name]["seconds"] for name in chosen(tests, control, Counter(), 2, 10, 5.0)) <= 5.0
+    assert len(chosen(tests, control, Counter(), (2, 1, 9, 100.0))) == 4
+    assert sum(tests[name]["seconds"] for name in chosen(tests, control, Counter(), (2, 9, 9, 5.0))) <= 5.0
 
 
 SOURCE = """\
