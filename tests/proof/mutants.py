@@ -132,7 +132,7 @@ def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: An
             known = records.get(fault.key)
             if time.monotonic() > given.end or (known and known["word"] != "survived"):
                 continue
-            begun, names = time.monotonic(), chosen(fault.reach, control, caught, bounds)
+            begun, names = time.monotonic(), chosen(fault.reach, control, Counter() if given.each else caught, bounds)
             if known and known["tests"] >= len(names):
                 continue
             expected = sum(control["tests"][name]["seconds"] for name in names)

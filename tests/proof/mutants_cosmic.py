@@ -169,7 +169,8 @@ def reaching(control: Any, root: Path, mutant: Mutant) -> set[int]:
         last = body[0].lineno - 1 if body and not isinstance(inner, ast.FunctionDef) else inner.end_lineno
         lines = {mutant.line} if mutant.line in reached else set(range(inner.lineno, last + 1))
         return set().union(*(tests for line, tests in reached.items() if line in lines))
-    names = [node.id for node in ast.walk(inner) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    targets = getattr(inner, "targets", [getattr(inner, "target", None)])
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
     uses, found = re.compile(rf"\b({'|'.join(names)})\b"), set()
     for module, sets in control["lines"].items() if names else ():
         texts = (root / module).read_text(encoding="utf-8").splitlines()

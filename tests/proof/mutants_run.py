@@ -49,6 +49,10 @@ def prepare(framework: str) -> None:
     hidden, find = _Hidden(set(OTHERS) - set(NEEDS.get(framework, ()))), importlib.util.find_spec
     importlib.util.find_spec = lambda name, *rest: None if name in hidden.names else find(name, *rest)
     sys.meta_path.insert(0, hidden)  # type: ignore[arg-type]
+    from hypothesis import Phase, settings
+
+    settings.register_profile("faults", phases=(Phase.explicit, Phase.generate))  # a failure is not made smaller
+    settings.load_profile("faults")
 
 
 class Session:
