@@ -10,9 +10,11 @@ import numpy as np
 import optree
 
 from gradxform.backend import lookup
+from gradxform.backend.extras import install
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import conformance, parity
+from gradxform.proof.extended import bits
 from gradxform.proof.registry import DTYPES
 from gradxform.proof.ulp import ulps
 
@@ -68,12 +70,12 @@ def assert_parity(
         frameworks: Names among "numpy", "jax", "tensorflow", "torch" and your own backends. Default: all installed
             frameworks, and backends of other imported frameworks.
         max_ulp: Largest allowed distance in units in the last place of each leaf's dtype: of each result from the
-            extended-precision reference, and between any two results.
+            extended-precision reference, and between any two results. On Windows and Apple silicon, install
+            ``gradxform[exact]``: without it the reference is float64, too little for float64 gradients and for sums.
 
     Raises:
         AssertionError: A result is farther off, or has another structure, dtype or shape; the message gives framework,
             mode, path, element and values.
-        ImportError: NumPy has no more digits than float64 on this machine, and numpy-quaddtype is not installed.
         TypeError: A gradient is not a NumPy array.
         ValueError: A framework is unknown.
 
@@ -100,7 +102,7 @@ def assert_parity(
         if result.problem:
             raise AssertionError(f"{tx!r} in {result.framework} ({result.mode}): {result.problem}")
     for step, wanted in enumerate(_expected(tx, steps, params)):
-        right = parity.Result("the reference", "extended precision", wanted)
+        right = parity.Result("the reference", f"{bits()} bits", wanted)
         _compare(tx, [right, *(run[step] for run in runs)], max_ulp, f" at step {step}" if tx.stateful else "")
 
 
@@ -209,5 +211,5 @@ def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> li
                 f"{caller}: no framework is named {name!r}; the known ones are {', '.join(lookup.known())}"
             )
         if name in lookup.FRAMEWORKS and name not in here:
-            raise ValueError(f"{caller}: {name} is not installed: pip install 'gradxform[{name}]'")
+            raise ValueError(f"{caller}: {name} is not installed: {install(name)}")
     return list(frameworks or (*here, *lookup.known()[len(lookup.FRAMEWORKS) :]))

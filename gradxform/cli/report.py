@@ -19,6 +19,7 @@ from gradxform.cli.text import say, table
 from gradxform.cli.versions import versions
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.extended import described
 from gradxform.testing import frameworks_or_installed
 
 
@@ -40,6 +41,8 @@ def run(
     names = names if places is None else list(places)
     for part in _environment(names):
         say(console, part)
+    if tx is not None:
+        say(console, f"- Reference: {described()}")
     if tree is not None and gradients is not None:
         say(console, f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
     if tx is not None:

@@ -249,7 +249,7 @@ ENTRIES = (
         "top_k",
         (Row("top_k(0.1)", ulp=0, real=True), Row("chain(scale(-3.0), top_k(0.6), clip_norm(0.5))", real=True)),
         {"top_k(0.1)": Cost(40, 2.51)},
-        ("top_k(<share>)",),
+        ("top_k(<part>)",),
     ),
     Entry(
         "zero_nonfinite",

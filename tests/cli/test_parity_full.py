@@ -194,18 +194,3 @@ def test_mlx_is_measured_where_it_is() -> None:
         (out,) = native.make(1.0)([np.array([3.0, 4.0]).astype(dtype)])
         assert out.dtype == dtype
         assert abs(out[0] - 0.6) < 0.01
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--full", "--chain", "scale(2.0)"],
-        ["--full", "--gradients", "g.npz"],
-        ["--full", "--out", "nowhere/numbers.md"],
-        ["--out", "numbers.md"],
-    ],
-)
-def test_options_that_do_not_go_together(arguments: list[str]) -> None:
-    result = CliRunner().invoke(app, ["parity", *arguments])
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1

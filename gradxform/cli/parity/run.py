@@ -17,6 +17,7 @@ from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.extended import described
 from gradxform.proof.place import Place
 from gradxform.testing import frameworks_or_installed
 
@@ -40,6 +41,7 @@ def run(
     cases = {gradients.name: read("parity", gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
     where = ", ".join(names) if places is None else device.ran_on(places)
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
+    say(console, f"the reference has {described()}")
     wanted = [parity.expected(tx, tree) for tree in cases.values()]
     with console.status("running eager and compiled ..."), quiet():
         results = parity.run(tx, list(cases.values()), names, places=places)
