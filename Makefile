@@ -42,11 +42,11 @@ test-platform: $(READY) ## the same where longdouble is float64, on one core, wi
 soak: $(READY) ## train for an hour, shared by the frameworks: memory stays flat, nothing is traced again, steps stay as fast
 	$(BIN)/python tests/benchmarks/soak.py --minutes 60
 
-test-oldest: $(READY) ## the table, adapters and programs with the oldest versions that pyproject allows; FRAMEWORKS="jax mlx" for some
-	$(BIN)/python tests/environments.py oldest $(FRAMEWORKS)
+test-oldest: ## the table, adapters and programs with the oldest versions that pyproject allows; FRAMEWORKS="jax mlx" for some
+	$(PYTHON) tests/environments.py oldest $(FRAMEWORKS)
 
-test-newest: $(READY) ## the same with the newest versions
-	$(BIN)/python tests/environments.py newest $(FRAMEWORKS)
+test-newest: ## the same with the newest versions that $(PYTHON) can have: make test-newest PYTHON=python3.13
+	$(PYTHON) tests/environments.py newest $(FRAMEWORKS)
 
 mutants: $(READY) ## break the library in every place, and see that the tests notice; writes docs/numbers/mutation.md
 	$(BIN)/python tests/proof/mutants.py --out docs/numbers/mutation.md

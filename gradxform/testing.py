@@ -13,11 +13,12 @@ from gradxform.backend import lookup
 from gradxform.backend.extras import install
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import GradientTransformation
-from gradxform.proof import parity
+from gradxform.proof import conformance, parity
 from gradxform.proof.extended import bits
+from gradxform.proof.registry import DTYPES
 from gradxform.proof.ulp import ulps
 
-__all__ = ["assert_parity", "assert_same_gradients", "max_ulp"]
+__all__ = ["assert_parity", "assert_same_gradients", "backend_cases", "check_backend", "max_ulp"]
 
 
 def max_ulp(a: Any, b: Any) -> float:
@@ -138,6 +139,43 @@ def assert_same_gradients(
     found = compare(a, b, map=map, tolerance=tolerance)
     if not found.within:
         raise AssertionError(f"the gradients of {str(a)!r} and {str(b)!r} are not the same:\n{found}")
+
+
+def backend_cases() -> list[str]:
+    """Return the names of what a backend must do, as parameters of one test of your backend: see `check_backend`.
+
+    First arrays, trees, leaves and states, then each row of the table of transforms by its expression.
+
+    Example:
+        >>> from gradxform.testing import backend_cases
+        >>> backend_cases()[:3]
+        ['arrays', 'trees', 'leaves']
+    """
+    return list(conformance.CASES)
+
+
+def check_backend(framework: str, case: str, mode: str = "eager", dtypes: Sequence[str] = DTYPES) -> None:
+    """Assert that a backend does what one of `backend_cases` asks for.
+
+    Args:
+        framework: Name of a framework with a backend.
+        case: One of `backend_cases`.
+        mode: "eager", or "compiled" by the backend's `compile`.
+        dtypes: The dtypes that the framework has.
+
+    Raises:
+        AssertionError: The backend does something else.
+        ValueError: The case, the framework or the mode is unknown.
+
+    Example:
+        >>> from gradxform.testing import check_backend
+        >>> check_backend("numpy", "trees")
+    """
+    frameworks_or_installed("check_backend", [framework])
+    for what, given, known in (("case", case, conformance.CASES), ("mode", mode, parity.modes_of(framework))):
+        if given not in known:
+            raise ValueError(f"check_backend: {what} must be one of {', '.join(known)}, got {given!r}")
+    conformance.CASES[case](framework, mode, dtypes)
 
 
 def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:

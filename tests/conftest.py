@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -25,11 +26,23 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# PyTorch's CUDA wheel brings Triton, which torch.compile imports. Triton and TensorFlow both register the options of
+# their LLVM: Triton's library, if loaded second, aborts the process ("registered more than once").
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
+
 COSTLY_FIRST = ("torch", "numpy", "", "jax", "tensorflow")
 """The order of frameworks. pytest-xdist gives each worker a contiguous part, so few workers import each framework."""
 
 DEPRECATED = [f"error::{kind}:gradxform" for kind in ("DeprecationWarning", "FutureWarning")]
 """Deprecated calls that this library makes are errors, also in tests that ignore the frameworks' own."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Deprecated calls in the modules of the tests are errors too; a test may ignore them."""
+    names = "|".join(sorted({path.stem for path in Path(__file__).parent.rglob("*.py")}))
+    for kind in ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning"):
+        config.addinivalue_line("filterwarnings", rf"error::{kind}:({names})\Z")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

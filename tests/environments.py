@@ -1,10 +1,11 @@
 """Run each framework's tests with the oldest or newest versions that pyproject.toml allows.
 
-    python tests/environments.py oldest            # every framework
-    python tests/environments.py newest jax mlx    # two of them
+    python tests/environments.py oldest                # every framework
+    python3.13 tests/environments.py newest jax mlx    # two of them, on Python 3.13
 
-Each framework gets its own environment in .cache/environments, since the oldest versions exclude each other: TensorFlow
-2.18 allows no ml_dtypes 0.5, which the extra record requires. A second run reuses it unless its requirements changed.
+Each framework gets its own environment of this Python in .cache/environments, since the oldest versions exclude each
+other: TensorFlow 2.18 allows no ml_dtypes 0.5, which the extra record requires. A second run reuses it unless its
+requirements changed.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _portable(bound: str) -> str:
 
 def made(which: str, framework: str) -> Path:
     """Return the Python of an environment, built if its requirements changed."""
-    folder = FOLDER / f"{which}-{framework}"
+    folder = FOLDER / f"{which}-{framework}-{sys.version_info.major}.{sys.version_info.minor}"
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     wanted = "\n".join([sys.version, *requirements(which, framework)])
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
@@ -110,7 +111,7 @@ def run(which: str, framework: str) -> int:
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
     )
-    print(f"{framework}, {which}:", ", ".join(listed.stdout.split()), flush=True)
+    print(f"{framework}, {which}, Python {sys.version.split()[0]}:", ", ".join(listed.stdout.split()), flush=True)
     options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "--no-header"]
     if which == "oldest":  # old libraries call deprecated functions of new ones; conftest.py still catches our own
         options += ["-W", "ignore::DeprecationWarning"]

@@ -72,7 +72,7 @@ def available(dtypes: Sequence[str]) -> tuple[str, ...]:
 
 
 def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
-    """The groups on which `gradxform parity --full` runs a row."""
+    """The groups that the parity page has of a row."""
     for dtype in available(row.dtypes):
         yield ordinary_and_hard(row, dtype, sizes.share)
     if row.expression in MANY:

@@ -87,6 +87,17 @@ def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = 
         leaf.value = times(where(agrees, leaf.value, 0), 1 / least if least else 1)
 
 
+def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        p, g = extended(leaf.param), leaf.value
+        norm, size = norm_of([g], 2), norm_of([p], 2)
+        if norm and size:
+            cosine = np.sum((g / norm) * (p / size))
+            rest = plus(g, times(p, -cosine * norm / size))
+            sine = norm_of([rest], 2) / norm
+            leaf.value = times(rest, 1 / sine if not sine**2 <= 1e-9 else 0)
+
+
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
         leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # checks the value as it would be returned
@@ -124,6 +135,7 @@ RULES: dict[str, Callable[..., None]] = {
     "elementwise": _elementwise,
     "normalize_global_norm": _normalize_global_norm,
     "normalize_norm": _normalize_norm,
+    "orthogonal_to_parameters": _orthogonal_to_parameters,
     "sign": _sign,
     "top_k": _top_k,
     "zero_nonfinite": _zero_nonfinite,

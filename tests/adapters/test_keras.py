@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import python
+from support import PROCESSES, python, slow
 
 from gradxform.testing import max_ulp
 
 pytest.importorskip("keras")
+pytestmark = slow(PROCESSES)
 
 CASES, STRATEGY = "tests/adapters/keras_cases.py", "tests/adapters/keras_strategy.py"
 UPDATES = "tests/adapters/keras_updates_cases.py"
@@ -48,9 +49,8 @@ def test_every_case_passes_on_every_backend_with_the_same_numbers(tmp_path: Path
             weights[backend] = dict(arrays)
     for one, other in itertools.combinations(BACKENDS, 2):
         assert weights[one].keys() == weights[other].keys()
-        assert len(weights[one]) > 10
+        assert np.mean([np.any(array) for array in weights[one].values()]) > 0.8
         for name, array in weights[one].items():
-            assert np.any(array) or name.startswith("accumulate"), name
             assert max_ulp(array, weights[other][name]) <= 2, (name, one, other)
 
 

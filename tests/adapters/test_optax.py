@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import assert_bits, assert_close, assert_ulp, f32, tensors, train
+from support import STATEFUL, TRAINS, assert_bits, assert_close, assert_ulp, f32, slow, tensors, train
 
 import gradxform as gx
 
@@ -39,30 +39,6 @@ WRITTEN_FOR = optax.__version__ == "0.2.8"
 of_this_version = pytest.mark.skipif(not WRITTEN_FOR, reason="lists what optax 0.2.8 has")
 
 # --- gradxform in optax ----------------------------------------------------------------------------------------------
-
-
-def test_apply_if_finite_sees_the_nan_that_a_clip_lets_through() -> None:
-    tx = optax.apply_if_finite(gx.clip_global_norm(1.0), 3)
-    updates, state = jax.jit(tx.update)({"w": jnp.array([jnp.inf, 1.0])}, tx.init({"w": jnp.zeros(2)}))
-    assert_bits(updates, {"w": np.zeros(2, np.float32)})
-    assert int(state.notfinite_count) == 1
-
-
-def test_flatten_makes_the_norm_of_all_gradients_one() -> None:
-    tx = optax.flatten(CLIP)
-    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
-    assert_ulp(updates, gx.clip_global_norm(1.0)(grads()))
-
-
-@pytest.mark.parametrize("inner", ["adam", "sgd", "adamw"])
-def test_training_equals_that_with_the_native_clip(inner: str) -> None:
-    after = {"adam": lambda: optax.adam(1e-2), "sgd": lambda: optax.sgd(0.1, momentum=0.9)}
-    after["adamw"] = lambda: optax.adamw(1e-2, weight_decay=0.1)
-    params = {"w": jnp.linspace(-1.0, 1.0, 64), "b": jnp.ones(3)}
-    result = train(optax.chain(gx.clip_global_norm(1.0), after[inner]()), params)
-    native = train(optax.chain(optax.clip_by_global_norm(1.0), after[inner]()), params)
-    assert float(jnp.max(jnp.abs(params["w"] - result["w"]))) > 0.01
-    assert_close(result, native)
 
 
 def test_in_a_train_state_that_goes_through_scan_and_cond() -> None:
@@ -169,6 +145,7 @@ def run(name: str, tx: Any, steps: int = 4) -> Any:
     return params
 
 
+@slow(TRAINS)
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("name", COMBINATORS)
 def test_a_transform_trains_like_optax_in_a_combinator(name: str, kind: str) -> None:
@@ -180,19 +157,6 @@ def test_a_transform_trains_like_optax_in_a_combinator(name: str, kind: str) -> 
     assert not np.array_equal(moved["w" if name != "freeze" else "b"], PARAMS["w" if name != "freeze" else "b"])
 
 
-KEEPING_STATE = {
-    "accumulate": gx.accumulate(gx.trace(0.5), 2),
-    "add_noise": gx.add_noise(0.1, 0),
-    "clip_percentile": gx.clip_percentile(50.0, 3),
-    "clip_adagc": gx.clip_adagc(1.1, 0.5, warmup=1),
-    "clip_spikes": gx.clip_spikes(1.5, 0.5, warmup=1),
-    "error_feedback": gx.error_feedback(gx.trace(0.5)),
-    "grokfast": gx.grokfast(0.5),
-    "measure": gx.measure(gx.chain(gx.clip_norm(1.0), gx.trace(0.5))),
-    "clip_zscore": gx.clip_zscore(1.0, 0.9, 2, per_leaf=True),
-    "schedule": gx.clip_norm(lambda t: 1.0 / (1.0 + t)),
-    "skip": gx.skip_nonfinite(gx.skip_large(gx.ema(0.5), 9.0)),
-}
 GROWS = {"monitor", "snapshot"}
 """optax adds its measurements to a state that was created without them."""
 MULTIPLIES = {"contrib.sam", "contrib.sam, the adversary"}
@@ -205,7 +169,7 @@ def test_in_a_combinator_every_state_goes_through_a_trace_and_keeps_its_form(nam
     if name == "lookahead":
         params = optax.LookaheadParams.init_synced(params)
     gradient = params.fast if name == "lookahead" else params
-    for kind, tx in KEEPING_STATE.items():
+    for kind, tx in STATEFUL.items():
         optimizer = COMBINATORS[name](tx)
         state = jax.eval_shape(optimizer.init, params)
         updates, new = jax.eval_shape(optimizer.update, gradient, state, params)
@@ -239,23 +203,6 @@ def test_every_function_of_optax_that_takes_a_transformation_is_in_the_table() -
     assert {name for name in NOT_WRAPPING if "tree_map" not in name and "ExtraArgs" not in name} <= there
 
 
-@of_this_version
-def test_an_optax_monitor_around_gradxform() -> None:
-    tx = optax.monitor({"clipped": CLIP, "mean": gx.jax.as_optax(gx.ema(0.5))})
-    state = tx.init(grads())
-    for _ in range(2):
-        updates, state = tx.update(grads(), state)
-    assert_bits(updates, grads())
-    assert_ulp(state.measurements, {"clipped": CLIPPED, "mean": jax.tree.map(np.asarray, grads())})
-
-
-@of_this_version
-def test_a_snapshot_after_a_clip_is_of_the_clipped() -> None:
-    tx = optax.chain(gx.clip_global_norm(1.0), optax.snapshot("norm", optax.tree.norm), optax.scale(5.0))
-    _, state = jax.jit(tx.update)(grads(), tx.init(grads()))
-    assert float(optax.tree.get(state, "norm")) == pytest.approx(1.0, abs=1e-6)
-
-
 def test_tree_get_and_tree_set_find_what_is_in_our_states() -> None:
     tx = optax.chain(gx.chain(CLIP, gx.ema(0.9)), optax.adam(0.1))
     state = tx.init(grads())
@@ -264,9 +211,9 @@ def test_tree_get_and_tree_set_find_what_is_in_our_states() -> None:
     assert_bits(optax.tree.get(new, "ema"), grads())
 
 
-@pytest.mark.parametrize("name", KEEPING_STATE)
+@pytest.mark.parametrize("name", STATEFUL)
 def test_tree_map_params_changes_what_is_of_the_parameters_form(name: str) -> None:
-    tx, params = KEEPING_STATE[name], {"b": jnp.ones(7), "w": jnp.ones((3, 5))}
+    tx, params = STATEFUL[name], {"b": jnp.ones(7), "w": jnp.ones((3, 5))}
     for outer in (tx, optax.chain(CLIP, tx, optax.adam(0.1))):
         state = outer.init(params)
         new = optax.tree.map_params(outer, lambda leaf: leaf + 1, state)
@@ -300,16 +247,6 @@ def test_a_hyperparameter_that_is_set_by_hand_between_steps_does_not_retrace(mak
     assert len(traces) == 1
 
 
-def test_an_injected_decay_changes_what_a_stateful_transform_does() -> None:
-    tx = optax.inject_hyperparams(gx.trace, static_args="nesterov")(decay=0.5)
-    state = tx.init(grads())
-    update = jax.jit(tx.update)
-    _, state = update(grads(), state)
-    state.hyperparams["decay"] = jnp.float32(0.0)
-    updates, _ = update(grads(), state)
-    assert_bits(updates, grads())
-
-
 def test_an_injected_schedule_is_asked_for_each_step() -> None:
     tx = optax.inject_hyperparams(gx.clip_global_norm)(max_norm=optax.linear_schedule(1.0, 3.0, 2))
     state, update = tx.init(grads()), jax.jit(tx.update)
@@ -319,54 +256,13 @@ def test_an_injected_schedule_is_asked_for_each_step() -> None:
         assert float(state.hyperparams["max_norm"]) == limit
 
 
-def test_inject_stateful_hyperparams_warns_and_works() -> None:
-    with pytest.warns(DeprecationWarning):
-        make = optax.inject_stateful_hyperparams(gx.clip_norm)
-    tx = make(max_norm=1.0)
-    assert_ulp(jax.jit(tx.update)(grads(), tx.init(grads()))[0], CLIPPED)
-
-
-def test_a_limit_in_several_injected_transforms_of_one_function() -> None:
-    def make(limit: Any, rate: Any) -> Any:
-        return optax.chain(gx.clip_global_norm(limit), gx.clip_norm(limit / 2), optax.sgd(rate))
-
-    tx = optax.inject_hyperparams(make)(limit=1.0, rate=optax.constant_schedule(1.0))
-    updates, _ = jax.jit(tx.update)(grads(), tx.init(grads()))
-    wanted = gx.chain(gx.clip_global_norm(1.0), gx.clip_norm(0.5), gx.scale(-1.0))(grads())
-    assert_ulp(updates, wanted)
-
-
 # --- optax in gradxform ----------------------------------------------------------------------------------------------
-
-
-def both(tx: Any, native: Any) -> None:
-    """Assert that two optimizers give the same parameters after some steps."""
-    params = {"b": jnp.ones(3), "w": jnp.linspace(-1.0, 1.0, 8)}
-    assert_close(train(tx, params), train(native, params))
-
-
-def test_optax_in_chain_is_handed_the_parameters() -> None:
-    both(gx.chain(optax.adamw(0.1, weight_decay=0.5)), optax.adamw(0.1, weight_decay=0.5))
 
 
 def test_optax_after_stop_has_no_state_for_what_is_stopped() -> None:
     tx = gx.partition({"w": gx.stop()}, default=optax.trace(0.9))
     state = tx.init(grads())
     assert [leaf.shape for leaf in jax.tree.leaves(state)] == [(1,)]
-
-
-def test_optax_with_none_in_the_tree() -> None:
-    tx = gx.chain(CLIP, optax.trace(0.5))
-    tree = {"w": jnp.array([3.0, 4.0]), "n": None}
-    updates, _ = jax.jit(tx.update)(tree, tx.init(tree))
-    assert_ulp(updates, {"w": np.float32([0.6, 0.8]), "n": None})
-
-
-def test_the_state_is_a_pytree_that_keeps_its_structure() -> None:
-    tx = gx.chain(CLIP, optax.adam(0.1), gx.masked(optax.trace(0.9), "w"))
-    state = tx.init(grads())
-    _, after = jax.jit(tx.update)(grads(), state, grads())
-    assert jax.tree.structure(after) == jax.tree.structure(state)
 
 
 VALUE = {"value": True}
@@ -377,6 +273,7 @@ IN_GRADXFORM: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, bo
         lambda: optax.chain(optax.scale(0.5), optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.2, 4))),
         {},
     ),
+    "adamw": (lambda: gx.chain(optax.adamw(0.1, weight_decay=0.5)), lambda: optax.adamw(0.1, weight_decay=0.5), {}),
     "skip_nonfinite": (lambda: gx.skip_nonfinite(ADAM()), lambda: optax.apply_if_finite(ADAM(), 3), {}),
     "accumulate": (lambda: gx.accumulate(ADAM(), 2), lambda: optax.MultiSteps(ADAM(), 2), {}),
     "lbfgs": (
@@ -488,6 +385,7 @@ def optimizers() -> list[str]:
     return sorted({*found, *SPECIAL})
 
 
+@slow(TRAINS, lambda name: not name.endswith("adam"))
 @pytest.mark.parametrize("name", [name for name in optimizers() if name not in NOT_FROZEN])
 def test_freeze_around_an_optimizer_changes_no_bit_of_what_is_frozen(name: str) -> None:
     place = optax.contrib if name.startswith("contrib.") else optax
@@ -813,6 +711,7 @@ def why_not(file: str, name: str) -> list[str]:
 METHODS = [(file, name) for file in REPLACED if WRITTEN_FOR and (ROOT / file).exists() for name in cases(file)]
 
 
+@slow("runs optax's own test suite on gradxform's transforms")
 @of_this_version
 @pytest.mark.parametrize(("file", "name"), [method for method in METHODS if not why_not(*method)])
 def test_an_optax_test_on_gradxform(file: str, name: str) -> None:

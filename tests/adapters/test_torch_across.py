@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp, f32, parameter, tensors
+from support import assert_ulp, f32, parameter, slow, tensors
 
 import gradxform as gx
 
@@ -15,26 +15,28 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("PyTorch was built without gloo", allow_module_level=True)
 
-import test_torch_sharded as sharded  # noqa: E402
 import torch_across_cases as cases  # noqa: E402
+import torch_groups as groups  # noqa: E402
 
+GROUPS = "starts groups of two and four processes; one process stays quick"
 CLIP = gx.clip_global_norm(1.0)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], sharded.Found]:
-    """The failures in each process of a group, by case."""
-    return sharded.groups(tmp_path_factory, cases.__file__)
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return groups.groups(tmp_path_factory, cases.__file__)
 
 
-@pytest.mark.parametrize("name", cases.CASES)
+@slow(GROUPS)
+@pytest.mark.parametrize("name", cases.case.on[2])
 def test_on_two_processes(found: Any, name: str) -> None:
-    sharded.assert_passed(found(2), name)
+    groups.assert_passed(found(2), name)
 
 
-@pytest.mark.parametrize("name", cases.ON_FOUR)
+@slow(GROUPS)
+@pytest.mark.parametrize("name", cases.case.on[4])
 def test_on_four_processes(found: Any, name: str) -> None:
-    sharded.assert_passed(found(4), name)
+    groups.assert_passed(found(4), name)
 
 
 @pytest.fixture

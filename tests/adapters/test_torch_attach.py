@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import assert_ulp, bits, one_sentence, parameter
+from conformance import ONES, drawn
+from drivers import TorchAttach
+from support import INDUCTOR, assert_ulp, bits, parameter, slow
 
 import gradxform as gx
 
@@ -100,31 +102,6 @@ def test_any_optimizer_steps_as_after_apply(kind: Any) -> None:
     assert bits(handle.state) == bits(state)
 
 
-def test_sparse_gradients_of_an_embedding() -> None:
-    def trained(attach: bool) -> Any:
-        torch.manual_seed(0)
-        table = torch.nn.Embedding(6, 2, sparse=True)
-        optimizer = torch.optim.SparseAdam(list(table.parameters()), lr=0.1)
-        tx = gx.clip_norm(0.5)
-        if attach:
-            gx.torch.attach(optimizer, tx)
-        for _ in range(3):
-            optimizer.zero_grad()
-            (table(torch.tensor([1, 1, 4])) ** 2).sum().backward()
-            if not attach:
-                gx.torch.apply_(tx, table)
-            assert table.weight.grad.is_sparse
-            optimizer.step()
-        return bits(table.weight)
-
-    assert trained(True) == trained(False)
-    optimizer = torch.optim.SGD(torch.nn.Embedding(6, 2, sparse=True).parameters(), lr=0.0)
-    handle = gx.torch.attach(optimizer, gx.ema(0.5))
-    optimizer.param_groups[0]["params"][0].grad = torch.sparse_coo_tensor([[1]], [[1.0, 2.0]], (6, 2))
-    optimizer.step(closure=None)
-    assert int(handle.state.count) == 1
-
-
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS], ids=["SGD", "LBFGS"])
 @pytest.mark.parametrize("keyword", [False, True])
 def test_the_gradients_that_a_closure_makes(make: Any, keyword: bool) -> None:
@@ -144,40 +121,12 @@ def test_the_gradients_that_a_closure_makes(make: Any, keyword: bool) -> None:
     assert_ulp(handle.state[0].trace["0"], W)
 
 
-def test_frozen_by_name() -> None:
-    model = Model()
-    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1, weight_decay=0.5)
-    gx.torch.attach(optimizer, gx.freeze("body/0/**"))
-    before = weights(model)
-    train(optimizer, model, range(3))
-    same = [a == b for a, b in zip(weights(model), before, strict=True)]
-    moved = dict(zip([name for name, _ in model.named_parameters()], same, strict=True))
-    assert moved == {name: name.startswith("body.0") for name in moved}
-
-
 def test_parameters_without_names_have_numbers() -> None:
     optimizer = torch.optim.SGD([{"params": [parameter(W)]}, {"params": [parameter(W)], "lr": 0.5}], lr=1.0)
     gx.torch.attach(optimizer, gx.freeze("1"))
     optimizer.step()
     first, second = (group["params"][0] for group in optimizer.param_groups)
     assert (first.tolist(), second.tolist()) == ([-3.0, -4.0], [0.0, 0.0])
-
-
-def test_a_pattern_that_matches_nothing() -> None:
-    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path; the paths are 'scale', 'body/0/weight'"):
-        optimizer = torch.optim.SGD(Model().named_parameters())
-        gx.torch.attach(optimizer, gx.masked(gx.trace(0.5), "decoder/**"))
-
-
-@pytest.mark.parametrize("tx", [gx.freeze("decoder/**"), gx.chain(gx.clip_norm(1.0), gx.freeze(["**", "decoder/**"]))])
-def test_a_pattern_is_checked_when_it_is_attached(tx: Any) -> None:
-    """The error comes from attach, not from the first step."""
-    with pytest.raises(ValueError, match=r"'decoder/\*\*' matches no path"):
-        gx.torch.attach(torch.optim.SGD(Model().named_parameters()), tx)
-    optimizer = torch.optim.SGD(Model().parameters())
-    with pytest.raises(ValueError, match=r"'body' matches no path; .*build the optimizer from model.named_parameters"):
-        gx.torch.attach(optimizer, gx.freeze("body"))
-    assert not optimizer._optimizer_step_pre_hooks
 
 
 def test_parameters_are_chosen_by_identity() -> None:
@@ -194,29 +143,6 @@ def test_parameters_are_chosen_by_identity() -> None:
             optimizer.step()
             moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
             assert moved == [False, True, True, False, False]  # scale, body.0 and body.2
-
-
-def test_a_parameter_that_the_optimizer_does_not_have() -> None:
-    model = Model()
-    with pytest.raises(
-        ValueError, match=r"belong to none of the variables <1 variable> of where; the paths are 'scale'"
-    ):
-        gx.torch.attach(torch.optim.SGD([("scale", model.scale)]), gx.freeze(model.body[0].weight))
-    with pytest.raises(TypeError, match=r"where is a Linear; write its variables, list\(module\.parameters\(\)\)"):
-        gx.freeze(model.body[0])
-    with pytest.raises(TypeError, match=r"read once; write list\(\.\.\.\)"):
-        gx.freeze(model.body.parameters())
-
-
-def test_parameters_in_init_and_apply() -> None:
-    model = Model()
-    tx = gx.masked(gx.trace(0.5), [model.scale, "body/0/*"])
-    state = gx.torch.init(tx, model)
-    assert [path for path, leaf in state.trace.items() if leaf is not None] == ["scale", "body/0/weight", "body/0/bias"]
-    for _ in range(2):
-        model.scale.grad, model.body[2].bias.grad = torch.ones(1, 3), torch.ones(3)
-        state = gx.torch.apply_(tx, model, state)
-    assert (model.scale.grad.tolist(), model.body[2].bias.grad.tolist()) == ([[1.5] * 3], [1.0] * 3)
 
 
 def test_a_copy_of_a_model_and_its_transform_goes_together() -> None:
@@ -254,17 +180,6 @@ def test_paths_of_what_has_parameters() -> None:
     del optimizer
     gc.collect()
     assert gx.paths(handle) == PATHS
-
-
-@pytest.mark.parametrize("given", [None, 3, "adam", torch.nn.Linear(1, 1), torch.optim.SGD], ids=repr)
-def test_what_is_no_optimizer(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"torch\.attach: expected a torch\.optim optimizer"):
-        gx.torch.attach(given, gx.clip_norm(1.0))
-
-
-def test_what_is_no_transformation() -> None:
-    with pytest.raises(TypeError, match=r"torch\.attach.*call it first"):
-        gx.torch.attach(torch.optim.SGD([parameter(W)]), gx.clip_norm)
 
 
 # --- the handle ------------------------------------------------------------------------------------------------------
@@ -346,7 +261,8 @@ def test_a_group_that_is_added_later_has_no_row_in_a_table() -> None:
         optimizer.step()
 
 
-def test_a_class_that_calls_the_step_of_its_base() -> None:
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+def test_a_class_that_calls_the_step_of_its_base(on: str) -> None:
     """PyTorch calls the hooks of both classes if the base class was used before."""
 
     class Mine(torch.optim.SGD):
@@ -357,10 +273,12 @@ def test_a_class_that_calls_the_step_of_its_base() -> None:
         torch.optim.SGD([parameter(W)], lr=1.0)
         p = parameter(W)
         optimizer = Mine([p], lr=1.0)
-        handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)))
+        handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)), on=on)
         for count in (1, 2):
+            p.grad = torch.tensor(W)
             optimizer.step(closure)
             assert int(handle.state[1].count) == count
+            assert_ulp(p.detach(), np.float32([-1.5, -2.0]) * count, 1)
         with pytest.raises(RuntimeError, match="in the closure"):
             optimizer.step(raising)
         optimizer.step()
@@ -371,30 +289,22 @@ def raising() -> None:
     raise RuntimeError("in the closure")
 
 
-LEFT_OUT = {
-    "skip_nonfinite": (gx.skip_nonfinite(gx.clip_norm(1.0)), [W, [float("nan"), 1.0], W], [True, False, True]),
-    "accumulate": (gx.accumulate(gx.clip_norm(1.0), 2), [W, W, W, W], [False, True, False, True]),
-    "in a chain": (
-        gx.measure(gx.chain(gx.scale(1.0), gx.skip_large(gx.clip_norm(1.0), 9.0))),
-        [W, [300.0, 0.0]],
-        [True, False],
-    ),
-    "masked": (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[float("nan"), 1.0]], [True]),
-}
-
-
-@pytest.mark.parametrize("closure", [False, True])
-@pytest.mark.parametrize("name", LEFT_OUT)
-def test_a_step_that_is_left_out_leaves_the_optimizer_alone(name: str, closure: bool) -> None:
-    """Zeros would still move weights by momentum and weight decay."""
-    tx, gradients, due = LEFT_OUT[name]
+@pytest.mark.parametrize(
+    ("tx", "gradients", "due"),
+    [
+        (gx.skip_nonfinite(gx.clip_norm(1.0)), [W, [math.nan, 1.0], W], [True, False, True]),
+        (gx.accumulate(gx.clip_norm(1.0), 2), [W, W, W, W], [False, True, False, True]),
+        (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[math.nan, 1.0]], [True]),
+    ],
+)
+def test_gradients_that_a_closure_makes_are_left_out(tx: Any, gradients: Any, due: list[bool]) -> None:
     p = parameter(W)
     p.data.fill_(1.0)
     optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.5)
     gx.torch.attach(optimizer, tx)
     for gradient, is_due in zip(gradients, due, strict=True):
         before, moments = bits(p), bits(optimizer.state_dict()["state"])
-        take_step(optimizer, [p], [gradient], closure)
+        take_step(optimizer, [p], [gradient], closure=True)
         assert (bits(p) != before) is is_due
         assert (bits(optimizer.state_dict()["state"]) != moments) is is_due
         assert (p.grad is not None) is is_due
@@ -447,20 +357,6 @@ def test_distributed_checkpoints_hold_the_state() -> None:
     assert weights(model) == weights(other)
 
 
-def test_a_state_that_does_not_fit_changes_nothing() -> None:
-    first, second = parameter(W), parameter(W)
-    optimizer = torch.optim.SGD([first], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.trace(0.5))
-    optimizer.step()
-    first.grad = torch.tensor(W)
-    optimizer.add_param_group({"params": [second]})
-    for wrong in ({"nope": torch.ones(1)}, {"trace/0": torch.ones(3)}):
-        with pytest.raises(ValueError, match=r"torch\.attach"):
-            handle.state = wrong
-    optimizer.step()
-    assert [handle.state.trace[path].tolist() for path in "01"] == [[4.5, 6.0], W]
-
-
 def test_a_state_dict_that_is_refused_changes_nothing() -> None:
     optimizer = torch.optim.SGD([parameter(W)], lr=1.0)
     handle = gx.torch.attach(optimizer, gx.trace(0.5))
@@ -505,29 +401,6 @@ def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypa
 
 
 # --- state_dict ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("names", [True, False])
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(kind: Any, names: bool) -> None:
-    tx = STATEFUL if names else gx.chain(gx.accumulate(gx.ema(0.5), 2), gx.clip_zscore(1.0, 0.9, 1, per_leaf=True))
-
-    def made(seed: int) -> tuple[Any, Any, Any]:
-        model = Model(seed)
-        optimizer = kind(model.named_parameters() if names else model.parameters(), lr=0.05)
-        return model, optimizer, gx.torch.attach(optimizer, tx)
-
-    model, optimizer, handle = made(0)
-    train(optimizer, model, range(3))
-    kept = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    train(optimizer, model, range(3, 6))
-    other, restored, other_handle = made(1)
-    train(restored, other, range(1))
-    other.load_state_dict(kept["model"])
-    restored.load_state_dict(kept["optimizer"])
-    train(restored, other, range(3, 6))
-    assert weights(model) == weights(other)
-    assert bits(handle.state) == bits(other_handle.state)
 
 
 def test_a_state_dict_that_was_loaded_is_not_changed_by_further_steps() -> None:
@@ -619,84 +492,6 @@ def test_an_optimizer_without_the_attachment_loads_the_state_dict() -> None:
     assert plain.state_dict()["state"][0]["momentum_buffer"].tolist() == W
 
 
-def test_the_state_can_be_set_to_one_from_elsewhere() -> None:
-    tx = gx.trace(0.5)
-    _, state = tx.update({"layer": {"w": np.float32(W)}}, tx.init({"layer": {"w": np.float32(W)}}))
-    p = parameter(W)
-    optimizer = torch.optim.SGD([("layer.w", p)], lr=1.0)
-    handle = gx.torch.attach(optimizer, tx)
-    handle.state = gx.to_numpy(state)
-    assert isinstance(handle.state.trace["layer/w"], torch.Tensor)
-    optimizer.step()
-    assert_ulp(p.grad, [4.5, 6.0], ulp=0)
-    with pytest.raises(ValueError, match=r"torch\.attach: the state lacks 'trace/layer/w'"):
-        handle.state = gx.EmptyState()
-
-
-# --- loss scaling ----------------------------------------------------------------------------------------------------
-
-SCALED = {
-    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "SGD, fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
-    "Adam": lambda p: torch.optim.Adam(p, lr=0.1),
-    "Adam, fused": lambda p: torch.optim.Adam(p, lr=0.1, fused=True),
-    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
-}
-
-
-@pytest.mark.parametrize("unscale", [False, True])
-@pytest.mark.parametrize("name", SCALED)
-def test_with_a_scaler_the_chain_sees_unscaled_gradients(name: str, unscale: bool) -> None:
-    """With power-of-two scales, training is bit-identical to training without a scaler."""
-    tx = gx.chain(gx.clip_value(3.0), gx.clip_global_norm(2.0), gx.trace(0.5))
-    scaled, plain = Model(), Model()
-    optimizer, other = SCALED[name](scaled.parameters()), SCALED[name](plain.parameters())
-    handle, other_handle = gx.torch.attach(optimizer, tx), gx.torch.attach(other, tx)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
-    for step in range(5):
-        optimizer.zero_grad()
-        scaler.scale(scaled.loss(step)).backward()
-        if unscale:
-            scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        scaler.update()
-        assert not hasattr(optimizer, "grad_scale")
-    train(other, plain, range(5))
-    assert scaler.get_scale() == 2.0**12
-    assert weights(scaled) == weights(plain)
-    assert bits(handle.state) == bits(other_handle.state)
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_with_a_scaler_the_norm_is_that_of_unscaled_gradients(name: str) -> None:
-    scaled, plain = Model(), Model()
-    plain.loss(0).backward()
-    wanted = gx.global_norm([p.grad for p in plain.parameters()])
-    optimizer = SCALED[name](scaled.parameters())
-    handle = gx.torch.attach(optimizer, gx.clip_global_norm(2.0))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    scaler.scale(scaled.loss(0)).backward()
-    scaler.step(optimizer)
-    assert_ulp(handle.norm, wanted, 1)
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_a_step_that_the_scaler_skips_leaves_the_state_alone(name: str) -> None:
-    model = Model()
-    optimizer = SCALED[name](model.parameters())
-    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(2.0), gx.trace(0.5)))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    for factor in (1.0, float("inf"), 1.0):
-        before = weights(model), bits(handle.state)
-        optimizer.zero_grad()
-        scaler.scale(model.loss(1) * factor).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        after = weights(model), bits(handle.state)
-        assert (after == before) is (factor != 1.0)
-        assert all(torch.isfinite(leaf).all() for leaf in torch.utils._pytree.tree_leaves(handle.state))
-
-
 # --- what a handle tells --------------------------------------------------------------------------------------------
 
 
@@ -779,6 +574,13 @@ def test_the_norm_is_the_same_with_a_plan(expression: str, monkeypatch: pytest.M
     assert planned == norms()
 
 
+@pytest.mark.parametrize("optimizer", TorchAttach.optimizers)
+def test_with_a_scaler_the_norm_is_that_of_unscaled_gradients(optimizer: str) -> None:
+    run = TorchAttach(gx.clip_global_norm(2.0), ONES, optimizer, scale="scaler")
+    run.step(drawn(0))
+    assert_ulp(run.handle.norm, gx.global_norm(drawn(0)), 1)
+
+
 def test_only_stopped_gradients() -> None:
     named = [("a", torch.nn.Parameter(torch.zeros(2))), ("b", torch.nn.Parameter(torch.zeros(2)))]
     optimizer = torch.optim.SGD(named, lr=0.1)
@@ -831,6 +633,7 @@ def test_a_handle_says_what_is_attached_to_what() -> None:
 # --- compiled, and beside torch.func ---------------------------------------------------------------------------------
 
 
+@slow(INDUCTOR)
 def test_a_compiled_step() -> None:
     """The step is one graph, compiled once for changing gradients; hooks run outside it."""
     models = [Model(), Model()]
@@ -846,80 +649,6 @@ def test_a_compiled_step() -> None:
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
     assert bool((handles[0].state[1].trace["scale"] != 0).all())
-
-
-def test_pure_use_on_the_gradients_of_torch_func() -> None:
-    model = Model()
-    params = {name: p.detach() for name, p in model.named_parameters()}
-    tx = gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5), gx.scale(-0.1))
-    x = torch.sin(torch.arange(20.0).reshape(5, 4))
-
-    def loss(params: Any) -> Any:
-        return (torch.func.functional_call(model.body, {k[5:]: p for k, p in params.items() if k != "scale"}, x)).sum()
-
-    optimizer = torch.optim.SGD(model.named_parameters(), lr=0.1)
-    gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(1.0), gx.trace(0.5)))
-    state = tx.init(params)
-    for _ in range(3):
-        grads = torch.func.grad(loss)(params)
-        updates, state = tx.update(grads, state, params)
-        params = {name: p + updates[name] for name, p in params.items()}
-        optimizer.zero_grad()
-        model.body(x).sum().backward()
-        optimizer.step()
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(params[name], p.detach(), rtol=1e-6, atol=1e-7)
-
-
-# --- what people really type -----------------------------------------------------------------------------------------
-
-GRADIENTS = "{name: p.grad for name, p in model.named_parameters()}"
-TYPED = [
-    ("gx.torch.apply_(model, tx)", "write gx.torch.apply_(tx, model)"),
-    ("gx.torch.apply_(model.named_parameters(), tx)", "write gx.torch.apply_(tx, model)"),
-    ("gx.torch.init(model, tx)", "write gx.torch.init(tx, model)"),
-    ("gx.torch.attach(tx, optimizer)", "write gx.torch.attach(optimizer, tx)"),
-    ("gx.torch.apply_(tx, optimizer)", "write gx.torch.attach(optimizer, tx)"),
-    ("gx.torch.attach(model, tx)", "got Linear(", "gx.torch.apply_(tx, model)"),
-    ("gx.torch.attach(torch.optim.SGD, tx)", "it is a class: make an instance of it first"),
-    ("gx.chain(tx, optimizer)", "chain: SGD is a PyTorch optimizer", "write gx.torch.attach(optimizer, tx)"),
-    ("gx.chain(tx, torch.optim.AdamW)", "chain: AdamW is a PyTorch optimizer", "write gx.torch.attach(optimizer, tx)"),
-    ("gx.masked(model, '**')", "got Linear(", "a PyTorch model"),
-    ("tx(model)", "this is a PyTorch model (Linear)", "gx.torch.apply_(tx, model)", GRADIENTS),
-    ("tx({'body': model})", "the leaf at 'body' is a PyTorch model (Linear)", GRADIENTS),
-    ("tx([torch.ones(2), model])", "the leaf at '1' is a PyTorch model (Linear)", GRADIENTS),
-    ("gx.nonfinite_paths(model)", "this is a PyTorch model (Linear)", GRADIENTS),
-    ("gx.global_norm(model.parameters())", "this is a PyTorch model's parameters", GRADIENTS),
-    ("gx.norms(model.named_parameters())", "this is a PyTorch model's parameters", GRADIENTS),
-    ("gx.clip_global_norm(model.parameters(), 1.0)", "gx.torch.apply_(gx.clip_global_norm(1.0), model)"),
-    ("gx.clip_global_norm(model.parameters(), max_norm=1.0, norm_type=2.0)", "(max_norm=1.0, ord=2.0), model)"),
-    ("gx.clip_value(model, 0.5)", "gx.torch.apply_(gx.clip_value(0.5), model)"),
-    ("gx.clip_norm(model)", "gx.torch.apply_(gx.clip_norm(max_norm), model)"),
-    ("gx.clip_norm([p.grad for p in model.parameters()], 1.0)", "gx.clip_norm(1.0)(gradients)"),
-    ("gx.scale(scheduler)", "got <torch.optim.lr_scheduler.StepLR", "a schedule is a function of the step"),
-    ("gx.scale(torch.optim.lr_scheduler.StepLR)", "it is a class: make an instance of it first"),
-    ("gx.scale(optimizer)", "got SGD (", "write gx.torch.attach(optimizer, tx)"),
-]
-
-
-@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in TYPED], ids=[row[0] for row in TYPED])
-def test_one_sentence_says_what_to_write(typed: str, words: list[str]) -> None:
-    model = torch.nn.Linear(2, 1)
-    model(torch.ones(2)).sum().backward()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    names = {"gx": gx, "torch": torch, "tx": gx.clip_norm(1.0), "model": model}
-    with pytest.raises(TypeError) as caught:
-        eval(typed, {**names, "optimizer": optimizer, "scheduler": scheduler})
-    one_sentence(str(caught.value), *words)
-
-
-def test_a_state_of_torch_with_gradients_of_numpy() -> None:
-    tx = gx.trace(0.9)
-    with pytest.raises(
-        ValueError, match=r"the state is PyTorch's, the gradients NumPy's; move the state: gx\.from_numpy"
-    ):
-        tx.update([np.ones(2)], tx.init([torch.ones(2)]))
 
 
 def test_a_gradient_that_negates_its_memory() -> None:

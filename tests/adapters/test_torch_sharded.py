@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support import environment, python
+from support import python, slow
 
 import gradxform as gx
 
@@ -21,73 +13,27 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("PyTorch was built without gloo", allow_module_level=True)
 
+import torch_groups as groups  # noqa: E402
 import torch_sharded_cases as cases  # noqa: E402
 
-Found = dict[str, list[str]]
+GROUPS = "starts groups of two and four processes; one process stays quick"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Found]:
-    """The failures in each process of a group, by case; each group runs once for all cases."""
-    return groups(tmp_path_factory, cases.__file__)
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return groups.groups(tmp_path_factory, cases.__file__)
 
 
-def groups(tmp_path_factory: pytest.TempPathFactory, script: str) -> Callable[[int], Found]:
-    """The failures of a script's cases."""
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root  # shared by the workers
-    return functools.cache(lambda world: once(script, world, root / f"{Path(script).stem} in a group of {world}"))
-
-
-def once(script: str, world: int, folder: Path) -> Found:
-    """The results of a group; the first pytest worker runs it, and the others wait."""
-    done = folder / "done.json"
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        while not done.exists():
-            time.sleep(0.2)
-    else:
-        error, results = run(script, world, folder)
-        (folder / "new").write_text(json.dumps([error, results]))
-        (folder / "new").rename(done)
-    error, results = json.loads(done.read_text())
-    assert not error, error
-    return {name: [result[name] for result in results] for name in results[0]}
-
-
-def run(script: str, world: int, folder: Path) -> tuple[str, list[dict[str, str]]]:
-    """The logs if a process did not finish, and the failures of each process."""
-    running = []
-    for place in range(world):
-        with open(folder / f"{place}.log", "w", encoding="utf-8") as log:
-            command = [sys.executable, script, str(place), str(world), str(folder)]
-            running.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment(OMP_NUM_THREADS="1")))
-    end = time.monotonic() + 240
-    while any(process.poll() is None for process in running) and time.monotonic() < end:
-        if any(process.poll() for process in running):
-            end = min(end, time.monotonic() + 5)  # the others may wait for a failed one
-        time.sleep(0.1)
-    for process in running:
-        process.kill()
-    if any(process.wait() for process in running):
-        return "\n".join((folder / f"{place}.log").read_text()[-3000:] for place in range(world)) or "killed", []
-    return "", [json.loads((folder / f"{place}.json").read_text()) for place in range(world)]
-
-
-def assert_passed(found: Found, name: str) -> None:
-    for place, failure in enumerate(found[name]):
-        assert not failure, f"in process {place}: {failure}"
-
-
-@pytest.mark.parametrize("name", cases.CASES)
+@slow(GROUPS)
+@pytest.mark.parametrize("name", cases.case.on[2])
 def test_on_two_processes(found: Any, name: str) -> None:
-    assert_passed(found(2), name)
+    groups.assert_passed(found(2), name)
 
 
-@pytest.mark.parametrize("name", cases.ON_FOUR)
+@slow(GROUPS)
+@pytest.mark.parametrize("name", cases.case.on[4])
 def test_on_a_mesh_of_two_dimensions(found: Any, name: str) -> None:
-    assert_passed(found(4), name)
+    groups.assert_passed(found(4), name)
 
 
 def test_a_process_without_dtensors_does_not_import_them() -> None:

@@ -13,7 +13,7 @@ from support import assert_ulp, bits, parameter
 import gradxform as gx
 
 torch = pytest.importorskip("torch")
-from test_torch_attach import STATEFUL, Model, backward, optimizers, saved_and_loaded, train, weights  # noqa: E402
+from test_torch_attach import STATEFUL, Model, backward, optimizers, train, weights  # noqa: E402
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64]
 UNTOUCHED = {
@@ -196,28 +196,6 @@ def test_a_skipped_step_leaves_the_parameters_alone(name: str) -> None:
         assert p.grad is not None
 
 
-def test_accumulated_updates_are_means() -> None:
-    p = torch.nn.Parameter(torch.tensor([1.0]))
-    optimizer = torch.optim.SGD([p], lr=1.0)
-    gx.torch.attach(optimizer, gx.accumulate(gx.identity(), 2), on="updates")
-    for gradient, wanted in ((1.0, 1.0), (2.0, -0.5), (4.0, -0.5), (2.0, -3.5)):
-        p.grad = torch.tensor([gradient])
-        optimizer.step()
-        assert p.item() == wanted
-
-
-def test_parameters_without_gradients_do_not_move() -> None:
-    moving, still = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimizer = adamw([("a", moving), ("b", still)])
-    handle = gx.torch.attach(optimizer, gx.chain(gx.clip_global_norm(0.1), gx.ema(0.5)), on="updates")
-    optimizer.step()
-    assert handle.norm is None and int(handle.state[1].count) == 0
-    moving.grad = torch.ones(2)
-    optimizer.step()
-    assert torch.equal(still, torch.ones(2)) and not torch.equal(moving, torch.ones(2))
-    assert int(handle.state[1].count) == 1
-
-
 # --- closures, groups, scalers, states -------------------------------------------------------------------------------
 
 
@@ -256,52 +234,6 @@ def test_an_ascending_optimizer() -> None:
     assert_ulp(p.detach(), np.float32([0.6, 0.8]), 1)
 
 
-def test_groups_that_are_added_later_and_states_that_are_saved() -> None:
-    def made() -> Any:
-        model = Model()
-        optimizer = adamw(list(model.body.named_parameters()))
-        handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_global_norm(0.05)), on="updates")
-        optimizer.add_param_group({"params": [("scale", model.scale)], "lr": 0.5})
-        return model, optimizer, handle
-
-    whole, optimizer, handle = made()
-    train(optimizer, whole, range(2))
-    saved, at_two = saved_and_loaded(optimizer.state_dict()), {k: v.clone() for k, v in whole.state_dict().items()}
-    train(optimizer, whole, range(2, 4))
-    again, other, other_handle = made()
-    again.load_state_dict(at_two)
-    other.load_state_dict(saved)
-    train(other, again, range(2, 4))
-    assert weights(whole) == weights(again)
-    assert bits(handle.state) == bits(other_handle.state)
-    assert set(handle.state[0].trace) == {"0/weight", "0/bias", "2/weight", "2/bias", "scale"}
-
-
-@pytest.mark.parametrize("how", [{}, {"fused": True}], ids=str)
-@pytest.mark.parametrize("factor", [1.0, float("inf")])
-def test_a_gradient_scaler(how: Any, factor: float) -> None:
-    """A step that the scaler skips changes neither parameters nor state."""
-    scaled, plain = Model(), Model()
-    tx = gx.chain(gx.clip_global_norm(0.05), gx.trace(0.5))
-    optimizer, other = (torch.optim.Adam(m.parameters(), lr=0.1, **how) for m in (scaled, plain))
-    handle, other_handle = (gx.torch.attach(o, tx, on="updates") for o in (optimizer, other))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    for step in range(3):
-        backward(other, plain, step)
-        optimizer.zero_grad()
-        scaler.scale(scaled.loss(step)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        other.step()
-    assert weights(scaled) == weights(plain)
-    before = weights(scaled), bits(handle.state)
-    assert before[1] == bits(other_handle.state)
-    optimizer.zero_grad()
-    scaler.scale(scaled.loss(0) * factor).backward()
-    scaler.step(optimizer)
-    assert ((weights(scaled), bits(handle.state)) == before) is (factor != 1.0)
-
-
 def test_two_at_once_and_gradients_beside() -> None:
     p = parameter([30.0, 40.0])
     optimizer = torch.optim.SGD([p], lr=1.0)
@@ -317,22 +249,6 @@ def test_two_at_once_and_gradients_beside() -> None:
     optimizer.step()
     assert_ulp(p.detach(), np.float32([-7.2, -9.6]), 2)
     assert not optimizer._optimizer_step_post_hooks
-
-
-def test_a_class_that_calls_the_step_of_its_base() -> None:
-    class Mine(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            return super().step(closure)
-
-    torch.optim.SGD([parameter([1.0])], lr=1.0)
-    p = parameter([3.0, 4.0])
-    optimizer = Mine([p], lr=1.0)
-    handle = gx.torch.attach(optimizer, gx.chain(gx.scale(0.5), gx.ema(0.5)), on="updates")
-    for count in (1, 2):
-        optimizer.step()
-        assert int(handle.state[1].count) == count
-        assert_ulp(p.detach(), np.float32([-1.5, -2.0]) * count, 1)
-    handle.remove()
 
 
 def test_a_compiled_step() -> None:
@@ -380,12 +296,6 @@ def test_recorded_steps(tmp_path: Any) -> None:
     assert step.read(0, "parameters", "q").tolist() == [5.0]
     assert_ulp(step.read(0, "updates", "p"), np.float32([-0.6, -0.8]), 1)
     assert step.read(0, "updates", "q").tolist() == [-2.0]
-
-
-@pytest.mark.parametrize("on", ["update", "Gradients", None, True, ["updates"]])
-def test_another_place_is_refused(on: Any) -> None:
-    with pytest.raises(ValueError, match=r"torch\.attach: on must be 'gradients' .* or 'updates' .*, got"):
-        gx.torch.attach(torch.optim.SGD([parameter([1.0])]), gx.scale(1.0), on=on)
 
 
 # --- found by a review -----------------------------------------------------------------------------------------------

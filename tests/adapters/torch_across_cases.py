@@ -6,64 +6,25 @@ Each case compares this process's result with its part of the result of a single
 from __future__ import annotations
 
 import copy
-import datetime
 import functools
-import json
-import sys
-import traceback
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import across_cases as table
 import numpy as np
 import torch
+import torch_groups as groups
 from support import array, assert_ulp, tensors
+from torch_groups import agree, meshes, rank, told, world
 
 import gradxform as gx
 from gradxform.backend import lookup
 
-CASES: dict[str, Callable[[], None]] = {}
-ON_FOUR: dict[str, Callable[[], None]] = {}
-"""The cases that need a mesh of two dimensions."""
-
-meshes: dict[str, Any] = {}
-
-
-def case(name: str, *groups: Any) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for cases in groups or (CASES,):
-            assert name not in cases
-            cases[name] = function
-        return function
-
-    return decorate
-
-
-def rank() -> int:
-    return torch.distributed.get_rank()
-
-
-def world() -> int:
-    return torch.distributed.get_world_size()
+case = groups.Cases()
 
 
 def everyone() -> Any:
     return torch.distributed.group.WORLD
-
-
-def told(value: Any) -> list[Any]:
-    """Gather the values of all processes."""
-    found: list[Any] = [None] * world()
-    torch.distributed.all_gather_object(found, value)
-    return found
-
-
-def agree(value: Any) -> Any:
-    """Return the value after checking that it is bit-identical on all processes."""
-    assert len(set(told(array(value).tobytes()))) == 1, told(array(value).tolist())
-    return value
 
 
 def calls(function: Callable[[], Any]) -> int:
@@ -121,7 +82,7 @@ def right_on_all(expression: str, split: str, dtype: str, axis: Any = None) -> N
 for _split in ("tree", "leaves"):
     for _dtype in table.DTYPES:
 
-        @case(f"every transform, {_dtype}, split={_split!r}", CASES, *([ON_FOUR] if _dtype == "float32" else []))
+        @case(f"every transform, {_dtype}, split={_split!r}", 2, *([4] if _dtype == "float32" else []))
         def _(split: str = _split, dtype: str = _dtype) -> None:
             for expression in table.TRANSFORMS if dtype == "float32" and world() == 2 else table.FEW:
                 right_on_all(expression, split, dtype)
@@ -147,7 +108,7 @@ def of_rank(*trees: Any) -> Any:
     return trees[rank()] if rank() < len(trees) else {}
 
 
-@case("trees of other structure, and a process without gradients", CASES, ON_FOUR)
+@case("trees of other structure, and a process without gradients", 2, 4)
 def _() -> None:
     """The other processes wait for its collective."""
     three, four, none = torch.tensor([3.0, 0.0]), torch.tensor([[4.0]]), torch.tensor([0.5])
@@ -167,7 +128,7 @@ def _() -> None:
     assert not any(leaf.any() for leaf in updates.values())
 
 
-@case("replicated leaves of an axis around another, which one process alone has", CASES)
+@case("replicated leaves of an axis around another, which one process alone has")
 def _() -> None:
     alone = [torch.distributed.new_group([i]) for i in range(world())][rank()]
     for split in ("tree", "leaves"):
@@ -177,7 +138,7 @@ def _() -> None:
         assert_ulp(found, of_rank({"a": torch.tensor([0.6])}, {"tied": torch.tensor([0.8])}), 1)
 
 
-@case("a condition that one process can read and another cannot", CASES)
+@case("a condition that one process can read and another cannot")
 def _() -> None:
     """A process that can skip a step must still run its collectives."""
     tx = gx.across(gx.skip_nonfinite(gx.clip_global_norm(1.0)), everyone())
@@ -193,7 +154,7 @@ def _() -> None:
         updates, state = counted.update(of_rank({"a": torch.tensor([3.0], requires_grad=True)}, {}), state)
 
 
-@case("every transform with a process that has no gradient", CASES)
+@case("every transform with a process that has no gradient")
 def _() -> None:
     for expression in table.TRANSFORMS:
         tx = gx.across(gx.parse(expression), everyone(), replicated="**r")
@@ -244,7 +205,7 @@ def _() -> None:
         assert_ulp(found, of_rank({"a": np.array([0.6 * size])}, {"b": np.array([0.8 * size])}))
 
 
-@case("a leaf that one process alone has a slice of", CASES)
+@case("a leaf that one process alone has a slice of")
 def _() -> None:
     """A process with None must know the global results too."""
     large, small = torch.tensor([30.0, 40.0]), torch.tensor([[3.0], [4.0]])
@@ -273,7 +234,7 @@ def _() -> None:
                 assert_ulp([gx.metrics(state)[name]], [value], what=(expression, name))
 
 
-@case("a leaf that one column of a square alone has a slice of", ON_FOUR)
+@case("a leaf that one column of a square alone has a slice of", 4)
 def _() -> None:
     """Stages report which leaves they have; for tied leaves, the first stage that has one counts."""
     mesh = meshes["square"]
@@ -290,7 +251,7 @@ def _() -> None:
         assert_ulp(updates, {name: None if leaf is None else leaf / 5 for name, leaf in given.items()})
 
 
-@case("processes whose gradients have other dtypes decide alike", CASES, ON_FOUR)
+@case("processes whose gradients have other dtypes decide alike", 2, 4)
 def _() -> None:
     """Some sums of squares exceed float64; a process with float32 gradients must not take them for infinite."""
     most = torch.tensor([1.5e308], dtype=torch.float64)
@@ -320,7 +281,7 @@ def _() -> None:
                 assert_ulp([found[name]], [wanted[name]], 0, what=(peer, kinds))
 
 
-@case("leaves that are the same count as the first process that has any knows them", ON_FOUR)
+@case("leaves that are the same count as the first process that has any knows them", 4)
 def _() -> None:
     """Like embeddings shared by the second and the last stage."""
     three, four = torch.tensor([3.0]), torch.tensor([4.0])
@@ -433,7 +394,7 @@ def _() -> None:
                 assert 0 < int(agree(handle.state.total)) < 4, int(handle.state.total)
 
 
-@case("apply_ and attach of parameters some of which have no gradient", CASES, ON_FOUR)
+@case("apply_ and attach of parameters some of which have no gradient", 2, 4)
 def _() -> None:
     for where in range(world()):
         layer = torch.nn.Linear(2, 2, bias=False)
@@ -455,7 +416,7 @@ def _() -> None:
     assert gx.torch.apply_(gx.across(gx.clip_norm(1.0), everyone()), []) is None
 
 
-@case("the norm before the transformation is that of all processes", CASES, ON_FOUR)
+@case("the norm before the transformation is that of all processes", 2, 4)
 def _() -> None:
     layer = torch.nn.Linear(2, 1, bias=False)
     tx, own = gx.across(gx.clip_global_norm(1.0), everyone()), np.float32([[3.0 + rank(), 0.0]])
@@ -473,7 +434,7 @@ def _() -> None:
 # --- beside DTensors -------------------------------------------------------------------------------------------------
 
 
-@case("FSDP2 beside a pipeline", ON_FOUR)
+@case("FSDP2 beside a pipeline", 4)
 def _() -> None:
     from torch.distributed.fsdp import fully_shard
 
@@ -508,7 +469,7 @@ def _() -> None:
                     assert_ulp(p.grad.full_tensor(), wanted[str(stage)][key], what=(expression, name))
 
 
-@case("tensor parallel layers beside a pipeline", ON_FOUR)
+@case("tensor parallel layers beside a pipeline", 4)
 def _() -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -540,7 +501,7 @@ def _() -> None:
         )
 
 
-@case("tensor parallelism written by hand, within a pipeline", ON_FOUR)
+@case("tensor parallelism written by hand, within a pipeline", 4)
 def _() -> None:
     mesh = meshes["square"]
     stage, place = mesh.get_coordinate()
@@ -566,7 +527,7 @@ def _() -> None:
         agree(gx.metrics(both.update(given, both.init(given))[1])["c/norm_before"])
 
 
-@case("a mesh of two dimensions as one axis", ON_FOUR)
+@case("a mesh of two dimensions as one axis", 4)
 def _() -> None:
     for split in ("tree", "leaves"):
         tx = gx.across(gx.clip_global_norm(1.0), meshes["square"], split=split, replicated="**r")
@@ -621,36 +582,5 @@ def _() -> None:
     assert_ulp(found, tx(tensors("torch", given)))
 
 
-# --- the processes ---------------------------------------------------------------------------------------------------
-
-
-def main(place: int, world: int, folder: str) -> None:
-    """Run all cases for this number of processes and write the failures; waiting processes time out."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=place,
-        world_size=world,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    if world == 4:
-        meshes["square"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    failed = {}
-    for name, run in (CASES if world == 2 else ON_FOUR).items():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                run()
-            failed[name] = ""
-        except Exception:
-            failed[name] = traceback.format_exc()
-            print(name, failed[name], file=sys.stderr, flush=True)
-    Path(folder, f"{place}.json").write_text(json.dumps(failed), encoding="utf-8")
-    torch.distributed.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    groups.main(case)

@@ -6,21 +6,17 @@ Each case compares this process's shard with its part of the unsharded result, w
 from __future__ import annotations
 
 import copy
-import datetime
-import json
 import math
-import sys
-import traceback
-import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401, without which NumPy knows no bfloat16
 import numpy as np
 import optree
 import torch
+import torch_groups as groups
 from support import array, assert_ulp, tensors
+from torch_groups import agree, meshes, problems, rank
 
 import gradxform as gx
 from gradxform.proof import parity, products
@@ -29,26 +25,7 @@ from gradxform.proof.reference import norm as reference_norm
 from gradxform.proof.rows import ROWS, Row
 from gradxform.testing import max_ulp
 
-CASES: dict[str, Callable[[], None]] = {}
-ON_FOUR: dict[str, Callable[[], None]] = {}
-"""The cases that need a mesh of two dimensions."""
-
-meshes: dict[str, Any] = {}
-problems: list[str] = []
-"""The problems of the current case; raising in one process would leave the others waiting."""
-
-
-def case(name: str, cases: Any = CASES) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        assert name not in cases
-        cases[name] = function
-        return function
-
-    return decorate
-
-
-def rank() -> int:
-    return torch.distributed.get_rank()
+case = groups.Cases()
 
 
 def line() -> Any:
@@ -127,14 +104,6 @@ def described(tensor: Any) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, tensor.device, tensor.device_mesh, where, stride
 
 
-def agree(value: Any) -> Any:
-    """Return the value after checking that it is bit-identical on all processes."""
-    everyone: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, np.asarray(value).tobytes())
-    assert len(set(everyone)) == 1
-    return value
-
-
 def counted(function: Callable[[], Any]) -> dict[str, int]:
     """Return the collectives of a call; traced calls have as many as others."""
     from torch.distributed.tensor.debug import CommDebugMode
@@ -203,7 +172,7 @@ def _rows() -> None:
                     if dtype in row.dtypes:
                         row_case(row, dtype, layout)
 
-            CASES[f"{row.expression}, {layout}"] = run
+            case(f"{row.expression}, {layout}")(run)
 
 
 _rows()
@@ -860,7 +829,7 @@ def same_over_a_square(given: Any, tree: Any) -> None:
 
 for _name, _placed in PLACED.items():
 
-    @case(_name, ON_FOUR)
+    @case(_name, 4)
     def _(placed: Any = _placed) -> None:
         for dtype in (torch.float32, torch.float64):
             tree = [random(5, 6, dtype=dtype), random(1, 6, dtype=dtype), random(7, 6, dtype=dtype, seed=2)]
@@ -868,7 +837,7 @@ for _name, _placed in PLACED.items():
             same_over_a_square([shard(leaf, *placed(), mesh=square()) for leaf in tree], tree)
 
 
-@case("placements and meshes together, one collective for each dimension of each", ON_FOUR)
+@case("placements and meshes together, one collective for each dimension of each", 4)
 def _() -> None:
     tree = [random(5, 6, seed=i) for i in range(len(PLACED) + 2)]
     given = [shard(leaf, *placed(), mesh=square()) for leaf, placed in zip(tree, PLACED.values(), strict=False)]
@@ -878,12 +847,12 @@ def _() -> None:
     agree(gx.global_norm(given))
 
 
-@case("HSDP trains as one process does", ON_FOUR)
+@case("HSDP trains as one process does", 4)
 def _() -> None:
     trained(_by_name(), OPTIMIZERS["SGD"], False, 4, rank(), mesh=square())
 
 
-@case("FSDP2 over tensor parallel layers", ON_FOUR)
+@case("FSDP2 over tensor parallel layers", 4)
 def _() -> None:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -909,37 +878,5 @@ def _() -> None:
             np.testing.assert_allclose(own(q.grad), part(p.grad, q), rtol=1e-5, atol=1e-7)
 
 
-# --- the processes ---------------------------------------------------------------------------------------------------
-
-
-def main(place: int, world: int, folder: str) -> None:
-    """Run all cases for this number of processes and write the failures; waiting processes time out."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=place,
-        world_size=world,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    if world == 4:
-        meshes["square"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    meshes["line"] = init_device_mesh("cpu", (world,))
-    failed = {}
-    for name, run in (CASES if world == 2 else ON_FOUR).items():
-        problems.clear()
-        try:
-            with warnings.catch_warnings():  # PyTorch warns about its own redistribution
-                warnings.simplefilter("ignore")
-                run()
-            failed[name] = "\n".join(problems)
-        except Exception:
-            failed[name] = traceback.format_exc()
-    Path(folder, f"{place}.json").write_text(json.dumps(failed), encoding="utf-8")
-    torch.distributed.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    groups.main(case)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, array, one_sentence, tensors
+from support import FRAMEWORKS, STATEFUL, array, one_sentence, tensors
 
 import gradxform as gx
 
@@ -25,7 +25,7 @@ def as_kernel(path: str, array: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
-    """The state of ema has a field called weight, and counts have no layout."""
+    """Counts have no layout."""
     tx = gx.chain(gx.skip_nonfinite(gx.accumulate(gx.ema(0.9), 2)), gx.clip_percentile(50.0, 3), gx.scale(2.0))
     old, new = {"weight": numbers(2, 3), "b": None}, {"kernel": numbers(3, 2), "b": None}
     seen = []
@@ -44,6 +44,17 @@ def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
         np.testing.assert_array_equal(array(ema.divisor), state[0].inner.inner.divisor)
         np.testing.assert_array_equal(array(found[1].history), state[1].history)
     assert set(seen) == {"weight"}
+
+
+def test_no_field_of_a_state_has_a_name_that_parameters_have() -> None:
+    """A string that is replaced in all paths, or a rule for all names that hold a word, changes no field."""
+    tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(gx.error_feedback(gx.chain(*STATEFUL.values())), 2), 1e6))
+    names = {key for path in gx.to_numpy(tx.init({"parameter": ZERO}), by_path=True) for key in path.split("/")}
+    assert {"count", "ema", "trace", "history", "deviation", "sum", "due", "norm_before"} < names
+    known = {"b", "beta", "bias", "embedding", "embeddings", "gamma", "offset", "w"}
+    assert not names & (known | {"mean", "var", "variance", "running_mean", "running_var"})
+    assert not names & {"moving_mean", "moving_variance"}
+    assert not [name for name in names for word in ("weight", "bias", "kernel", "scale") if word in name]
 
 
 def test_states_of_optax_in_a_chain_and_measures() -> None:

@@ -61,6 +61,10 @@ def _before_is_after(rule: Any, view: Any, state: Any, context: Any) -> Any:
     return view, new._replace(measures=found)
 
 
+def _of_half(rule: Any, view: Any, state: Any, context: Any) -> Any:
+    return rule(view.scaled(0.5), state, context)
+
+
 def _a_step_later(rule: Any, view: Any, state: Any, context: Any) -> Any:
     return rule(view, state._replace(count=state.count + 1), context)
 
@@ -117,6 +121,8 @@ TRANSFORMS: Any = (
      each(MEASURING, "norms_and_factors_are_those", "eager")),
     ("measure", "the state is not advanced", ruled(still), each(MEASURING, "one_small_gradient", "eager")),
     ("centralize", "the mean is over the outputs", given(_other_axes), rows("centralize")),
+    ("orthogonal_to_parameters", "the gradients do not change", ruled(ignored), rows("orthogonal_to_parameters")),
+    ("orthogonal_to_parameters", "the norm is halved", ruled(_of_half), rows("orthogonal_to_parameters")),
     ("cautious", "updates that disagree are kept", ruled(ignored), rows("cautious")),
     ("cautious", "the least share is ignored", given(lambda make, *, eps=0.0, negated=None: make(negated=negated)),
      rows("cautious and eps")),

@@ -18,8 +18,7 @@ from rich.console import Console
 from support import assert_right
 
 import gradxform as gx
-from gradxform.cli import report
-from gradxform.cli.parity import run as parity
+from gradxform.cli import parity, report
 from gradxform.proof import extended
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import narrowed, number

@@ -130,7 +130,7 @@ def test_unclipped_is_untouched(row: Row, framework: str) -> None:
         assert leaf.tobytes() == result.leaves[path].tobytes(), path
 
 
-FOUND = [  # found by `gradxform parity --full`: an element near its row's mean; float32 factors rounded repeatedly
+FOUND = [  # found by write_parity.py: an element near its row's mean; float32 factors rounded repeatedly
     ("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", "float64"),
     ("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", "complex64"),
 ]

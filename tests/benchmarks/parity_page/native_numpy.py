@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from parity_page.native import Call, Leaves, Native
 
-from gradxform.cli.parity.native import Call, Leaves, Native
 from gradxform.proof.rows import COMPLEX, DTYPES, MIXED
 
 

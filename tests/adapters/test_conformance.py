@@ -1,0 +1,38 @@
+"""Every adapter passes every case of conformance.py; keras_cases.py and test_keras.py run Keras's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import conformance
+import pytest
+from drivers import DRIVERS
+from support import FRAMEWORKS, GRAPHS, SESSION, XLA, slow
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+HERE = [driver for driver in DRIVERS if driver.framework in FRAMEWORKS]
+
+
+def in_session(driver: str, case: str) -> bool:
+    if driver.endswith("resource variables"):
+        return case not in ("transform, several", "sparse", "left out, skip_nonfinite", "None")
+    words = ("noise", "accum", ", clip", "saved", "dtypes")
+    return driver.endswith("session") and any(word in case for word in words)
+
+
+def in_xla(driver: str, case: str) -> bool:
+    quick = ("transform, several", "transform, trace", "left out, skip_nonfinite", "a pattern that matches nothing")
+    return driver.endswith("XLA") and case not in quick
+
+
+def in_function(driver: str, case: str) -> bool:
+    words = ("noise", "accum", "schedule", "part", "leaf", "error", "measure", "masks", "saved", "dtypes", "optimizers")
+    return driver.endswith("tf.function") and any(word in case for word in words)
+
+
+@slow(SESSION, in_session)
+@slow(XLA, in_xla)
+@slow(GRAPHS, in_function)
+@pytest.mark.parametrize(("driver", "case"), conformance.pairs(HERE))
+def test_an_adapter(driver: str, case: str, tmp_path: Path) -> None:
+    conformance.check(HERE, driver, case, tmp_path)
