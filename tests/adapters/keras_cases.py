@@ -89,6 +89,7 @@ class Wrap(Driver):
     sparse = BACKEND == "tensorflow"
     optimizers = ("momentum", "adamw", "averages", "rmsprop")
     scales = ("factor", "outside", "inside")
+    compiles_scaling = BACKEND == "jax"  # with lax.cond
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
         self.variables: Leaves = {}
