@@ -36,7 +36,9 @@ PATHS = ["dense/kernel", "dense/bias"]
 
 
 def tensors(arrays: Any) -> list[Any]:
-    return [keras.ops.convert_to_tensor(given) if isinstance(given, np.ndarray) else given for given in arrays]
+    return [
+        keras.ops.convert_to_tensor(given) if isinstance(given, np.ndarray | np.generic) else given for given in arrays
+    ]
 
 
 def variables(values: Any = None) -> list[Any]:
@@ -87,6 +89,7 @@ class Wrap(Driver):
     sparse = BACKEND == "tensorflow"
     optimizers = ("momentum", "adamw", "averages", "rmsprop")
     scales = ("factor", "outside", "inside")
+    compiles_scaling = BACKEND == "jax"  # with lax.cond
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
         self.variables: Leaves = {}
