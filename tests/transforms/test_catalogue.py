@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import math
@@ -361,19 +362,25 @@ def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[1] == "compiled"])
 def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
-    calls: list[Any] = []
+    calls: list[int] = []
 
     def schedule(step: Any) -> Any:
-        calls.append(step)
+        if framework != "torch":  # which counts calls of compiled code, too
+            calls.append(1)
         return 1.0 / (1.0 + step)
 
     tx = gx.clip_global_norm(schedule)
     update, grads = in_mode(framework, mode, lambda g, state: tx.update(g, state)), tensors(framework, [np.ones(4)])
-    state, traced = tx.init(grads), 0
-    for step in range(4):
-        updates, state = update(grads, state)
-        traced = traced or len(calls)
-        assert np.linalg.norm(array(updates[0])) == pytest.approx(1.0 / (1.0 + step), rel=1e-6)
+    updates, state = update(grads, tx.init(grads))
+    traced = len(calls)
+    if framework == "torch":
+        import torch
+
+        same = torch.compiler.set_stance("fail_on_recompile")
+    with same if framework == "torch" else contextlib.nullcontext():
+        for step in range(1, 4):
+            assert np.linalg.norm(array(updates[0])) == pytest.approx(1.0 / step, rel=1e-6)
+            updates, state = update(grads, state)
     assert len(calls) == traced
 
 
