@@ -81,9 +81,9 @@ def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = 
     for leaf in leaves:
         gradient = extended(leaf.param)
         agrees = np.sign(leaf.value) * np.sign(gradient) * (-1 if negated else 1) > 0
-        odd = ~agrees & ~(np.isfinite(leaf.value) & np.isfinite(gradient))
+        known = agrees | (np.isfinite(leaf.value) & np.isfinite(gradient))
         share = number(np.count_nonzero(agrees)) / max(math.prod(leaf.shape), 1)
-        least = np.nan if odd.any() else np.maximum(share, number(eps))
+        least = np.maximum(share, number(eps)) if np.all(known) else np.nan
         leaf.value = times(where(agrees, leaf.value, 0), 1 / least if least else 1)
 
 

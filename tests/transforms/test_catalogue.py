@@ -135,19 +135,6 @@ def test_steps_by_hand(name: str, framework: str) -> None:
         assert_bits(getattr(state, field), tensors(framework, after[field]))
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)]
-)
-def test_spikes_whose_squares_are_out_of_range(framework: str, dtype: str, size: float) -> None:
-    tx = gx.clip_spikes(4.0, 0.75, warmup=1)
-    state = tx.init(tensors(framework, [np.zeros(2, dtype)]))
-    for values in ([2.0, -1.0], [9.0, -1.5], [-9.0, 0.0]):
-        updates, state = tx.update(tensors(framework, [np.array(values, dtype) * np.dtype(dtype).type(size)]), state)
-    # the mean squares 1 and 1/4, then 7/4 and 7/16
-    np.testing.assert_allclose(array(updates[0]) / size, [-2 * 1.75**0.5, 0.0], rtol=1e-6)
-
-
 def test_what_rounds_to_infinity_is_not_finite() -> None:
     tx, half = gx.chain(gx.trace(0.9), gx.zero_nonfinite()), [np.float16([60000.0])]
     first, state = tx.update(half, tx.init(half))
@@ -414,9 +401,6 @@ def test_schedules_are_compared_by_identity_and_numbers_by_value() -> None:
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-@slow(
-    XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"), dtype="float64"
-)
 @by_inductor
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("framework", "mode"), MODES)
@@ -583,12 +567,6 @@ def test_axes_by_name_number_and_path() -> None:
     ]
     for other in same[1:]:
         np.testing.assert_array_equal(same[0], other)
-    params = {"dense": {"kernel": np.float64([[1, 2, 3], [4, 5, 6]]), "bias": np.ones(3)}}
-    rows, columns = (
-        gx.clip_adaptive(0.1, axes=axes)(kernel, params=params)["dense"]["kernel"] for axes in ("torch", "keras")
-    )
-    np.testing.assert_allclose(rows[:, 0], 0.1 * np.sqrt([14 / 3, 77 / 3]), rtol=1e-15)
-    np.testing.assert_allclose(columns[0], 0.1 * np.sqrt([17 / 2, 29 / 2, 45 / 2]), rtol=1e-15)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -750,18 +728,10 @@ def test_orders_that_are_surely_wrong() -> None:
 # --- sparse gradients ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "tx",
-    [
-        gx.clip_rms(0.1),
-        gx.clip_average_norm(0.01),
-        gx.normalize_norm(),
-        gx.sign(),
-        gx.zero_nonfinite(),
-        gx.centralize(),
-    ],
-    ids=str,
-)
+SPARSE = ("clip_rms(0.1)", "clip_average_norm(0.01)", "normalize_norm()", "sign()", "zero_nonfinite()", "centralize()")
+
+
+@pytest.mark.parametrize("tx", list(map(gx.parse, SPARSE)), ids=str)
 def test_sparse_gradients_give_what_dense_ones_give(tx: gx.GradientTransformation) -> None:
     values, rows = np.float32([[3, 1], [3, -2], [4, 0.5]]), [0, 0, 1]
     dense = np.zeros((4, 2), np.float32)
