@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import array, arrays, assert_bits, assert_right, assert_ulp, tensors
+from support import FRAMEWORKS, array, arrays, assert_bits, assert_right, assert_ulp, tensors
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -52,7 +52,7 @@ COMBINED = [
     )
 ]
 """Norms, factors and outcomes that hang together."""
-HOST = pytest.mark.parametrize("framework", ["numpy", "torch"])
+HOST = pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
 
 
 def scaled(framework: str, tree: Any) -> list[Any]:
