@@ -25,7 +25,10 @@ import gradxform as gx
 
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
-pytestmark = slow("starts one process with two logical devices, for all of its cases together")
+pytestmark = [
+    pytest.mark.timeout(900),
+    slow("starts one process with two logical devices, for all of its cases together"),
+]
 
 SAME = np.float32([3.0, 4.0])
 BY_REPLICA = [np.float32([3.0, 0.5]), np.float32([-1.0, 4.0])]
@@ -87,6 +90,7 @@ class Eager(OnReplicas, Processor):
 
 class Function(OnReplicas, ProcessorFunction):
     name, skips = "function", False
+    transforms = ("several", "accumulate", "clip_zscore, per leaf")
 
 
 DRIVERS = [Apply, Eager, Function]
