@@ -91,7 +91,9 @@ def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
         p, g = extended(leaf.param), leaf.value
         norm, size = norm_of([g], 2), norm_of([p], 2)
-        if norm and size:
+        if not np.isfinite(norm + size):
+            leaf.value = times(g, np.nan)
+        elif norm and size:
             cosine = np.sum((g / norm) * (p / size))
             rest = plus(g, times(p, -cosine * norm / size))
             sine = norm_of([rest], 2) / norm
