@@ -25,7 +25,7 @@ from mutants_page import FRAMEWORKS, page, reason
 ROOT = run.ROOT
 OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
 """Errors that a faulty contract raises itself."""
-BOUNDS = (5, 100, 40, 20.0), (1, 3, 3000, 200.0)
+BOUNDS = (5, 100, 40, 20.0), (1, 3, 3000, 60.0)
 """For each fault: parameters of each test in a round, rounds, tests and seconds at most; survivors get the second."""
 
 

@@ -63,7 +63,8 @@ def _contracts(records: list[Any]) -> Iterator[str]:
 
 def _mutants(records: list[Any], drawn: int) -> Iterator[str]:
     words = Counter(one["word"] for one in records)
-    yield f"{len(records)} of {drawn} mutants were run: {', '.join(f'{count} {word}' for word, count in words.most_common())}.\n"
+    counts = ", ".join(f"{count} {word}" for word, count in words.most_common())
+    yield f"{len(records)} of {drawn} mutants were run: {counts}.\n"
     yield "| Module and line | Result | Mutated line | Why |\n| --- | --- | --- | --- |"
     for one in sorted((one for one in records if one["word"] != "caught"), key=lambda one: one["key"]):
         module, _, _, line, _, new = one["mutant"]
