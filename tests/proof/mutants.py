@@ -25,7 +25,7 @@ from mutants_page import FRAMEWORKS, page, reason
 ROOT = run.ROOT
 OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
 """Errors that a faulty contract raises itself."""
-BOUNDS = (5, 100, 60, 40.0), (5, 100, 1000, 300.0)
+BOUNDS = (5, 100, 40, 20.0), (1, 3, 3000, 60.0)
 """For each fault: parameters of each test in a round, rounds, tests and seconds at most; survivors get the second."""
 
 
@@ -126,15 +126,14 @@ def attempt(here: run.Session, fault: Fault, names: list[str], first: bool, say:
 def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: Any, records: Records) -> None:
     """Run the tests of all faults that have no result yet."""
     caught = Counter(name for one in records.values() for name in one["caught"])
-    faults = [fault for fault in faults if given.only in fault.key]
-    for bounds in [(1, given.each, 10000, given.seconds)] if given.each else BOUNDS:
-        for fault in faults:
-            known = records.get(fault.key)
-            if time.monotonic() > given.end or (known and known["word"] != "survived"):
-                continue
-            begun, names = time.monotonic(), chosen(fault.reach, control, Counter() if given.each else caught, bounds)
-            if known and known["tests"] >= len(names):
-                continue
+    wanted = (fault for fault in faults if given.only in fault.key)
+    all_bounds = [(1, given.each, 10000, given.seconds)] if given.each else BOUNDS
+    for fault, bounds in ((fault, bounds) for fault in wanted for bounds in all_bounds):
+        known, begun = records.get(fault.key, {}), time.monotonic()
+        first = caught if bounds is BOUNDS[0] else Counter()
+        names = chosen(fault.reach, control, first, bounds)
+        open_ = known.get("word", "survived") == "survived" and known.get("tests", -1) < len(names)
+        if open_ and not reason(known) and begun < given.end:
             expected = sum(control["tests"][name]["seconds"] for name in names)
             work = functools.partial(attempt, here, fault, names, not given.each)
             said, how = run.forked(work, 60.0 + 4 * expected)
@@ -198,7 +197,7 @@ def main() -> int:
         process.join()
     records = Records(file)
     if given.out:
-        given.out.write_text(page(records.values(), commit), encoding="utf-8")
+        given.out.write_text(page(records.values(), commit, given.sample), encoding="utf-8")
     caught = sum(one["word"] == "caught" for one in records.values())
     print(f"{caught} of {len(records)} faults were caught")
     return 0 if records and all(one["word"] == "caught" or reason(one) for one in records.values()) else 1

@@ -161,18 +161,23 @@ def _differ(*values: Any) -> bool:
 
 def reaching(control: Any, root: Path, mutant: Mutant) -> set[int]:
     """The tests that reach a mutant: its line, its statement, or what uses the constant that an import computes."""
-    reached = {line: set(tests) for lines, tests in control["lines"].get(mutant.module, ()) for line in lines}
     tree = ast.parse((root / mutant.module).read_text(encoding="utf-8"))
     around: Any = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= mutant.line <= n.end_lineno]
     inner, body = around[-1], getattr(around[-1], "body", None)
-    if any(isinstance(node, ast.FunctionDef) for node in around):
-        last = body[0].lineno - 1 if body and not isinstance(inner, ast.FunctionDef) else inner.end_lineno
-        lines = {mutant.line} if mutant.line in reached else set(range(inner.lineno, last + 1))
-        return set().union(*(tests for line, tests in reached.items() if line in lines))
+    last = body[0].lineno - 1 if body and not isinstance(inner, ast.FunctionDef) else inner.end_lineno
     targets = getattr(inner, "targets", [getattr(inner, "target", None)])
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
-    uses, found = re.compile(rf"\b({'|'.join(names)})\b"), set()
-    for module, sets in control["lines"].items() if names else ():
-        texts = (root / module).read_text(encoding="utf-8").splitlines()
-        found.update(*(tests for lines, tests in sets if any(uses.search(texts[line - 1]) for line in lines)))
-    return found or set().union(*reached.values())
+    names = "|".join(target.id for target in targets if isinstance(target, ast.Name))
+
+    def tests(module: str, lines: Any) -> set[int]:
+        return {test for own, tests in control["lines"].get(module, ()) if not lines.isdisjoint(own) for test in tests}
+
+    if names and not any(isinstance(node, ast.FunctionDef) for node in around):
+        texts = {module: (root / module).read_text(encoding="utf-8").splitlines() for module in control["lines"]}
+        uses = re.compile(rf"\b({names})\b")
+        return set().union(
+            *(
+                tests(module, {i + 1 for i, line in enumerate(text) if uses.search(line)})
+                for module, text in texts.items()
+            )
+        )
+    return tests(mutant.module, {mutant.line}) or tests(mutant.module, set(range(inner.lineno, last + 1)))

@@ -40,12 +40,12 @@ Written by `make mutants` on {date} at commit `{commit}`, with Python {python}, 
 """
 
 
-def page(records: Iterable[Any], commit: str) -> str:
-    """Return the page."""
+def page(records: Iterable[Any], commit: str, drawn: int) -> str:
+    """Return the page; `drawn` is the size of the sample, of which not all may have been run."""
     records = list(records)
     return PAGE.format(
         contracts="\n".join(_contracts([one for one in records if "framework" in one])),
-        mutants="\n".join(_mutants([one for one in records if "mutant" in one])),
+        mutants="\n".join(_mutants([one for one in records if "mutant" in one], drawn)),
         date=time.strftime("%Y-%m-%d"),
         commit=commit,
         python=platform.python_version(),
@@ -57,13 +57,14 @@ def _contracts(records: list[Any]) -> Iterator[str]:
     yield "| Framework | Faults | Caught |\n| --- | ---: | ---: |"
     for framework, name in FRAMEWORKS.items():
         words = Counter(one["word"] for one in records if one["framework"] == framework)
-        yield f"| {name} | {words.total()} | {words['caught']} |"
+        yield f"| {name} | {words.total() or 'not run'} | {words['caught'] or ''} |"
     yield from (f"\n- {one['key']}: **{one['word']}**" for one in records if one["word"] != "caught")
 
 
-def _mutants(records: list[Any]) -> Iterator[str]:
+def _mutants(records: list[Any], drawn: int) -> Iterator[str]:
     words = Counter(one["word"] for one in records)
-    yield f"{len(records)} mutants: {', '.join(f'{count} {word}' for word, count in words.most_common())}.\n"
+    counts = ", ".join(f"{count} {word}" for word, count in words.most_common())
+    yield f"{len(records)} of {drawn} mutants were run: {counts}.\n"
     yield "| Module and line | Result | Mutated line | Why |\n| --- | --- | --- | --- |"
     for one in sorted((one for one in records if one["word"] != "caught"), key=lambda one: one["key"]):
         module, _, _, line, _, new = one["mutant"]

@@ -146,6 +146,6 @@ def test_a_line_keeps_its_mutation_whatever_the_other_lines_are(tmp_path: Path) 
 def test_the_page_names_survivors_with_reasons() -> None:
     mutant = ["gradxform/core/a.py", "core/AddNot", 0, 7, "if x:", "if not x:"]
     records = [{"key": word, "mutant": mutant, "word": word} for word in ("caught", "survived")]
-    text = page(records, "abc")
-    assert "2 mutants: 1 caught, 1 survived." in text
+    text = page(records, "abc", 3)
+    assert "2 of 3 mutants were run: 1 caught, 1 survived." in text
     assert "| `core/a.py:7` | survived | `if not x:` |" in text
