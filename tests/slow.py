@@ -68,6 +68,7 @@ SLOW = {
     r"test_torch\.py::test_compile_cold": PROCESSES,
     r"test_torch_devices\.py::test_(few|no_copy).*bfloat16": "counts once more, in another dtype",
     r"test_torch_devices\.py::test_(few|no_copy).*\[(?!clip_global|chain\(clip_v|ema|add_noise)": FAKE,
+    r"test_table_without_float64\.py::test_tensors_of_mps.*\[(?!clip_global|ema|clip_value)": FAKE,
     r"test_tensorflow_accelerator\.py::test_large_leaves.*\[(in|inf|some|one|squares u)": XLA,
     r"test_tensorflow_accelerator\.py::.*(-b?float16|\[b?float16)": "traces each graph once more, in another dtype",
     r"test_torch\.py::test_the_derivative_through": INDUCTOR,
