@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_bits, assert_ulp, f32, python, tensors, train
+from support import PROCESSES, XLA, assert_bits, assert_ulp, f32, python, slow, tensors, train
 
 import gradxform as gx
 
@@ -152,6 +152,7 @@ STRICT = {
 }
 
 
+@slow(XLA, lambda mode, option: mode == "eager" or "promotion" in option)
 @pytest.mark.parametrize("option", STRICT)
 @pytest.mark.parametrize("mode", ["eager", "jitted"])
 def test_the_numbers_do_not_depend_on_how_strict_jax_is(mode: str, option: str) -> None:
@@ -210,6 +211,7 @@ WAYS = {
 }
 
 
+@slow(XLA, way=("reverse over reverse", "forward over reverse, in cond"))
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("name", "ord"), [("clip_global_norm", 2), ("clip_norm, ord 3", 3), ("clip_norm, ord inf", np.inf)]
@@ -238,6 +240,7 @@ for kind in (AxisType.Auto, AxisType.Explicit):
 """
 
 
+@slow(PROCESSES)
 def test_gradients_sharded_over_four_devices() -> None:
     python("-c", SHARDED, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
 

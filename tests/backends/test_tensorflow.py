@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_ulp, bits, f32
+from support import assert_ulp, bits, f32, slow
 
 import gradxform as gx
 
@@ -488,55 +489,28 @@ def test_ragged_and_sparse_tensors_are_refused_by_path() -> None:
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "item",
-    [3, "ab", (1.0,), (1.0, 2.0, 3.0), None, tf.constant(W), {"g": 1, "v": 2}],
-    ids=lambda item: type(item).__name__,
-)
-def test_what_is_no_pair(item: Any) -> None:
-    with pytest.raises(TypeError, match="item 1 of grads_and_vars is not a"):
-        gx.tensorflow.apply(CLIP, [(tf.constant(W), variable()), item])
-
-
-@pytest.mark.parametrize("given", [3.0, None, "gw", {}, {("g", "w"): 1}], ids=repr)
-def test_what_is_no_list_of_pairs(given: Any) -> None:
-    with pytest.raises(TypeError, match=r"grads_and_vars must be \(gradient, variable\) pairs"):
-        gx.tensorflow.apply(CLIP, given)
-
-
-def test_an_item_with_a_variable_that_is_no_pair() -> None:
-    with pytest.raises(TypeError, match=r"item 0 of grads_and_vars, of the variable 'kernel', is not a .*zip"):
-        gx.tensorflow.apply(CLIP, [(tf.constant(W), variable(name="kernel"), 1.0)])
+PAIR = "item 1 of grads_and_vars is not a"
+WRONG: list[tuple[str, type[Exception], str]] = [
+    *((f"[(g, w), {item}]", TypeError, PAIR) for item in ("3", "'ab'", "(1.0,)", "(1.0, 2.0, 3.0)", "None", "g")),
+    ("[(g, w), {'g': 1, 'v': 2}]", TypeError, PAIR),
+    *((given, TypeError, "must be (gradient, variable) pairs") for given in ("3.0", "None", "'gw'", "{}")),
+    ("{('g', 'w'): 1}", TypeError, "must be (gradient, variable) pairs"),
+    ("[(g, w, 1.0)]", TypeError, "item 0 of grads_and_vars, of the variable 'kernel'"),
+    *((f"[(g, {second})]", TypeError, "second item of pair 0 is not") for second in ("3.0", "'w'", "None", "W")),
+    ("[(w, g)]", TypeError, "pair 0 has the variable 'kernel' first"),
+    *((f"[({value}, w)]", ValueError, "'kernel'") for value in ("tf.ones(1)", "tf.ones((1, 2))", "tf.ones(())")),
+    ("[(slices(), w)]", ValueError, "(2,)"),
+    ("[(g, w), (g, w)]", ValueError, "'kernel' is in two pairs"),
+    *((f"[({value}, w)]", TypeError, "'kernel'") for value in ("'text'", "[3.0, 4.0]", "object()")),
+    ("[(np.array([object(), object()]), w)]", TypeError, "'kernel' cannot be an array of tensorflow"),
+]
 
 
-def test_a_gradient_that_tensorflow_does_not_take() -> None:
-    with pytest.raises(TypeError, match="'kernel' cannot be an array of tensorflow"):
-        gx.tensorflow.apply(CLIP, [(np.array([object(), object()]), variable(name="kernel"))])
-
-
-@pytest.mark.parametrize("second", [3.0, "w", None, W], ids=["number", "text", "None", "array"])
-def test_a_pair_without_a_variable(second: Any) -> None:
-    with pytest.raises(TypeError, match="second item of pair 0 is not a variable"):
-        gx.tensorflow.apply(CLIP, [(tf.constant(W), second)])
-
-
-def test_the_pair_the_wrong_way_round() -> None:
-    with pytest.raises(TypeError, match="pair 0 has the variable 'w' first"):
-        gx.tensorflow.apply(CLIP, [(variable(name="w"), tf.constant(W))])
-
-
-@pytest.mark.parametrize("value", [[1.0], [[3.0, 4.0]], 1.0, slices()], ids=["length", "rank", "scalar", "sparse"])
-def test_a_gradient_of_another_shape_than_its_variable(value: Any) -> None:
-    gradient = value if isinstance(value, tf.IndexedSlices) else tf.constant(value)
-    with pytest.raises(ValueError, match=r"'kernel'.*shape.*\(2,\)"):
-        gx.tensorflow.apply(CLIP, [(gradient, variable(name="kernel"))])
-
-
-def test_a_variable_in_two_pairs() -> None:
-    w = variable(name="kernel")
-    with pytest.raises(ValueError, match="'kernel' is in two pairs"):
-        gx.tensorflow.apply(CLIP, [(tf.constant(W), w), (tf.constant(W), w)])
+@pytest.mark.parametrize(("pairs", "error", "words"), WRONG)
+def test_wrong_pairs_are_refused_by_name(pairs: str, error: type[Exception], words: str) -> None:
+    names = {"tf": tf, "np": np, "W": W, "slices": slices, "g": tf.constant(W), "w": variable(name="kernel")}
+    with pytest.raises(error, match=re.escape(words)):
+        gx.tensorflow.apply(CLIP, eval(pairs, names))
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax.numpy"])
@@ -547,33 +521,24 @@ def test_a_gradient_of_another_framework(framework: str) -> None:
             gx.tensorflow.apply(CLIP, [*others, (module.ones(2), variable(name="kernel"))])
 
 
-@pytest.mark.parametrize("gradient", ["text", [3.0, 4.0], object()], ids=["text", "list", "object"])
-def test_a_gradient_that_is_no_tensor(gradient: Any) -> None:
-    with pytest.raises(TypeError, match="'kernel'"):
-        gx.tensorflow.apply(CLIP, [(gradient, variable(name="kernel"))])
+@pytest.mark.parametrize(
+    ("tx", "error", "words"),
+    [
+        (gx.stop(), ValueError, "nothing is left.*encoder, head"),
+        (gx.freeze("**"), ValueError, "nothing is left.*encoder, head"),
+        (gx.skip_nonfinite(gx.identity()), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
+        (gx.accumulate(gx.identity(), 2), TypeError, r"gx\.tensorflow\.GradientProcessor\(tx, variables\)"),
+        (gx.trace(0.9), TypeError, "stateless"),
+    ],
+    ids=str,
+)
+def test_transforms_that_apply_refuses(tx: Any, error: type[Exception], words: str) -> None:
+    pairs = [(tf.constant(W), variable(name=name)) for name in ("encoder", "head")]
+    with pytest.raises(error, match=words):
+        gx.tensorflow.apply(tx, pairs)
 
 
-@pytest.mark.parametrize("tx", [gx.stop(), gx.freeze("**")], ids=repr)
-def test_when_all_is_stopped(tx: Any) -> None:
-    with pytest.raises(ValueError, match=r"nothing is left.*encoder, head"):
-        gx.tensorflow.apply(tx, [(tf.constant(W), variable(name="encoder")), (tf.constant(W), variable(name="head"))])
-
-
-@pytest.mark.parametrize("tx", [gx.skip_nonfinite(gx.identity()), gx.accumulate(gx.identity(), 2)], ids=repr)
-def test_a_transformation_that_leaves_steps_out(tx: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"tx must be stateless, got .*; use gx\.tensorflow\.GradientProcessor\(tx, variables\)"
-    ):
-        gx.tensorflow.apply(tx, [(tf.constant(W), variable())])
-
-
-def test_a_stateful_transformation() -> None:
-    optax = pytest.importorskip("optax")
-    with pytest.raises(TypeError, match="stateless"):
-        gx.tensorflow.apply(gx.chain(optax.trace(0.9)), [(tf.constant(W), variable())])
-
-
-def test_no_integer_limit_with_axes() -> None:
+def test_a_limit_of_several_numbers_is_refused() -> None:
     with pytest.raises(ValueError, match=r"max_norm.*\(2,\)"):
         gx.clip_norm(tf.Variable([1.0, 2.0]))
 
@@ -581,6 +546,7 @@ def test_no_integer_limit_with_axes() -> None:
 # --- distribution, mixed precision, saving ---------------------------------------------------------------------------
 
 
+@slow("saves and loads a model; the accelerator's stays quick")
 def test_in_a_saved_module(tmp_path: Any) -> None:
     class Clipper(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])

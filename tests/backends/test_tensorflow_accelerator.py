@@ -76,6 +76,7 @@ def test_xla_compiles_nothing_of_unknown_shape(accelerator: None) -> None:
         assert max_ulp(step(tf.constant(leaf))[0].numpy(), tx([leaf], params=[leaf])[0]) <= 2
 
 
+@slow(AGAIN, dtype="bfloat16")
 @pytest.mark.parametrize(("tx", "most"), [(gx.clip_norm(1.0), 0), (CLIP, 0), (gx.clip_value(0.5), 1), (gx.ema(0.9), 0)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, accelerator: None) -> None:
@@ -85,6 +86,7 @@ def test_operations_for_each_of_many_leaves(tx: Any, most: int, dtype: str, acce
     assert more / 100 <= most + (tx.stateful and dtype != "float32"), counts[1] - counts[0]
 
 
+@slow(AGAIN, dtype=("float16", "bfloat16"))
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tx", [CLIP, gx.clip_norm(0.1, axes=0), gx.add_decayed_weights(0.1), gx.scale(1e-40)])
 def test_graphs_of_tensorflow_1(tx: Any, dtype: str, accelerator: None) -> None:
@@ -200,6 +202,7 @@ HARD = f32(math.inf, -math.inf, NAN, 0.0, -0.0, 1.0, 3e38, 1e-30)
 EXTREME = ("scale(1e-300)", "scale(-1e60)", "scale(1e300)", "scale(1e-76)", "chain(scale(1e-30), scale(1e-30))")
 
 
+@slow(AGAIN, dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize(
     "expression", [*EXTREME, "chain(scale(1e-300), scale(1e280))", "chain(scale(1e60), scale(1e9))"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import array, assert_ulp, bits, parameter, python
+from support import INDUCTOR, PROCESSES, array, assert_ulp, bits, parameter, python, slow
 
 import gradxform as gx
 
@@ -430,6 +430,7 @@ assert result["b"][0].tolist() == [0.0]
 """
 
 
+@slow(PROCESSES)
 @pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
 def test_compile_cold(imports: str) -> None:
     python("-c", COLD.format(imports=imports))
@@ -530,6 +531,7 @@ def test_under_autocast_nothing_is_cast() -> None:
     assert bits(large) == bits(CLIP(torch.full((20000,), 2.0)))
 
 
+@slow(INDUCTOR)
 def test_the_derivative_through_a_compiled_transform() -> None:
     x = torch.tensor([3.0, -4.0, 2.0], requires_grad=True)
     torch.compiler.reset()
