@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradxform.proof.gradients import Leaf, Shapes, Tree, chosen, dtypes, nested, random, size, small
-from gradxform.proof.rows import MIXED, Row
+from gradxform.proof.registry import MIXED, Row
 from gradxform.proof.values import HARD, RANDOM, Values, hard, held
 
 CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"

@@ -20,7 +20,7 @@ from gradxform.cli import device
 from gradxform.core.transformation import factories
 from gradxform.proof.cases import Sizes, groups
 from gradxform.proof.judge import Tally, judge
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 pytestmark = pytest.mark.filterwarnings("default")
 SMALL = Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8))

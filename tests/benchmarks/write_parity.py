@@ -19,7 +19,7 @@ from gradxform.cli.quiet import quiet
 from gradxform.cli.text import progress, say
 from gradxform.proof.cases import Sizes
 from gradxform.proof.place import Place
-from gradxform.proof.rows import ROWS
+from gradxform.proof.registry import ROWS
 from gradxform.testing import frameworks_or_installed
 
 SIZES = Sizes()

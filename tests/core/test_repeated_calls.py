@@ -17,7 +17,7 @@ from support import FRAMEWORKS, array, arrays, assert_bits, assert_right, assert
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 TREE = {
     "a/w": np.float32([[3.0, -4.0, 0.1], [0.5, 2.0, 1e-3]]),

@@ -17,7 +17,7 @@ from support import INDUCTOR, array, assert_bits, assert_ulp, python, slow, tens
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.gradients import few
-from gradxform.proof.rows import STATELESS, Row
+from gradxform.proof.registry import STATELESS, Row
 
 # torch.compile instantiates an autograd.Function and then warns about it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")

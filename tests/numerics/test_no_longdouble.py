@@ -13,7 +13,7 @@ from gradxform.backend import lookup
 from gradxform.backend.host import longdouble
 from gradxform.numerics.double_double import Pair
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
-from gradxform.proof.rows import MIXED, ROWS, STATELESS, Row
+from gradxform.proof.registry import MIXED, ROWS, STATELESS, Row
 
 EAGER_ON_THE_HOST = [name for name in FRAMEWORKS if name != "jax"]
 """Frameworks whose arrays NumPy reads."""

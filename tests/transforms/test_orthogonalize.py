@@ -13,7 +13,7 @@ from support import FRAMEWORKS, MODES, array, call, one_sentence, tensors
 import gradxform as gx
 from gradxform.proof import products
 from gradxform.proof.judge import judge
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 from gradxform.transforms.orthogonalizing import KNOWN, polynomials
 
 MOST = [where for where in MODES if where != ("torch", "compiled")]

@@ -18,7 +18,7 @@ from gradxform.proof import parity
 from gradxform.proof.cases import Group, Sizes, elements, groups
 from gradxform.proof.judge import Tally, Verdict, judge
 from gradxform.proof.place import Place
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 
 class Where(NamedTuple):

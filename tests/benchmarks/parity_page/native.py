@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from gradxform.cli.quiet import quiet
-from gradxform.proof.rows import DTYPES, MIXED
+from gradxform.proof.registry import DTYPES, MIXED
 
 Leaves = list[Any]
 """NumPy arrays."""

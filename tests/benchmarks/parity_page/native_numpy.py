@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from parity_page.native import Call, Leaves, Native
 
-from gradxform.proof.rows import COMPLEX, DTYPES, MIXED
+from gradxform.proof.registry import COMPLEX, DTYPES, MIXED
 
 
 def _clip_value(limit: float) -> Call:

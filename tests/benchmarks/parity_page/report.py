@@ -12,7 +12,7 @@ from parity_page.native import Native
 from gradxform.cli.text import folded, table
 from gradxform.proof.cases import Sizes
 from gradxform.proof.judge import Tally, merged
-from gradxform.proof.rows import DTYPES, MIXED, ROWS, Row
+from gradxform.proof.registry import DTYPES, MIXED, ROWS, Row
 
 NAMES = {
     ("numpy", "eager"): "NumPy",
