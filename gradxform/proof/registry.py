@@ -148,7 +148,7 @@ ENTRIES = (
     ),
     Entry(
         "scale_by_schedule",
-        devices={"scale_by_schedule(lambda t: 0.3 / (t + 1.0))": Cost(15)},
+        devices={"scale_by_schedule(lambda t: 0.3 / (t + 1.0))": Cost(22)},
         chains=("scale_by_schedule(lambda t: <size> / (t + 1.0))",),
         left_out={"table": _OWN["table"]},
     ),
