@@ -116,7 +116,10 @@ def mutants(folder: Path, count: int, control: Any) -> Iterator[Fault]:
 
 def attempt(here: run.Session, fault: Fault, names: list[str], first: bool, say: Callable[[Any], None]) -> None:
     """Run tests with a fault, until one fails or all of them."""
-    say({"test": "", "word": "not applied" if fault.break_() is False else ""})
+    try:
+        say({"test": "", "word": "not applied" if fault.break_() is False else ""})
+    except ImportError:
+        return say({"test": "import", "word": "failed in call", "error": ["ImportError", ""]})
     for name in names:
         say(one := here.test(name))
         if first and is_caught(one):

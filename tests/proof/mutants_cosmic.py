@@ -127,7 +127,10 @@ def _aside(module: Any, code: types.CodeType) -> Any:
 
     aside, registered = types.ModuleType(module.__name__), dict(factories)
     aside.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__")})
-    exec(code, aside.__dict__)
+    try:
+        exec(code, aside.__dict__)
+    except Exception as error:
+        raise ImportError(f"{module.__name__} cannot be imported") from error
     factories.clear()
     factories.update(registered)
     return aside

@@ -25,7 +25,9 @@ OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku"
 NEEDS = {"jax": ("jax", "keras", "optax"), "tensorflow": ("tensorflow", "keras"), "torch": ("torch", "keras")}
 """The packages of a framework's tests."""
 LEFT_OUT = ("tests/benchmarks", "tests/pages", "tests/proof/test_contracts.py")
-QUICK = ("tests", "gradxform", *(f"--ignore={path}" for path in LEFT_OUT))
+KERAS = sorted(map(str, (ROOT / "tests/adapters").glob("keras*_cases.py")))
+"""Tests that the quick suite runs in processes of their own."""
+QUICK = ("tests", "gradxform", *KERAS, *(f"--ignore={path}" for path in LEFT_OUT))
 OPTIONS = ("-q", "--no-header", "--tb=short", "-mnot slow", "-otimeout=60", "--continue-on-collection-errors")
 PLUGINS = ("no:cacheprovider", "no:faulthandler", "pytest_timeout")
 

@@ -23,3 +23,10 @@ def test_halved_elements_count_as_clipped(dtype: str) -> None:
     tree = {"w": np.array([3, 4], dtype)}
     _, state = tx.update(tree, tx.init(tree))
     assert gx.metrics(state)["ema/clipped"].item()
+
+
+def test_a_small_gradient_that_is_stopped_counts_as_clipped() -> None:
+    tx = gx.measure(gx.stop())
+    tree = {"w": np.array([0.3])}
+    _, state = tx.update(tree, tx.init(tree))
+    assert gx.metrics(state)["stop/clipped"].item()
