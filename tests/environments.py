@@ -81,7 +81,7 @@ def made(which: str, framework: str) -> Path:
 
 
 def tests(framework: str) -> list[str]:
-    """Return the table, the suite of adapters, the programs, and the framework's adapters and backend; for cli, its commands."""
+    """Return the table, the suite of adapters, the programs, and a framework's own files; for cli, its commands."""
     if framework == "cli":
         return [f"tests/{file}" for file in COMMANDS]
     names = {framework, *(bound.partition(">")[0] for extra in EXTRAS[framework] for bound in _extra(extra))}
