@@ -66,19 +66,15 @@ def _leave() -> NoReturn:
 def _run() -> None:
     try:
         from gradxform.cli import app
+
+        app()
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in (
-            "typer",
-            "rich",
-            "matplotlib",
-            "sklearn",
-            "scipy",
-            "safetensors",
-            "click",
-        ):
+        if (error.name or "").partition(".")[0] not in ("typer", "click", "rich", "matplotlib", "sklearn"):
             raise
-        sys.exit(f"gradxform: the command needs {error.name!r}: pip install 'gradxform[cli]'")
-    app()
+        from gradxform.backend.extras import install
+
+        extra = "compare" if "compare" in sys.argv[1:2] else "cli"
+        sys.exit(f"gradxform: the command needs {error.name!r}: {install(extra)}")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,15 @@ import numpy as np
 import optree
 
 from gradxform.backend import lookup
+from gradxform.backend.extras import install
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transformation import GradientTransformation
-from gradxform.proof import parity
+from gradxform.proof import conformance, parity
+from gradxform.proof.extended import bits
+from gradxform.proof.registry import DTYPES
 from gradxform.proof.ulp import ulps
 
-__all__ = ["assert_parity", "assert_same_gradients", "max_ulp"]
+__all__ = ["assert_parity", "assert_same_gradients", "backend_cases", "check_backend", "max_ulp"]
 
 
 def max_ulp(a: Any, b: Any) -> float:
@@ -67,12 +70,12 @@ def assert_parity(
         frameworks: Names among "numpy", "jax", "tensorflow", "torch" and your own backends. Default: all installed
             frameworks, and backends of other imported frameworks.
         max_ulp: Largest allowed distance in units in the last place of each leaf's dtype: of each result from the
-            extended-precision reference, and between any two results.
+            extended-precision reference, and between any two results. On Windows and Apple silicon, install
+            ``gradxform[exact]``: without it the reference is float64, too little for float64 gradients and for sums.
 
     Raises:
         AssertionError: A result is farther off, or has another structure, dtype or shape; the message gives framework,
             mode, path, element and values.
-        ImportError: NumPy has no more digits than float64 on this machine, and numpy-quaddtype is not installed.
         TypeError: A gradient is not a NumPy array.
         ValueError: A framework is unknown.
 
@@ -99,7 +102,7 @@ def assert_parity(
         if result.problem:
             raise AssertionError(f"{tx!r} in {result.framework} ({result.mode}): {result.problem}")
     for step, wanted in enumerate(_expected(tx, steps, params)):
-        right = parity.Result("the reference", "extended precision", wanted)
+        right = parity.Result("the reference", f"{bits()} bits", wanted)
         _compare(tx, [right, *(run[step] for run in runs)], max_ulp, f" at step {step}" if tx.stateful else "")
 
 
@@ -138,6 +141,43 @@ def assert_same_gradients(
         raise AssertionError(f"the gradients of {str(a)!r} and {str(b)!r} are not the same:\n{found}")
 
 
+def backend_cases() -> list[str]:
+    """Return the names of what a backend must do, as parameters of one test of your backend: see `check_backend`.
+
+    First arrays, trees, leaves and states, then each row of the table of transforms by its expression.
+
+    Example:
+        >>> from gradxform.testing import backend_cases
+        >>> backend_cases()[:3]
+        ['arrays', 'trees', 'leaves']
+    """
+    return list(conformance.CASES)
+
+
+def check_backend(framework: str, case: str, mode: str = "eager", dtypes: Sequence[str] = DTYPES) -> None:
+    """Assert that a backend does what one of `backend_cases` asks for.
+
+    Args:
+        framework: Name of a framework with a backend.
+        case: One of `backend_cases`.
+        mode: "eager", or "compiled" by the backend's `compile`.
+        dtypes: The dtypes that the framework has.
+
+    Raises:
+        AssertionError: The backend does something else.
+        ValueError: The case, the framework or the mode is unknown.
+
+    Example:
+        >>> from gradxform.testing import check_backend
+        >>> check_backend("numpy", "trees")
+    """
+    frameworks_or_installed("check_backend", [framework])
+    for what, given, known in (("case", case, conformance.CASES), ("mode", mode, parity.modes_of(framework))):
+        if given not in known:
+            raise ValueError(f"check_backend: {what} must be one of {', '.join(known)}, got {given!r}")
+    conformance.CASES[case](framework, mode, dtypes)
+
+
 def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:
     """Compare each pair of results, the reference first."""
     for i, one in enumerate(results):
@@ -171,5 +211,5 @@ def frameworks_or_installed(caller: str, frameworks: Sequence[str] | None) -> li
                 f"{caller}: no framework is named {name!r}; the known ones are {', '.join(lookup.known())}"
             )
         if name in lookup.FRAMEWORKS and name not in here:
-            raise ValueError(f"{caller}: {name} is not installed: pip install 'gradxform[{name}]'")
+            raise ValueError(f"{caller}: {name} is not installed: {install(name)}")
     return list(frameworks or (*here, *lookup.known()[len(lookup.FRAMEWORKS) :]))

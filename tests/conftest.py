@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slow
 from support import FRAMEWORKS, is_slow_case
 
 from gradxform.backend import lookup
@@ -25,6 +24,11 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+# PyTorch's CUDA wheel brings Triton, which torch.compile imports. Triton and TensorFlow both register the options of
+# their LLVM: Triton's library, if loaded second, aborts the process ("registered more than once").
+with contextlib.suppress(ImportError):
+    import triton  # noqa: F401
+
 COSTLY_FIRST = ("torch", "numpy", "", "jax", "tensorflow")
 """The order of frameworks. pytest-xdist gives each worker a contiguous part, so few workers import each framework."""
 
@@ -32,9 +36,11 @@ DEPRECATED = [f"error::{kind}:gradxform" for kind in ("DeprecationWarning", "Fut
 """Deprecated calls that this library makes are errors, also in tests that ignore the frameworks' own."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes the table of docs/numbers/tests.md."""
-    parser.addoption("--slow-table", help="write a Markdown table of the slow tests to this file, and run nothing")
+def pytest_configure(config: pytest.Config) -> None:
+    """Deprecated calls in the modules of the tests are errors too; a test may ignore them."""
+    names = "|".join(sorted({path.stem for path in Path(__file__).parent.rglob("*.py")}))
+    for kind in ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning"):
+        config.addinivalue_line("filterwarnings", rf"error::{kind}:({names})\Z")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -43,24 +49,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests by framework; write the table of slow tests if requested."""
+    """Mark slow cases, make this library's deprecated calls errors, and sort the tests by framework."""
     _mark_slow_cases(config, items)
-    for item in items:
-        if (reason := slow.reason(item.nodeid)) and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.slow(reason=reason))
-    if set(config.args) == set(config.getini("testpaths")) and (stale := slow.unused([item.nodeid for item in items])):
-        raise pytest.UsageError(f"tests/slow.py has patterns that no test matches: {stale}")
     for item in items[:1]:  # pytest applies the session's filters last, so they win
         item.session.add_marker(pytest.mark.filterwarnings(*DEPRECATED))
     items.sort(key=_rank)
-    if path := config.getoption("--slow-table"):
-        found = Counter(
-            (_function(item), mark.kwargs["reason"]) for item in items for mark in item.iter_markers("slow")
-        )
-        lines = [f"| `{name}` | {count} | {reason} |" for (name, reason), count in sorted(found.items())]
-        table = "\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n"
-        Path(path).write_text(table, encoding="utf-8")
-        items.clear()
 
 
 def _mark_slow_cases(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,10 +1,11 @@
 """Run each framework's tests with the oldest or newest versions that pyproject.toml allows.
 
-    python tests/environments.py oldest            # every framework
-    python tests/environments.py newest jax mlx    # two of them
+    python tests/environments.py oldest                # every framework
+    python3.13 tests/environments.py newest jax mlx    # two of them, on Python 3.13
 
-Each framework gets its own environment in .cache/environments, since the oldest versions exclude each other: TensorFlow
-2.18 allows no ml_dtypes 0.5, which the extra cli requires. A second run reuses it unless its requirements changed.
+Each framework gets its own environment of this Python in .cache/environments, since the oldest versions exclude each
+other: TensorFlow 2.18 allows no ml_dtypes 0.5, which the extra record requires. A second run reuses it unless its
+requirements changed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ FOLDER = ROOT / ".cache" / "environments"
 TOOLS = ["pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "rich", "typer", "safetensors", "ml_dtypes"]
 EXTRAS = {
     "numpy": [],
-    "cli": ["cli"],
+    "cli": ["record", "compare", "cli"],
+    "exact": ["exact"],
     "jax": ["jax"],
     "tensorflow": ["tensorflow", "keras"],
     "torch": ["torch"],
@@ -37,7 +39,7 @@ COMPANIONS = {
 """Libraries of the programs in tests/programs, and of jax.export. pip chooses versions that fit the framework's."""
 COMMANDS = ["cli/test_report.py", "cli/test_compare.py", "recording/test_record.py", "comparing/test_comparing.py"]
 """Tests of the commands that need no framework."""
-RAISED = {"cli": {"numpy": "2.4"}}
+RAISED = {"exact": {"numpy": "2.4"}}
 """Bounds of the library that an extra's own exclude: numpy-quaddtype 1.0 needs NumPy 2.4."""
 WITHOUT_GPU = {"tensorflow": "tensorflow-cpu", "mlx": "mlx[cpu]"}
 """Builds of the same version for Linux without a GPU: smaller for TensorFlow, and the only one for MLX."""
@@ -46,8 +48,7 @@ WITHOUT_GPU = {"tensorflow": "tensorflow-cpu", "mlx": "mlx[cpu]"}
 def requirements(which: str, framework: str) -> list[str]:
     """Return what pip installs: "oldest" turns each lower bound of the framework and the library into a pin."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    bounds = [*project["dependencies"], *(bound for extra in EXTRAS[framework] for bound in extras[extra])]
+    bounds = [*project["dependencies"], *(bound for extra in EXTRAS[framework] for bound in _extra(extra))]
     bounds = [_raised(bound, RAISED.get(framework, {})) for bound in bounds]
     pins = [_portable(bound.replace(">=", "==") if which == "oldest" else bound) for bound in bounds]
     given = {re.split("[=>]", pin)[0] for pin in pins}
@@ -68,7 +69,7 @@ def _portable(bound: str) -> str:
 
 def made(which: str, framework: str) -> Path:
     """Return the Python of an environment, built if its requirements changed."""
-    folder = FOLDER / f"{which}-{framework}"
+    folder = FOLDER / f"{which}-{framework}-{sys.version_info.major}.{sys.version_info.minor}"
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
     wanted = "\n".join([sys.version, *requirements(which, framework)])
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
@@ -84,6 +85,8 @@ def tests(framework: str) -> list[str]:
     """Return the table, the suite of adapters, the programs, and a framework's own files; for cli, its commands."""
     if framework == "cli":
         return [f"tests/{file}" for file in COMMANDS]
+    if framework == "exact":
+        return ["tests/proof/test_extended.py"]
     names = {framework, *(bound.partition(">")[0] for extra in EXTRAS[framework] for bound in _extra(extra))}
     found = [f"tests/{kind}/test*_{name}*.py" for kind in ("adapters", "backends") for name in sorted(names)]
     found += [f"tests/adapters/{name}_cases.py" for name in sorted(names)]
@@ -96,7 +99,7 @@ def _extra(name: str) -> list[str]:
     found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ][name]
-    return found
+    return [bound for bound in found if not bound.startswith("gradxform[")]
 
 
 def run(which: str, framework: str) -> int:
@@ -109,7 +112,7 @@ def run(which: str, framework: str) -> int:
     listed = subprocess.run(
         [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
     )
-    print(f"{framework}, {which}:", ", ".join(listed.stdout.split()), flush=True)
+    print(f"{framework}, {which}, Python {sys.version.split()[0]}:", ", ".join(listed.stdout.split()), flush=True)
     options = ["-q", "-m", "not slow", "-p", "no:cacheprovider", "--no-header"]
     if which == "oldest":  # old libraries call deprecated functions of new ones; conftest.py still catches our own
         options += ["-W", "ignore::DeprecationWarning"]

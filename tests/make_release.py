@@ -31,6 +31,7 @@ LARGEST = 500_000
 ALONE = {"gradxform", "numpy", "optree", "typing_extensions"}
 """What `pip install gradxform` brings; typing_extensions is optree's."""
 
+GRADIENTS = "import numpy as np; grads = {'w': np.array([300.0])}"
 EXAMPLES = {
     "": ("", "import numpy as np; grads = {'w': np.array([300.0], np.float16)}"),
     "jax": ("JAX", "import jax.numpy as jnp, optax; grads = {'w': jnp.array([300.0])}"),
@@ -46,12 +47,19 @@ EXAMPLES = {
     ),
     "keras,tensorflow": ("Keras", "import keras; grads = [keras.ops.ones(2)]"),
     "mlx": ("", "import mlx.core as mx; grads = {'w': mx.array([300.0])}"),
-    "cli": ("", "import numpy as np; grads = {'w': np.array([300.0])}; np.savez('gradients.npz', **grads)"),
+    "record": ("", f"{GRADIENTS}; import gradxform; gradxform.record('a')(0, gradients=grads)"),
+    "compare": ("", f"{GRADIENTS}; import gradxform; [gradxform.record(run)(0, gradients=grads) for run in 'ab']"),
+    "cli": ("", f"{GRADIENTS}; np.savez('gradients.npz', **grads)"),
+    "exact": ("", f"{GRADIENTS}; from gradxform.proof.extended import bits; assert bits() == 113"),
 }
 """By extra: the word that marks its line in the README's first example, and what the example takes as given."""
+COMMANDS = {
+    "compare": ["compare a b --report compare.html --picture compare.png"],
+    "cli": ["report --chain clip_norm(5.0) --gradients gradients.npz", "parity --frameworks numpy"],
+}
+"""Commands that run after the example, by extra."""
 BESIDE = {"mlx": ["mlx[cpu]"] if sys.platform == "linux" else []}
 """On Linux, MLX asks users to choose a build."""
-REPORT = "gradxform report --chain clip_norm(5.0) --gradients gradients.npz"
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -135,8 +143,8 @@ def prove(extra: str, wheel: Path, folder: Path) -> set[str]:
     out = run(
         python, "-c", example(extra), cwd=folder, env={**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
     )
-    if extra == "cli":
-        run(folder / "bin" / "gradxform", *REPORT.split()[1:], cwd=folder)
+    for command in COMMANDS.get(extra, ()):
+        run(folder / "bin" / "gradxform", *command.split(), cwd=folder)
     print(f"[{extra}] {len(pins)} packages; the README's example printed {out.strip().splitlines()[-1]}", flush=True)
     return pins
 

@@ -1,6 +1,6 @@
 """What JAX may remove without notice and this backend uses, in one place.
 
-Each name has a test in tests/backends/test_private_jax.py that says what breaks when JAX changes it.
+Each name has a test in tests/backends/test_private.py that says what breaks when JAX changes it.
 """
 
 from __future__ import annotations

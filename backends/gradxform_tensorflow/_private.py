@@ -1,6 +1,6 @@
 """What TensorFlow and Keras do not document and this backend needs, in one place.
 
-Each name has a test in tests/backends/test_private_tensorflow.py that says what breaks when TensorFlow changes it.
+Each name has a test in tests/backends/test_private.py that says what breaks when TensorFlow changes it.
 """
 
 from __future__ import annotations

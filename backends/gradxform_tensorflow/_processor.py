@@ -15,7 +15,6 @@ from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
-from gradxform.functions.former import former
 from gradxform.transforms.applied import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
@@ -75,10 +74,7 @@ class GradientProcessor(tf.Module):
         first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
         leaves, self._slots.structure = backend.flatten(first)
         paths = backend.paths(first)
-        in_files = former(paths)  # older versions and this one read each other's checkpoints
-        self._slots.places_of_state = [
-            None if leaf is None else in_files.get(path, path) for leaf, path in zip(leaves, paths, strict=True)
-        ]
+        self._slots.places_of_state = [None if leaf is None else path for leaf, path in zip(leaves, paths, strict=True)]
         with self.name_scope:
             self._state = {
                 path: _variable(leaf, path)

@@ -1,6 +1,6 @@
 """What PyTorch does not document and this backend needs, in one place.
 
-Each name has a test in tests/backends/test_private_torch.py that says what breaks when PyTorch changes it.
+Each name has a test in tests/backends/test_private.py that says what breaks when PyTorch changes it.
 """
 
 from __future__ import annotations

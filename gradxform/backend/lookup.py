@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gradxform.backend.extras import install
 from gradxform.backend.misplaced import as_leaf, is_iterator, short
 from gradxform.backend.protocol import Backend
 
@@ -59,7 +60,7 @@ def adapter(name: str) -> ModuleType:
         return importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
         missing = error.name or name
-        hint = f": pip install 'gradxform[{name}]'" if name in (*FRAMEWORKS, *_EXTRAS) else ""
+        hint = f": {install(name)}" if name in (*FRAMEWORKS, *_EXTRAS) else ""
         raise ImportError(f"gradxform.{name} needs {missing!r}, which is not installed{hint}") from error
 
 

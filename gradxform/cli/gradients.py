@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.backend.extras import install
+
 
 def read(command: str, path: Path) -> dict[str, Any]:
     """Return the arrays of a file by name.
@@ -85,6 +87,6 @@ def _safetensors(command: str, path: Path) -> Mapping[str, Any]:
     try:
         return importlib.import_module("safetensors.numpy").load_file(path)
     except ModuleNotFoundError as error:
-        raise ValueError(f"{command}: --gradients {path} needs safetensors: pip install safetensors") from error
+        raise ValueError(f"{command}: --gradients {path} needs safetensors: {install('record')}") from error
     except Exception as error:
         raise ValueError(f"{command}: --gradients {path} cannot be read as .safetensors ({error})") from error

@@ -13,12 +13,13 @@ from rich.console import Console
 import gradxform
 from gradxform.cli import device
 from gradxform.cli.gradients import read
-from gradxform.cli.parity.run import hard_cases
+from gradxform.cli.parity import hard_cases
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say, table
 from gradxform.cli.versions import versions
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof import parity
+from gradxform.proof.extended import described
 from gradxform.testing import frameworks_or_installed
 
 
@@ -40,6 +41,8 @@ def run(
     names = names if places is None else list(places)
     for part in _environment(names):
         say(console, part)
+    if tx is not None:
+        say(console, f"- Reference: {described()}")
     if tree is not None and gradients is not None:
         say(console, f"\nGradients in `{gradients.name}`:\n\n{_described(tree)}")
     if tx is not None:

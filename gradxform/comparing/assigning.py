@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.backend.extras import install
 from gradxform.comparing import names
 from gradxform.comparing.layouts import candidates
 from gradxform.comparing.leaves import Leaf
@@ -27,14 +28,14 @@ def assigned(a: Sequence[Leaf], b: Sequence[Leaf], allowed: Any) -> list[tuple[i
         allowed: a matrix of bools: which may belong together at all.
 
     Raises:
-        ImportError: SciPy is missing; it comes with ``gradxform[cli]``.
+        ImportError: SciPy is missing; it comes with ``gradxform[compare]``.
     """
     if not a or not b:
         return []
     try:
         from scipy.optimize import linear_sum_assignment
     except ModuleNotFoundError as error:
-        raise ImportError("to match leaves by shape needs 'scipy': pip install 'gradxform[cli]'") from error
+        raise ImportError(f"to match leaves by shape needs 'scipy': {install('compare')}") from error
     known = _same_role(a, b)
     fits = fitting(a, b) & allowed & (known > 0)
     names_a, names_b = names.ranked(*(names.without_common([names.read(leaf.name) for leaf in s]) for s in (a, b)))

@@ -11,7 +11,6 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.functions.former import former
 from gradxform.functions.renaming import Rename, axes_that_fit, renamed
 from gradxform.numerics import Array
 
@@ -141,9 +140,6 @@ def matched(what: str, state: Any, like: Any, rename: Rename | None = None) -> A
         return state if own is None else own.unflatten(structure, new)
     paths = backend.paths(like)
     places = list(zip(paths, likes, strict=True))
-    for path, before in former(paths).items():
-        if before in given:
-            given.setdefault(path, given.pop(before))
     _check_paths(what, list(given), [path for path, leaf in places if leaf is not None], old)
     new = [None if leaf is None else _like(what, backend, path, given[path], leaf, old) for path, leaf in places]
     return backend.unflatten(structure, new)

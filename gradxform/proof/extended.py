@@ -1,4 +1,4 @@
-"""The number format of the references: IEEE quadruple precision, or NumPy's longdouble if wider than float64."""
+"""The number format of the references: IEEE quadruple precision, or NumPy's longdouble, which may be float64."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from gradxform.backend.extras import install
 
 
 @dataclass(frozen=True)
@@ -21,18 +23,10 @@ class Complex:
 
 @functools.cache
 def kind() -> Any:
-    """Return the dtype.
-
-    Raises:
-        ImportError: NumPy has nothing wider than float64 here.
-    """
+    """Return the dtype."""
     try:
         from numpy_quaddtype import QuadPrecDType
     except ImportError:
-        if np.finfo(np.longdouble).nmant < 63:
-            raise ImportError(
-                "the reference needs more digits than NumPy has on this machine: pip install numpy-quaddtype"
-            ) from None
         return np.dtype(np.longdouble)
     return QuadPrecDType()
 
@@ -40,6 +34,14 @@ def kind() -> Any:
 def bits() -> int:
     """The bits of a mantissa."""
     return int(np.finfo(kind()).nmant) + 1
+
+
+def described() -> str:
+    """Say how exact the reference is here, and what would make it more exact."""
+    if kind() != np.longdouble:
+        return f"{bits()} bits (numpy-quaddtype)"
+    caveat = "" if bits() > 53 else ", too few for float64 gradients and for sums"
+    return f"{bits()} bits (NumPy's longdouble){caveat}; for 113 bits {install('exact')}"
 
 
 def number(x: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.backend.extras import install
 from gradxform.recording import about
 
 FORMAT = "1"
@@ -34,7 +35,7 @@ def library() -> ModuleType:
     try:
         import safetensors.numpy
     except ModuleNotFoundError as error:
-        raise ImportError("recordings need 'safetensors': pip install 'gradxform[cli]'") from error
+        raise ImportError(f"recordings need 'safetensors': {install('record')}") from error
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("ml_dtypes")
     return safetensors

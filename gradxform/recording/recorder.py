@@ -38,7 +38,7 @@ def record(
         A `Recorder`, to be called as ``recorder(step, gradients=..., parameters=..., loss=...)``.
 
     Raises:
-        ImportError: the safetensors library is missing; it comes with ``gradxform[cli]``.
+        ImportError: the safetensors library is missing; it comes with ``gradxform[record]``.
         OSError: the folder cannot be made.
         ValueError: an `every` below 1.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments, deprecated, elements
+from gradxform.core import arguments, elements
 from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
@@ -26,11 +26,6 @@ class EmaState(NamedTuple):
     count: Any
     ema: Any
     divisor: Any
-
-    @property
-    def weight(self) -> Any:
-        """Deprecated name of `divisor`."""
-        return deprecated.field(self, "weight", "divisor")
 
 
 @factory

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.core import arguments, deprecated, extended
+from gradxform.core import arguments, extended
 from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
@@ -147,11 +147,6 @@ class ZScoreState(NamedTuple):
     count: Any
     average: Any
     deviation: Any
-
-    @property
-    def mean(self) -> Any:
-        """Deprecated name of `average`."""
-        return deprecated.field(self, "mean", "average")
 
 
 @factory

@@ -26,7 +26,7 @@ import gradxform as gx
 from gradxform.proof import parity, products
 from gradxform.proof.gradients import gradients
 from gradxform.proof.reference import norm as reference_norm
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 from gradxform.testing import max_ulp
 
 case = groups.Cases()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from devices import update
 from jax import export
 
 SHAPES = {"weights": (256, 512), "kernel": (64, 3, 3, 64), "bias": (1 << 14,)}
@@ -35,7 +36,7 @@ def exported(tx: Any, dtype: str, platform: str, shapes: dict[str, tuple[int, ..
     grads = {name: jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for name, shape in shapes.items()}
 
     def step(grads: Any, state: Any, params: Any) -> Any:
-        return tx.update(grads, state, params)
+        return update(tx, grads, state, params)
 
     state = jax.eval_shape(tx.init, grads)
     return export.export(jax.jit(step), platforms=[platform])(grads, state, grads).mlir_module()

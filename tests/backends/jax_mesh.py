@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from devices import transforms, update
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import gradxform as gx
 from gradxform.proof.ulp import ulps
 
 LEAVES = {
@@ -34,49 +34,7 @@ LEAVES = {
     "whole": ((200, 300), P()),
 }
 """Shapes and their shardings."""
-CLIP = gx.clip_global_norm(1.0)
-TRANSFORMS = [
-    gx.clip_value(0.5),
-    gx.clip_norm(1.0),
-    gx.clip_norm(1.0, ord=1),
-    gx.clip_norm(1.0, ord=math.inf),
-    gx.clip_norm(0.1, axes=0),
-    gx.clip_norm(0.1, axes=-1),
-    gx.clip_global_norm(1.0),
-    gx.clip_average_norm(1e-3),
-    gx.clip_rms(0.1),
-    gx.clip_adaptive(0.01, axes=0),
-    gx.clip_percentile(50, 4),
-    gx.clip_zscore(2.0),
-    gx.clip_adagc(0.5, warmup=1),
-    gx.clip_spikes(1.5, warmup=0),
-    gx.normalize_norm(),
-    gx.normalize_global_norm(),
-    gx.centralize(axes=0),
-    gx.centralize(axes=-1),
-    gx.sign(),
-    gx.zero_nonfinite(),
-    gx.scale(0.3),
-    gx.scale_by_schedule(lambda step: 0.3 / (step + 1.0)),
-    gx.add_decayed_weights(0.1),
-    gx.add_noise(0.1, seed=0),
-    gx.ema(0.9),
-    gx.trace(0.9),
-    gx.grokfast(),
-    gx.accumulate(CLIP, 2),
-    gx.skip_nonfinite(CLIP),
-    gx.skip_large(CLIP, 1e9),
-    gx.measure(CLIP),
-    gx.error_feedback(gx.sign()),
-    gx.top_k(0.1),
-    gx.freeze("*s"),
-    gx.stop(),
-    gx.identity(),
-    gx.elementwise(jnp.tanh),
-    gx.masked(CLIP, "*s"),
-    gx.partition({"*s": gx.scale(2.0)}, default=CLIP),
-    gx.chain(gx.clip_value(0.5), CLIP, gx.scale(-0.1)),
-]
+TRANSFORMS = transforms("mesh", "*s", jnp.tanh)
 PEERS = {
     "clip_value(0.5)": optax.clip(0.5),
     "clip_norm(1.0)": optax.clip_by_block_rms(1.0),
@@ -119,11 +77,13 @@ def gradients(dtype: str) -> dict[str, np.ndarray]:
     return {name: rng.standard_normal(shape).astype(jnp.dtype(dtype)) for name, (shape, _) in LEAVES.items()}
 
 
-def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
+def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
     """Compare a transform on a mesh with the same on one device."""
 
+    tx = TRANSFORMS[name]
+
     def step(grads: Any, state: Any) -> Any:
-        return tx.update(grads, state, grads)
+        return update(tx, grads, state, grads)
 
     alone = jax.tree_util.tree_map(jnp.asarray, given)
     wanted = jax.jit(step)(alone, tx.init(alone))[0]
@@ -134,7 +94,7 @@ def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: 
         compiled = jax.jit(step).lower(spread, state).compile()
         report |= {"traffic": traffic(compiled.as_text())}
         report |= {"temporary": compiled.memory_analysis().temp_size_in_bytes}
-        report |= {"optax": held_by_optax(PEERS[repr(tx)], given) if repr(tx) in PEERS else 0}
+        report |= {"optax": held_by_optax(PEERS[name], given) if name in PEERS else 0}
         found, after = compiled(spread, state)
     else:
         state = tx.init(spread)
@@ -177,7 +137,7 @@ def main(kind: str, dtype: str, mode: str, measure: Callable[..., Any] = measure
     mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(axes, axes))
     given = gradients(dtype)
     with jax.set_mesh(mesh):
-        print(json.dumps({repr(tx): measure(tx, given, mesh, mode == "jit") for tx in TRANSFORMS}))
+        print(json.dumps({name: measure(name, given, mesh, mode == "jit") for name in TRANSFORMS}))
 
 
 if __name__ == "__main__":

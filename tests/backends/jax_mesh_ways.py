@@ -17,9 +17,10 @@ if __name__ == "__main__":  # not when pytest looks for doctests
 import jax
 import jax.numpy as jnp
 import numpy as np
+from devices import update
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax_mesh import LEAVES, _arrays, _is_as, _is_sharded, main
+from jax_mesh import LEAVES, TRANSFORMS, _arrays, _is_as, _is_sharded, main
 
 import gradxform as gx
 from gradxform.proof.ulp import ulps
@@ -30,11 +31,12 @@ SLICED = {"rows": P(BOTH, None), "columns": P(None, BOTH), "both": P("x", "y"), 
 """Leaves that are sharded over all devices."""
 
 
-def measured(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
+def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -> dict[str, Any]:
     """Run one transform in each way."""
+    tx = TRANSFORMS[name]
 
     def step(grads: Any, state: Any, params: Any) -> Any:
-        return tx.update(grads, state, params)
+        return update(tx, grads, state, params)
 
     spread = {name: jax.device_put(leaf, NamedSharding(mesh, LEAVES[name][1])) for name, leaf in given.items()}
     where = _shardings(jax.eval_shape(tx.init, spread), spread, mesh)
@@ -91,8 +93,8 @@ def _alone(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: An
     """Compare shard_map and vmap with the same slices run separately."""
 
     def twice(grads: Any) -> Any:
-        found, state = tx.update(grads, tx.init(grads), grads)
-        return tx.update(found, state, grads)[0]
+        found, state = update(tx, grads, tx.init(grads), grads)
+        return update(tx, found, state, grads)[0]
 
     own = {name: given[name] for name in SLICED}
     mapped = jax.jit(jax.shard_map(twice, mesh=mesh, in_specs=(SLICED,), out_specs=SLICED, check_vma=True))

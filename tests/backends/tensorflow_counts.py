@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from devices import update
 from tensorflow.python.framework import function_def_to_graph
 
 import gradxform as gx
@@ -29,7 +30,7 @@ def graphs(step: Any, *given: Any) -> Iterator[Any]:
 
 def operations(tx: gx.GradientTransformation, given: Any) -> list[Any]:
     """The graphs of a step of a transformation."""
-    return all_of(lambda grads, state: tx.update(grads, state, grads), given, tx.init(given))
+    return all_of(lambda grads, state: update(tx, grads, state, grads), given, tx.init(given))
 
 
 def all_of(step: Any, *given: Any) -> list[Any]:

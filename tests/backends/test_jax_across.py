@@ -9,7 +9,7 @@ from typing import Any
 import across_cases as cases
 import numpy as np
 import pytest
-from support import assert_ulp, f32, python
+from support import PROCESSES, assert_ulp, f32, python, slow
 
 import gradxform as gx
 
@@ -26,6 +26,7 @@ def over(function: Callable[..., Any]) -> Callable[..., Any]:
     return jax.vmap(function, axis_name="d")
 
 
+@slow(PROCESSES)
 @pytest.mark.parametrize(
     ("how", "dtype"),
     [
@@ -50,6 +51,7 @@ def test_on_eight_devices(how: str, dtype: str) -> None:
         assert found["numbers"] <= 8 * (8 if how == "vmap" else 1) * 8 * (3 if dtype == "float64" else 1), name
 
 
+@slow(PROCESSES)
 def test_on_eight_devices_what_lies_on_all_is_proven_to_be_the_same() -> None:
     reports = json.loads(python("tests/backends/jax_across.py", "proven", "float32").stdout.splitlines()[-1])
     for name, found in reports.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_close
+from support import XLA, assert_close, slow
 
 import gradxform as gx
 
@@ -110,6 +110,7 @@ WEIGHTS = {"b": np.array([0.7]), "w": np.array([1.0, -2.0, 0.5])}
 GRADIENTS = {"b": np.array([0.45]), "w": np.array([0.9, -0.2, 1.3])}
 
 
+@slow(XLA, lambda name: name not in ("clip_norm", "clip_global_norm", "clip_value"))
 @pytest.mark.parametrize("name", SMOOTH)
 def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
     def total(at: Any) -> Any:
@@ -131,6 +132,7 @@ def test_updates_in_parameters_gradients_limit_and_factor(name: str) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_zeros))
 
 
+@slow(XLA)
 def test_the_limit_of_clip_percentile_is_a_constant() -> None:
     """As in AutoClip, norms are constants."""
     norms, g = [1.0, 3.0], jnp.asarray([3.0, 4.0])
@@ -142,6 +144,7 @@ def test_the_limit_of_clip_percentile_is_a_constant() -> None:
     np.testing.assert_allclose(exact, jax.jacrev(gx.clip_norm(3.0))(g), rtol=1e-12)
 
 
+@slow(XLA)
 def test_the_mask_of_cautious_is_a_constant() -> None:
     """Each update that is kept is divided by the share, and no other number moves it."""
     updates, gradients = jnp.asarray([3.0, 4.0, -1.0, 2.0]), jnp.asarray([1.0, -1.0, -2.0, 0.5])
@@ -149,6 +152,7 @@ def test_the_mask_of_cautious_is_a_constant() -> None:
     np.testing.assert_allclose(exact, np.diag([4.0 / 3.0, 0.0, 4.0 / 3.0, 4.0 / 3.0]), rtol=1e-12)
 
 
+@slow(XLA)
 @pytest.mark.parametrize("name", ["clip_global_norm", "trace"])
 def test_the_loss_after_some_steps_in_parameters_rate_limit_and_factor(name: str) -> None:
     both = jax.jit(jax.value_and_grad(lambda at: after(SMOOTH[name], *at)))
@@ -167,6 +171,7 @@ def test_every_transform_is_differentiated_or_explained() -> None:
     assert missing <= explained | {"measure", "log", "across"}, missing
 
 
+@slow(XLA)
 def test_through_the_iteration_of_matrices() -> None:
     g, weights = jnp.array(np.random.default_rng(0).standard_normal((2, 2, 3))), jnp.arange(6.0).reshape(2, 3)
     tx = gx.orthogonalize(axes="keras")
@@ -178,12 +183,14 @@ def test_through_the_iteration_of_matrices() -> None:
     assert_near(jax.grad(summed)(at), central(jax.jit(summed), at))
 
 
+@slow(XLA)
 def test_through_adam_after_the_clip() -> None:
     both = jax.jit(jax.value_and_grad(lambda at: after(SMOOTH["clip_global_norm"], *at, adam=True)))
     at = arrays((START, KNOBS))
     assert_near(both(at)[1], central(lambda at: both(at)[0], at), rtol=1e-5, atol=1e-7)
 
 
+@slow(XLA)
 def test_eager_gives_what_jit_gives() -> None:
     def loss(at: Any) -> Any:
         params, knobs = at
@@ -194,6 +201,7 @@ def test_eager_gives_what_jit_gives() -> None:
     assert_near(jax.grad(loss)(at), jax.jit(jax.grad(loss))(at), rtol=1e-12, atol=1e-14)
 
 
+@slow(XLA)
 def test_second_derivatives_through_an_update() -> None:
     def slope(vector: Any) -> Any:
         def loss(vector: Any) -> Any:
@@ -258,6 +266,7 @@ def test_at_the_limit_the_derivative_is_one(name: str) -> None:
     assert slopes(CLIPS[name](limit), np.array(g)).tolist() == [1.0, 1.0, 1.0]
 
 
+@slow(XLA)
 @pytest.mark.parametrize("name", CLIPS)
 def test_beyond_the_limit_it_is_finite_at_any_size(name: str) -> None:
     for size in (3.0, 1e30, 1e150):
@@ -268,6 +277,7 @@ def test_beyond_the_limit_it_is_finite_at_any_size(name: str) -> None:
         np.testing.assert_allclose(along, np.zeros(3), atol=1e-12 / size)
 
 
+@slow(XLA)
 def test_a_learned_limit_finds_a_better_one() -> None:
     """A few steps on the limit show that its derivative has the right sign."""
 

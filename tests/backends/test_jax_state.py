@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import assert_bits, assert_ulp, python
+from support import PROCESSES, assert_bits, assert_ulp, python, slow
 from support import assert_close as close
 
 import gradxform as gx
-from gradxform.proof.rows import STATEFUL
+from gradxform.proof.registry import STATEFUL
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -165,6 +165,7 @@ t.assert_close(sharded(batch, states[1]), (updates[1], states[2]))
 """
 
 
+@slow(PROCESSES)
 def test_pmap_and_shard_map_over_two_devices() -> None:
     flags = "--xla_force_host_platform_device_count=2"
     python("-c", TWO_DEVICES, cwd=Path(__file__).parent, JAX_PLATFORMS="cpu", XLA_FLAGS=flags)
@@ -218,6 +219,7 @@ WAYS: dict[str, Callable[[Any, Path], Any]] = {
 }
 
 
+@slow(PROCESSES)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(way: str, tmp_path: Path) -> None:
     updates, states = uninterrupted()
@@ -229,6 +231,7 @@ def test_a_run_that_is_saved_and_restored_goes_on_bit_by_bit(way: str, tmp_path:
     assert_bits(state, states[-1])
 
 
+@slow(PROCESSES)
 def test_the_transformation_itself_is_pickled_and_goes_on_with_the_state() -> None:
     updates, states = uninterrupted()
     for expression in EXPRESSIONS:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import one_sentence
+from support import one_sentence, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -24,6 +24,7 @@ nnx = pytest.importorskip("flax.nnx")
 eqx = pytest.importorskip("equinox")
 hk = pytest.importorskip("haiku")
 
+LIBRARY = "compiles for one library more; Flax NNX and Equinox stay quick"
 IMAGES = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)), np.float32)
 
 
@@ -204,6 +205,7 @@ def assert_same_as_the_dict(result: Any, tree: Any, tx: Any) -> None:
         assert np.asarray(leaf).tobytes() == np.asarray(wanted[path]).tobytes(), path
 
 
+@slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)
 def test_paths_are_the_keys_joined_by_strokes(name: str) -> None:
     make, paths, _ = TREES[name]
@@ -211,12 +213,14 @@ def test_paths_are_the_keys_joined_by_strokes(name: str) -> None:
 
 
 @pytest.mark.parametrize("tx", TXS)
+@slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)
 def test_the_numbers_are_those_of_the_plain_dict_and_the_tree_keeps_its_types(name: str, tx: str) -> None:
     tree = TREES[name][0]()
     assert_same_as_the_dict(TXS[tx](tree), tree, TXS[tx])
 
 
+@slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)
 def test_a_pattern_chooses_the_same_as_in_the_plain_dict(name: str) -> None:
     make, paths, where = TREES[name]
@@ -234,6 +238,7 @@ def test_a_pattern_chooses_the_same_as_in_the_plain_dict(name: str) -> None:
             assert len(changed) < len(paths)
 
 
+@slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)
 def test_a_state_keeps_the_types_as_well_and_goes_through_a_trace(name: str) -> None:
     make, _, where = TREES[name]
@@ -250,6 +255,7 @@ def test_a_state_keeps_the_types_as_well_and_goes_through_a_trace(name: str) -> 
     assert jax.tree.structure(shapes) == jax.tree.structure((updates, after))
 
 
+@slow(LIBRARY, name=("Haiku", "Flax linen"))
 @pytest.mark.parametrize("name", TREES)
 def test_freeze_around_an_optimizer_takes_the_tree(name: str) -> None:
     make, _, where = TREES[name]
@@ -271,67 +277,12 @@ def test_freeze_around_an_optimizer_takes_the_tree(name: str) -> None:
 # --- as their own training loops have it -----------------------------------------------------------------------------
 
 
-def test_an_nnx_optimizer_with_a_transform() -> None:
-    tx = optax.chain(gx.masked(gx.clip_norm(1e-3), "linear/kernel"), gx.ema(0.5), optax.sgd(1.0))
-    model = NnxNet(nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model: Any, optimizer: Any) -> Any:
-        gradient = nnx.grad(lambda model: mean_square(model(IMAGES)))(model)
-        optimizer.update(model, gradient)
-        return gradient
-
-    before = by_path(nnx.state(model, nnx.Param))
-    gradient = by_path(step(model, optimizer))
-    after = by_path(nnx.state(model, nnx.Param))
-    moved = np.linalg.norm(np.asarray(before["linear/kernel"] - after["linear/kernel"]))
-    assert moved == pytest.approx(1e-3, rel=1e-4)
-    assert float(jnp.linalg.norm(gradient["linear/kernel"])) > 1e-2
-    np.testing.assert_allclose(before["layers/0/bias"] - after["layers/0/bias"], gradient["layers/0/bias"], atol=1e-6)
-
-
 def test_an_nnx_module_is_a_tree_itself() -> None:
     model = NnxNet(nnx.Rngs(0))
     result = gx.masked(gx.scale(0.0), "**/kernel")(model)
     assert isinstance(result, NnxNet)
     assert not np.any(np.asarray(result.linear.kernel))
     np.testing.assert_array_equal(result.norm.scale, model.norm.scale)
-
-
-def test_an_equinox_model_in_its_training_step() -> None:
-    tx = optax.chain(gx.masked(gx.clip_global_norm(1e-3), "layers/**"), gx.trace(0.5), optax.sgd(1.0))
-    model = eqx_net()
-    state = tx.init(eqx.filter(model, eqx.is_inexact_array))
-
-    @eqx.filter_jit
-    def step(model: Any, state: Any) -> Any:
-        gradient = eqx.filter_grad(lambda model: mean_square(jax.vmap(model)(IMAGES)))(model)
-        updates, state = tx.update(gradient, state, eqx.filter(model, eqx.is_inexact_array))
-        return eqx.apply_updates(model, updates), state
-
-    after, state = step(model, state)
-    assert after.activation is jax.nn.relu
-    layers = [by_path(eqx.filter(each.layers, eqx.is_array)) for each in (model, after)]
-    moved = [np.linalg.norm(np.asarray(layers[0][path] - layers[1][path])) for path in layers[0]]
-    assert np.linalg.norm(moved) == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_haiku_parameters_in_a_training_step() -> None:
-    net = hk.transform(hk_net)
-    params = net.init(jax.random.key(0), IMAGES)
-    tx = optax.chain(gx.partition({"mlp/~/linear_0/*": gx.stop()}, default=gx.clip_norm(1e-3)), optax.sgd(1.0))
-
-    @jax.jit
-    def step(params: Any) -> Any:
-        gradient = jax.grad(lambda params: mean_square(net.apply(params, None, IMAGES)))(params)
-        return optax.apply_updates(params, tx.update(gradient, tx.init(params), params)[0])
-
-    after = step(params)
-    np.testing.assert_array_equal(after["mlp/~/linear_0"]["w"], params["mlp/~/linear_0"]["w"])
-    for place in ("linear", "mlp/~/linear_1"):
-        moved = np.linalg.norm(np.asarray(after[place]["w"] - params[place]["w"]))
-        assert moved == pytest.approx(1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("use", [gx.clip_norm(1.0), gx.ema(0.5).init], ids=["update", "init"])

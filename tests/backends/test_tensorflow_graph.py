@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import optree
 import pytest
-from support import assert_right, each_transform_once, f32
+from support import SESSION, assert_right, each_transform_once, f32, slow
 
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 from gradxform.testing import max_ulp
 
 tf = pytest.importorskip("tensorflow")
@@ -53,6 +54,12 @@ def check(row: Row, dtype: str, large: bool = False, unknown: bool = False) -> N
     assert_right(row, group, "tensorflow", "session", runner(row.tx, like, unknown))
 
 
+WORDS = (
+    "accumulate|adaptive|centralize|chain|measure|percentile|skip|zscore|^(add_decayed|clip_(rms|average)|normalize)"
+)
+
+
+@slow(SESSION, lambda row: re.search(WORDS, str(row)) is not None)
 @pytest.mark.parametrize(
     "row", each_transform_once(ROWS, "builds a TF1 graph; each transform of a small one stays quick once")
 )
@@ -62,6 +69,7 @@ def test_right_numbers(row: Row) -> None:
             check(row, dtype, large=not row.tx.stateful)
 
 
+@slow(SESSION, lambda expression: expression.startswith("chain"))
 @pytest.mark.parametrize(
     "expression", ["clip_global_norm(1.0)", "chain(clip_norm(5.0), scale(-0.1))", "clip_value(0.5)"]
 )
@@ -107,6 +115,7 @@ def test_functions_of_many_gradients() -> None:
     assert np.isnan(found[3][0]).all()
 
 
+@slow(SESSION, dtype=np.float64)
 @pytest.mark.parametrize("function", [gx.mgda, gx.cagrad, gx.upgrad])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_conflicting_gradients(function: Any, dtype: Any) -> None:

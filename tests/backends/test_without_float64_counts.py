@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import f32
+from support import f32, slow
 from without_float64 import indexing
 
 import gradxform as gx
@@ -29,6 +29,7 @@ PRIMITIVES = {"clip_global_norm(1.0)": 3900, "clip_norm(1.0)": 6200, "normalize_
 """In MLX's graph."""
 
 
+@slow("counts once more, in another dtype", dtype="bfloat16")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tx", LAUNCHES)
 def test_launches_on_mps(tx: str, dtype: str) -> None:
@@ -95,6 +96,7 @@ def test_primitives_of_mlx(tx: str, mlx: Any) -> None:
     assert LEAVES < graph.getvalue().count("shape=rectangle") <= PRIMITIVES[tx]
 
 
+@slow("MLX hands four fused loops to a C++ compiler")
 def test_a_compiler_changes_no_sum(mlx: Any) -> None:
     """mx.compile fuses elementwise operations; hard rows are summed as without it."""
     rng = np.random.default_rng(0)

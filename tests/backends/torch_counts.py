@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from devices import update
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gradxform as gx
 from gradxform_torch.counting import Counted
+
+
+class Still(torch.optim.Optimizer):
+    """Steps do nothing but call hooks."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Leave the parameters as they are."""
 
 
 def counted(
@@ -22,15 +31,10 @@ def counted(
         named = [(f"layer.{i}", parameter) for i, parameter in enumerate(parameters)]
         count = Counted()
         if how in ("attach", "updates"):
-            optimizer = torch.optim.SGD(named, lr=0.1)
-            optimizer.zero_grad = optimizer.step = lambda *_: None  # type: ignore[method-assign, assignment]
-            handle = gx.torch.attach(optimizer, tx, on="updates" if how == "updates" else "gradients")
+            optimizer = Still(named, {})
+            gx.torch.attach(optimizer, tx, on="updates" if how == "updates" else "gradients")
             with count:
-                if how == "attach":
-                    handle._before_step(optimizer, (optimizer,), {})
-                else:
-                    handle._before_updates(optimizer, (optimizer,), {})
-                    handle._after_updates(optimizer, (optimizer,), {})
+                optimizer.step()
             return count
         state = gx.torch.init(tx, named) if tx.stateful else None
         if how == "apply_":
@@ -39,7 +43,7 @@ def counted(
             return count
         gradients, values = ({n: t.detach() for n, t in pairs} for pairs in (_gradients(named), named))
         with torch.no_grad(), count:
-            tx.update(gradients, state, values)
+            update(tx, gradients, state, values)
     return count
 
 

@@ -1,7 +1,6 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [small] [tensors] [attach] [averages] [muon] [bytes] [rows] [graph] [compile]
-        [compiled] [trace] [--slow]
+    python tests/benchmarks/limits.py [attach] [averages] [muon] [graph] [compile] [compiled] [trace] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, `compiled` and `trace`, which take minutes and
 need `--slow`.
@@ -15,7 +14,6 @@ import contextlib
 import functools
 import importlib
 import itertools
-import math
 import multiprocessing
 import os
 import platform
@@ -31,9 +29,8 @@ from unittest import mock
 import numpy as np
 
 import gradxform as gx
-from gradxform.cli import device
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, elements, gradients, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, gradients, transformation
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
@@ -53,105 +50,6 @@ def _times(sides: Sequence[Side]) -> Array:
     for side in sides:
         timing._once(side)
     return np.array(timing._in_turn(sides, EFFORT))
-
-
-def _ulps(norm: float, exact: float) -> float:
-    """The error of a norm in float32 ULP."""
-    return abs(norm - exact) / float(np.spacing(np.float32(exact)))
-
-
-# --- small, tensors: what a call costs in NumPy and in PyTorch -------------------------------------------------------
-
-
-def small() -> Table:
-    """Six small leaves (mlp) in NumPy: native, an accurate norm by hand without checks, and gradxform."""
-    bench = _imported("gradxform_numpy.bench")
-    pure, in_place = bench.MODES
-    tree, place = gradients(TREES["mlp"]()), device.find("numpy")
-    header = ["call", "native, microseconds", "by hand", "gradxform", "ratio by hand", "ratio of gradxform"]
-    limit, (bound, inner, factor) = CHAINS[1][0].value, [step.value for step in CHAINS[3]]
-    by_hand = {
-        ("one clip", "in place", in_place, 1): bench._writing(functools.partial(_clip_by_hand, limit=limit), tree),
-        ("one clip", "new arrays", pure, 1): Side(lambda: _pure_by_hand(tree, math.inf, limit, 1.0), list),
-        ("three transforms", "new arrays", pure, 3): Side(lambda: _pure_by_hand(tree, bound, inner, factor), list),
-    }
-    table = [header]
-    for (name, way, mode, length), hand in by_hand.items():
-        table.append([f"{name}, {way}", *_beside(mode.sides(CHAINS[length], tree, place), hand)])
-    return table
-
-
-def _beside(sides: tuple[Side, Side], by_hand: Side) -> list[str]:
-    """Microseconds of native, by hand and gradxform, and the ratios of the last two to native."""
-    own, native = sides
-    times = _times((native, by_hand, own))
-    ratios = np.median(times[:, 1:] / times[:, :1], axis=0)
-    return [*(f"{seconds * 1e6:.0f}" for seconds in np.median(times, axis=0)), *(f"{ratio:.2f}" for ratio in ratios)]
-
-
-def _clip_by_hand(grads: Tree, limit: float) -> None:
-    norm = math.sqrt(sum(map(_squares_by_hand, grads.values())))
-    factor = limit / max(norm, limit)
-    for g in grads.values():
-        np.multiply(g, factor, out=g)
-
-
-def _pure_by_hand(grads: Tree, bound: float, limit: float, last: float) -> Tree:
-    """Clip the elements, then by the global norm, then scale: each leaf is read twice and written once more."""
-    own = grads if bound == math.inf else {path: g.clip(-bound, bound) for path, g in grads.items()}
-    norm = math.sqrt(sum(map(_squares_by_hand, own.values())))
-    factor = np.float32(last * (limit / max(norm, limit)))
-    if own is grads:
-        return {path: g * factor for path, g in grads.items()}
-    for g in own.values():
-        np.multiply(g, factor, out=g)
-    return own
-
-
-def _squares_by_hand(g: Array) -> float:
-    """Sum squares, accurate to float32's last bit, in few calls; large leaves are whole rows of 256."""
-    if g.size <= 8192:
-        flat = g.ravel().astype(np.float64)
-        return float(np.dot(flat, flat))
-    rows = g.reshape(-1, 256)
-    return float(np.add.reduce(np.vecdot(rows, rows), dtype=np.float64))
-
-
-def tensors() -> Table:
-    """Six small leaves (mlp) in PyTorch: native, an accurate norm by hand without checks, and gradxform."""
-    torch, bench = _imported("torch"), _imported("gradxform_torch.bench")
-    tree, place = gradients(TREES["mlp"]()), device.find("torch")
-    in_place, pure = bench.MODES
-    limit, (bound, inner, factor) = CHAINS[1][0].value, [step.value for step in CHAINS[3]]
-
-    def by_hand(leaves: list[Any], bound: float, limit: float, last: float) -> list[Any]:
-        if bound < math.inf:
-            leaves = [leaf.clamp(-bound, bound) for leaf in leaves]
-        norm = math.sqrt(sum([_squares_by_hand(leaf.numpy()) for leaf in leaves]))
-        return list(torch._foreach_mul(leaves, torch.full((), last * (limit / max(norm, limit)))))
-
-    def written(leaves: list[Any], bound: float, limit: float, last: float) -> None:
-        if bound < math.inf:
-            torch._foreach_clamp_min_(leaves, -bound)
-            torch._foreach_clamp_max_(leaves, bound)
-        norm = math.sqrt(sum([_squares_by_hand(leaf.numpy()) for leaf in leaves]))
-        torch._foreach_mul_(leaves, torch.full((), last * (limit / max(norm, limit))))
-
-    def writing(*numbers: float) -> Side:
-        return bench._writing(lambda named: written([p.grad for _, p in named], *numbers), tree, place)
-
-    def making(*numbers: float) -> Side:
-        return bench._making(lambda leaves: by_hand(leaves, *numbers), list(map(place.put, tree.values())), place)
-
-    table = [["call", "native, microseconds", "by hand", "gradxform", "ratio by hand", "ratio of gradxform"]]
-    for way, mode, hand in (("in place", in_place, writing), ("new tensors", pure, making)):
-        for name, length, numbers in (
-            ("one clip", 1, (math.inf, limit, 1.0)),
-            ("three transforms", 3, (bound, inner, factor)),
-        ):
-            cells = _beside(mode.sides(CHAINS[length], tree, place), hand(*numbers))
-            table.append([f"{name}, {way}", *cells])
-    return table
 
 
 # --- attach: a step in PyTorch ---------------------------------------------------------------------------------------
@@ -227,52 +125,19 @@ def _by_hand(weights: tuple[float, float], tree: Tree) -> Callable[[], Any]:
     return step
 
 
-# --- bytes, compile: what XLA makes of a chain -----------------------------------------------------------------------
-
-
-def bytes_() -> Table:
-    """Bytes in XLA's cost analysis for chains on resnet50, in multiples of the tree."""
-    shapes = TREES["resnet50"]()
-    tree = gradients(shapes)
-    table = [["transforms", "gradxform", "optax"]]
-    for length, steps in CHAINS.items():
-        sides = _imported("gradxform_jax.bench")._sides(steps, tree, device.find("jax"), _counted)
-        table.append([str(length), *(f"{side.run() / (4 * elements(shapes)):.3f}" for side in sides)])
-    return table
-
-
-def _counted(update: Callable[..., Any]) -> Callable[..., Any]:
-    """Count the bytes of an update instead of running it."""
-    jit = _imported("jax").jit
-    return lambda grads: jit(update).lower(grads).compile().cost_analysis()["bytes accessed"]
+# --- compile: what XLA makes of a chain -----------------------------------------------------------------------
 
 
 def compile_() -> Table:
-    """CPU seconds to trace and compile a chain under jax.jit; then without the rows and branches of large leaves."""
-    rows = _imported("gradxform_jax._rows")
-    table = [["leaves", "chain", "gradxform", "without rows", "optax", "ratio", "ratio without rows"]]
-    for name, shapes in {
-        "Llama's": _llama(),
-        **{name: list(TREES[name]().values()) for name in ("resnet50", "gpt2")},
-    }.items():
+    """CPU seconds to trace and compile a chain under jax.jit."""
+    table = [["leaves", "chain", "gradxform", "optax", "ratio"]]
+    for name in ("resnet50", "gpt2"):
+        shapes = list(TREES[name]().values())
         for length in (1, 3):
-            own, optax = _chains(length)
-            runs = []
-            for _ in range(5):
-                with mock.patch.object(rows, "cut", lambda leaf: None):
-                    bare = _seconds(own, shapes)
-                runs.append((_seconds(own, shapes), bare, _seconds(optax, shapes)))
-            seconds, ratios = np.median(runs, axis=0), np.median(np.array(runs) / np.array(runs)[:, -1:], axis=0)
-            cells = (*(f"{s:.2f}" for s in seconds), *(f"{ratio:.2f}" for ratio in ratios[:-1]))
+            runs = np.array([[_seconds(tx, shapes) for tx in _chains(length)] for _ in range(5)])
+            cells = (*(f"{s:.2f}" for s in np.median(runs, axis=0)), f"{np.median(runs[:, 0] / runs[:, 1]):.2f}")
             table.append([f"{name}, {len(shapes)}", str(length), *cells])
     return table
-
-
-def _llama() -> list[tuple[int, ...]]:
-    """The shapes of Llama-7B."""
-    wide, hidden, words = 4096, 11008, 32000
-    layer = [(wide, wide)] * 4 + [(wide, hidden)] * 2 + [(hidden, wide)] + [(wide,)] * 2
-    return [(words, wide), (wide,), (wide, words), *layer * 32]
 
 
 def _chains(length: int) -> Sequence[Any]:
@@ -331,56 +196,6 @@ def _cpu_seconds() -> float:
     """CPU seconds of this process and of compilers that it ran."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
-
-
-# --- rows: the norm of a leaf in TensorFlow's graph ------------------------------------------------------------------
-
-SIZE = 1 << 22
-ROW = 64
-
-
-def rows_() -> Table:
-    """The norm of 4 million numbers (a row of 64 repeated) in TensorFlow's graph: largest error in ULP, time."""
-    tf = _imported("tensorflow")
-
-    def by_rows(squares: Callable[[Any], Any], row: int) -> Any:
-        return lambda x: tf.sqrt(tf.reduce_sum(squares(tf.reshape(x, [-1, row]))))
-
-    def euclidean(x: Any) -> Any:
-        return tf.square(tf.cast(tf.raw_ops.EuclideanNorm(input=x, axis=1), tf.float64))
-
-    def summed(x: Any) -> Any:
-        return tf.cast(tf.reduce_sum(tf.square(x), axis=1), tf.float64)
-
-    ways = {"tf.norm of the leaf": tf.norm}
-    for row in (ROW, 4 * ROW):
-        ways[f"EuclideanNorm of rows of {row}"] = by_rows(euclidean, row)
-        ways[f"reduce_sum(square) of rows of {row}"] = by_rows(summed, row)
-    graphs = [tf.function(way, autograph=False) for way in ways.values()]
-    cases = _repeated_rows()
-    leaf = tf.constant(np.tile(cases["100 normal"][0], SIZE // ROW))
-    times = np.median(_times([Side(functools.partial(graph, leaf), list) for graph in graphs]), axis=0)
-    table = [["way", *cases, "ms"]]
-    for name, graph, seconds in zip(ways, graphs, times, strict=True):
-        errors = [max(_error(graph, tf.constant(row)) for row in rows) for rows in cases.values()]
-        table.append([name, *(f"{error:.2f}" for error in errors), f"{seconds * 1e3:.2f}"])
-    return table
-
-
-def _repeated_rows() -> dict[str, Array]:
-    """Rows by content: one repeated number, or several."""
-    rng = np.random.default_rng(0)
-    constants = np.repeat(np.linspace(0.1, 1.0, 100)[:, None], ROW, axis=1)
-    cases = {f"all {value}": np.full((1, ROW), value) for value in (0.1, 0.3, 0.7)}
-    cases |= {"100 constants": constants, "100 normal": rng.standard_normal((100, ROW))}
-    cases["100 with heavy tails"] = rng.exponential(size=(100, ROW)) ** 2
-    return {name: rows.astype(np.float32) for name, rows in cases.items()}
-
-
-def _error(graph: Callable[[Any], Any], row: Any) -> float:
-    """The error of the norm of a repeated row, in ULP."""
-    exact = math.sqrt(SIZE // ROW * float(np.sum(row.numpy().astype(np.float64) ** 2)))
-    return _ulps(float(graph(_imported("tensorflow").tile(row, [SIZE // ROW]))), exact)
 
 
 # --- muon: a library that the benchmark leaves out -------------------------------------------------------------------
@@ -491,10 +306,7 @@ def _first_calls(name: str, length: int, turn: int) -> list[float]:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {
-    table.__name__.rstrip("_"): table
-    for table in (small, tensors, attach, averages, muon, bytes_, rows_, graph_, compile_, compiled, trace)
-}
+TABLES = {table.__name__.rstrip("_"): table for table in (attach, averages, muon, graph_, compile_, compiled, trace)}
 SLOW = {"compile", "compiled", "trace"}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, array, in_mode, tensors
+from support import FRAMEWORKS, XLA, array, in_mode, slow, tensors
 from typer.testing import CliRunner
 
 import gradxform as gx
@@ -150,6 +150,7 @@ def compiled() -> Callable[[tuple[Step, ...], str], Any]:
     return made
 
 
+@slow(XLA, length=(3, 8))
 @pytest.mark.parametrize(("length", "most"), [(1, 1.02), (3, 1.01), (8, 0.9)])
 def test_bytes_accessed_beside_optax(
     length: int, most: float, compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
@@ -328,6 +329,7 @@ def test_the_trees_are_those_of_the_models() -> None:
     assert abs(gradients(TREES["mlp"]())["dense0/kernel"].std() - 1) < 0.01
 
 
+@slow("times every framework")
 def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bench", "--frameworks", "numpy", "--trees", "mlp", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -356,6 +358,7 @@ def two_matrices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return run
 
 
+@slow(XLA, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matrices: Callable[..., Any]) -> None:
     done = two_matrices(framework, tmp_path)

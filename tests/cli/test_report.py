@@ -72,31 +72,3 @@ def test_hard_cases_without_gradients() -> None:
     assert "| numpy eager | 1 | mixed dtypes w[0]: 0.5999" in report(
         "--chain", "clip_norm(1.0)", "--frameworks", "numpy"
     )
-
-
-def files(folder: Path) -> dict[str, Path]:
-    """Files that hold no gradients, by what the message says of them."""
-    made = {name: folder / name for name in ("missing.npz", "broken.safetensors", "bits.npz", "empty.npz")}
-    made["broken.safetensors"].write_bytes(b"\x08\0\0\0\0\0\0\0no json!")
-    np.savez(made["bits.npz"], w=np.zeros(2, "V2"))
-    np.savez(made["empty.npz"])
-    words = ("is not a file", "cannot be read as .safetensors", "is not numeric", "holds no arrays")
-    return dict(zip(words, made.values(), strict=True))
-
-
-@pytest.mark.parametrize(
-    "words", ["is not a file", "cannot be read as .safetensors", "is not numeric", "holds no arrays"]
-)
-def test_a_file_without_gradients_is_one_line(words: str, tmp_path: Path) -> None:
-    if "safetensors" in words:
-        pytest.importorskip("safetensors")
-    result = run(app, ["report", "--frameworks", "numpy", "--gradients", str(files(tmp_path)[words])])
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_chain_that_selects_needs_gradients() -> None:
-    result = run(app, ["report", "--frameworks", "numpy", "--chain", "masked(clip_norm(1.0), 'w')"])
-    assert result.exit_code == 2
-    assert "so it needs --gradients" in result.stderr

@@ -119,6 +119,21 @@ def uncorrected(options: dict[str, Any]) -> dict[str, Any]:
     return {"begin": begin, "after": after, **options}
 
 
+def l2() -> dict[str, Any]:
+    """L2 in the gradient, by the optimizer's own code, before it is recorded."""
+    held: list[Any] = []
+
+    def begin(model: Any) -> None:
+        held.append(model)
+
+    def change(step: int, gradients: dict[str, Any]) -> None:
+        for name, parameter in held[-1].named_parameters():
+            gradients[name].add_(0.01 * parameter)
+
+    return {"begin": begin, "change": change}
+
+
+OUT = "blocks.0.attention.out_proj.weight"
 LSTM, TEXT = {"network": "lstm"}, {"network": "transformer"}
 ADAM = {"optimizer": "adam"}
 FAULTS = {
@@ -128,7 +143,7 @@ FAULTS = {
     "the sign of one leaf": Fault("leaf_sign", on("hidden.weight", lambda g: -g), leaf="hidden/weight"),
     "one leaf scaled": Fault("leaf_factor", on("conv2.weight", lambda g: 3 * g), {}, {"factor": 3}, "conv2/weight"),
     "a square kernel transposed": Fault(
-        "transposed", on("lstm.weight_hh_l0", lambda g: torch.cat([p.T for p in [g]]).reshape(g.shape)), LSTM
+        "transposed", on(OUT, lambda g: g.T), TEXT, leaf="blocks/0/attention/out_proj/weight"
     ),
     "axes of a convolution": Fault("axes", on("conv2.weight", lambda g: g.transpose(2, 3)), leaf="conv2/weight"),
     "a kernel flipped": Fault("flipped", on("conv2.weight", lambda g: g.flip(2, 3)), leaf="conv2/weight"),
@@ -138,7 +153,7 @@ FAULTS = {
     "a leaf that does not move": Fault("frozen", {"after": still("hidden.weight")}, ADAM, leaf="hidden/weight"),
     "tied embeddings": Fault("tied", {"tied": True}, TEXT),
     "a missing bias": Fault("missing", {"bias": False}, leaf="conv2/bias"),
-    "weight decay in the gradient": Fault("weight_decay", {}, {}, {"rate": 0.01}),
+    "weight decay in the gradient": Fault("weight_decay", l2(), {}, {"rate": 0.01}),
     "weight decay in the optimizer": Fault("weight_decay", {"after": decayed}, ADAM, {"rate": 1e-3}),
     "a clip by value": Fault("clip_value", each(lambda g: g.clamp(-0.02, 0.02)), {}, {"limit": 0.02}),
     "a clip by norm": Fault("clip_norm", each(lambda g: g * min(1.0, 0.3 / float(g.norm()))), TEXT, {"limit": 0.3}),
@@ -157,26 +172,3 @@ FAULTS = {
         "initial", begin_with("lstm.weight_hh_l0", lambda p: blocks(p, [0, 2, 1, 3])), LSTM
     ),
 }
-
-
-def _decay() -> dict[str, Any]:
-    """L2 in the gradient, by the optimizer's own code, before it is recorded."""
-    held: list[Any] = []
-
-    def begin(model: Any) -> None:
-        held.append(model)
-
-    def change(step: int, gradients: dict[str, Any]) -> None:
-        for name, parameter in held[-1].named_parameters():
-            gradients[name].add_(0.01 * parameter)
-
-    return {"begin": begin, "change": change}
-
-
-FAULTS["weight decay in the gradient"] = FAULTS["weight decay in the gradient"]._replace(options=_decay())
-FAULTS["a square kernel transposed"] = Fault(
-    "transposed",
-    on("blocks.0.attention.out_proj.weight", lambda g: g.T),
-    TEXT,
-    leaf="blocks/0/attention/out_proj/weight",
-)

@@ -128,12 +128,11 @@ def train(
     report: Callable[[float], float] = float,
     extra: Callable[[int, Any, Any], Tree] | None = None,
     trees: tuple[str, ...] = ("gradients", "parameters", "loss"),
-    norms_only: bool = False,
 ) -> Path:
     """Train and record. With `twin`, sums are taken in another order; from step `dropout` on there is dropout."""
     optimizer = sgd() if optimizer is None else optimizer
     parameters = begin(seed) if start is None else start(begin(seed))
-    recorder = gx.record(folder, every=every, norms_only=norms_only)
+    recorder = gx.record(folder, every=every)
     for step in range(steps):
         x, y = batch_of(step, data)
         if twin:

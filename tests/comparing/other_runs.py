@@ -79,7 +79,7 @@ def _flax_network(network: str) -> Any:
     return {"conv": Conv, "transformer": Transformer, "lstm": Recurrent}[network](nnx.Rngs(0))
 
 
-def flax(folder: Path, network: str, steps: int = 4, jitted: bool = True) -> None:
+def flax(folder: Path, network: str, steps: int = 4) -> None:
     """Train the network in Flax, from within a jitted step."""
     import jax
     import optax

@@ -141,21 +141,21 @@ def test_a_map_that_was_written_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no toml", "is no TOML"),
+        ("no toml", "TOML"),
         ("[other]", "'other'"),
-        ('[[leaf]]\na = "x"', "needs a and b"),
+        ('[[leaf]]\na = "x"', "a and b"),
         ('[[leaf]]\na = "x"\nb = "y"\nc_axes = [0]', "c_axes"),
         ('[[leaf]]\na = "nowhere"\nb = "w"', "no such leaf; it has w"),
         ("[names]\nw = 3", "got 3"),
         ("names = 3", r"\[names\] leads paths of A"),
-        ('[names]\nv = "w"', "has 'v', and no leaf or module of A is named so.*it has w"),
-        ('[names]\nw = "x/y"', "has 'x/y', and no leaf or module of B"),
-        ('[names]\n"a.b" = "w"\n"a/b" = "w"', "has 'a/b' twice"),
+        ('[names]\nv = "w"', r"'v'.*it has w"),
+        ('[names]\nw = "x/y"', "'x/y'"),
+        ('[names]\n"a.b" = "w"\n"a/b" = "w"', "'a/b' twice"),
         ('[leaf]\na = "w"\nb = "w"', "two pairs of brackets"),
-        ('[[leaf]]\na = "W"\nb = "w"', "has 'W', and A has no such leaf; it has w"),
-        ('[[leaf]]\na = "w"\nb = "w"\n[[leaf]]\na = "w"\nb = "w"', "has 'w' of A twice"),
-        ('[[leaf]]\na = "w"\nb = "w"\na_axes = "10"', "a_axes must be a list of integers, got '10'"),
-        ('[[leaf]]\na = "w"\nb = "w"\na_axes = [1.5, 0]', "a_axes must be a list of integers"),
+        ('[[leaf]]\na = "W"\nb = "w"', r"'W'.*it has w"),
+        ('[[leaf]]\na = "w"\nb = "w"\n[[leaf]]\na = "w"\nb = "w"', "'w' of A twice"),
+        ('[[leaf]]\na = "w"\nb = "w"\na_axes = "10"', r"a_axes .*'10'"),
+        ('[[leaf]]\na = "w"\nb = "w"\na_axes = [1.5, 0]', "a_axes"),
         ('[[leaf]]\na = "w"\nb = "w"\na_axes = [0, 2]', r"a_axes \[0, 2\] do not fit the shape \(6, 8\)"),
         ('[[leaf]]\na = "w"\nb = "w"\nb_gates = [0, 1, 0, 2, 3]', r"b_gates \[0, 1, 0, 2, 3\] do not fit"),
         ('[[leaf]]\na = "w"\nb = "w"\na_part = [0, 4, 9]', r"a_part \[0, 4, 9\] does not fit"),
@@ -164,7 +164,7 @@ def test_a_map_that_was_written_is_read(tmp_path: Path) -> None:
         ("[alone]\nc = []", r"\[alone\] may have a and b"),
         ('[alone]\na = "w"', "lists of paths"),
         ('[alone]\na = ["v"]', "has 'v', and A has no such leaf"),
-        ('[alone]\na = ["w"]\n[[leaf]]\na = "w"\nb = "w"', "has 'w' of A twice"),
+        ('[alone]\na = ["w"]\n[[leaf]]\na = "w"\nb = "w"', "'w' of A twice"),
         ('[alone]\na = ["w"]', "no leaf of A is one of B"),
         (None, "cannot be read"),
     ],
@@ -178,16 +178,18 @@ def test_maps_that_are_none(text: str | None, message: str, tmp_path: Path) -> N
     assert "\n" not in str(error.value)
 
 
-def test_a_map_that_leads_two_leaves_to_one_or_no_layout_to_another(tmp_path: Path) -> None:
-    a, b = {"v": W, "w": W}, {"x": W, "y": VECTOR}
-    with pytest.raises(ValueError, match="leads 'v' and 'w' of A both to 'x' of B"):
-        compared(tmp_path / "1", a, b, map={"v": "x", "w": "x"})
-    with pytest.raises(ValueError, match=r"leads 'w' \(6, 8\) to 'y' \(8,\), and no layout"):
-        compared(tmp_path / "2", a, b, map={"w": "y"})
-    with pytest.raises(ValueError, match="like it: encoder/layers"):
-        compared(tmp_path / "3", {"encoder.layers.w": W}, {"encoder.layers.w": W}, map={"encoder.layer": "encoder"})
-    with pytest.raises(TypeError, match="map must be a dict of paths or the path of a TOML file, got 3"):
-        compared(tmp_path / "4", a, b, map=3)
+@pytest.mark.parametrize(
+    ("path", "wrong", "message"),
+    [
+        ("v", {"v": "x", "w": "x"}, "'v' and 'w' of A both to 'x'"),
+        ("v", {"w": "y"}, r"'w' \(6, 8\) to 'y' \(8,\)"),
+        ("encoder/layers/v", {"encoder/layer": "encoder"}, "like it: encoder/layers"),
+        ("v", 3, "got 3"),
+    ],
+)
+def test_a_dict_that_is_no_map(path: str, wrong: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        compared(tmp_path, {path: W, "w": W}, {"x": W, "y": VECTOR}, map=wrong)
 
 
 def test_leaves_that_a_map_leaves_out(tmp_path: Path) -> None:

@@ -38,6 +38,13 @@ def aligned(tmp_path: Path, a: dict[str, Any], b: dict[str, Any], **both: Any) -
     return gx.compare(*sides)
 
 
+def assert_equal_pairs(found: gx.Comparison, count: int) -> None:
+    """Assert that so many pairs are equal in every element, and no leaf is left."""
+    assert found.within and len(found.pairs) == count, f"{found.alignment.words}\n{found}"
+    assert not found.alignment.alone_a and not found.alignment.alone_b
+    assert all(d.relative == 0 for d in found.worst() if d is not None)
+
+
 def led(found: gx.Comparison) -> dict[str, str]:
     return {named(pair.a): named(pair.b) for pair in found.pairs}
 
@@ -196,9 +203,7 @@ def test_fused_projections(name: str, sizes: Any, heads: int, swapped: bool, par
     apart = {f"h_0/attn/{part}_proj/kernel": weight.T for part, weight in zip("qkv", weights, strict=True)}
     apart |= {f"h_0/attn/{part}_proj/bias": bias for part, bias in zip("qkv", biases, strict=True)}
     found = aligned(tmp_path, *((apart, joint) if swapped else (joint, apart)), parameters=parameters)
-    assert found.within and len(found.pairs) == 6, f"{found.alignment.words}\n{found}"
-    assert not found.alignment.alone_a and not found.alignment.alone_b
-    assert all(d.relative == 0 for d in found.worst() if d is not None)
+    assert_equal_pairs(found, 6)
 
 
 def test_other_fused_projections(tmp_path: Path) -> None:
@@ -210,8 +215,7 @@ def test_other_fused_projections(tmp_path: Path) -> None:
         "attn/k_proj/kernel": key.T,
         "attn/v_proj/kernel": value.T,
     }
-    found = aligned(tmp_path, a, b)
-    assert found.within and len(found.pairs) == 4, found.alignment.words
+    assert_equal_pairs(aligned(tmp_path, a, b), 4)
 
 
 def test_a_layout_that_is_not_known_is_not_aligned_rather_than_missing(tmp_path: Path) -> None:
@@ -223,12 +227,8 @@ def test_a_layout_that_is_not_known_is_not_aligned_rather_than_missing(tmp_path:
     }
     found = aligned(tmp_path, a, {**b, "fc/kernel": random(E, E).T})
     assert found.alignment.not_aligned == {"attn/strange/weight", *b}
-    assert (
-        "not aligned: attn/key/kernel, attn/query/kernel, attn/strange/weight and 1 more: write a map"
-        in found.alignment.words
-    )
+    assert "write a map" in found.alignment.words
     assert [finding.kind for finding in found.findings] == ["unaligned"]
-    assert "were not compared: either they have other names or lie in another layout, which a map tells" in str(found)
     assert not found.within
 
 
@@ -263,14 +263,9 @@ def test_gates_of_a_gru_in_the_order_of_another_framework_are_a_fault(parameters
     w, u = random(3 * H, E), random(3 * H, H)
     a = {"rnn.weight_ih_l0": w, "rnn.weight_hh_l0": u, "head.weight": random(E, H)}
     b = {"gru/kernel": w.T, "gru/recurrent_kernel": moved(u, RZN_TO_ZRN).T, "head/kernel": random(E, H).T}
-    weights = None
-    if parameters:
-        weights = {
-            "gru/kernel": moved(w, RZN_TO_ZRN).T,
-            "gru/recurrent_kernel": moved(u, RZN_TO_ZRN).T,
-            "head/kernel": random(E, H).T,
-        }
-    found = gx.compare(recorded(tmp_path / "a", a, a if parameters else None), recorded(tmp_path / "b", b, weights))
+    weights = b | {"gru/kernel": moved(w, RZN_TO_ZRN).T}
+    given = (a, weights) if parameters else (None, None)
+    found = gx.compare(recorded(tmp_path / "a", a, given[0]), recorded(tmp_path / "b", b, given[1]))
     assert {pair.a.path: pair.b.path for pair in found.pairs}["rnn/weight_ih_l0"] == "gru/kernel"
     assert not found.within
 
@@ -290,10 +285,7 @@ def test_the_joint_kernel_of_tensorflow_1(other: str, swapped: bool, parameters:
         "flax": {"lstm/dense_h/bias": b, "lstm/dense_h/kernel": u.T, "lstm/dense_i/kernel": w.T},
     }[other]
     leaves |= {"head.weight": random(H, E).T} if other == "torch" else {"head/kernel": random(H, E)}
-    found = aligned(tmp_path, *((leaves, tf1) if swapped else (tf1, leaves)), parameters=parameters)
-    assert found.within and len(found.pairs) == 4, f"{found.alignment.words}\n{found}"
-    assert not found.alignment.alone_a and not found.alignment.alone_b
-    assert all(d.relative == 0 for d in found.worst() if d is not None)
+    assert_equal_pairs(aligned(tmp_path, *((leaves, tf1) if swapped else (tf1, leaves)), parameters=parameters), 4)
 
 
 def test_gates_of_flax_linen(tmp_path: Path) -> None:
@@ -337,7 +329,6 @@ def test_many_leaves_are_matched_in_seconds(tmp_path: Path) -> None:
         assert pair.sure > 0.9
     assert len(found.pairs) == len(unsure.pairs) == 768
     assert max(pair.sure for pair in unsure.pairs) < 0.5
-    print(f"768 leaves twice in {took:.2f} s")
     assert took < 5  # before the matrices, five seconds each
 
 
@@ -352,30 +343,6 @@ def test_two_directions_and_layers_of_torch_and_keras(parameters: bool, tmp_path
     found = aligned(tmp_path, torch, keras, parameters=parameters)
     assert found.within and len(found.pairs) == 12, f"{found.alignment.words}\n{found}"
     assert min(pair.sure for pair in found.pairs) > 0.9
-
-
-def kept_and_ported(tmp_path: Path, layer: str) -> gx.Comparison:
-    """The gradients of one recurrent layer of PyTorch and of Keras, from the same weights, without the weights."""
-    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
-    tf = pytest.importorskip("tensorflow")
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("the tape is TensorFlow's")
-    torch.manual_seed(0)
-    x = random(2, 5, E)
-    mine = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[layer](E, H, batch_first=True)
-    (mine(torch.tensor(x))[0] ** 2).sum().backward()
-    given = {path: p.detach().numpy() for path, p in mine.named_parameters()}
-    order = RZN_TO_ZRN if layer == "gru" else (0, 1, 2, 3)
-    w, u, b, c = (moved(given[f"{n}_l0"], order) for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-    other = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}[layer](H, return_sequences=True)
-    other.build(x.shape)
-    other.set_weights([w.T, u.T, np.stack([b, c]) if layer == "gru" else b + c])
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(other(x) ** 2)
-    gradients = tape.gradient(loss, [v.value for v in other.trainable_variables])
-    gx.record(tmp_path / "torch")(0, gradients={path: p.grad for path, p in mine.named_parameters()})
-    gx.record(tmp_path / "keras")(0, gradients=list(zip(gradients, other.trainable_variables, strict=True)))
-    return gx.compare(tmp_path / "torch", tmp_path / "keras")
 
 
 def test_the_cell_of_tensorflow_1_as_it_is_computed(tmp_path: Path) -> None:
@@ -421,7 +388,27 @@ def test_the_cell_of_tensorflow_1_as_it_is_computed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layer", ["gru", "lstm"])
 def test_gradients_of_real_recurrent_layers_are_enough(layer: str, tmp_path: Path) -> None:
-    found = kept_and_ported(tmp_path, layer)
+    """One layer of PyTorch and of Keras, from the same weights, without the weights."""
+    torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("the tape is TensorFlow's")
+    torch.manual_seed(0)
+    x = random(2, 5, E)
+    mine = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[layer](E, H, batch_first=True)
+    (mine(torch.tensor(x))[0] ** 2).sum().backward()
+    given = {path: p.detach().numpy() for path, p in mine.named_parameters()}
+    order = RZN_TO_ZRN if layer == "gru" else (0, 1, 2, 3)
+    w, u, b, c = (moved(given[f"{n}_l0"], order) for n in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    other = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}[layer](H, return_sequences=True)
+    other.build(x.shape)
+    other.set_weights([w.T, u.T, np.stack([b, c]) if layer == "gru" else b + c])
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(other(x) ** 2)
+    gradients = tape.gradient(loss, [v.value for v in other.trainable_variables])
+    gx.record(tmp_path / "torch")(0, gradients={path: p.grad for path, p in mine.named_parameters()})
+    gx.record(tmp_path / "keras")(0, gradients=list(zip(gradients, other.trainable_variables, strict=True)))
+    found = gx.compare(tmp_path / "torch", tmp_path / "keras")
     assert len(found.pairs) == (4 if layer == "gru" else 3), found.alignment.words
     assert found.judged["gradients"].first is None, str(found)
     assert found.alignment.alone_a == ([] if layer == "gru" else ["bias_ih_l0"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import slow
 
 import gradxform as gx
 
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 from deep_runs import train  # noqa: E402
 
 STEPS = 70
+pytestmark = slow("trains two networks for 70 steps each; clean pairs of small networks stay quick")
 
 
 @pytest.mark.parametrize("seed", range(2))

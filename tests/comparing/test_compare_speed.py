@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from support import slow
 
 import gradxform as gx
 
 MEGABYTES = 500
+pytestmark = slow("writes and reads gigabytes")
 LEAVES = {f"layer{i}/kernel": (2500, 5000) for i in range(MEGABYTES // 50)}
 
 
@@ -24,11 +26,9 @@ def test_a_pair_of_500_megabytes(tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(b"".join(leaf.data for leaf in tree.values()))
     writing = time.process_time() - start
     gx.record(tmp_path / "b")(0, gradients=other)
-    start, wall = time.process_time(), time.perf_counter()
+    start = time.process_time()
     found = gx.compare(tmp_path / "a", tmp_path / "b")
     comparing = time.process_time() - start
-    print(f"recorded in {recording:.2f} s, written raw in {writing:.2f} s", end=", ")
-    print(f"compared in {comparing:.2f} s of CPU, {time.perf_counter() - wall:.2f} s")
     assert found.a.step(0).path.stat().st_size > MEGABYTES * 1e6
     assert recording < 2 * writing + 0.5  # writing itself differs from run to run
     assert comparing < 10

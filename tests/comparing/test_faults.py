@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import RUNS, slow
 
 import gradxform as gx
 
@@ -38,6 +39,7 @@ def test_a_planted_fault_is_named(fault: str, tmp_path: Path) -> None:
     check(fault, planted(fault, tmp_path))
 
 
+@slow(RUNS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_in_the_other_run_as_well(fault: str, tmp_path: Path) -> None:
     found = planted(fault, tmp_path, swapped=True)
@@ -45,6 +47,7 @@ def test_in_the_other_run_as_well(fault: str, tmp_path: Path) -> None:
     assert not found.within
 
 
+@slow(RUNS)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("seed", [11, 12])
 def test_from_other_seeds_and_on_other_data(fault: str, seed: int, tmp_path: Path) -> None:
@@ -61,6 +64,7 @@ CLEAN = [
 ]
 
 
+@slow(RUNS, seed=tuple(range(1, 8)))
 @pytest.mark.parametrize(("network", "optimizer", "seed"), CLEAN)
 def test_no_fault_is_named_where_there_is_none(network: str, optimizer: str, seed: int, tmp_path: Path) -> None:
     about = {"network": network, "optimizer": optimizer, "seed": seed, "data": seed, "steps": 10}
@@ -70,6 +74,7 @@ def test_no_fault_is_named_where_there_is_none(network: str, optimizer: str, see
     assert found.within and found.findings == [], str(found)
 
 
+@slow(RUNS)
 @pytest.mark.parametrize("network", ["transformer", "lstm"])
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
 @pytest.mark.parametrize("seed", range(2))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import python
+from support import TRAINS, python, slow
 
 import gradxform as gx
 
@@ -18,7 +18,7 @@ import torch_runs  # noqa: E402
 from other_runs import flax, keras  # noqa: E402
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [pytest.mark.filterwarnings("default"), slow(TRAINS)]
 
 
 @pytest.fixture(scope="module", params=["conv", "transformer"])

@@ -39,11 +39,29 @@ def compared(folder: Path, change: Change, also: Change | None = None, **options
 
 
 def with_gradient(path: str, function: Callable[[int, Any], Any]) -> Change:
+    return with_gradients(lambda step, name, g: function(step, g.copy()) if name == path else g)
+
+
+def with_gradients(function: Callable[[int, str, Any], Any]) -> Change:
+    """Change every gradient, which stays float32."""
+
     def change(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = given["gradients"]
-        return {**given, "gradients": {**tree, path: function(step, tree[path].copy())}}
+        tree = {path: np.float32(function(step, path, g)) for path, g in given["gradients"].items()}
+        return {**given, "gradients": tree}
 
     return change
+
+
+def rounded_to(dtype: Any) -> Change:
+    return with_gradients(lambda step, path, g: g.astype(dtype))
+
+
+def both(first: Change, second: Change) -> Change:
+    return lambda step, given: second(step, first(step, given))
+
+
+def _normal(seed: Any, shape: Any) -> Any:
+    return np.random.default_rng(seed).normal(size=shape)
 
 
 def kink(at: int) -> Change:
@@ -61,15 +79,13 @@ def test_a_kink_is_a_remark(tmp_path: Path) -> None:
     found = compared(tmp_path, kink(3))
     assert found.within
     assert [finding.kind for finding in found.findings] == ["grown"]
-    assert "All agrees up to step 2. At step 3 1 of 4 gradients part" in str(found)
-    assert "Before step 3 all differences are rounding" in str(found)
-    assert "the parameters and the losses still agree" in str(found)
+    assert "At step 3 1 of 4 gradients part" in str(found)
 
 
 def test_at_the_first_step_it_is_none(tmp_path: Path) -> None:
     found = compared(tmp_path, kink(0))
     assert not found.within
-    assert "leaves after first/weight, nearer to the loss, agree" not in str(found)  # sorted paths have no order
+    assert "leaves after first/weight" not in str(found)  # sorted paths have no order
 
 
 def test_losses_that_part_with_the_gradients_are_no_kink(tmp_path: Path) -> None:
@@ -78,7 +94,7 @@ def test_losses_that_part_with_the_gradients_are_no_kink(tmp_path: Path) -> None
 
     found = compared(tmp_path, change)
     assert not found.within
-    assert "The losses differ too (1.7 and 2.04)" in str(found)
+    assert "1.7 and 2.04" in str(found)
 
 
 def test_direction_is_told_where_the_order_of_layers_is_known(tmp_path: Path) -> None:
@@ -91,25 +107,14 @@ def test_direction_is_told_where_the_order_of_layers_is_known(tmp_path: Path) ->
             parameter.grad = torch.tensor(np.float32(_normal(i, tuple(parameter.shape))))
         model.z.weight.grad[3] += by
         gx.record(tmp_path / name)(0, gradients=model, loss=np.float32(1.0))
-    text = str(gx.compare(tmp_path / "a", tmp_path / "b"))
-    assert (
-        "the losses and all leaves after z/weight, nearer to the loss, agree: it arises there, on the way back" in text
-    )
+    assert "all leaves after z/weight" in str(gx.compare(tmp_path / "a", tmp_path / "b"))
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
 def test_both_in_half_precision_with_float32_masters(dtype: Any, tmp_path: Path) -> None:
-    def halved(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {path: g.astype(dtype).astype(np.float32) for path, g in given["gradients"].items()}
-        return {**given, "gradients": tree}
-
-    def rounded(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        unit = float(ml_dtypes.finfo(dtype).eps)
-        rng = np.random.default_rng((step, 1))
-        tree = {p: np.float32(g * (1 + unit * rng.normal(size=g.shape))) for p, g in given["gradients"].items()}
-        return halved(step, {**given, "gradients": tree})
-
-    found = compared(tmp_path, rounded, halved)
+    unit, draws = float(ml_dtypes.finfo(dtype).eps), {step: np.random.default_rng((step, 1)) for step in STEPS}
+    noisy = with_gradients(lambda step, path, g: g * (1 + unit * draws[step].normal(size=g.shape)))
+    found = compared(tmp_path, both(noisy, rounded_to(dtype)), rounded_to(dtype))
     assert found.within and not found.findings, str(found)
     assert found.judged["gradients"].arithmetic.name == np.dtype(dtype).name
 
@@ -127,78 +132,53 @@ def test_noise_before_a_batch_norm_is_no_fault(tmp_path: Path) -> None:
 def test_sums_that_cancel_are_larger_where_bfloat16_rounds_their_terms(tmp_path: Path) -> None:
     """One run adds in float32, the other rounds each partial sum."""
 
-    def halved(step: int, given: dict[str, Any], noise: float) -> dict[str, Any]:
-        tree = given["gradients"] | {"first/bias": noise * _normal((step, noise > 0.1), LEAVES["first/bias"])}
-        return {**given, "gradients": {p: np.float32(g.astype(ml_dtypes.bfloat16)) for p, g in tree.items()}}
+    def halved(noise: float) -> Change:
+        bias = with_gradient("first/bias", lambda step, g: noise * _normal((step, noise > 0.1), g.shape))
+        return both(bias, rounded_to(ml_dtypes.bfloat16))
 
-    found = compared(
-        tmp_path, lambda step, given: halved(step, given, 1.2), lambda step, given: halved(step, given, 5e-3)
-    )
+    found = compared(tmp_path, halved(1.2), halved(5e-3))
     assert found.within and not found.findings, str(found)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_a_few_leaves_are_apart_by_more_than_bfloat16_at_once(dtype: Any, tmp_path: Path) -> None:
     """A maximum whose inputs are rounded to the same number; in float32 this is a fault."""
-
-    def halved(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {path: np.float32(g.astype(dtype)) for path, g in given["gradients"].items()}
-        return {**given, "gradients": tree}
-
-    def apart(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = dict(given["gradients"])
-        tree["first/weight"] = tree["first/weight"] * np.float32(1 + 0.17 * _normal(step + 9, LEAVES["first/weight"]))
-        return halved(step, {**given, "gradients": tree})
-
-    found = compared(tmp_path, apart, halved)
+    apart = with_gradient("first/weight", lambda step, g: g * np.float32(1 + 0.17 * _normal(step + 9, g.shape)))
+    found = compared(tmp_path, both(apart, rounded_to(dtype)), rounded_to(dtype))
     assert found.within == (dtype is not np.float32), str(found)
     if found.within:
-        assert "All differences at step 0 are rounding, but for 1 of 4 leaves." in str(found)
-
-
-def _normal(seed: Any, shape: Any) -> Any:
-    return np.random.default_rng(seed).normal(size=shape)
+        assert "rounding, but for 1 of 4 leaves" in str(found)
 
 
 def test_differences_of_the_size_of_tf32_have_alternatives(tmp_path: Path) -> None:
-    def rounded(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {p: np.float32(g * (1 + 1e-3 * _normal(step + 9, g.shape))) for p, g in given["gradients"].items()}
-        return {**given, "gradients": tree}
+    found = compared(tmp_path, with_gradients(lambda step, _, g: g * (1 + 1e-3 * _normal(step + 9, g.shape))))
+    assert faults(found) == ["precision"]
+    assert "TF32 or float16 rounding" in str(found)
 
-    found = compared(tmp_path, rounded)
-    assert [finding.kind for finding in found.findings if finding.is_fault] == ["precision"]
-    assert "TF32 or float16 rounding and no direction: either one run computes in lower precision" in str(found)
+
+def faults(found: gx.Comparison) -> list[str]:
+    return [finding.kind for finding in found.findings if finding.is_fault]
 
 
 def test_one_cause_is_enough(tmp_path: Path) -> None:
-    def scaled(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {p: np.float32(3 * g * (1 + 1e-6 * _normal(step, g.shape))) for p, g in given["gradients"].items()}
-        return {**given, "gradients": tree}
-
-    found = compared(tmp_path, scaled)
-    assert [finding.kind for finding in found.findings if finding.is_fault] == ["factor"]
+    found = compared(tmp_path, with_gradients(lambda step, _, g: 3 * g * (1 + 1e-6 * _normal(step, g.shape))))
+    assert faults(found) == ["factor"]
 
 
 def test_most_leaves_may_have_a_factor_of_their_own(tmp_path: Path) -> None:
     factors = {"first/weight": 2, "first/bias": 3, "last/weight": 5}
-
-    def scaled(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {p: np.float32(factors.get(p, 1)) * g for p, g in given["gradients"].items()}
-        return {**given, "gradients": tree}
-
-    faults = [finding for finding in compared(tmp_path, scaled).findings if finding.is_fault]
-    assert {f.leaves[0]: round(f.numbers["factor"], 5) for f in faults} == factors
-    assert {f.kind for f in faults} == {"leaf_factor"}
+    found = compared(tmp_path, with_gradients(lambda step, path, g: np.float32(factors.get(path, 1)) * g))
+    named = {f.leaves[0]: round(f.numbers["factor"], 5) for f in found.findings if f.is_fault}
+    assert named == factors
+    assert set(faults(found)) == {"leaf_factor"}
 
 
 def test_what_is_left_is_told_and_not_guessed(tmp_path: Path) -> None:
-    def change(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        given = with_gradient("first/weight", lambda _, g: -g)(step, given)
-        return with_gradient("last/weight", lambda _, g: g + np.float32(0.1 * _normal(step, g.shape)))(step, given)
-
-    found = compared(tmp_path, change)
+    turned = with_gradient("first/weight", lambda _, g: -g)
+    noisy = with_gradient("last/weight", lambda step, g: g + np.float32(0.1 * _normal(step, g.shape)))
+    found = compared(tmp_path, both(turned, noisy))
     assert [f.kind for f in found.findings] == ["leaf_sign", "rest", "where"]
-    assert "1 more leaves differ at step 0, which this does not explain: last/weight" in str(found)
+    assert "1 more leaves" in str(found) and "last/weight" in str(found)
 
 
 def lost(count: int, value: float = np.nan) -> Change:
@@ -213,17 +193,9 @@ def lost(count: int, value: float = np.nan) -> Change:
 @pytest.mark.parametrize(
     ("in_a", "in_b", "words"),
     [
-        (lost(0), lost(2), "NaN or infinity begins in B at step 2"),
-        (
-            lost(2),
-            lost(5),
-            r"Both have NaN or infinity at step 2, in other elements or of another kind: 2 in A and 5 in B",
-        ),
-        (
-            lost(2),
-            lost(2, np.inf),
-            r"Both have NaN or infinity at step 2, in other elements or of another kind: 2 in A",
-        ),
+        (lost(0), lost(2), "begins in B at step 2"),
+        (lost(2), lost(5), "2 in A and 5 in B"),
+        (lost(2), lost(2, np.inf), "of another kind: 2 in A"),
     ],
 )
 def test_nan_is_not_infinity(in_a: Change, in_b: Change, words: str, tmp_path: Path) -> None:
@@ -241,14 +213,13 @@ def test_the_same_nan_is_no_fault(tmp_path: Path) -> None:
 
 
 def test_a_tolerance_is_not_called_rounding(tmp_path: Path) -> None:
-    found = compared(tmp_path, with_gradient("last/weight", lambda _, g: g * np.float32(1.01)), tolerance=0.02)
-    assert str(found) == "All differences are within the tolerance of 0.02: at most 9.9e-03."
+    text = str(compared(tmp_path, with_gradient("last/weight", lambda _, g: g * np.float32(1.01)), tolerance=0.02))
+    assert "0.02" in text and "9.9e-03" in text and "rounding" not in text
 
 
 def test_norms_are_not_called_values(tmp_path: Path) -> None:
     found = compared(tmp_path, lambda step, given: given, record={"norms_only": True})
-    assert "All norms of gradients differ by at most 0.0e+00" in str(found)
-    assert str(found).endswith("the values were not recorded.")
+    assert "norms of gradients" in str(found)
     assert np.isnan(found.rows["gradients"][0][0].cosine)  # type: ignore[union-attr]
 
 
@@ -266,9 +237,6 @@ IMAGES, LABELS = np.float32(RNG.normal(size=(8, 3, 4, 4))), RNG.integers(0, 10, 
     ],
 )
 def test_the_same_data_in_another_form_are_no_other_data(name: str, in_a: Any, in_b: Any, tmp_path: Path) -> None:
-    def change(step: int, given: dict[str, Any]) -> dict[str, Any]:
-        tree = {path: 3 * g for path, g in given["gradients"].items()}
-        return {**given, "gradients": tree, name: in_b}
-
-    found = compared(tmp_path, change, lambda step, given: {**given, name: in_a})
-    assert [finding.kind for finding in found.findings if finding.is_fault] == ["factor"], str(found)
+    tripled = both(with_gradients(lambda step, _, g: 3 * g), lambda step, given: {**given, name: in_b})
+    found = compared(tmp_path, tripled, lambda step, given: {**given, name: in_a})
+    assert faults(found) == ["factor"], str(found)

@@ -125,7 +125,6 @@ def train(
     dropout: float = 0.0,
     dtype: Any = None,
     autocast: Any = None,
-    smoothing: float = 0.0,
     change: Callable[[int, dict[str, Any]], Any] | None = None,
     begin: Callable[[Any], None] | None = None,
     after: Callable[[Any, Any], None] | None = None,
@@ -157,9 +156,7 @@ def train(
         model.zero_grad()
         with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
             logits = model(x)
-            loss = nn.functional.cross_entropy(
-                logits.flatten(0, -2), y.flatten(), reduction=reduction, label_smoothing=smoothing
-            )
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction=reduction)
         loss.backward()
         if change is not None:
             with torch.no_grad():

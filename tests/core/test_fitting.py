@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, STATEFUL, assert_bits, call, in_mode, tensors
+from support import FRAMEWORKS, GRAPHS, MODES, assert_bits, call, slow, tensors
 
 import gradxform as gx
+from gradxform.proof.registry import ENTRIES
 
 A, B = np.float32([1.0, 2.0]), np.float32([3.0])
 PAIRS: dict[str, tuple[Any, Any, str]] = {
@@ -31,23 +32,19 @@ FUNCTIONS: dict[str, Two] = {
     "mgda": lambda one, other: gx.mgda([one, other]),
     "add_decayed_weights": lambda one, other: gx.add_decayed_weights(0.1)(one, params=other),
     "clip_adaptive": lambda one, other: gx.clip_adaptive(0.1, axes="keras")(one, params=other),
-    "trace": lambda one, other: gx.trace(0.5).update(one, gx.trace(0.5).init(other)),
-    "ema": lambda one, other: gx.ema(0.5).update(one, gx.ema(0.5).init(other)),
-    "accumulate": lambda one, other: gx.accumulate(gx.identity(), 2).update(
-        one, gx.accumulate(gx.identity(), 2).init(other)
-    ),
-    "in a chain": lambda one, other: gx.chain(gx.clip_norm(1.0), gx.skip_large(gx.trace(0.5), 1e9)).update(
-        one, gx.chain(gx.clip_norm(1.0), gx.skip_large(gx.trace(0.5), 1e9)).init(other)
-    ),
+    "trace": lambda one, other: step(gx.trace(0.5), one, other),
+    "ema": lambda one, other: step(gx.ema(0.5), one, other),
+    "accumulate": lambda one, other: step(gx.accumulate(gx.identity(), 2), one, other),
+    "in a chain": lambda one, other: step(gx.chain(gx.clip_norm(1.0), gx.skip_large(gx.trace(0.5), 1e9)), one, other),
 }
+TASKS = ("mean", "pcgrad", "mgda")
+ANEW = r"tx\.init\(params\)"
+ADVICE = dict.fromkeys(FUNCTIONS, ANEW) | dict.fromkeys(TASKS, "gradients of the same parameters")
+ADVICE |= dict.fromkeys(("add_decayed_weights", "clip_adaptive"), "parameters of these gradients")
 
 
-ANEW = r"\. Start again with tx\.init\(params\), or pass the tree that the state was made for"
-ADVICE = {
-    **dict.fromkeys(FUNCTIONS, ANEW),
-    **dict.fromkeys(("mean", "pcgrad", "mgda"), r"\. Give each task the gradients of the same parameters"),
-    **dict.fromkeys(("add_decayed_weights", "clip_adaptive"), r"\. Pass the parameters of these gradients"),
-}
+def step(tx: Any, gradients: Any, params: Any) -> Any:
+    return tx.update(gradients, tx.init(params))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -61,22 +58,21 @@ def test_trees_of_other_keys_and_containers(framework: str, function: str, case:
         assert str(raised.value).startswith(f"{function}: the parameters")
 
 
+@slow(GRAPHS, framework="tensorflow", function=("accumulate", "ema", "in a chain"))
 @pytest.mark.parametrize(("framework", "mode"), [(f, m) for f, m in MODES if m == "compiled" and f != "torch"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_trees_of_other_keys_in_compiled_code(framework: str, mode: str, function: str) -> None:
-    with pytest.raises(ValueError, match=f"(?s) must have the keys .* at 'w': an array.*{ADVICE[function]}"):
+    with pytest.raises(ValueError, match=f"(?s)at 'w': an array.*{ADVICE[function]}"):
         call(framework, mode, FUNCTIONS[function], {"w": A}, {"v": A})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in ("mean", "pcgrad", "mgda")])
+@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in TASKS])
 def test_dicts_in_another_order_fit(framework: str, function: str) -> None:
     one, other = tensors(framework, ({"a": A, "x": {"b": B, "c": A}}, {"x": {"c": A, "b": B}, "a": A}))
     assert_bits(FUNCTIONS[function](one, other), FUNCTIONS[function](one, one))
-    again = FUNCTIONS[function](other, one)
-    found = again[0] if isinstance(again, tuple) else again
-    wanted = FUNCTIONS[function](other, other)
-    assert_bits(found, wanted[0] if isinstance(wanted, tuple) else wanted)
+    found, wanted = (FUNCTIONS[function](other, params) for params in (one, other))
+    assert_bits(*(pair[0] if isinstance(pair, tuple) else pair for pair in (found, wanted)))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -101,7 +97,7 @@ def test_none_in_the_gradients_or_beside_them_fits(framework: str) -> None:
     assert_bits(FUNCTIONS["trace"](part, full)[0], part)
     decayed = gx.add_decayed_weights(1.0)(part, params=full)
     assert_bits(decayed, tensors(framework, {"a": None, "b": [2 * B, None]}))
-    with pytest.raises(ValueError, match=f"the traces have None at 'a', where there is a gradient{ANEW}"):
+    with pytest.raises(ValueError, match=f"None at 'a'.*{ANEW}"):
         FUNCTIONS["trace"](full, part)
 
 
@@ -124,7 +120,7 @@ def test_a_state_of_named_parameters_fits_their_paths() -> None:
             state = gx.torch.apply_(tx, model, state)
         found[name] = {path.replace("/", "."): leaf for path, leaf in state.trace.items()}
     assert_bits(found["names"], found["paths"])
-    with pytest.raises(ValueError, match="at '0/weight': an array in the gradients, nothing"):
+    with pytest.raises(ValueError, match="at '0/weight': an array"):
         gx.torch.apply_(tx, model, tx.init({"0.weights": model[0].weight}))
 
 
@@ -151,16 +147,19 @@ def test_a_foreign_transformation_in_a_mask_has_the_parameters_of_its_gradients(
     grads, params = tensors("jax", ({"a": None, "b": A, "c": B}, {"a": A, "b": A, "c": B}))
     updates, _ = tx.update(grads, tx.init(params), params)
     assert_bits(updates, tensors("jax", {"a": None, "b": A, "c": 2 * B}))
-    with pytest.raises(ValueError, match=r"masked: the parameters must have the keys .* at 'a'"):
+    with pytest.raises(ValueError, match=r"masked: the parameters .* at 'a'"):
         tx.update(grads, tx.init(params), {"b": params["b"], "c": params["c"]})
 
 
 def test_results_of_a_straight_through_estimator() -> None:
-    with pytest.raises(ValueError, match=r"trees of the same structure .* they differ at 'w'"):
+    with pytest.raises(ValueError, match="differ at 'w'"):
         gx.straight_through(lambda x: {"w": x}, lambda x: {"v": x})(tensors("jax", A))
 
 
 # --- states ----------------------------------------------------------------------------------------------------------
+
+
+TITLES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 @pytest.mark.parametrize("of", [f for f in FRAMEWORKS if f != "numpy"])
@@ -171,11 +170,7 @@ def test_the_state_of_another_framework(framework: str, of: str) -> None:
     if framework == of or (framework, of) == ("numpy", "jax"):  # as in optax
         tx.update(grads, state)
         return
-    titles = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
-    match = (
-        f"the state is {titles[of]}'s, the gradients {titles[framework]}'s; .*gx.from_numpy\\(gx.to_numpy\\(state\\)"
-    )
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=rf"{TITLES[of]}.*{TITLES[framework]}.*gx.from_numpy\(gx.to_numpy\(state\)"):
         tx.update(grads, state)
     tx.update(grads, gx.from_numpy(gx.to_numpy(state), like=tx.init(grads)))
 
@@ -191,16 +186,18 @@ def test_a_state_of_numpy_is_adopted(framework: str) -> None:
 def test_the_state_of_another_framework_in_place() -> None:
     torch = pytest.importorskip("torch")
     tx = gx.trace(0.5)
-    with pytest.raises(ValueError, match="the state is PyTorch's, the gradients NumPy's"):
+    with pytest.raises(ValueError, match=r"PyTorch.*NumPy"):
         gx.numpy.apply_(tx, {"w": A.copy()}, tx.init({"w": torch.ones(2)}))
     w = torch.nn.Parameter(torch.ones(2))
     w.grad = torch.ones(2)
-    with pytest.raises(ValueError, match="the state is JAX's, the gradients PyTorch's"):
+    with pytest.raises(ValueError, match=r"JAX.*PyTorch"):
         gx.torch.apply_(tx, [("w", w)], tx.init(tensors("jax", {"w": A})))
 
 
-EACH_STATE = {name: tx for name, tx in STATEFUL.items() if "," not in name} | {
-    "chain": gx.chain(gx.trace(0.5), gx.ema(0.5))
+EACH_STATE = {entry.name: entry.rows[0].tx for entry in ENTRIES if entry.rows and entry.rows[0].tx.stateful}
+EACH_STATE |= {
+    "chain": gx.chain(gx.trace(0.5), gx.ema(0.5)),
+    "schedule": gx.scale_by_schedule(lambda t: 1.0 / (1.0 + t)),
 }
 
 
@@ -209,12 +206,11 @@ EACH_STATE = {name: tx for name, tx in STATEFUL.items() if "," not in name} | {
 def test_the_state_of_another_transformation(framework: str, name: str) -> None:
     tx, grads = EACH_STATE[name], tensors(framework, {"w": A})
     for other, given in EACH_STATE.items():
-        if other == name:
-            tx.update(grads, given.init(grads))
-            continue
-        with pytest.raises(ValueError, match=r"the state must be .*, from tx.init"):
-            tx.update(grads, given.init(grads))
-    with pytest.raises(ValueError, match=r"the state must be .*, from tx.init"):
+        if other != name:
+            with pytest.raises(ValueError, match=r"state must be .*tx.init"):
+                tx.update(grads, given.init(grads))
+    tx.update(grads, tx.init(grads))
+    with pytest.raises(ValueError, match=r"state must be .*tx.init"):
         tx.update(grads, gx.EmptyState())
 
 
@@ -235,21 +231,18 @@ def made(kind: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", ["torch", "tensorflow", "keras"])
 def test_variables_among_the_gradients(kind: str) -> None:
     gradient, variable = made(kind)
-    tx, words = gx.clip_norm(1.0), r"variables among the gradients; the first is at '0/1'.*tx\(\[gradient for"
-    with pytest.raises(ValueError, match=words):
-        tx(list(zip([gradient], [variable], strict=True)))
-    with pytest.raises(ValueError, match=words):
-        tx([(None, variable)])
-    with pytest.raises(ValueError, match=words):
-        tx.update([[None, variable], [gradient, variable]])
-    with pytest.raises(ValueError, match=r"among the gradients; the first is at 'b'|'0/1'"):
+    tx, words = gx.clip_norm(1.0), r"variables among the gradients.*'0/1'.*tx\(\[gradient for"
+    for pairs in ([(gradient, variable)], [(None, variable)], [[None, variable], [gradient, variable]]):
+        with pytest.raises(ValueError, match=words):
+            tx.update(pairs)
+    with pytest.raises(ValueError, match=r"variables among the gradients.*'b'"):
         tx({"a": gradient, "b": variable})
 
 
 @pytest.mark.parametrize("kind", ["tf.function", "resource", "reference"])
 def test_variables_among_the_gradients_in_a_graph(kind: str) -> None:
     tf = pytest.importorskip("tensorflow")
-    tx, words = gx.clip_norm(1.0), r"variables among the gradients; the first is at '0/1'"
+    tx, words = gx.clip_norm(1.0), "variables among the gradients.*'0/1'"
     if kind == "tf.function":
         variable = tf.Variable([1.0, 1.0])
         with pytest.raises(ValueError, match=words):
@@ -282,4 +275,4 @@ def test_variables_beside_arrays_go_straight_through(kind: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_list_of_pairs_of_gradients_is_a_tree(framework: str) -> None:
     tree = tensors(framework, [(0.1 * A, 0.1 * A)])
-    assert_bits(in_mode(framework, "eager", gx.clip_norm(1.0))(tree), tree)
+    assert_bits(gx.clip_norm(1.0)(tree), tree)

@@ -34,11 +34,24 @@ HOSTILE = {
     "pattern": "freeze(re.compile('a{99999999999}'))",
     "nested pattern": f"freeze(re.compile('{'(' * 20_000}'))",
     "long": f"scale({'a' * 1_000_000})",
+    "attributes": f"stop(){'.a' * 50000}",
 }
+OTHERS = [
+    "__import__('os').system('x')", "clip_norm(__import__('os').getpid())", "clip_norm(**{})",
+    "clip_norm(**{'max_norm': 1.0})", "clip_norm(*[1.0])", "clip_norm(1.0).rule", "clip_norm(1.0)(2)",
+    "os.system('x')", "re.sub('a', 'b', 'c')", "re.__loader__('x')", "gx.jax.freeze(1, 2)",
+    "gradxform.testing.max_ulp(1, 2)", "(lambda: clip_norm(1.0))()", "[clip_norm(1.0) for _ in (1,)][0]",
+    "clip_norm(1.0) if True else stop()", "clip_norm(1.0 + 1.0)", "(x := clip_norm(1.0))", "f'{stop()}'",
+    "eval('stop()')", "print(stop())", "float('1.0')", "clip_norm(float('1e400'))", "stop() and stop()",
+    "{'a': stop(), **{}}", "masked(stop(), {**{}})", "clip_norm(1j)", "clip_norm(b'1')", "clip_norm(...)",
+    "masked(stop(), {'a', 'b'})", "-clip_norm(1.0)", "not stop()", "stop", "1.0", "[stop()]", "", "   ",
+    "import os", "stop(", "stop())", "\x00",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("expression", HOSTILE.values(), ids=HOSTILE)
-def test_is_an_error_of_a_few_lines(expression: str) -> None:
+@pytest.mark.parametrize("expression", [*HOSTILE.values(), *OTHERS], ids=[*HOSTILE, *OTHERS])
+def test_is_an_error_of_a_few_lines(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.system", lambda command: pytest.fail("it was run"))
     start = time.perf_counter()
     with pytest.raises(ValueError, match=r"^parse: ") as caught:
         gx.parse(expression)

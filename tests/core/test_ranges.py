@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slow import XLA
-from support import FRAMEWORKS, MODES, array, assert_right, parameter
+from support import FRAMEWORKS, MODES, XLA, array, assert_right, parameter, slow, tensors
 
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run
-from gradxform.proof.rows import Row
+from gradxform.proof.registry import Row
 
 CASES: dict[str, list[Any]] = {
     "clip_norm(1e-200)": [1e200],
@@ -45,24 +44,18 @@ CASES: dict[str, list[Any]] = {
 """A chain, and a gradient."""
 AT_ONCE = ("clip_norm(1e-200)", "clip_norm(1.0)", "chain(scale(1e-200), scale(1e-200), clip_value(1e-150))")
 """The quick cases in compiled and eager JAX code."""
-SLOW = (pytest.mark.slow(reason="compilers take a second for each chain; three are quick"),)
+SLOW = "compilers take a second for each chain; three are quick"
 
 
-@pytest.mark.parametrize(
-    ("framework", "mode", "expression"),
-    [
-        pytest.param(
-            *where,
-            expression,
-            marks=SLOW if where[0] in ("jax", "tensorflow") or where[1] == "compiled" else (),
-            id=f"{'-'.join(where)}-{expression}",
-        )
-        if expression not in AT_ONCE or where == ("torch", "compiled")
-        else pytest.param(*where, expression, id=f"{'-'.join(where)}-{expression}")
-        for where in MODES
-        for expression in CASES
-    ],
+@slow(
+    SLOW,
+    lambda framework, mode, expression: (
+        expression not in AT_ONCE and (framework in ("jax", "tensorflow") or mode == "compiled")
+    ),
 )
+@slow(SLOW, framework="torch", mode="compiled", expression=AT_ONCE)
+@pytest.mark.parametrize("expression", CASES)
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_the_result_is_right(framework: str, mode: str, expression: str) -> None:
     check(expression, framework, mode)
 
@@ -90,13 +83,10 @@ def under_tensorflows_xla(tx: Any, tree: Any) -> Any:
     return {"w": tf.function(tx, jit_compile=True)({"w": tf.constant(tree["w"])})["w"].numpy()}
 
 
+@slow(XLA, framework="tensorflow")
 @pytest.mark.parametrize(
     ("framework", "function"),
-    [
-        ("numpy", in_numpys_arrays),
-        ("torch", in_gradients_of_torch),
-        pytest.param("tensorflow", under_tensorflows_xla, marks=pytest.mark.slow(reason=XLA)),
-    ],
+    [("numpy", in_numpys_arrays), ("torch", in_gradients_of_torch), ("tensorflow", under_tensorflows_xla)],
 )
 @pytest.mark.parametrize("expression", AT_ONCE)
 def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], expression: str) -> None:
@@ -110,10 +100,8 @@ def test_in_place_and_under_xla(framework: str, function: Callable[..., Any], ex
     check(expression, framework, function.__name__, run)
 
 
-@pytest.mark.parametrize(
-    ("framework", "mode"),
-    [pytest.param(*where, marks=SLOW if where == ("torch", "compiled") else ()) for where in MODES],
-)
+@slow(SLOW, framework="torch", mode="compiled")
+@pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_a_gradient_whose_norm_is_subnormal(framework: str, mode: str) -> None:
     """Its norm is one; kernels that flush it to zero leave it unchanged."""
     tree = {"w": np.array([1e-310])}
@@ -133,14 +121,12 @@ def test_a_norm_beside_an_infinite_one_is_infinite(framework: str, mode: str, ot
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_norm_above_the_range_is_infinite_where_it_is_reported(framework: str) -> None:
-    from gradxform.backend import lookup
-
-    backend = lookup.backend(framework)
-    tree = [backend.from_numpy(np.full(4, 1.7e308))]
+    tree = tensors(framework, [np.full(4, 1.7e308)])
     assert array(gx.global_norm(tree)) == np.inf
     assert [array(norm) for norm in gx.norms(tree).values()] == [np.inf]
     assert gx.nonfinite_paths(tree) == []
-    assert array(gx.clip_global_norm(float("inf"))(tree)[0]).tolist() == [1.7e308] * 4
+    for tx in (gx.clip_global_norm(float("inf")), gx.skip_nonfinite(gx.identity())):
+        assert array(tx.update(tree, tx.init(tree))[0][0]).tolist() == [1.7e308] * 4
 
 
 def test_float32_beside_float64_takes_the_factor_that_it_can() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import MODES, array, assert_ulp, call
+from support import INDUCTOR, LARGE, MILLION, MODES, XLA, array, assert_ulp, call, slow
 
 import gradxform as gx
 from gradxform.core.flat import flat_view
@@ -16,7 +16,7 @@ from gradxform.testing import max_ulp
 
 GPT2_EMBEDDING = 38_597_376
 """Elements of GPT-2's token embedding."""
-MILLION = 1_100_003
+COUNT = 1_100_003
 
 
 def blocks(values: Any) -> Iterator[Any]:
@@ -65,28 +65,42 @@ def one_row(count: int) -> Any:
     return values
 
 
-LARGE = {
+KINDS = {
     "normal": normal,
     "heavy tails": heavy,
     "one heavy row": one_row,
     "all alike": lambda count: np.full(count, 0.1, np.float32),
     "1e-22, whose squares are lost": lambda count: normal(count) * np.float32(1e-22),
     "1e25, whose squares overflow": lambda count: normal(count) * np.float32(1e25),
+    "tail": lambda count: np.concatenate([normal(count - 3), np.float32([3e3, 4e3, 5e3])]),
+    "1e30 in one place": lambda count: np.where(np.arange(count) == 5000, np.float32(1e30), normal(count)),
+    "whole rows": lambda count: normal(1 << 20),
+    "a heavy row among whole ones": lambda count: one_row(1 << 20),
     "growing": lambda count: np.linspace(0, 1, count, dtype=np.float32) ** 4,
     "float16": lambda count: (normal(count) * 30).astype(np.float16),
     "bfloat16": lambda count: heavy(count).astype(ml_dtypes.bfloat16),
 }
 
 
-COMPILED = ("normal", "heavy tails", "1e25, whose squares overflow", "bfloat16")
+COMPILED = (
+    "normal",
+    "heavy tails",
+    "whole rows",
+    "a heavy row among whole ones",
+    "1e25, whose squares overflow",
+    "bfloat16",
+)
 
 
+@slow(MILLION, framework="jax", mode="eager")
+@slow(MILLION, framework="tensorflow", mode="compiled")
+@slow(INDUCTOR, framework="torch", mode="compiled")
 @pytest.mark.parametrize(
     ("kind", "framework", "mode"),
-    [(kind, *where) for kind in LARGE for where in MODES if where[1] == "eager" or kind in COMPILED],
+    [(kind, *where) for kind in KINDS for where in MODES if where[1] == "eager" or kind in COMPILED],
 )
 def test_a_million_elements(kind: str, framework: str, mode: str) -> None:
-    values = LARGE[kind](MILLION)
+    values = KINDS[kind](COUNT)
     limit = 1.0 if "1e-22" not in kind else 1e-20
     check(framework, mode, values, limit)
 
@@ -96,17 +110,14 @@ def embedding() -> Any:
     return normal(GPT2_EMBEDDING)
 
 
+@slow(LARGE)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_an_embedding(framework: str, mode: str, embedding: Any) -> None:
     check(framework, mode, embedding)
 
 
-def test_pytorch_loses_digits_of_an_embeddings_norm(embedding: Any) -> None:
-    torch = pytest.importorskip("torch")
-    native = torch.nn.utils.get_total_norm([torch.from_numpy(embedding)]).numpy()
-    assert max_ulp(native, np.float32(right_norm(embedding))) > 1000
-
-
+@slow(XLA, framework="jax")
+@slow(INDUCTOR, framework="torch", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_many_small_bfloat16_leaves(framework: str, mode: str) -> None:
     """optax computes the norm 64.0 for 5000 of these leaves."""

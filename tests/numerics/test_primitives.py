@@ -3,80 +3,43 @@
 from __future__ import annotations
 
 import functools
-import math
 import types
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, array, arrays, assert_ulp, call, f32, in_mode, tensors
+from support import FRAMEWORKS, INDUCTOR, MODES, TRACES, XLA, array, arrays, assert_ulp, call, f32, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.backend.host.elements import Block
-from gradxform.numerics import formulas, random
-from gradxform.numerics.double_double import Pair
+from gradxform.numerics import random
 from gradxform.proof import parity, reference_state
 from gradxform.proof.extended import narrowed, number
-from gradxform.proof.reference import norm as reference_norm
 from gradxform.testing import max_ulp
+
+MAKE = [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)]
+
+
+class Same:
+    def init(self, params: Any) -> int:
+        return 0
+
+    def update(self, updates: Any, state: int, params: Any = None) -> Any:
+        return updates, state
 
 
 def run(framework: str, tx: Any, given: Any) -> list[Any]:
     return arrays(tx(tensors(framework, given)))
 
 
-CASES = [
-    ("chain(scale(2.0), identity(), scale(1.5))", [f32(3)], [f32(9)]),
-    ("chain(clip_norm(100.0), freeze('0'), clip_global_norm(1.0))", [f32(30), f32(4)], [f32(0), f32(1)]),
-    ("chain(clip_norm(1.0), masked(clip_value(0.5), '1'))", [f32(10), f32(0.75)], [f32(1), f32(0.5)]),
-    ("chain(clip_norm(100.0), clip_value(1.0), clip_norm(1.0))", [f32(3, 4)], [f32(0.5**0.5, 0.5**0.5)]),
-    ("chain(clip_norm(100.0), clip_norm(1.0, ord=1))", [f32(3, 4)], [f32(3 / 7, 4 / 7)]),
-    ("masked(clip_norm(1.0), re.compile('[01]'))", [f32(3), f32(5), f32(7)], [f32(1), f32(1), f32(7)]),
-    ("chain(scale(-2.0), clip_norm(1.0))", [f32(3, 4)], [f32(-0.6, -0.8)]),
-    ("chain(scale(-2.0), clip_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
-    ("chain(scale(-2.0), clip_global_norm(1.0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
-    ("chain(scale(-2.0), clip_norm(1.0, axes=0))", [np.float64([3, 4])], [np.float64([-0.6, -0.8])]),
-    ("clip_norm(1e-20, axes=0)", [f32(3e25, 4e25)], [f32(6e-21, 8e-21)]),
-    ("clip_norm(1.0, axes=-1)", [f32(3, 4, 0, 0).reshape(2, 2)], [f32(0.6, 0.8, 0, 0).reshape(2, 2)]),
-    ("clip_norm(1.0, axes=-1)", [np.float64([[3, 4], [0, 0]])], [np.float64([[0.6, 0.8], [0, 0]])]),
-    ("clip_norm(1.0, axes=-1, ord=3)", [f32(2, 0, 0, 0).reshape(2, 2)], [f32(1, 0, 0, 0).reshape(2, 2)]),
-    ("clip_global_norm(1.0, ord=3)", [f32(2), f32(-2)], [f32(0.5 ** (1 / 3)), f32(-(0.5 ** (1 / 3)))]),
-    ("clip_norm(1.0, axes=-1, ord=1)", [f32(3, 1, 0, 0).reshape(2, 2)], [f32(0.75, 0.25, 0, 0).reshape(2, 2)]),
-    ("clip_norm(1.0, axes=-1)", [np.complex64([[3e38 + 3e38j, 3e38 - 3e38j], [0.5j, 0]])],
-     [np.complex64([[0.5 + 0.5j, 0.5 - 0.5j], [0.5j, 0]])]),
-    ("clip_norm(1.0, axes=(0, 1))", [f32(3, 0, 0, 4).reshape(2, 2)], [f32(0.6, 0, 0, 0.8).reshape(2, 2)]),
-    ("clip_norm(1.0, axes=(0, 2))", [f32(3, 1, 0, 4).reshape(1, 2, 2)],
-     [np.float32([[[3 / 10**0.5, 1 / 10**0.5], [0, 1]]])]),
-    ("clip_norm(1.0, axes=(-1, 0), ord=float('inf'))", [f32(3, 0, 0, 4).reshape(2, 2)],
-     [f32(0.75, 0, 0, 1).reshape(2, 2)]),
-    ("clip_norm(0.5, axes=-1, ord=float('inf'))", [f32(0.4, 0.1, 0.75, 0.25).reshape(2, 2)],
-     [np.float32([[0.4, 0.1], [0.5, 1 / 6]])]),
-    ("scale(1e-44)", [f32(1e30)], [f32(1e-14)]),
-    ("scale(1e-42)", [np.float32([1e38])], [np.float32([1e-4])]),
-    ("scale(1e42)", [np.float32([1e-30])], [np.float32([1e12])]),
-    ("chain(scale(-2.0), sign())", [f32(3, -4, 0)], [f32(-1, 1, 0)]),
-    ("chain(scale(1e38), zero_nonfinite())", [f32(1e3, 1)], [f32(0, 1e38)]),
-    ("zero_nonfinite()", [np.complex64([complex(1, np.nan), complex(np.inf, 1), 2j])], [np.complex64([0, 0, 2j])]),
-    ("chain(scale(3.0), centralize())", [f32(1, 3, 2, 6).reshape(2, 2)], [f32(-3, 3, -6, 6).reshape(2, 2)]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("number", range(len(CASES)))
-def test_cases(number: int, framework: str) -> None:
-    expression, given, wanted = CASES[number]
-    for got, right in zip(run(framework, gx.parse(expression), given), wanted, strict=True):
-        assert max_ulp(got, right) <= 1, expression
-
-
+@slow(INDUCTOR, framework="torch")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow", "torch"])
 @pytest.mark.parametrize("factor", [1e-44, 1e-42, 1e42])
 def test_extreme_factors_compiled(factor: float, framework: str) -> None:
-    tx = gx.scale(factor)
     leaf = f32(1e38 if factor < 1 else 1e-30)
-    out = call(framework, "compiled", lambda g: tx(g), leaf)
+    out = call(framework, "compiled", gx.scale(factor).__call__, leaf)
     assert max_ulp(array(out), np.float32(leaf.astype(np.float64) * factor)) <= 1
 
 
@@ -91,7 +54,7 @@ BARELY = f32(1 - 2.0**-24, 4.5e-4)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+@pytest.mark.parametrize("make", MAKE)
 def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
     norm = float(np.sqrt(np.sum(BARELY.astype(np.float64) ** 2)))
     assert norm > 1
@@ -102,42 +65,20 @@ def test_float32_is_compared_in_float32(make: Any, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
+@pytest.mark.parametrize("make", MAKE)
 def test_float64_is_compared_in_float64(make: Any, framework: str) -> None:
-    assert run(framework, make(1.0), [np.float64([1 + 1e-9])])[0].tolist() == [1.0]
+    above = np.float64([1 + 1e-9])
+    assert run(framework, make(1.0), [above])[0].tolist() == [1.0]
+    assert run(framework, make(1.0), [f32(0), above])[1].tolist() == [1.0]
+    if make is gx.clip_norm:  # each in its own dtype
+        assert run(framework, make(1.0), [BARELY, above])[0].tobytes() == BARELY.tobytes()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, functools.partial(gx.clip_norm, axes=0)])
+@pytest.mark.parametrize("make", MAKE)
 def test_whole_numbers_whose_sum_is_the_limit_are_not_clipped(make: Any, framework: str) -> None:
     tree = [np.float64([114, 59, 59, 59, 59, 59])]  # in units of the largest, their sum is rounded up
     assert run(framework, make(409.0, ord=1), tree)[0].tolist() == tree[0].tolist()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("formula", "operands", "wanted"),
-    [
-        (formulas.quotient, (6.0, 4.0), 1.5),
-        (formulas.is_zero, (0.0,), True),
-        (formulas.is_zero, (1.0,), False),
-        (formulas.is_zero, (math.nan,), False),
-    ],
-)
-def test_formulas_of_numbers(formula: Any, operands: Any, wanted: Any, framework: str) -> None:
-    backend = lookup.backend(framework)
-    (beside,) = tensors(framework, [f32(0)])
-    given = [backend.stored(np.float64(number), "float64", beside) for number in operands]
-    assert float(backend.to_numpy(backend.stored(backend.compute(formula, *given), "float64", beside))) == wanted
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_mixed_dtypes_are_compared_each_in_its_own(framework: str) -> None:
-    single, double = run(framework, gx.clip_norm(1.0), [BARELY, np.float64([1 + 1e-9])])
-    assert single.tobytes() == BARELY.tobytes()
-    assert double.tolist() == [1.0]
-    _, double = run(framework, gx.clip_global_norm(1.0), [f32(0), np.float64([1 + 1e-9])])
-    assert double.tolist() == [1.0]
 
 
 def test_a_foreign_transformation_sees_the_parameters_of_its_gradients() -> None:
@@ -156,21 +97,17 @@ def test_a_foreign_transformation_sees_the_parameters_of_its_gradients() -> None
     assert seen[0]["b"] is None
 
 
+WITHIN = [gx.clip_norm(100.0), gx.chain(Same()), gx.chain(gx.clip_norm(100.0), gx.freeze("0"), Same())]
+THEN = [gx.clip_value(1.0), gx.scale(3.0), gx.clip_norm(1.0, axes=0), gx.masked(gx.clip_value(1.0), "0")]
+
+
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize("make", [lambda: gx.clip_norm(100.0), lambda: gx.chain(Same())], ids=["within", "foreign"])
-@pytest.mark.parametrize("then", [gx.clip_value(1.0), gx.scale(3.0), gx.clip_norm(1.0, axes=0)], ids=repr)
-def test_a_pure_call_writes_to_nothing(then: Any, make: Any, framework: str) -> None:
-    leaf, tx = tensors(framework, f32(3, 4)), gx.chain(make(), then)
-    tx.update([leaf], tx.init([leaf]))
-    assert array(leaf).tolist() == [3.0, 4.0]
-
-
-class Same:
-    def init(self, params: Any) -> int:
-        return 0
-
-    def update(self, updates: Any, state: int, params: Any = None) -> Any:
-        return updates, state
+@pytest.mark.parametrize("within", WITHIN, ids=["within", "foreign", "stopped"])
+@pytest.mark.parametrize("then", THEN, ids=repr)
+def test_a_pure_call_writes_to_nothing(then: Any, within: Any, framework: str) -> None:
+    leaves, tx = tensors(framework, [f32(3, 4), f32(5, 6)]), gx.chain(within, then, gx.scale(3.0))
+    tx.update(leaves, tx.init(leaves))
+    assert [leaf.tolist() for leaf in arrays(leaves)] == [[3.0, 4.0], [5.0, 6.0]]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -195,12 +132,6 @@ def test_a_complex_gradient_has_no_order(tx: Any, framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_value_clip_keeps_nan_and_bounds_infinity(framework: str) -> None:
-    (out,) = run(framework, gx.clip_value(1.0), [f32(np.nan, np.inf, -np.inf, 0.2)])
-    assert out.tobytes() == f32(np.nan, 1, -1, 0.2).tobytes()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("limit", "wanted"), [(-1.0, [0, 0]), (np.nan, [np.nan] * 2), (np.inf, [3, 4])])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, gx.clip_value])
 def test_an_array_limit_is_clamped_at_zero_and_nan_gives_nan(
@@ -215,25 +146,21 @@ def test_bounds_broadcast_along_the_last_axes(framework: str) -> None:
     leaf = np.full((2, 3), 5.0, np.float32)
     (out,) = run(framework, gx.clip_value(high=tensors(framework, f32(1, 2, 9))), [leaf])
     assert out.tolist() == [[1, 2, 5]] * 2
-    with pytest.raises(ValueError, match=r"high of shape \(2,\).*\(2, 3\)"):
+    assert np.isnan(run(framework, gx.clip_value(high=tensors(framework, f32(np.nan, 1))), [f32(3, 4)])[0][0])
+    with pytest.raises(ValueError, match=r"\(2,\).*\(2, 3\)"):
         run(framework, gx.clip_value(high=tensors(framework, f32(1, 2))), [leaf])
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_nan_bound_gives_nan(framework: str) -> None:
-    for bounds in ({"max_abs": np.array(np.nan, np.float32)}, {"high": f32(np.nan, 1)}):
-        assert np.isnan(run(framework, gx.clip_value(**tensors(framework, bounds)), [f32(3, 4)])[0][0])
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm, lambda c: gx.clip_norm(c, axes=0)])
-def test_subnormal_gradients_within_the_limit_stay(make: Any, framework: str) -> None:
+@pytest.mark.parametrize(("framework", "mode"), [(f, "eager") for f in FRAMEWORKS] + [("tensorflow", "compiled")])
+@pytest.mark.parametrize("make", MAKE)
+def test_subnormal_gradients_within_the_limit_stay(make: Any, framework: str, mode: str) -> None:
+    pytest.importorskip(framework)
     leaf = f32(1e-40, -1e-42)
-    assert run(framework, make(1.0), [leaf])[0].tobytes() == leaf.tobytes()
-    if make is gx.clip_norm:
-        assert run(framework, make(1.0), [f32(3, 4), leaf])[1].tobytes() == leaf.tobytes()
+    for tree in ([leaf], [leaf] * 5, *([[f32(3, 4), leaf], [f32(3, 4), *[leaf] * 5]] if make is gx.clip_norm else ())):
+        assert array(call(framework, mode, make(1.0).__call__, tree)[-1]).tobytes() == leaf.tobytes()
 
 
+@slow(TRACES)
 def test_unknown_ranks_with_axes_and_bounds() -> None:
     tf = pytest.importorskip("tensorflow")
 
@@ -267,44 +194,16 @@ def test_torch_arrays_are_copied_and_read_whole() -> None:
 def test_half_precision_is_rounded_once(framework: str, dtype: str) -> None:
     """The result is the nearest number to the exact product, not the second nearest."""
     kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    leaf = (np.random.default_rng(0).normal(size=5000) * 3).astype(kind)
-    wanted = (leaf.astype(np.float64) * 0.3).astype(kind)
-    (got,) = run(framework, gx.scale(0.3), [leaf])
-    assert np.mean(got != wanted) < 0.01
-    if framework == "torch":
-        torch = pytest.importorskip("torch")
-        p = torch.nn.Parameter(torch.zeros(5000, dtype=getattr(torch, dtype)))
-        p.grad = gx.torch.backend.from_numpy(leaf)
-        gx.torch.apply_(gx.scale(0.3), [p])
-        assert np.mean(gx.torch.backend.to_numpy(p.grad) != wanted) < 0.01
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_axes_are_rounded_once(framework: str, dtype: str) -> None:
-    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     leaf = (np.random.default_rng(0).normal(size=(50, 100)) * 3).astype(kind)
     wide = leaf.astype(np.float64)
-    wanted = (wide * (0.7 / np.linalg.norm(wide, axis=1, keepdims=True))).astype(kind)
-    (got,) = run(framework, gx.clip_norm(0.7, axes=1), [leaf])
-    assert np.mean(got != wanted) < 0.01 if dtype != "float32" else max_ulp(got, wanted) <= 1
-
-
-N = (1 << 20) + 77
-RNG = np.random.default_rng(0)
-PLAIN = RNG.standard_normal(N, dtype=np.float32)
-LARGE = {
-    "tail": np.concatenate([PLAIN[:-3], f32(3e3, 4e3, 5e3)]),
-    "huge": PLAIN * np.float32(1e30),
-    "tiny": PLAIN * np.float32(1e-30),
-    "huge in one place": np.concatenate([PLAIN[:5000], f32(1e30), PLAIN[5001:]]),
-    "NaN": np.concatenate([PLAIN[:5000], f32(np.nan), PLAIN[5001:]]),
-    "inf": np.concatenate([PLAIN[:5000], f32(np.inf), PLAIN[5001:]]),
-    "plain": PLAIN,
-}  # fmt: skip
-for seed in range(6):
-    LARGE[f"heavy {seed}"] = PLAIN * np.float32(1e-3)
-    LARGE[f"heavy {seed}"][256 * 7 : 256 * 8] = np.random.default_rng(seed).standard_normal(256) * 1e3
+    wanted = (wide * 0.3).astype(kind)
+    over_rows = (wide * (0.7 / np.linalg.norm(wide, axis=1, keepdims=True))).astype(kind)
+    assert np.mean(run(framework, gx.scale(0.3), [leaf])[0] != wanted) < 0.01
+    assert np.mean(run(framework, gx.clip_norm(0.7, axes=1), [leaf])[0] != over_rows) < 0.01
+    if framework == "torch":
+        p, p.grad = tensors(framework, (leaf, leaf))
+        gx.torch.apply_(gx.scale(0.3), [p])
+        assert np.mean(array(p.grad) != wanted) < 0.01
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -324,44 +223,28 @@ def test_norms_of_high_order_over_axes_of_tiny_numbers() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("kind", LARGE)
-def test_norms_of_large_leaves(kind: str, framework: str) -> None:
-    leaf = LARGE[kind]
-    backend = lookup.backend(framework)
-    (norm,) = np.asarray(backend.norms([backend.from_numpy(leaf)], 2.0)).tolist()
-    right = reference_norm([leaf])
-    if np.isfinite(right):
-        assert abs(norm - right) / right < 3e-9
-    else:
-        assert not np.isfinite(norm)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_slices_of_very_different_sizes(framework: str) -> None:
-    leaf = np.array([[3e200, 4e200], [3e-200, 4e-200]])
-    (got,) = run(framework, gx.clip_norm(1e-250, axes=1), [leaf])
-    assert max_ulp(got[1], np.array([6e-251, 8e-251])) <= 2
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_slice_is_no_trouble_for_another(bad: float, framework: str) -> None:
-    (got,) = run(framework, gx.clip_norm(1.0, axes=1), [np.array([[bad, 1], [3e200, 4e200]])])
-    assert max_ulp(got[1], np.array([0.6, 0.8])) <= 2
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 @pytest.mark.parametrize("axes", [None, 0])
 def test_a_nan_in_a_large_leaf_is_never_lost(axes: Any, ord: float, framework: str) -> None:
-    """XLA's maximum of 100000 numbers and more loses a NaN."""
-    leaf = np.ones(200_001, np.float32)
-    leaf[5] = np.nan
-    assert np.isnan(run(framework, gx.clip_norm(1.0, axes=axes, ord=ord), [leaf])[0]).all()
-    if axes is None:
-        assert np.isnan(run(framework, gx.clip_global_norm(1.0, ord=ord), [leaf])[0]).all()
+    """XLA's maximum of 100000 numbers and more loses a NaN. An infinite norm makes NaN, too."""
+    for bad in (np.nan, np.inf):
+        leaf = np.ones(200_001, np.float32)
+        leaf[5] = bad
+        assert np.isnan(run(framework, gx.clip_norm(1.0, axes=axes, ord=ord), [leaf])[0]).all()
+        if axes is None:
+            assert np.isnan(run(framework, gx.clip_global_norm(1.0, ord=ord), [leaf])[0]).all()
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_norms_of_large_float64_leaves(framework: str) -> None:
+    leaves = [np.random.default_rng(0).uniform(0.1, 1, 300_001)]
+    for leaf in [*leaves, *([np.full(3_000_001, 0.1)] if framework in ("numpy", "torch") else [])]:
+        found = array(gx.global_norm(tensors(framework, [leaf])))
+        wide = number(leaf)
+        assert max_ulp(np.float64(found), narrowed(np.sqrt(np.sum(wide * wide)), np.float64)) <= 1
+
+
+@slow(TRACES)
 @pytest.mark.parametrize("ord", [1, 2, 3, np.inf])
 def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
     """TensorFlow's XLA loses a NaN in the maximum of two numbers."""
@@ -375,17 +258,7 @@ def test_a_nan_under_tensorflows_xla_is_never_lost(ord: float) -> None:
         assert all(np.isnan(leaf).all() for leaf in clip(tree)), place
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_norms_of_large_float64_leaves(framework: str) -> None:
-    from gradxform.core.extended import rounded
-
-    backend = lookup.backend(framework)
-    leaf = np.random.default_rng(0).uniform(0.1, 1, 300_001)
-    found = rounded(backend, backend.norms([backend.from_numpy(leaf)], 2.0))
-    wide = number(leaf)
-    assert max_ulp(np.asarray(found).reshape(()), narrowed(np.sqrt(np.sum(wide * wide)), np.float64)) <= 1
-
-
+@slow(XLA, framework="jax")
 @pytest.mark.parametrize("framework", ["jax", "tensorflow"])
 @pytest.mark.parametrize("expression", ["clip_norm(1.0)", "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"])
 def test_float64_factors_are_rounded_once(expression: str, framework: str) -> None:
@@ -398,22 +271,7 @@ def test_float64_factors_are_rounded_once(expression: str, framework: str) -> No
         assert max(map(max_ulp, run(framework, tx, tree), right)) <= 1
 
 
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-def test_a_float64_sum_does_not_drift(framework: str) -> None:
-    backend = lookup.backend(framework)
-    leaf = np.full(3_000_001, 0.1)
-    found = array(gx.global_norm([backend.from_numpy(leaf)]))
-    right = np.sqrt(number(0.1) ** 2 * 3_000_001)
-    assert max_ulp(np.float64(found), narrowed(right, np.float64)) <= 1
-
-
-def test_torch_reads_both_halves_of_a_pair() -> None:
-    torch = pytest.importorskip("torch")
-    pair = Pair(torch.ones(1, dtype=torch.float64), torch.full((1,), 2.0**-60, dtype=torch.float64))
-    found = gx.torch.backend.compute(formulas.product, pair, 1.0)
-    assert [float(part[0]) for part in (found.high, found.low)] == [1.0, 2.0**-60]
-
-
+@slow(INDUCTOR)
 @pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex operators:UserWarning")
 def test_double_precision_compiled_by_inductor() -> None:
     pytest.importorskip("torch")
@@ -439,6 +297,9 @@ MANY = [
 ]
 
 
+COMPILED_MANY = slow(XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"))
+
+
 def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
     """Leaves of recurring sizes in changing order, with empty, 0-d and large ones."""
     rng = np.random.default_rng(3)
@@ -451,6 +312,7 @@ def many(dtypes: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
     }  # fmt: skip
 
 
+@COMPILED_MANY
 @pytest.mark.parametrize("dtypes", [(np.float32,), (np.float32, ml_dtypes.bfloat16, np.float16)], ids=["one", "mixed"])
 @pytest.mark.parametrize("expression", MANY)
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
@@ -464,6 +326,7 @@ def test_many_leaves(expression: str, dtypes: tuple[Any, ...], framework: str, m
         assert max_ulp(result.leaves[path], wanted) <= budget, path
 
 
+@slow(INDUCTOR)
 def test_derivatives_of_many_leaves() -> None:
     jax = pytest.importorskip("jax")
     tx = gx.chain(gx.clip_norm(1.0), gx.scale(0.5))
@@ -479,30 +342,11 @@ def test_derivatives_of_many_leaves() -> None:
             np.testing.assert_allclose(together[path][key], leaf, rtol=2e-5, atol=1e-6, err_msg=f"{path}/{key}")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_value_clip_of_some_gradients_makes_their_norms_new(framework: str) -> None:
-    tx = gx.chain(gx.clip_norm(100.0), gx.masked(gx.clip_value(0.5), "0"), gx.clip_norm(1.0))
-    assert [leaf.tolist() for leaf in run(framework, tx, [f32(10), f32(3)])] == [[0.5], [1.0]]
-
-
-OURS_BESIDE_THEIRS = [
-    gx.chain(gx.masked(gx.clip_value(1.0), "0"), gx.scale(3.0)),
-    gx.chain(gx.clip_norm(100.0), Same(), gx.scale(3.0)),
-    gx.chain(gx.clip_norm(100.0), gx.freeze("0"), Same(), gx.scale(3.0)),
-]
-
-
-@pytest.mark.parametrize("framework", ["numpy", "torch"])
-@pytest.mark.parametrize("tx", OURS_BESIDE_THEIRS, ids=["clipped", "within", "within, beside a stopped one"])
-def test_a_pure_call_writes_to_nothing_beside_what_it_made(tx: Any, framework: str) -> None:
-    leaves = tensors(framework, [f32(3, 4), f32(5, 6)])
-    tx.update(leaves, tx.init(leaves))
-    assert [leaf.tolist() for leaf in arrays(leaves)] == [[3.0, 4.0], [5.0, 6.0]]
-
-
 SHAPES = [(40,), (3, 5), (6000,), (0,), (8, 5), (), (100, 100), (15,), (2,)]
 
 
+@COMPILED_MANY
+@slow(INDUCTOR, framework="torch", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("repeats", [2, 14])
 def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framework: str, mode: str) -> None:
@@ -527,49 +371,6 @@ def test_many_leaves_of_few_sizes_have_each_their_own_norm(repeats: int, framewo
             assert got.tobytes() == given.tobytes()
 
 
-M = 1 << 20
-ROWS = {
-    "tail": LARGE["tail"],
-    "huge": PLAIN[:M] * np.float32(1e30),
-    "tiny": PLAIN[:M] * np.float32(1e-30),
-    "lost": PLAIN[:M] * np.float32(1e-19),
-    "plain": PLAIN[:M],
-}
-for seed in range(6):
-    ROWS[f"heavy {seed}"] = PLAIN[:M] * np.float32(1e-3)
-    ROWS[f"heavy {seed}"][512 * 7 : 512 * 7 + 256] = np.random.default_rng(seed).standard_normal(256) * 1e3
-
-
-@pytest.mark.parametrize(("framework", "mode"), [("jax", "eager"), ("tensorflow", "compiled")])
-@pytest.mark.parametrize("kind", ROWS)
-def test_norms_of_large_leaves_in_rows(kind: str, framework: str, mode: str) -> None:
-    """Whole rows for JAX, which sums others in float64; traced for TensorFlow, since NumPy reads eager tensors."""
-    leaf, backend = ROWS[kind], lookup.backend(framework)
-    (norm,) = np.asarray(call(framework, mode, lambda leaves: backend.norms(leaves, 2.0), [leaf])).tolist()
-    right = reference_norm([leaf])
-    assert abs(norm - right) / right < 3e-9
-
-
-@pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
-@pytest.mark.parametrize("packed", [False, True])
-def test_subnormal_gradients_within_the_limit_stay_in_compiled_tensorflow(packed: bool, make: Any) -> None:
-    tf = pytest.importorskip("tensorflow")
-    leaf = f32(1e-40, -1e-42)
-    trees = [[leaf] * (5 if packed else 1)]
-    if make is gx.clip_norm:
-        trees.append([f32(3, 4), *trees[0]])
-    for tree in trees:
-        out = tf.function(make(1.0).__call__)([tf.constant(x) for x in tree])
-        assert out[-1].numpy().tobytes() == leaf.tobytes()
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_empty_leaves_among_many_small_ones(framework: str) -> None:
-    backend = lookup.backend(framework)
-    leaves = [backend.from_numpy(leaf) for leaf in (f32(), f32(3, 4)) * 8]
-    assert np.asarray(backend.norms(leaves, 2.0)).tolist() == [0.0, 5.0] * 8
-
-
 # --- found by a review -----------------------------------------------------------------------------------------------
 
 
@@ -580,6 +381,7 @@ def alike(seed: int) -> Any:
     return np.tile(row.astype(np.float32), (160, 600, 1100)[seed % 3])
 
 
+@slow(INDUCTOR, framework="torch", mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_rows_that_are_alike(framework: str, mode: str) -> None:
     tx = gx.clip_global_norm(1.0)
@@ -590,6 +392,7 @@ def test_rows_that_are_alike(framework: str, mode: str) -> None:
         assert_ulp(result.leaves, parity.expected(tx, tree), what=seed)
 
 
+@slow(TRACES)
 @pytest.mark.parametrize("size", [20_000, 300_001])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 def test_large_leaves_under_tensorflows_xla(make: Any, size: int) -> None:
@@ -630,16 +433,6 @@ def test_a_tensor_that_negates_what_it_sees() -> None:
     assert max_ulp(gx.clip_norm(1.0)([seen])[0].resolve_neg().numpy(), np.float32([-0.6, -0.8])) <= 1
 
 
-@pytest.mark.parametrize("count", [1, 20])
-@pytest.mark.parametrize("dtype", [">f8", ">f4"])
-def test_numbers_in_the_other_byte_order(dtype: str, count: int) -> None:
-    scale = 1e200 if dtype == ">f8" else 1e30
-    leaf = np.array([3.0 * scale, 4.0 * scale], dtype)  # arithmetic would return the machine's byte order
-    assert not leaf.dtype.isnative
-    out = gx.clip_norm(1.0)([leaf] * count)
-    assert all(np.allclose(leaf.astype(np.float64), [0.6, 0.8], rtol=1e-7) for leaf in out)
-
-
 def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
     tf = pytest.importorskip("tensorflow")
     out = gx.chain(gx.masked(gx.scale(-1.0), "0"), gx.clip_norm(0.0))([tf.ones(2), tf.ones(2)])
@@ -649,19 +442,12 @@ def test_zeros_of_two_signs_in_eager_tensorflow() -> None:
 # --- the catalogue ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_finite_gradients_of_an_infinite_norm_are_not_skipped(framework: str) -> None:
-    tx, given = gx.skip_nonfinite(gx.identity()), tensors(framework, [np.float64([1.7e308, -1.7e308])])
-    updates, _ = tx.update(given, tx.init(given))
-    assert array(updates[0]).tolist() == [1.7e308, -1.7e308]
-
-
+@slow(XLA, framework="jax")
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair != ("torch", "compiled")])
 def test_examples_of_any_size_are_clipped(framework: str, mode: str) -> None:
-    clip = in_mode(framework, mode, lambda given: gx.per_example_clip_global_norm(given, 1.0))
     for size in (1e200, 1e-200):
         grads = [np.float64([[3 * size], [3]]), np.float64([[4 * size], [4]])]
-        (first, second), _ = clip(tensors(framework, grads))
+        (first, second), _ = call(framework, mode, lambda given: gx.per_example_clip_global_norm(given, 1.0), grads)
         wanted = (1.2, 1.6) if size > 1 else (0.6, 0.8)
         assert (array(first)[0], array(second)[0]) == pytest.approx(wanted, rel=1e-15)
 
@@ -685,13 +471,6 @@ def test_tensors_that_are_conjugated_when_they_are_read() -> None:
     assert leaf.is_conj()
     (out,) = gx.add_decayed_weights(1.0)([leaf], params=[torch.ones(1, dtype=leaf.dtype)])
     assert out.tolist() == [4 - 4j]
-
-
-def test_a_factor_before_an_average_is_applied_once() -> None:
-    for tx, wanted in ((gx.ema(0.5, debias=False), 1.0), (gx.trace(0.5), 2.0), (gx.accumulate(gx.identity(), 1), 2.0)):
-        scaled = gx.chain(gx.scale(0.5), tx)
-        (out,), _ = scaled.update([f32(4)], scaled.init([f32(0)]))
-        assert out.tolist() == [wanted]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import TRAINS, slow
 
 import gradxform as gx
 
@@ -162,6 +163,7 @@ def in_a_wrong_layout(rename: Any, part: str) -> Any:
     }
 
 
+@slow(TRAINS)
 @pytest.mark.parametrize("framework", [Flax, Keras])
 def test_a_run_of_torch_goes_on(framework: Any) -> None:
     old, new = Torch(), framework()

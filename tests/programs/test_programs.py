@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import python
+from support import INDUCTOR, PROCESSES, TRAINS, python, slow
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -42,9 +42,9 @@ PROGRAMS = {
     "torch_schedulers": ("torch",),
 }
 """Each program and its imports."""
-PROCESSES = [("tensorflow1_saver", {}), ("torch_ddp", {})]
+OWN_PROCESSES = [("tensorflow1_saver", {}), ("torch_ddp", {})]
 """Programs that change the process: TensorFlow's behaviour, process groups."""
-PROCESSES += [("keras_fit", {"KERAS_BACKEND": backend}) for backend in ("jax", "torch")]
+OWN_PROCESSES += [("keras_fit", {"KERAS_BACKEND": backend}) for backend in ("jax", "torch")]
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +66,19 @@ def test_the_programs_are_those_of_the_folder_and_short() -> None:
     assert max(len(path.read_text().splitlines()) for path in files.values()) < 40
 
 
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(PROCESSES[:2])])
+@slow(INDUCTOR, name="torch_compile")
+@slow(TRAINS, name=("keras_fit", "port_torch_to_flax", "huggingface_trainer"))
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in dict(OWN_PROCESSES[:2])])
 def test_a_program(name: str) -> None:
     for package in PROGRAMS[name]:
         pytest.importorskip(package)
     importlib.import_module(name).main()
 
 
-@pytest.mark.parametrize(("name", "variables"), PROCESSES, ids=["-".join((n, *v.values())) for n, v in PROCESSES])
+@slow(PROCESSES)
+@pytest.mark.parametrize(
+    ("name", "variables"), OWN_PROCESSES, ids=["-".join((n, *v.values())) for n, v in OWN_PROCESSES]
+)
 def test_a_program_in_a_process_of_its_own(name: str, variables: dict[str, str], tmp_path: Path) -> None:
     for package in (*PROGRAMS[name], *(each.lower() for each in variables.values())):
         pytest.importorskip(package)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gradxform as gx
 from gradxform.proof.gradients import Leaf
-from gradxform.proof.rows import COMPLEX, DTYPES
+from gradxform.proof.registry import COMPLEX, DTYPES, ENTRIES, Entry
 
 SCALES = {"float16": (-7, 4), "float64": (-290, 290)}
 """The powers of ten of a leaf's magnitude."""
@@ -107,6 +107,7 @@ NUMBERS: dict[str, Callable[[random.Random], Any]] = {
     "size": _size,
     "factor": lambda rng: rng.choice(("", "", "-")) + (_size(rng) if rng.random() < 0.97 else "0.0"),
     "share": _share,
+    "part": lambda rng: f"{rng.uniform(0.01, 0.99):.4f}",
 }
 CHOICES: dict[str, tuple[Any, ...]] = {
     "where": ("a/w", "a/*", "**/b", "h/**", "s", "**"),
@@ -116,64 +117,23 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "bool": (True, False),
     "few": (1, 2, 3),
 }
-_PLAIN = (
-    "clip_norm(<limit><order>)",
-    "clip_norm(<limit>)",
-    "clip_global_norm(<limit><order>)",
-    "clip_global_norm(<limit>)",
-    "clip_rms(<limit>)",
-    "clip_average_norm(<limit>)",
-    "normalize_norm()",
-    "normalize_global_norm()",
-    "scale(<factor>)",
-    "scale(<factor>)",
-    "scale_by_schedule(lambda t: <size> / (t + 1.0))",
-    "zero_nonfinite()",
-    "stop()",
-    "freeze('<where>')",
-    "identity()",
-    "masked(clip_norm(<limit>, axes=-1<order>), '<matrix>')",
-    "masked(clip_norm(<limit>, axes=(0, 1)), '<matrix>')",
-    "clip_adaptive(<limit>, axes='torch')",
-    "clip_adaptive(<limit>, axes='keras')",
-    "add_decayed_weights(<share>)",
-    "ema(<share>, debias=<bool>)",
-    "trace(<share>, nesterov=<bool>)",
-    "grokfast(<share>, <size>)",
-    "clip_percentile(40.3, <few>, per_leaf=<bool>)",
-    "clip_adagc(<size>, <share>, warmup=<few>, max_norm=<limit>)",
-    "clip_spikes(<size>, <share>, warmup=<few>)",
-    "clip_zscore(<share>, <share>, <few>, per_leaf=<bool>)",
-)
-_REAL = (
-    "clip_value(<limit>)",
-    "clip_value(low=-<size>)",
-    "clip_value(low=<size>)",
-    "centralize()",
-    "centralize(axes='keras')",
-    "sign()",
-    "top_k(<share>)",
-    # The polynomial x has no products that round; test_orthogonalize.py and the table have the others.
-    "masked(orthogonalize(1, (1.0, 0.0, 0.0), axes='<layout>'), '<matrix>')",
-    "cautious(eps=<share>)",
-    "cautious(negated=True)",
-)
-_SINGLE = (*_REAL, "add_noise(<share>, 7)")
-"""Chains with noise, which is accurate to float32 only."""
-_NESTED = (
-    "masked(<tx>, '<where>')",
-    "masked(<tx>, '<where>')",
-    "masked(<tx>, lambda path, leaf: False)",
-    "partition({'<where>': <tx>, '<where>': <tx>})",
-    "partition({'<where>': <tx>}, default=<tx>)",
-    "chain(<tx>, <tx>)",
-    "skip_nonfinite(<tx>)",
-    "skip_nonfinite(<tx>, <few>)",
-    "skip_large(<tx>, <limit>)",
-    "accumulate(<tx>, <few>)",
-    "measure(<tx>)",
-    "error_feedback(<tx>)",
-)
+
+
+def _templates(nested: bool, *kinds: str) -> tuple[str, ...]:
+    """What the registry has for chains: around another transform or not, and for gradients of these kinds."""
+    found = (template for entry in ENTRIES if nested or _kind(entry) in kinds for template in entry.chains)
+    return tuple(template for template in found if ("<tx>" in template) == nested)
+
+
+def _kind(entry: Entry) -> str:
+    if not entry.real:
+        return "all"
+    return "single" if all(row.single for row in entry.rows) else "real"
+
+
+_NESTED, _PLAIN = _templates(True), _templates(False, "all")
+_REAL, _SINGLE = _templates(False, "real"), _templates(False, "real", "single")
+"""For real gradients; the latter also with what is accurate to float32 only, such as noise."""
 
 
 def values(shapes: Any, rng: np.random.Generator) -> Any:

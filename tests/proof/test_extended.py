@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import operator
 import random
 import sys
-import types
 from collections.abc import Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from rich.console import Console
 from support import assert_right
 
-from gradxform import testing
+import gradxform as gx
+from gradxform.cli import parity, report
 from gradxform.proof import extended
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import narrowed, number
-from gradxform.proof.rows import Row, first
+from gradxform.proof.registry import Row, first
 
 BITS = {np.float16: (11, -24), ml_dtypes.bfloat16: (8, -133), np.float32: (24, -149), np.float64: (53, -1074)}
 """The mantissa bits of a dtype, and the exponent of its smallest number."""
@@ -108,10 +111,35 @@ def test_right_results(row: Row, numbers: str) -> None:
             assert_right(row, ordinary_and_hard(row, dtype), "numpy", "eager")
 
 
-def test_where_neither_is_wider_than_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    extended.kind.cache_clear()
+@pytest.fixture
+def only_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "numpy_quaddtype", None)
-    monkeypatch.setattr(np, "finfo", lambda _: types.SimpleNamespace(nmant=52))
-    with pytest.raises(ImportError, match="pip install numpy-quaddtype"):
-        number(1.0)
-    assert testing.max_ulp(np.float32([1.0]), np.float32([1.0])) == 0.0
+    monkeypatch.setattr(np, "longdouble", np.float64)
+    extended.kind.cache_clear()
+    yield
+    extended.kind.cache_clear()
+
+
+@pytest.mark.parametrize("row", [row for row in first() if not row.tx.stateful], ids=str)
+def test_float64_is_the_reference_where_nothing_is_wider(row: Row, only_float64: None) -> None:
+    for dtype in ("float16", "float32", "complex64"):
+        if dtype in row.dtypes:
+            assert_right(row, ordinary_and_hard(row, dtype), "numpy", "eager")
+
+
+@pytest.mark.parametrize("command", [parity.run, report.run])
+def test_commands_say_how_exact_the_reference_is(command: Any, only_float64: None, tmp_path: Path) -> None:
+    gradients = tmp_path / "gradients.npz"
+    np.savez(gradients, w=np.float32([3.0, 4.0]))
+
+    def printed() -> str:
+        out = io.StringIO()
+        assert command(gx.clip_norm(1.0), gradients, ["numpy"], Console(file=out)) == 0
+        return out.getvalue()
+
+    found = printed()
+    assert "53 bits" in found
+    assert "gradxform[exact]" in found
+    sys.modules.pop("numpy_quaddtype")
+    extended.kind.cache_clear()
+    assert "113 bits" in printed()

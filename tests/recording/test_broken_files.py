@@ -215,17 +215,17 @@ def test_two_files_of_one_step(tmp_path: Path) -> None:
     a = recorded(tmp_path / "a")
     (a / "step_1.safetensors").write_bytes(b"")
     code, said = compared(a, a)
-    assert code == 2 and "has step 1 twice: delete step_00000001.safetensors or step_1.safetensors" in said
+    assert code == 2 and "step_00000001.safetensors" in said and "step_1.safetensors" in said
 
 
 def test_steps_of_two_runs_in_one_folder(tmp_path: Path) -> None:
     a, b = recorded(tmp_path / "a"), recorded(tmp_path / "b")
     gx.record(b)(1, gradients={"dense": {"kernel": G.T, "bias": G[0]}})
     code, said = compared(a, b)
-    assert code == 2 and "has the shape (3, 4), and (4, 3) in step_00000000.safetensors" in said
+    assert code == 2 and "(3, 4)" in said and "(4, 3)" in said and STEP in said
     gx.record(b, norms_only=True)(1, gradients={"dense": {"kernel": G, "bias": G[0]}})
     code, said = compared(a, b)
-    assert code == 2 and "has norms alone and step_00000000.safetensors values" in said
+    assert code == 2 and "norms" in said and STEP in said
 
 
 def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +237,7 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "iterdir", refused)
     code, said = compared(a, a)
-    assert code == 2 and "a' cannot be read: Permission denied" in said and said.count("\n") == 1
+    assert code == 2 and "a'" in said and "Permission denied" in said and said.count("\n") == 1
 
 
 def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
@@ -249,14 +249,16 @@ def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
     assert (tmp_path / "a" / STEP).stat().st_mode & 0o777 == 0o640
 
 
-def test_two_leaves_of_one_path_are_refused(tmp_path: Path) -> None:
-    recorder = gx.record(tmp_path)
-    with pytest.raises(ValueError, match=r"gradients has two leaves at 'a/b': rename the key that contains '/'"):
-        recorder(0, gradients={"a": {"b": G}, "a/b": G})
-    with pytest.raises(ValueError, match="two leaves at 'a/b'"):
-        recorder(0, gradients={"a": {"b": G}, "a.b": G})
-    with pytest.raises(ValueError, match="'x/w' is recorded twice"):
-        recorder(0, x={"w": G}, **{"x/w": G})
-    with pytest.raises(ValueError, match="'__metadata__'"):
-        recorder(0, __metadata__=G)
+@pytest.mark.parametrize(
+    ("trees", "path"),
+    [
+        ({"gradients": {"a": {"b": G}, "a/b": G}}, "'a/b'"),
+        ({"gradients": {"a": {"b": G}, "a.b": G}}, "'a/b'"),
+        ({"x": {"w": G}, "x/w": G}, "'x/w'"),
+        ({"__metadata__": G}, "'__metadata__'"),
+    ],
+)
+def test_two_leaves_of_one_path_are_refused(trees: dict[str, Any], path: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=path):
+        gx.record(tmp_path)(0, **trees)
     assert list(tmp_path.iterdir()) == []

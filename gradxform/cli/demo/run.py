@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.backend import lookup
+from gradxform.backend.extras import install
 from gradxform.cli import device, writing
 from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
@@ -113,7 +114,7 @@ def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
     wanted, there = frameworks or FRAMEWORKS, lookup.installed()
     for name in FRAMEWORKS:
         if name in wanted and name not in there:
-            say(console, f"left out: {NAMES[name]} is not installed (pip install 'gradxform[{name}]')")
+            say(console, f"left out: {NAMES[name]} is not installed; {install(name)}")
     chosen = [name for name in FRAMEWORKS if name in wanted and name in there]
     if not chosen:
         raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}, installed and requested")

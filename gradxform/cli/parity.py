@@ -1,0 +1,155 @@
+"""`gradxform parity`: show where frameworks first differ, and where most."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gradxform.cli import device
+from gradxform.cli.gradients import read
+from gradxform.cli.quiet import quiet
+from gradxform.cli.text import say
+from gradxform.core.transformation import GradientTransformation
+from gradxform.proof import parity
+from gradxform.proof.extended import described
+from gradxform.proof.place import Place
+from gradxform.testing import frameworks_or_installed
+
+BUDGETS = {"float16": 1, "bfloat16": 1}
+"""Largest allowed distance from the reference in ULP, where it is not 2."""
+
+
+def run(
+    tx: GradientTransformation,
+    gradients: Path | None,
+    frameworks: Sequence[str] | None,
+    console: Console,
+    asked: str | None = None,
+) -> int:
+    """Compare frameworks on the requested device, print a table, and return 1 if a difference is over budget."""
+    if tx.stateful:
+        raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
+    names = frameworks_or_installed("parity", frameworks)
+    places = None if asked is None else device.places("parity", asked, names, console)
+    names = names if places is None else list(places)
+    cases = {gradients.name: read("parity", gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
+    where = ", ".join(names) if places is None else device.ran_on(places)
+    console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
+    say(console, f"the reference has {described()}")
+    wanted = [parity.expected(tx, tree) for tree in cases.values()]
+    with console.status("running eager and compiled ..."), quiet():
+        results = parity.run(tx, list(cases.values()), names, places=places)
+    table, over = _table(list(cases), results, wanted)
+    console.print(table)
+    if places is not None:
+        _print_costs(tx, next(iter(cases.items())), places, console)
+    largest = _between(results)
+    console.print(
+        f"largest difference between two frameworks or modes: {largest or 'none, all are bit-identical'}",
+        highlight=False,
+    )
+    if over:
+        console.print(f"[red]over budget (2 ULP; 1 for float16 and bfloat16):[/red] {over[0]}", highlight=False)
+    return 1 if over else 0
+
+
+def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
+    """Print the cost of a step on the first tree, by framework and mode."""
+    name, tree = case
+    rows = []
+    with console.status("counting ..."), quiet():
+        for framework, place in places.items():
+            if not place.lacks(tree):
+                for mode in parity.modes_of(framework):
+                    rows.append((f"{framework} {mode}", place, parity.cost(tx, tree, framework, mode, place)))
+    size = device.size(sum(leaf.nbytes for leaf in tree.values()))
+    console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
+    say(console, device.EXPLAINED)
+
+
+def demo_step() -> dict[str, Any]:
+    """Return the gradients of one step of the demo's network, computed in NumPy."""
+    from gradxform.cli.demo import step, task
+
+    return step.loss_and_gradients(task.digits(steps=1))[1]
+
+
+def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
+    """Return gradients that other libraries get wrong, one tree each; none if the chain selects by path or axes."""
+
+    def f32(*values: float) -> Any:
+        return np.array(values, np.float32)
+
+    cases: dict[str, Any] = {
+        "zeros": {"w": np.zeros((3, 4), np.float32), "b": np.zeros(2, np.float32)},
+        "at the limit": {"w": f32(3.0, 4.0)},
+        "1e30": {"w": f32(1e30), "b": f32(3.0)},
+        "3e-30": {"w": f32(3e-30, 4e-30)},
+        "float16 300": {"w": np.array([300.0], np.float16), "b": np.array([3.0], np.float16)},
+        "NaN": {"w": f32(np.nan, 1.0), "b": f32(2.0)},
+        "inf": {"w": f32(np.inf, 1.0), "b": f32(2.0)},
+        "None": {"w": f32(3.0, 4.0), "b": None},
+        "empty": {"w": np.zeros((0, 3), np.float32), "b": f32(7.0)},
+        "0-d": {"w": np.asarray(7.0, np.float32)},
+        "mixed dtypes": {"w": f32(30.0, 40.0), "b": np.array([3.0], np.float16), "c": np.array([5.0])},
+    }
+    by_path = any(name in repr(tx) for name in ("masked", "freeze", "partition"))
+    return {} if by_path or "axes" in repr(tx) else cases
+
+
+def _table(
+    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
+) -> tuple[Table, list[str]]:
+    """Return a row per outcome of a case, with the frameworks that had it, and the results over budget."""
+    table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
+    over: list[str] = []
+    for i, case in enumerate(cases):
+        outcomes: dict[tuple[str, str, str], list[str]] = {}
+        for result in (row[i] for row in results):
+            who = f"{result.framework} {result.mode}"
+            first, largest = (None, None) if not result.leaves else parity.differences(result.leaves, wanted[i])
+            same = "the same" if largest and first == largest else str(largest or "")
+            outcome = (
+                "-" if result.problem or result.left_out else f"{largest.ulp:g}" if largest else "0",
+                result.problem or _left_out(result) or str(first or ""),
+                same,
+            )
+            outcomes.setdefault(outcome, []).append(who)
+            if result.problem or (not result.left_out and over_budget(result, wanted[i])):
+                over.append(f"{case}, {who}: {result.problem or largest}")
+        for (ulp, first_shown, largest_shown), who_had_it in outcomes.items():
+            everyone = len(outcomes) == 1 and len(results) > 1
+            table.add_row(case, "all" if everyone else "\n".join(who_had_it), ulp, first_shown, largest_shown)
+        table.add_section()
+    return table, over
+
+
+def _left_out(result: parity.Result) -> str:
+    return f"left out: {result.left_out}" if result.left_out else ""
+
+
+def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
+    """Return whether any leaf is farther from the reference than its dtype's budget."""
+    for path, right in wanted.items():
+        _, worst = parity.differences({path: result.leaves[path]}, {path: right})
+        if worst is not None and worst.ulp > BUDGETS.get(right.dtype.name, 2):
+            return True
+    return False
+
+
+def _between(results: Sequence[Sequence[parity.Result]]) -> str:
+    """Describe the largest difference between two results."""
+    found: tuple[float, str] = (0.0, "")
+    for one, other in itertools.combinations(results, 2):
+        for a, b in zip(one, other, strict=True):
+            if a.leaves and b.leaves:
+                _, worst = parity.differences(a.leaves, b.leaves)
+                if worst is not None and worst.ulp > found[0]:
+                    found = (worst.ulp, f"{a.framework} ({a.mode}) against {b.framework} ({b.mode}), {worst}")
+    return found[1]

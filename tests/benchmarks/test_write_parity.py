@@ -1,0 +1,225 @@
+"""The parity page: its tables, the report of wrong results, and the exit code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import write_parity
+from parity_page import measure
+from parity_page.native import Native, natives
+from parity_page.report import cell, page
+
+from gradxform.backend import lookup
+from gradxform.cli import device
+from gradxform.core.transformation import factories
+from gradxform.proof.cases import Sizes, groups
+from gradxform.proof.judge import Tally, judge
+from gradxform.proof.registry import ROWS, Row
+
+pytestmark = pytest.mark.filterwarnings("default")
+SMALL = Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8))
+FEW = tuple(row for row in ROWS if row.expression in ("scale(0.25)", "clip_value(0.5)", "clip_norm(1.0)"))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_parity, "SIZES", SMALL)
+
+
+class Written(NamedTuple):
+    exit_code: int
+    output: str
+
+
+@pytest.fixture
+def write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def written(*arguments: str) -> tuple[Written, str]:
+        monkeypatch.setenv("COLUMNS", "200")
+        out = tmp_path / "numbers.md"
+        code = write_parity.main(["--out", str(out), *arguments])
+        return Written(code, capsys.readouterr().out), out.read_text() if out.exists() else ""
+
+    return written
+
+
+def test_every_transform_is_measured() -> None:
+    text = " ".join(row.expression for row in ROWS)
+    beyond = {"elementwise", "transform", "scale_by_schedule", "across"}  # need a function or an axis
+    for name in set(factories) - beyond:
+        assert f"{name}(" in text, name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.expression)
+def test_a_group_is_of_trees_that_are_alike(row: Any) -> None:
+    for group in groups(row, SMALL):
+        kinds = set()
+        for tree in (tree for run in group.runs.values() for tree in (*run.steps, run.params)):
+            leaves = measure.leaves_of(tree)
+            kinds.add(tuple((path, leaf.dtype, leaf.shape) for path, leaf in leaves.items()))
+        assert len(kinds) == 1
+
+
+def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = (*FEW, *ROWS[::9])
+    monkeypatch.setattr(measure, "ROWS", some)
+    result, text = write("--frameworks", "numpy")
+    assert result.exit_code == 0, result.output
+    assert "Every result is within its budget" in text
+    for row in some:
+        assert f"| `{row.expression}` |" in text
+    for words in ("--frameworks numpy --out numbers.md", f"numpy {np.__version__}", "np.clip", "zeros in"):
+        assert words in text
+    assert str(tmp_path) not in text
+    assert text.count("<details>") == text.count("</details>") > 6
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({line.count(" | ") for line in table.splitlines() if "---" not in line}) == 1, table
+
+
+def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without float64, runs that need it are left out, and the tables keep their columns."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
+    find = device.find
+    without = {"torch": ("float64",)}
+    monkeypatch.setattr(device, "find", lambda name, *a: replace(find(name, *a), without=without.get(name, ())))
+    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
+    result, text = write("--device", "cpu", "--frameworks", "numpy,torch")
+    assert result.exit_code == 0, result.output
+    assert "Ran on: NumPy on cpu; PyTorch on cpu, no float64." in text
+    assert "--frameworks numpy,torch --device cpu --out numbers.md" in text
+    tables = dict(re.findall(r"<summary>(\w+)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL))
+    rows = {column: tables[column].splitlines()[-1].strip("|").split("|") for column in ("float32", "float64", "mixed")}
+    empty = {column: [cell.strip() == "" for cell in row[-2:]] for column, row in rows.items()}
+    assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
+
+
+def test_errors_above_the_usual_budget_are_explained() -> None:
+    row = next(row for row in ROWS if row.ulp == 4)
+    numbers, tally = measure.Numbers(), Tally()
+    numbers.results[measure.Key(row, "float32", measure.Where("numpy", "eager"))] = tally
+    assert "budget is 4" not in page(numbers, SMALL, "command")
+    tally.add("some", 1, judge({"w": np.float32([1 + 3 * 2**-23])}, {"w": np.float32([1])}, "numpy", row))
+    assert f"Errors above 2 ULP come from `{row.expression}`, whose budget is 4 ULP." in page(numbers, SMALL, "command")
+
+
+def test_a_compiled_framework_has_its_own_column(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorflow")
+    monkeypatch.setattr(measure, "ROWS", FEW[1:2])
+    result, text = write("--frameworks", "tensorflow")
+    assert result.exit_code == 0, result.output
+    assert "| TensorFlow, tf.function |" in text
+    assert "| `tf.clip_by_value`, tf.function |" in text
+    assert "NumPy |" not in text
+
+
+def test_the_page_of_mlx(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlx")
+    monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
+    result, text = write("--frameworks", "mlx")
+    assert result.exit_code == 0, result.output
+    assert "| MLX |" in text and "| MLX, mx.compile |" in text
+
+
+def test_a_lying_backend_ends_with_1_and_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "ROWS", FEW)
+    backend = lookup.backend("numpy")
+    monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * 2 for leaf in leaves])
+    result, text = write("--frameworks", "numpy")
+    assert result.exit_code == 1
+    for words in ("scale(0.25), float32, numpy eager", "clip_norm(1.0), mixed, numpy eager"):
+        assert f"over budget: {words}" in result.output
+        assert words in text
+    assert "changed within its limit" in text
+
+
+def test_a_backend_that_fails_is_over_budget(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "ROWS", FEW[:1])
+    monkeypatch.setattr(lookup.backend("numpy"), "multiply", None)
+    result, text = write("--frameworks", "numpy")
+    assert result.exit_code == 1
+    assert "refused" in text
+    assert "TypeError" in result.output
+
+
+def test_a_native_function_that_is_wrong_is_told_in_words(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(limit: float) -> Any:
+        def call(leaves: list[Any]) -> list[Any]:
+            if leaves[0].dtype == np.float64:
+                raise TypeError
+            large = any(np.max(np.abs(leaf), initial=0) > 1e3 for leaf in leaves)
+            return [leaf * np.nan if large else np.clip(leaf, -limit, limit) for leaf in leaves]
+
+        return call
+
+    native = Native("odd.clip", "numpy", "eager", "clip_value", odd)
+    monkeypatch.setattr(measure, "ROWS", FEW)
+    monkeypatch.setattr(write_parity, "natives", lambda frameworks, everything: [native])
+    result, text = write("--frameworks", "numpy")
+    assert result.exit_code == 0, result.output
+    line = next(line for line in text.splitlines() if line.startswith("| `odd.clip` |"))
+    assert re.search(r"\| 0; NaN in \d+ of \d+ \|", line)
+    assert re.search(r"\| refused, all \d+ \|", line)
+
+
+@pytest.mark.parametrize(
+    ("got", "wanted", "said"),
+    [
+        ([np.nan, 1], [0.5, 1], "NaN, all 1"),
+        ([np.inf, 1], [0.5, 1], "infinity, all 1"),
+        ([0, 1], [0.5, 1], "zeros, all 1"),
+        ([0, 1], [np.nan, 1], "hides NaN, all 1"),
+        ([0.5, np.nextafter(np.float32(1), np.float32(2))], [0.5, 1], "1"),
+        ([3e6, 1], [1, 1], "1.8e+08"),
+    ],
+)
+def test_words_for_what_a_distance_cannot_say(got: list[float], wanted: list[float], said: str) -> None:
+    tally = Tally()
+    tally.add("some", 2, judge({"w": np.float32(got)}, {"w": np.float32(wanted)}, "numpy", Row("identity()")))
+    assert cell(tally) == said
+
+
+@pytest.mark.parametrize(
+    ("dtype", "framework", "flushed"),
+    [(np.float32, "jax", 1), (ml_dtypes.bfloat16, "jax", 1), (np.float32, "numpy", 0), (np.float16, "jax", 0)],
+)
+def test_only_a_kernel_that_flushes_may_lose_subnormal_numbers(dtype: Any, framework: str, flushed: int) -> None:
+    least = np.array([1e-7 if dtype == np.float16 else 1e-40]).astype(dtype)
+    verdict = judge({"w": np.zeros(1, dtype)}, {"w": least}, framework, Row("identity()"))
+    assert verdict.flushed == flushed
+    assert (verdict.worst is None) == bool(flushed)
+
+
+def test_what_was_subnormal_on_the_way_may_be_lost_if_the_transform_says_so() -> None:
+    """1e-37 / 10 is below the smallest normal float32, 1.2e-38; 1e-36 / 10 is not."""
+    part, whole = Row("ema(0.9)", part=0.1), Row("identity()")
+    for value, flushed in ((1e-37, 1), (1e-36, 0)):
+        wanted, lost, less = (np.float32([x]) for x in (value, 0.0, value - 1e-38))
+        for got in (lost, less):
+            assert judge({"w": got}, {"w": wanted}, "jax", part).flushed == flushed
+            assert judge({"w": got}, {"w": wanted}, "jax", whole).flushed == 0
+            assert judge({"w": got}, {"w": wanted}, "torch", part).flushed == 0
+        assert judge({"w": wanted}, {"w": wanted}, "jax", part) == judge({"w": wanted}, {"w": wanted}, "jax", whole)
+        assert judge({"w": np.float32([value - 3e-38])}, {"w": wanted}, "jax", part).flushed == 0
+
+
+@pytest.mark.parametrize("framework", lookup.installed())
+def test_native_functions_clip(framework: str) -> None:
+    for native in natives([framework], everything=False):
+        (out,) = native.make(1.0)([np.float32([3.0, 4.0])])
+        assert out == pytest.approx([1.0, 1.0] if native.transform == "clip_value" else [0.6, 0.8], abs=1e-6)
+        assert native.transform in factories
+
+
+def test_mlx_is_measured_where_it_is() -> None:
+    pytest.importorskip("mlx")
+    (native,) = natives([], everything=True)
+    for dtype in (np.float32, ml_dtypes.bfloat16, np.float64, np.complex64):
+        (out,) = native.make(1.0)([np.array([3.0, 4.0]).astype(dtype)])
+        assert out.dtype == dtype
+        assert abs(out[0] - 0.6) < 0.01
