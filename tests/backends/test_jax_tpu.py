@@ -27,7 +27,7 @@ SIZES = (1.0, 1e30, 3e38, 1e-25, 0.0)
 NORMS = ("_norm(", "clip_rms(", "clip_adaptive(", "clip_percentile(", "clip_zscore(", "clip_adagc(")
 BEYOND = (*NORMS, "centralize(")
 """For gradients of 3e38, the sum, the norm or its inverse exceeds float32's range: known limitation."""
-BEFORE = ("skip_large(", "chain(clip_value(")
+BEFORE = ("skip_large(", "chain(clip_value(", "chain(scale(3.0), clip_value(")
 """Transforms that skip such gradients or limit them first."""
 
 
