@@ -26,7 +26,9 @@ demo: $(READY) ## train one network in three frameworks, with and without the ch
 
 # JAX is the smallest to install; PyTorch's compiler would take the two minutes by itself.
 quick: $(QUICK)/.ready ## two minutes: NumPy and JAX alone, in an environment of their own
-	$(QUICK)/bin/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal QUICKPATHS
+	$(QUICK)/bin/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal tests/core tests/stability \
+	    $(addprefix tests/transforms/test_,table.py properties.py hard.py states.py) tests/backends/test_numpy.py tests/proof/test_extended.py \
+	    tests/recording/test_record.py
 
 test: $(READY) ## the suite in all frameworks: every transform, eager and compiled
 	$(BIN)/python -m pytest -q -m "not slow" -n $(JOBS) --dist worksteal --durations=10

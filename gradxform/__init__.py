@@ -33,7 +33,13 @@ from gradxform.transforms.combining import chain, identity, masked, partition
 from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
-from gradxform.transforms.normalizing import centralize, normalize_global_norm, normalize_norm, sign
+from gradxform.transforms.normalizing import (
+    centralize,
+    normalize_global_norm,
+    normalize_norm,
+    orthogonal_to_parameters,
+    sign,
+)
 from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
@@ -106,6 +112,7 @@ __all__ = [
     "norms",
     "numpy",
     "on_backward",
+    "orthogonal_to_parameters",
     "orthogonalize",
     "parse",
     "partition",

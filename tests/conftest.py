@@ -6,12 +6,10 @@ import contextlib
 import gc
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slow
 from support import FRAMEWORKS, is_slow_case
 
 from gradxform.backend import lookup
@@ -45,35 +43,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", rf"error::{kind}:({names})\Z")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that writes the table of docs/numbers/tests.md."""
-    parser.addoption("--slow-table", help="write a Markdown table of the slow tests to this file, and run nothing")
-
-
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Skip programs when looking for doctests, which would import them; test_programs.py runs them."""
     return True if collection_path.parent.name == "programs" and not collection_path.name.startswith("test_") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests by framework; write the table of slow tests if requested."""
+    """Mark slow cases, make this library's deprecated calls errors, and sort the tests by framework."""
     _mark_slow_cases(config, items)
-    for item in items:
-        if (reason := slow.reason(item.nodeid)) and not item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.slow(reason=reason))
-    if set(config.args) == set(config.getini("testpaths")) and (stale := slow.unused([item.nodeid for item in items])):
-        raise pytest.UsageError(f"tests/slow.py has patterns that no test matches: {stale}")
     for item in items[:1]:  # pytest applies the session's filters last, so they win
         item.session.add_marker(pytest.mark.filterwarnings(*DEPRECATED))
     items.sort(key=_rank)
-    if path := config.getoption("--slow-table"):
-        found = Counter(
-            (_function(item), mark.kwargs["reason"]) for item in items for mark in item.iter_markers("slow")
-        )
-        lines = [f"| `{name}` | {count} | {reason} |" for (name, reason), count in sorted(found.items())]
-        table = "\n".join(("| test | how many | why it is slow |", "|---|---:|---|", *lines)) + "\n"
-        Path(path).write_text(table, encoding="utf-8")
-        items.clear()
 
 
 def _mark_slow_cases(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -82,7 +82,7 @@ def made(which: str, framework: str) -> Path:
 
 
 def tests(framework: str) -> list[str]:
-    """Return the table, the programs, and the framework's adapters and backend; for cli, its commands."""
+    """Return the table, the suite of adapters, the programs, and a framework's own files; for cli, its commands."""
     if framework == "cli":
         return [f"tests/{file}" for file in COMMANDS]
     if framework == "exact":
@@ -91,7 +91,8 @@ def tests(framework: str) -> list[str]:
     found = [f"tests/{kind}/test*_{name}*.py" for kind in ("adapters", "backends") for name in sorted(names)]
     found += [f"tests/adapters/{name}_cases.py" for name in sorted(names)]
     own = sorted({str(path) for pattern in found for path in ROOT.glob(pattern)})
-    return ["tests/transforms/test_table.py", "tests/programs/test_programs.py", *own]
+    shared = ["tests/transforms/test_table.py", "tests/adapters/test_conformance.py", "tests/programs/test_programs.py"]
+    return [*shared, *own]
 
 
 def _extra(name: str) -> list[str]:

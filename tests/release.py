@@ -36,6 +36,7 @@ def test_the_wheel_holds_every_package_and_nothing_else(built: Path) -> None:
     assert all(f"{top}/py.typed" in names for top in tops)
 
 
+@pytest.mark.timeout(900)  # imports every framework
 def test_the_tests_of_the_sdist_are_collected(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -20,7 +20,7 @@ from gradxform.backend import lookup
 from gradxform.proof import parity
 from gradxform.proof.cases import Group
 from gradxform.proof.judge import judge
-from gradxform.proof.rows import STATELESS, Row, first
+from gradxform.proof.registry import STATELESS, Row, first
 from gradxform.testing import max_ulp
 
 ROOT = Path(__file__).parent.parent
@@ -227,13 +227,6 @@ def rows(page: str, header: str) -> list[list[str]]:
     found = re.search(rf"^{re.escape(line)}\n\|[-|]+\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert found, header
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
-
-
-def assert_drawn(picture: Path) -> None:
-    """Assert that this run drew a picture, and that the documentation has one with that name."""
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 20_000
-    assert (ROOT / "docs/pictures" / picture.name).exists()
 
 
 def train(optimizer: Any, params: Any, steps: int = 5) -> Any:

@@ -75,24 +75,9 @@ def parity_command(
     ] = None,
     frameworks: Frameworks = None,
     device: Device = None,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full", help="Measure every transform and the frameworks' own functions; write a page of tables."
-        ),
-    ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="The page that --full writes. [default: parity.md]")] = None,
 ) -> int:
     """Run a chain on the same gradients in every framework, eager and compiled, and compare with the exact result."""
-    if full and (gradients is not None or chain != DEFAULT_CHAIN):
-        raise ValueError("parity: --full brings its own transforms and gradients; leave out --chain and --gradients")
-    if full:
-        from gradxform.cli.parity import full as everything
-
-        return everything.run(_names(frameworks), out or Path("parity.md"), Console(), device)
-    if out is not None:
-        raise ValueError("parity: --out is the page that --full writes; pass both or neither")
-    from gradxform.cli.parity import run as parity
+    from gradxform.cli import parity
 
     return parity.run(gradxform.parse(chain), gradients, _names(frameworks), Console(), device)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import gradxform
 from gradxform.cli import device
 from gradxform.cli.gradients import read
-from gradxform.cli.parity.run import hard_cases
+from gradxform.cli.parity import hard_cases
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say, table
 from gradxform.cli.versions import versions

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradxform.proof.gradients import Leaf, Shapes, Tree, chosen, dtypes, nested, random, size, small
-from gradxform.proof.rows import MIXED, Row
+from gradxform.proof.registry import MIXED, Row
 from gradxform.proof.values import HARD, RANDOM, Values, hard, held
 
 CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"
@@ -72,7 +72,7 @@ def available(dtypes: Sequence[str]) -> tuple[str, ...]:
 
 
 def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
-    """The groups on which `gradxform parity --full` runs a row."""
+    """The groups that the parity page has of a row."""
     for dtype in available(row.dtypes):
         yield ordinary_and_hard(row, dtype, sizes.share)
     if row.expression in MANY:

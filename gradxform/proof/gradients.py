@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from gradxform.proof.rows import COMPLEX
+from gradxform.proof.registry import COMPLEX
 from gradxform.proof.values import RANDOM, Array, Values, range_of
 
 Tree = Any

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.proof.parity import Difference, Leaves, difference, larger
-from gradxform.proof.rows import COMPLEX, Row
+from gradxform.proof.registry import COMPLEX, Row
 from gradxform.proof.ulp import ulps
 from gradxform.proof.values import RANGES
 

@@ -81,10 +81,23 @@ def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = 
     for leaf in leaves:
         gradient = extended(leaf.param)
         agrees = np.sign(leaf.value) * np.sign(gradient) * (-1 if negated else 1) > 0
-        odd = ~agrees & ~(np.isfinite(leaf.value) & np.isfinite(gradient))
+        known = agrees | (np.isfinite(leaf.value) & np.isfinite(gradient))
         share = number(np.count_nonzero(agrees)) / max(math.prod(leaf.shape), 1)
-        least = np.nan if odd.any() else np.maximum(share, number(eps))
+        least = np.maximum(share, number(eps)) if np.all(known) else np.nan
         leaf.value = times(where(agrees, leaf.value, 0), 1 / least if least else 1)
+
+
+def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
+    for leaf in leaves:
+        p, g = extended(leaf.param), leaf.value
+        norm, size = norm_of([g], 2), norm_of([p], 2)
+        if not np.isfinite(norm + size):
+            leaf.value = times(g, np.nan)
+        elif norm and size:
+            cosine = np.sum((g / norm) * (p / size))
+            rest = plus(g, times(p, -cosine * norm / size))
+            sine = norm_of([rest], 2) / norm
+            leaf.value = times(rest, 1 / sine if not sine**2 <= 1e-9 else 0)
 
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
@@ -124,6 +137,7 @@ RULES: dict[str, Callable[..., None]] = {
     "elementwise": _elementwise,
     "normalize_global_norm": _normalize_global_norm,
     "normalize_norm": _normalize_norm,
+    "orthogonal_to_parameters": _orthogonal_to_parameters,
     "sign": _sign,
     "top_k": _top_k,
     "zero_nonfinite": _zero_nonfinite,

@@ -1,7 +1,7 @@
 """The registry: one entry for each transform, from which tests, random chains and pages draw their tables.
 
 A row of an entry is an expression that builds a transform, with the error budget against `proof.reference`: the tests
-and `gradxform parity --full` run every row in every framework and mode.
+and the parity page run every row in every framework and mode.
 """
 
 from __future__ import annotations
@@ -294,6 +294,16 @@ ENTRIES = (
         ),
         {"clip_adaptive(0.01, axes=0)": Cost(60, 1.51)},
         ("clip_adaptive(<limit>, axes='torch')", "clip_adaptive(<limit>, axes='keras')"),
+        needs="parameters",
+    ),
+    Entry(
+        "orthogonal_to_parameters",
+        (
+            Row("orthogonal_to_parameters()", real=True, single=True),
+            Row("chain(scale(-3.0), orthogonal_to_parameters(), clip_norm(0.5))", real=True, single=True),
+        ),
+        {"orthogonal_to_parameters()": Cost(1300, 1.51)},
+        ("orthogonal_to_parameters()",),
         needs="parameters",
     ),
     Entry(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.proof.rows import COMPLEX
+from gradxform.proof.registry import COMPLEX
 
 Array = Any
 Shape = tuple[int, ...]

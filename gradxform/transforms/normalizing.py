@@ -1,4 +1,4 @@
-"""Normalize gradients to one norm, sign or mean."""
+"""Normalize gradients to one norm, sign, mean or direction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gradxform.core import elements, extended
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.core.transformation import Context, GradientTransformation, stateless
 from gradxform.numerics import Array, formulas
 from gradxform.transforms import units
 
@@ -190,3 +190,96 @@ def _unit(xp: Any, x: Array) -> Array:
 def _sign_of(xp: Any, x: Array) -> Array:
     high: Any = getattr(x, "high", x)
     return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, high * 0.0))  # zero or NaN
+
+
+@factory
+def orthogonal_to_parameters() -> GradientTransformation:
+    r"""Drop each gradient's part along its parameters, and keep its norm.
+
+    Each gradient g with parameters p, both read as vectors, becomes
+
+    .. math:: g_i \leftarrow \lVert g_i \rVert \frac{u_i}{\lVert u_i \rVert},
+        \quad u_i = g_i - \frac{\langle p_i, g_i \rangle}{\langle p_i, p_i \rangle} \, p_i
+
+    A step along u does not only scale the parameters, and so the logits. Parameters that are all zero leave their
+    gradient unchanged. A gradient that points along its parameters, to 3e-5 of its norm, becomes zero: what is left of
+    it is rounding. So do gradients of one element; exclude them with `masked`. The authors' code adds 1e-30 to both
+    divisors instead, and returns rounding errors of the gradient's norm there. A gradient or parameters with a NaN or
+    infinite element give NaN. A sparse gradient becomes dense. In `across`, parts are those of the local slice.
+
+    Returns:
+        A stateless transform for gradients of any shape and real floating dtype. Its `update` needs the parameters.
+
+    Raises:
+        TypeError: On use: a gradient is complex or integer; the message gives its path.
+        ValueError: On use: parameters are missing or have another structure, or a rank is unknown in a graph.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.orthogonal_to_parameters()([np.float32([3.0, 4.0])], params=[np.float32([1.0, 0.0])])
+        [array([0., 5.], dtype=float32)]
+
+    References:
+        Prieto, Barsbey, Mediano and Birdal, Grokking at the edge of numerical stability, 2025; the norm is kept per
+        tensor, as in the authors' code.
+    """
+
+    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+        elements.check_real(g, "orthogonal_to_parameters", "the angle is that of real vectors")
+        params = elements.params(g, context.params, "orthogonal_to_parameters")
+        dense, backend = g.dense(), g.backend
+        if not dense.chosen:
+            return g, state
+        own = [dense.leaves[i] for i in dense.chosen]
+        norms, sizes = (extended.rounded(backend, backend.norms(leaves, 2.0)) for leaves in (own, params))
+        products, short = [], []
+        for k, (leaf, param) in enumerate(zip(own, params, strict=True)):
+            short.append("float64" not in (backend.dtype(leaf), backend.dtype(param)))
+            if not short[k]:  # products may exceed float64's range
+                by = (backend.compute(_inverse_of, vector, index=k) for vector in (norms, sizes))
+                leaf, param = (backend.multiply([x], y, False)[0] for x, y in zip((leaf, param), by, strict=True))
+            if (shape := backend.shape(leaf)) is None:
+                path = dense.source.path(dense.chosen[k])
+                raise ValueError(
+                    f"orthogonal_to_parameters: the rank of the gradient at {path!r} is unknown: set its shape"
+                )
+            products.append(backend.sum_over(leaf, tuple(range(len(shape))), param))
+        cosines = extended.rounded(backend, backend.compute(_cosines, norms, sizes, *products, short=tuple(short)))
+        along = backend.compute(_along, cosines, norms, sizes)
+        multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
+        rest = dense.given(backend.elementwise(_plus, [own, params, multiples], ()), applied=False)
+        places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
+        return rest.scaled(backend.compute(_restoring, cosines, index=places)), state
+
+    return GradientTransformation(rule)
+
+
+def _inverse_of(xp: Any, norms: Array, *, index: int) -> Array:
+    return formulas.inverse(xp, xp.take(norms, index))
+
+
+def _positive(xp: Any, norms: Array) -> Array:
+    return xp.where(norms > 0.0, norms, 1.0)
+
+
+def _cosines(xp: Any, norms: Array, sizes: Array, *products: Array, short: tuple[bool, ...]) -> Array:
+    """The cosines of the angles between gradients and parameters; zero if one of them is zero."""
+    lengths = (formulas.where_active(xp, _positive(xp, vector), active=short) for vector in (norms, sizes))
+    return functools.reduce(operator.truediv, lengths, xp.stack([xp.reshape(product, ()) for product in products]))
+
+
+def _along(xp: Any, cosines: Array, norms: Array, sizes: Array) -> Array:
+    """The multiples of the parameters to add."""
+    return -cosines * norms / _positive(xp, sizes)
+
+
+def _plus(xp: Any, g: Array, p: Array, multiple: Array) -> Array:
+    return g + multiple * p
+
+
+def _restoring(xp: Any, cosines: Array, *, index: tuple[int, ...]) -> Array:
+    """The inverse sines, which restore the norms; zero where the sine is rounding."""
+    squares = 1.0 - cosines * cosines
+    found = xp.where(squares > 1e-9, 1.0 / xp.sqrt(xp.where(squares > 1e-9, squares, 1.0)), 0.0)
+    return xp.take(xp.where(xp.isfinite(cosines), found, float("nan")), index)

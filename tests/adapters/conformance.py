@@ -45,8 +45,9 @@ class Driver:
     """The state can be replaced with NumPy's."""
     scales: ClassVar[Sequence[str]] = ()
     """Ways to scale the loss by 1024."""
-    skips_steps: ClassVar[bool] = True
-    """A loss scaler skips steps with infinite gradients."""
+    compiles_scaling: ClassVar[bool] = False
+    skips: ClassVar[bool] = True
+    """Steps can be left out."""
     checks_first: ClassVar[bool] = False
     """Patterns are checked before the first step."""
     by_identity: ClassVar[bool] = False
@@ -179,9 +180,9 @@ def assert_state(found: Any, wanted: Any) -> None:
 Kind = type[Driver]
 
 
-def assert_alike(driver: Kind, found: Leaves, wanted: Leaves) -> None:
-    """Assert the same bits, unless a compiler fuses the optimizer's arithmetic."""
-    assert not driver.exact or bits(found) == bits(wanted)
+def assert_alike(exact: bool, found: Leaves, wanted: Leaves) -> None:
+    """Assert the same bits, or numbers that differ by the fused arithmetic of a compiled optimizer."""
+    assert not exact or bits(found) == bits(wanted)
     for path, value in wanted.items():
         np.testing.assert_allclose(found[path], value, rtol=0, atol=2e-6, err_msg=path)
 
@@ -230,7 +231,7 @@ for _name, _tx in TRANSFORMS.items():
             assert_ulp(run.read(), oracle.step(gradients), 2, i)
             assert own is None or bits(run.read()) == bits(own.step(gradients)), i
         assert run.traces == 1
-        if driver.stateful:
+        if driver.stateful and not (driver.on_updates and tx is NOWHERE):  # which ignores updates that it leaves alone
             assert_state(run.state, oracle.state)
 
 
@@ -257,7 +258,7 @@ def _(driver: Kind, folder: Path) -> None:
             for run in runs:
                 run.step(drawn(i))
         assert bits(runs[0].read()) != bits(ONES)
-        assert_alike(driver, runs[1].read(), runs[0].read())
+        assert_alike(driver.exact, runs[1].read(), runs[0].read())
 
 
 @case("None", lambda driver: driver.none)
@@ -320,7 +321,7 @@ def _(driver: Kind, folder: Path) -> None:
         found = run.read()
         assert bits({path: found[path] for path in body}) == bits(body)
         assert bits(alone.read()) != bits(rest)
-        assert_alike(driver, {path: found[path] for path in rest}, alone.read())
+        assert_alike(driver.exact, {path: found[path] for path in rest}, alone.read())
 
 
 LEFT_OUT: dict[str, tuple[Callable[[Any], Any], float, list[bool]]] = {
@@ -332,7 +333,7 @@ LEFT_OUT: dict[str, tuple[Callable[[Any], Any], float, list[bool]]] = {
 
 for _name in LEFT_OUT:
 
-    @case(f"left out, {_name}", stateful)
+    @case(f"left out, {_name}", lambda driver: driver.stateful and driver.skips)
     def _(driver: Kind, folder: Path, name: str = _name) -> None:
         """A step that is not due leaves parameters and optimizer alone: zeros would still move weights."""
         around, factor, due = LEFT_OUT[name]
@@ -352,7 +353,7 @@ for _name in LEFT_OUT:
                     means = {p: np.float32(np.mean([np.float64(g[p]) for g in summed], axis=0)) for p in SHAPES}
                     plain.step(means)
             if not driver.on_updates:
-                assert_alike(driver, run.read(), plain.read())
+                assert_alike(driver.exact, run.read(), plain.read())
 
 
 @case("saved and resumed", lambda driver: driver.saves)
@@ -411,8 +412,9 @@ def _(driver: Kind, folder: Path) -> None:
                 run.step(drawn(i))
                 plain.step(drawn(i))
             before = bits(run.read()), bits(by_path(run.state))
-            assert before == (bits(plain.read()), bits(by_path(plain.state))), (way, optimizer)
-            if driver.skips_steps and way != "factor":
+            assert_alike(driver.exact and not driver.compiles_scaling, run.read(), plain.read())
+            assert_alike(driver.exact and not driver.compiles_scaling, by_path(run.state), by_path(plain.state))
+            if way != "factor":
                 bad = drawn(3)
                 bad["body/w"][1, 1] = np.inf
                 run.step(bad)

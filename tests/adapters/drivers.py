@@ -89,13 +89,17 @@ class TorchApply(ByHand):
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
         import torch
 
-        given = {path: torch.nn.Parameter(leaf) for path, leaf in tensors("torch", params).items()}
+        given = {path: torch.nn.Parameter(self.placed(leaf)) for path, leaf in tensors("torch", params).items()}
         self.named = {path.replace("/", "."): p for path, p in given.items()}
         self.optimizer = torch_optimizers()[optimizer](self.named.items())
         self.scale = torch.amp.GradScaler("cpu", init_scale=2.0**10) if how.get("scale") else None
         self.may_skip = "around" in how
         self.unscaled_first = how.get("scale") == "unscaled before"
         self.start(assembled(tx, given, how))
+
+    def placed(self, tensor: Any) -> Any:
+        """Spread a tensor over processes, for drivers that do."""
+        return tensor
 
     def start(self, tx: Any) -> None:
         self.tx = tx
@@ -116,14 +120,14 @@ class TorchApply(ByHand):
             if isinstance(g, tuple):
                 p.grad = torch.sparse_coo_tensor(torch.tensor(g[0][None]), torch.tensor(g[1]), p.shape)
             else:
-                p.grad = None if g is None else tensors("torch", [g])[0].to(p.dtype)
+                p.grad = None if g is None else self.placed(tensors("torch", [g])[0].to(p.dtype))
 
     def read(self) -> Leaves:
         return {path.replace(".", "/"): array(p.detach()).copy() for path, p in self.named.items()}
 
     def assign(self, params: Leaves) -> None:
         for path, value in tensors("torch", params).items():
-            self.named[path.replace("/", ".")].data.copy_(value)
+            self.named[path.replace("/", ".")].data.copy_(self.placed(value))
 
     @property
     def optimizer_state(self) -> Any:
@@ -236,16 +240,19 @@ class TensorFlowApply(Driver):
         if self.may_skip:
             return self.processor.apply_gradients(self.optimizer, pairs)
         pairs = [(g, v) for g, v in (pairs if self.tx is None else self.transformed(pairs)) if g is not None]
-        return [v.assign_sub(g) for g, v in pairs] if self.optimizer is None else self.optimizer.apply_gradients(pairs)
+        if self.optimizer is None or not pairs:
+            return [v.assign_sub(g) for g, v in pairs]
+        return self.optimizer.apply_gradients(pairs)
 
     def step(self, gradients: Leaves) -> None:
         import tensorflow as tf
 
+        def rows(given: Any, shape: Any) -> Any:
+            return tf.IndexedSlices(tf.constant(given[1]), tf.constant(given[0]), tf.constant(shape.as_list()))
+
         self.run(
             {
-                path: tf.IndexedSlices(tf.constant(g[1]), tf.constant(g[0]), self.variables[path].shape)
-                if isinstance(g, tuple)
-                else tensors("tensorflow", g)
+                path: rows(g, self.variables[path].shape) if isinstance(g, tuple) else tensors("tensorflow", g)
                 for path, g in gradients.items()
             }
         )

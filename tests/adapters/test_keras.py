@@ -60,7 +60,7 @@ def test_every_case_of_updates_passes(backend: str) -> None:
     pytest.importorskip(backend)
     output = run(backend, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", "--tb=short", UPDATES).stdout
     passed = re.search(r"(\d+) passed", output)
-    assert passed is not None and int(passed[1]) > 70, output[-2000:]
+    assert passed is not None and int(passed[1]) > 60, output[-2000:]
 
 
 @pytest.fixture(scope="module")

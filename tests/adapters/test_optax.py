@@ -268,32 +268,12 @@ def test_optax_after_stop_has_no_state_for_what_is_stopped() -> None:
 VALUE = {"value": True}
 ADAM = functools.partial(optax.adam, 0.1)
 IN_GRADXFORM: dict[str, tuple[Callable[[], Any], Callable[[], Any], dict[str, bool]]] = {
-    "inject_hyperparams": (
-        lambda: gx.chain(gx.scale(0.5), optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.2, 4))),
-        lambda: optax.chain(optax.scale(0.5), optax.inject_hyperparams(optax.adam)(optax.linear_schedule(0.1, 0.2, 4))),
-        {},
-    ),
     "adamw": (lambda: gx.chain(optax.adamw(0.1, weight_decay=0.5)), lambda: optax.adamw(0.1, weight_decay=0.5), {}),
     "skip_nonfinite": (lambda: gx.skip_nonfinite(ADAM()), lambda: optax.apply_if_finite(ADAM(), 3), {}),
     "accumulate": (lambda: gx.accumulate(ADAM(), 2), lambda: optax.MultiSteps(ADAM(), 2), {}),
     "lbfgs": (
         lambda: gx.chain(optax.lbfgs(0.1, linesearch=None)),
         lambda: optax.lbfgs(0.1, linesearch=None),
-        {},
-    ),
-    "contrib.ademamix": (
-        lambda: gx.chain(gx.scale(0.5), optax.contrib.ademamix(0.1)),
-        lambda: optax.chain(optax.scale(0.5), optax.contrib.ademamix(0.1)),
-        {},
-    ),
-    "contrib.muon": (
-        lambda: gx.masked(optax.contrib.muon(0.1), "w"),
-        lambda: optax.masked(optax.contrib.muon(0.1), ONLY_W),
-        {},
-    ),
-    "contrib.schedule_free": (
-        lambda: gx.chain(gx.scale(2.0), optax.contrib.schedule_free(optax.sgd(0.1), 0.1)),
-        lambda: optax.chain(optax.scale(2.0), optax.contrib.schedule_free(optax.sgd(0.1), 0.1)),
         {},
     ),
     "polyak, in three chains": (

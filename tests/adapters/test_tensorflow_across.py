@@ -15,12 +15,13 @@ from typing import Any
 import across_cases as table
 import numpy as np
 import pytest
-from support import array, python
+from support import array, python, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
 
 tf = pytest.importorskip("tensorflow")
+pytestmark = slow("starts one process with two logical devices, for all of its cases together")
 
 COUNT = 2
 CASES: dict[str, Callable[[Any], None]] = {}

@@ -297,7 +297,7 @@ def raising() -> None:
         (gx.masked(gx.skip_nonfinite(gx.identity()), "0"), [[math.nan, 1.0]], [True]),
     ],
 )
-def test_gradients_that_a_closure_makes_are_left_out(tx: Any, gradients: Any, due: list[bool]) -> None:
+def test_a_closure_that_is_left_out_leaves_the_optimizer_alone(tx: Any, gradients: Any, due: list[bool]) -> None:
     p = parameter(W)
     p.data.fill_(1.0)
     optimizer = torch.optim.AdamW([p], lr=0.1, weight_decay=0.5)

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import copy
 import math
+import tempfile
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+import conformance
 import ml_dtypes  # noqa: F401, without which NumPy knows no bfloat16
 import numpy as np
 import optree
 import torch
 import torch_groups as groups
+from drivers import TorchApply, TorchAttach
 from support import array, assert_ulp, tensors
 from torch_groups import agree, meshes, problems, rank
 
@@ -22,7 +26,7 @@ import gradxform as gx
 from gradxform.proof import parity, products
 from gradxform.proof.gradients import gradients
 from gradxform.proof.reference import norm as reference_norm
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 from gradxform.testing import max_ulp
 
 case = groups.Cases()
@@ -508,6 +512,59 @@ def _() -> None:
     assert type(state.count) is torch.Tensor
 
 
+# --- the suite of all adapters, on parameters whose rows are spread --------------------------------------------------
+
+
+class OnShards:
+    """Mixed into the drivers of one process; each process compares the whole."""
+
+    scales, sparse, mode = (), False, None
+    optimizers = ("momentum", "adamw")
+    dtypes = ("bfloat16", "float32", "float64")
+    saved: ClassVar[dict[str, Any]] = {}
+
+    def placed(self, tensor: Any) -> Any:
+        return shard(tensor, 0 if tensor.ndim else replicated())
+
+    def read(self) -> Any:
+        return {path.replace(".", "/"): array(p.detach().full_tensor()).copy() for path, p in self.named.items()}
+
+    def save(self, folder: Path) -> None:
+        self.saved[str(folder)] = copy.deepcopy([self.read(), self.optimizer.state_dict(), self._state])
+
+    def load(self, folder: Path) -> None:
+        params, optimizer, self._state = self.saved[str(folder)]
+        self.assign(params)
+        self.optimizer.load_state_dict(optimizer)
+
+
+def gathered_state(run: Any) -> Any:
+    return optree.tree_map(lambda leaf: leaf.full_tensor() if hasattr(leaf, "placements") else leaf, run)
+
+
+class ShardedApply(OnShards, TorchApply):
+    name = "apply_"
+    state = property(lambda self: gathered_state(self._state), TorchApply.state.fset)
+
+
+class ShardedAttach(OnShards, TorchAttach):
+    name = "attach"
+    state = property(lambda self: gathered_state(self.attached.state), TorchAttach.state.fset)
+
+
+class ShardedUpdates(ShardedAttach):
+    name, on_updates = "attach, on updates", True
+
+
+DRIVERS = [ShardedApply, ShardedAttach, ShardedUpdates]
+for _driver, _case in conformance.pairs(DRIVERS):
+
+    @case(f"{_driver}: {_case}")
+    def _(driver: str = _driver, name: str = _case) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            conformance.check(DRIVERS, driver, name, Path(folder))
+
+
 # --- modules, optimizers, the way back -------------------------------------------------------------------------------
 
 
@@ -609,43 +666,9 @@ for _name, _optimizer in OPTIMIZERS.items():
             trained(gx.clip_global_norm(0.5) if attached else _by_name(), optimizer, attached, 2, rank())
 
 
-@case("FSDP2 trains as one process does, on updates")
-def _() -> None:
-    for tx in (
-        gx.chain(gx.masked(gx.clip_rms(0.004), "**/weight"), gx.clip_global_norm(0.02), gx.freeze("first/**")),
-        gx.chain(gx.cautious(), gx.skip_nonfinite(gx.trace(0.5))),
-    ):
-        alone, model = Net(), fsdp(Net())
-        start = [own(p).clone() for p in model.first.parameters()]
-        optimizers = [torch.optim.AdamW(m.named_parameters(), lr=0.01) for m in (alone, model)]
-        handles = [gx.torch.attach(o, tx, on="updates") for o in optimizers]
-        for step in range(4):
-            backward(alone, step)
-            backward(model, step, 2, rank())
-            for o in optimizers:
-                o.step()
-            for p, q in zip(alone.parameters(), model.parameters(), strict=True):
-                np.testing.assert_allclose(q.full_tensor().detach(), p.detach(), rtol=1e-5, atol=1e-6)
-        frozen = [own(p).equal(q) for p, q in zip(model.first.parameters(), start, strict=True)]
-        if all(frozen) != tx.may_stop:
-            problems.append(f"{tx!r}: frozen {frozen}, {handles[1]!r}")
-
-
 def _by_name() -> Any:
     weights, head = gx.masked(gx.clip_norm(2.0), "**/weight"), gx.masked(gx.scale(0.5), "head/*")
     return gx.chain(weights, gx.clip_global_norm(0.5), head)
-
-
-@case("FSDP2 gets the native clip")
-def _() -> None:
-    sharded, native = fsdp(Net()), fsdp(Net())
-    for model in (sharded, native):
-        backward(model, 0, 2, rank())
-    gx.torch.apply_(gx.clip_global_norm(0.5), sharded)
-    total = torch.nn.utils.clip_grad_norm_(native.parameters(), 0.5)
-    assert total.full_tensor() > 1
-    for p, q in zip(sharded.parameters(), native.parameters(), strict=True):
-        np.testing.assert_allclose(own(p.grad), own(q.grad), rtol=3e-6, atol=0)
 
 
 @case("FSDP2 with mixed precision, and a model of bfloat16")
@@ -660,47 +683,6 @@ def _() -> None:
         right = gx.clip_global_norm(0.5)(before)
         for name, g in gathered(model).items():
             assert_ulp(g, right[name], 1 if g.dtype == torch.bfloat16 else 2)
-
-
-@case("FSDP2 with frozen parameters and a state")
-def _() -> None:
-    model = fsdp(Net())
-    tx = gx.chain(gx.freeze("first/**"), gx.skip_nonfinite(gx.chain(gx.clip_percentile(40.0, 3), gx.ema(0.5))))
-    backward(model, 0, 2, rank())
-    state = tx.init(dict(model.named_parameters()))
-    whole = {name.replace(".", "/"): g for name, g in gathered(model).items()}
-    other = tx.init(whole)
-    for step in range(4):
-        backward(model, step, 2, rank())
-        if step == 2 and rank() == 1:
-            own(model.head.weight.grad).fill_(math.nan)  # this process has no row of it
-            own(model.body[0].weight.grad)[0, 0] = math.nan
-        whole = {name.replace(".", "/"): g for name, g in gathered(model).items()}
-        state = gx.torch.apply_(tx, model, state)
-        wanted, other = tx.update(whole, other)
-        assert model.first.weight.grad is None
-        for name, g in gathered(model).items():
-            assert_ulp(g, wanted[name.replace(".", "/")], 4)
-        assert bool(agree(gx.has_updated(state))) == (step != 2)
-
-
-@case("FSDP2 goes on with a state that an optimizer has saved")
-def _() -> None:
-    models, optimizers = [], []
-    for _ in range(2):
-        models.append(fsdp(Net()))
-        optimizers.append(torch.optim.SGD(models[-1].named_parameters(), lr=0.1))
-        gx.torch.attach(optimizers[-1], gx.chain(gx.ema(0.5), gx.clip_percentile(40.0, 3), gx.clip_global_norm(0.5)))
-    for step in range(4):
-        if step == 2:
-            optimizers[1].load_state_dict(optimizers[0].state_dict())
-            for p, q in zip(*(model.parameters() for model in models), strict=True):
-                own(q).copy_(own(p))
-        for model, optimizer in zip(models[: step // 2 + 1], optimizers, strict=False):
-            backward(model, step, 2, rank())
-            optimizer.step()
-    for p, q in zip(*(model.parameters() for model in models), strict=True):
-        assert own(p).equal(own(q))
 
 
 @case("tensor parallel layers beside plain ones")

@@ -16,7 +16,7 @@ from support import PROCESSES, assert_bits, assert_ulp, python, slow
 from support import assert_close as close
 
 import gradxform as gx
-from gradxform.proof.rows import STATEFUL
+from gradxform.proof.registry import STATEFUL
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

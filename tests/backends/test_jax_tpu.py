@@ -12,7 +12,7 @@ from support import XLA, slow
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.judge import judge
-from gradxform.proof.rows import Row
+from gradxform.proof.registry import Row
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

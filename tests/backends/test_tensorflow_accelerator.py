@@ -17,9 +17,9 @@ from devices import transforms, update
 from support import NAN, XLA, assert_right, f32, slow
 
 import gradxform as gx
-from gradxform.proof import parity, rows
+from gradxform.proof import parity, registry
 from gradxform.proof.cases import ordinary_and_hard
-from gradxform.proof.rows import Row
+from gradxform.proof.registry import Row
 from gradxform.testing import max_ulp
 
 tf = pytest.importorskip("tensorflow")
@@ -153,7 +153,7 @@ def test_reads_are_seen(reads: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
-@pytest.mark.parametrize("row", rows.first(), ids=str)
+@pytest.mark.parametrize("row", registry.first(), ids=str)
 def test_right_numbers_on_an_accelerator(row: Row, mode: str, accelerator: None) -> None:
     assert_right(row, ordinary_and_hard(row, "float32"), "tensorflow", mode)
 

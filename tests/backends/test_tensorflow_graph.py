@@ -13,7 +13,7 @@ from support import SESSION, assert_right, each_transform_once, f32, slow
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 from gradxform.testing import max_ulp
 
 tf = pytest.importorskip("tensorflow")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slow import XLA
+from support import XLA
 
 import gradxform as gx
 

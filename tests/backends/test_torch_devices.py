@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch_counts import Counted, Still, counted
 
 import gradxform as gx
-from gradxform.proof import rows
+from gradxform.proof import registry
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.registry import Row, on_devices
 from gradxform.proof.ulp import ulps
@@ -276,7 +276,7 @@ def accelerated_by(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "row", each_transform_once(rows.ROWS, "its transform has a quick row; the kernels are the same")
+    "row", each_transform_once(registry.ROWS, "its transform has a quick row; the kernels are the same")
 )
 def test_right_numbers_with_the_kernels_of_accelerators(row: Row, accelerated: None) -> None:
     for dtype in row.dtypes:

@@ -23,11 +23,8 @@ from gradxform.cli.bench import run as bench
 from gradxform.cli.bench.task import CHAINS
 from gradxform.cli.bench.timing import Effort
 from gradxform.cli.demo.task import NAMES, digits
-from gradxform.cli.parity import full, measure
 from gradxform.proof import parity
-from gradxform.proof.cases import Sizes
 from gradxform.proof.place import Absent, Place
-from gradxform.proof.rows import ROWS
 
 pytestmark = pytest.mark.filterwarnings("default")
 HERE = Path(__file__).parent
@@ -87,26 +84,6 @@ def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Pa
     assert f"\nWritten by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`" in page
 
 
-def test_every_transform_on_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without float64, runs that need it are left out, and the tables keep their columns."""
-    pytest.importorskip("torch")
-    monkeypatch.setattr(full, "SIZES", Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8)))
-    monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
-    lacking(monkeypatch, "torch", "float64")
-    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
-    out = tmp_path / "numbers.md"
-    arguments = ["parity", "--full", "--device", "cpu", "--frameworks", "numpy,torch", "--out", str(out)]
-    result = invoke(app, arguments, env=WIDE)
-    assert result.exit_code == 0, result.output
-    text = out.read_text()
-    assert "Ran on: NumPy on cpu; PyTorch on cpu, no float64." in text
-    assert "--frameworks numpy,torch --device cpu --out numbers.md" in text
-    tables = dict(re.findall(r"<summary>(\w+)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL))
-    rows = {column: tables[column].splitlines()[-1].strip("|").split("|") for column in ("float32", "float64", "mixed")}
-    empty = {column: [cell.strip() == "" for cell in row[-2:]] for column, row in rows.items()}
-    assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
-
-
 def lacking(monkeypatch: pytest.MonkeyPatch, framework: str, *dtypes: str) -> None:
     """Let a framework's devices lack some dtypes."""
     find = device.find
@@ -141,7 +118,7 @@ def test_a_result_that_lies_elsewhere_is_told(framework: str, gradients: str, mo
 # --- where there is none ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["parity"], ["parity", "--full"], ["demo"], ["bench"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["parity"], ["demo"], ["bench"]], ids=" ".join)
 def test_a_device_that_no_framework_sees(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = invoke(app, [*command, "--device", "cuda"], env=WIDE)

@@ -18,8 +18,8 @@ from support import FRAMEWORKS, one_sentence
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.core import globs
-from gradxform.core.flat import Flat, flat_view
-from gradxform.core.matching import check, chosen
+from gradxform.core.flat import Flat
+from gradxform.core.matching import chosen
 from gradxform.core.readings import by_glob
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
@@ -33,13 +33,21 @@ def grads(tree: Any) -> Any:
 
 
 def selected(where: Any) -> list[str]:
-    view = flat_view(grads(TREE))
-    assert view is not None
-    return sorted(
-        path
-        for path, mask in zip(view.source.paths, chosen("masked", check("masked", where), view), strict=True)
-        if mask
-    )
+    stopped = gx.to_numpy(gx.freeze(where)(grads(TREE)), by_path=True)
+    return sorted(path for path, leaf in stopped.items() if not leaf.any())
+
+
+def by_path_and_leaf(path: str, leaf: Any) -> bool:
+    return path == "bias" and leaf.shape == (2,)
+
+
+def by_path(path: str) -> bool:
+    return path == "bias"
+
+
+class ByPath:
+    def __call__(self, path: str) -> bool:
+        return path == "bias"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,23 @@ def selected(where: Any) -> list[str]:
          ["encoder/bias", "encoder/dense/bias", "encoder/dense/kernel"]),
         ({"encoder": {"dense": True, "bias": False}, "layers": [False, True], "bias": np.bool_(True)},
          ["bias", "encoder/dense/bias", "encoder/dense/kernel", "layers/1/kernel"]),
+        (["bias", "layers/**"], ["bias", "layers/0/bias", "layers/1/kernel"]),
+        (("bias", re.compile("^layers/1")), ["bias", "layers/1/kernel"]),
+        ([lambda path: path.endswith("kernel"), "bias"], ["bias", "encoder/dense/kernel", "layers/1/kernel"]),
+        (lambda path: path.startswith("layers"), ["layers/0/bias", "layers/1/kernel"]),
+        (lambda path, leaf=None: leaf is not None and leaf[0] == 6, ["bias"]),
+        (lambda path, *rest: len(rest) == 1 and path == "bias", ["bias"]),
+        (lambda *given: len(given) == 2, PATHS),
+        (functools.partial(by_path_and_leaf), ["bias"]),
+        (by_path, ["bias"]), (ByPath(), ["bias"]), (ByPath().__call__, ["bias"]),
+        ([ByPath().__call__, "*/bias"], ["bias", "encoder/bias"]),
+        (str.isidentifier, ["bias"]),
+        ({"encoder.dense": False, "encoder.bias": False, "layers.0.bias": True, "layers/1": False, "bias": False},
+         ["layers/0/bias"]),
+        # A second argument with a default does not receive the leaf.
+        (lambda path, name="layers": path.startswith(name), ["layers/0/bias", "layers/1/kernel"]),
+        (functools.partial(re.search, "^bias"), ["bias"]), (re.compile("^bias").search, ["bias"]),
+        ({"bias", "kernel"}.__contains__, ["bias"]), ({"bias": True, "encoder/bias": False}.get, ["bias"]),
     ],
 )  # fmt: skip
 def test_chosen_paths(where: Any, paths: list[str]) -> None:
@@ -99,86 +124,37 @@ def test_a_callable_tree_of_bools_is_a_tree() -> None:
     assert (float(out.bias[0]), float(out.kernel[0])) == (0.0, 1.0)
 
 
-def by_path_and_leaf(path: str, leaf: Any) -> bool:
-    return path == "bias" and leaf.shape == (2,)
-
-
-def by_path(path: str) -> bool:
-    return path == "bias"
-
-
-class ByPath:
-    def __call__(self, path: str) -> bool:
-        return path == "bias"
-
-    def of(self, path: str) -> bool:
-        return path == "bias"
-
-
-@pytest.mark.parametrize(
-    ("where", "paths"),
-    [
-        (["bias", "layers/**"], ["bias", "layers/0/bias", "layers/1/kernel"]),
-        (("bias", re.compile("^layers/1")), ["bias", "layers/1/kernel"]),
-        ([lambda path: path.endswith("kernel"), "bias"], ["bias", "encoder/dense/kernel", "layers/1/kernel"]),
-        (lambda path: path.startswith("layers"), ["layers/0/bias", "layers/1/kernel"]),
-        (lambda path, leaf=None: leaf is not None and leaf[0] == 6, ["bias"]),
-        (lambda path, *rest: len(rest) == 1 and path == "bias", ["bias"]),
-        (lambda *given: len(given) == 2, PATHS),
-        (functools.partial(by_path_and_leaf), ["bias"]),
-        (by_path, ["bias"]),
-        (ByPath(), ["bias"]),
-        (ByPath().of, ["bias"]),
-        ([ByPath().of, "*/bias"], ["bias", "encoder/bias"]),
-        (str.isidentifier, ["bias"]),
-        (
-            {"encoder.dense": False, "encoder.bias": False, "layers.0.bias": True, "layers/1": False, "bias": False},
-            ["layers/0/bias"],
-        ),
-        # A second argument with a default does not receive the leaf.
-        (lambda path, name="layers": path.startswith(name), ["layers/0/bias", "layers/1/kernel"]),
-        (functools.partial(re.search, "^bias"), ["bias"]),
-        (re.compile("^bias").search, ["bias"]),
-        ({"bias", "kernel"}.__contains__, ["bias"]),
-        ({"bias": True, "encoder/bias": False}.get, ["bias"]),
-    ],
-)
-def test_lists_and_functions_of_the_path(where: Any, paths: list[str]) -> None:
-    assert selected(where) == paths
-
-
 @pytest.mark.parametrize("where", [[], (), {}])
 def test_an_empty_list_is_the_mask_of_an_empty_tree_alone(where: Any) -> None:
     """As in optax."""
     tx = gx.masked(gx.scale(2.0), where)
     assert tx.update(where, tx.init(where))[0] == where
     for act in (tx, tx.init) if not isinstance(where, dict) else (tx,):
-        with pytest.raises(ValueError, match="where is an empty list or tree, which chooses nothing"):
+        with pytest.raises(ValueError, match="where is an empty list"):
             act({"w": np.ones(1)})
 
 
 @pytest.mark.parametrize("where", [lambda params: {"encoder": True}, lambda path, leaf: [False], lambda path: (path,)])
 def test_a_function_that_returns_a_tree_is_refused(where: Any) -> None:
     """optax calls mask functions with the parameters; a nonempty tree would be true."""
-    with pytest.raises(TypeError, match=r"one path at a time and must return a bool, got .*; write a tree of bools"):
+    with pytest.raises(TypeError, match="must return a bool"):
         selected(where)
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "message"),
+    ("where", "message"),
     [
-        (["bias", True], TypeError, "True of type bool is none"),
-        (["bias", None], TypeError, "None of type NoneType is none"),
-        (["bias", ["encoder/**"]], TypeError, "of type list is none"),
-        (lambda: True, TypeError, r"function of the path, or of path and leaf; .* takes \(\)"),
-        (lambda path, leaf, more: True, TypeError, r"takes \(path, leaf, more\)"),
-        (lambda path, *, strict: True, TypeError, "takes"),
-        ((name for name in ("bias",)), TypeError, r"read once; write list\(\.\.\.\)"),
-        (gx.stop(), TypeError, "where must be a glob"),
+        (["bias", True], "True"),
+        (["bias", None], "None"),
+        (["bias", ["encoder/**"]], "list"),
+        (lambda: True, r"\(\)"),
+        (lambda path, leaf, more: True, r"\(path, leaf, more\)"),
+        (lambda path, *, strict: True, "strict"),
+        ((name for name in ("bias",)), r"list\(\.\.\.\)"),
     ],
 )
-def test_what_is_no_choice_is_refused_when_the_transform_is_built(where: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_what_is_no_choice_is_refused_when_the_transform_is_built(where: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"where.*{message}"):
         gx.freeze(where)
 
 
@@ -256,7 +232,6 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
     [
         ("encoder", ENCODER, "; did you mean 'encoder/**'?"),
         ("bias", ENCODER, "; did you mean '**/bias'?"),
-        ("0", ENCODER, "; did you mean '**/0/**'?"),
         ("*/bias", ENCODER, "; did you mean '**/bias'?"),
         ("encoder/*", ENCODER, "; did you mean 'encoder/**'?"),
         ("/encoder/**", ENCODER, "; did you mean 'encoder/**'?"),
@@ -264,22 +239,20 @@ ENCODER = ["encoder/0/bias", "encoder/0/kernel", "head/kernel"]
         ("encoder/0/kernal", ENCODER, "; did you mean 'encoder/0/kernel'?"),
         ("heads.kernel", ENCODER, "; did you mean 'head/kernel'?"),
         ("zzz", ENCODER, "'head/kernel'"),
-        (".*kernel$", ENCODER, "; it is a regular expression: write re.compile('.*kernel$')"),
-        (r"encoder|head", ENCODER, "; it is a regular expression: write re.compile('encoder|head')"),
+        (".*kernel$", ENCODER, "re.compile('.*kernel$')"),
         ("(", ENCODER, "'head/kernel'"),
         ("", ENCODER, "'head/kernel'"),
         (re.compile("zzz"), ENCODER, "'head/kernel'"),
-        ("bias", ["0", "1"], "; in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"),
-        (re.compile("bias"), ["0", "1"], "; in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"),
+        ("bias", ["0", "1"], "gx.tensorflow.apply(tx, grads_and_vars)"),
     ],
 )
 def test_a_pattern_that_matches_nothing_gets_advice(where: Any, paths: list[str], advice: str) -> None:
     tree = {path: np.ones(1) for path in paths}
     for call in (gx.freeze(where), gx.masked(gx.scale(2.0), ["**", where]), gx.partition({where: gx.stop()})):
         for act in (call, call.init):
-            with pytest.raises(ValueError, match=r"matches no path; the paths are") as raised:
+            with pytest.raises(ValueError, match="matches no path") as raised:
                 act(tree)
-            assert str(raised.value).endswith(advice)
+            assert all(word in str(raised.value) for word in (repr(where), advice, *map(repr, paths)))
 
 
 @pytest.mark.parametrize(
@@ -355,13 +328,10 @@ def test_a_tree_does_not_know_variables() -> None:
     array = np.ones(2)
     tx = gx.freeze([array])
     assert tx == gx.freeze([array]) != gx.freeze([np.ones(2)])
-    assert (repr(tx), repr(gx.freeze(array)), repr(gx.freeze(["a", array]))) == (
-        "freeze(<1 variable>)",
-        "freeze(<1 variable>)",
-        "freeze(['a', <1 variable>])",
-    )
+    assert repr(tx) == repr(gx.freeze(array)) == "freeze(<1 variable>)"
+    assert repr(gx.freeze(["a", array])) == "freeze(['a', <1 variable>])"
     for act in (tx, tx.init):
-        with pytest.raises(TypeError, match=r"do not tell whose they are; choose by path \('encoder/\*\*'\)"):
+        with pytest.raises(TypeError, match=r"choose by path \('encoder/\*\*'\)"):
             act({"a": array})
 
 
@@ -388,16 +358,13 @@ def of_items(params: Any) -> Any:
 
 
 TREE_FUNCTIONS: list[tuple[Callable[..., Any], str]] = [
-    (lambda params: jax.tree.map(lambda p: p.ndim > 1, params), "maps a tree; write the tree of bools that it returns"),
-    (
-        lambda params: jax.tree_util.tree_map_with_path(lambda path, _: True, params),
-        "mask(params), or a function of path and leaf",
-    ),
-    (lambda params: traverse_util.flatten_dict(params), "maps a tree"),
-    (of_items, "has no attribute 'items'\") for 'w'; of a function of the parameters, write the tree of bools"),
-    (lambda params: params["w"], "where is called with one path at a time, and raised TypeError"),
-    (lambda path: path[99], "raised IndexError('string index out of range') for 'w'"),
-    (lambda leaf, path: leaf.ndim > 1, "where is called with (path, leaf), and raised AttributeError"),
+    (lambda params: jax.tree.map(lambda p: p.ndim > 1, params), "tree of bools"),
+    (lambda params: jax.tree_util.tree_map_with_path(lambda path, _: True, params), "mask(params)"),
+    (lambda params: traverse_util.flatten_dict(params), "tree"),
+    (of_items, "'items'"),
+    (lambda params: params["w"], "raised TypeError"),
+    (lambda path: path[99], "raised IndexError"),
+    (lambda leaf, path: leaf.ndim > 1, "raised AttributeError"),
 ]
 
 

@@ -12,7 +12,7 @@ from support import FRAMEWORKS, MODES, XLA, array, assert_right, parameter, slow
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run
-from gradxform.proof.rows import Row
+from gradxform.proof.registry import Row
 
 CASES: dict[str, list[Any]] = {
     "clip_norm(1e-200)": [1e200],

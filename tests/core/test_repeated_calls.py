@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import array, arrays, assert_bits, assert_right, assert_ulp, tensors
+from support import FRAMEWORKS, array, arrays, assert_bits, assert_right, assert_ulp, tensors
 
 import gradxform as gx
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 TREE = {
     "a/w": np.float32([[3.0, -4.0, 0.1], [0.5, 2.0, 1e-3]]),
@@ -52,7 +52,7 @@ COMBINED = [
     )
 ]
 """Norms, factors and outcomes that hang together."""
-HOST = pytest.mark.parametrize("framework", ["numpy", "torch"])
+HOST = pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
 
 
 def scaled(framework: str, tree: Any) -> list[Any]:

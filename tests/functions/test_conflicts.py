@@ -9,7 +9,7 @@ import conflicts
 import ml_dtypes
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, arrays, assert_bits, call, tensors
+from support import EAGER, FRAMEWORKS, INDUCTOR, MODES, XLA, arrays, assert_bits, call, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -21,11 +21,17 @@ RIGHT: dict[str, Callable[..., Any]] = {"mgda": conflicts.mgda, "cagrad": confli
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64}
 
 
+HEAVY = [("jax", "eager"), ("jax", "compiled"), ("tensorflow", "compiled")]
+
+
 def all_of(*trees: Any) -> dict[str, Any]:
     """All three, so that each mode compiles once."""
     return {name: function(list(trees)) for name, function in FUNCTIONS.items()}
 
 
+@slow(INDUCTOR, framework="torch", mode="compiled")
+@slow(XLA, framework="jax", mode="compiled", dtype=("float16", "bfloat16"))
+@slow(XLA, lambda framework, mode, dtype: dtype == "float64" and (framework, mode) in HEAVY)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
@@ -114,6 +120,7 @@ def test_random_gradients_beside_the_papers_problems(seed: int) -> None:
     np.testing.assert_allclose(wide, conflicts.cagrad(rows, 0.9), rtol=0, atol=1e-12)
 
 
+@slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("unit", [2.0**100, 2.0**-95])
 def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> None:
@@ -126,6 +133,7 @@ def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> N
         assert_bits(arrays(other), scaled)
 
 
+@slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_one_nonfinite_element_makes_everything_nan(framework: str, value: float) -> None:
@@ -136,6 +144,7 @@ def test_one_nonfinite_element_makes_everything_nan(framework: str, value: float
         assert all(np.isnan(leaf).all() for leaf in arrays(function(tensors(framework, trees))))
 
 
+@slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_zeros_give_zeros_and_none_counts_as_zeros(framework: str) -> None:
     zeros = tensors(framework, [{"w": np.zeros((2, 2), np.float32), "v": np.zeros(0, np.float32)} for _ in range(3)])
@@ -153,6 +162,7 @@ def test_zeros_give_zeros_and_none_counts_as_zeros(framework: str) -> None:
     assert gx.mgda([first, {"w": None, "v": None}])["w"].tolist() == [0.0, 0.0]
 
 
+@slow(EAGER, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_radius_may_be_an_array(framework: str) -> None:
     trees, backend = tensors(framework, conflicts.trees(np.float32)), lookup.backend(framework)
@@ -183,19 +193,15 @@ def test_ten_tasks() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_errors(name: str) -> None:
     function = FUNCTIONS[name]
-    with pytest.raises(TypeError, match=f"{name}: expected a list of trees, one per task, got one tree"):
+    with pytest.raises(TypeError, match=f"{name}: expected a list of trees"):
         function({"w": np.ones(2)})
-    with pytest.raises(ValueError, match=rf"{name}: expected at most 10 trees, got 11: .* pcgrad\(trees, seed\)"):
+    with pytest.raises(ValueError, match=rf"{name}: .*at most 10 .*11.*pcgrad\(trees, seed\)"):
         function([[np.ones(2)]] * 11)
-    with pytest.raises(ValueError, match="the gradients at 'w' differ in shape or dtype"):
+    with pytest.raises(ValueError, match="'w' differ in shape"):
         function([{"w": np.ones(2)}, {"w": np.ones(3)}])
     for dtype in ("complex64", "int32", "bool"):
-        with pytest.raises(TypeError) as error:
+        with pytest.raises(TypeError, match=f"{name}: .*'w' of tree 1 .*{dtype}.*cast it, or put None there"):
             function([{"w": np.ones(2)}, {"w": np.ones(2, dtype)}])
-        assert str(error.value) == (
-            f"{name}: the gradient at 'w' of tree 1 has dtype {dtype}; gradients of tasks are combined as real "
-            "floating-point numbers: cast it, or put None there in every tree"
-        )
     with pytest.raises(ValueError, match="found none"):
         function([])
 

@@ -7,7 +7,7 @@ import json
 import conflicts
 import numpy as np
 import pytest
-from support import python
+from support import PROCESSES, python, slow
 from test_conflicts import FUNCTIONS, RIGHT
 from without_float64 import indexing, of_torch
 
@@ -70,6 +70,7 @@ def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch) -> None:
             assert max_ulp(found["b"], right[12:]) <= 2, name
 
 
+@slow(PROCESSES)
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind: str) -> None:
     """Only numbers are communicated; results keep their sharding; numbers are the ones of unsharded leaves."""

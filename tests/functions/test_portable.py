@@ -211,7 +211,7 @@ def test_an_npz_is_a_state_where_there_is_numpy_alone(tmp_path: Path, monkeypatc
 
 def test_a_random_key_of_jax_is_named() -> None:
     jax = pytest.importorskip("jax")
-    with pytest.raises(TypeError, match=r"(?s)the leaf at 'key' has no values.*jax\.random\.key_data"):
+    with pytest.raises(TypeError, match=r"(?s)'key' .*jax\.random\.key_data"):
         gx.to_numpy({"key": jax.random.key(0)})
 
 
@@ -222,7 +222,7 @@ def test_states_without_arrays() -> None:
 
 
 def test_two_leaves_of_one_path_cannot_be_told_apart() -> None:
-    with pytest.raises(ValueError, match=r"to_numpy: two leaves of the state have the same path"):
+    with pytest.raises(ValueError, match="to_numpy: two leaves"):
         gx.to_numpy({"a": {"b": ZERO}, "a/b": ZERO}, by_path=True)
 
 
@@ -272,46 +272,27 @@ class Pair(NamedTuple):
 ZERO = np.zeros(2, np.float32)
 
 
-@pytest.mark.parametrize(
-    ("state", "like", "error", "match"),
-    [
-        ({"a": ZERO}, {"b": ZERO}, ValueError, r"the state lacks 'b'; like has no 'a'.*tx\.init\(params\)"),
-        ({"a": ZERO}, {"a": ZERO, "b": ZERO}, ValueError, r"the state lacks 'b'\."),
-        (Pair(ZERO, ZERO), Pair(ZERO, None), ValueError, r"like has no 'two'\."),
-        ({"a": {"x": ZERO}}, {"a": {"x": np.zeros(3)}}, ValueError, r"'a/x' has shape \(2,\), but like has \(3,\)"),
-        ({"a": ZERO}, {"a": np.zeros(2, np.int32)}, ValueError, r"'a' is float32, but like has int32"),
-        (
-            {"a": {"b": ZERO}, "a/b": ZERO},
-            {"a": {"b": ZERO}, "a/b": ZERO},
-            ValueError,
-            r"two leaves .* have the same path",
-        ),
-        ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, r"no '1', '2', '3', '4', '5' and 3 more"),
-        ({"a": ZERO}, gx.EmptyState(), TypeError, r"like has no arrays.*'a'"),
-        ({"a": "text"}, {"a": ZERO}, TypeError, r"from_numpy: .*'a'"),
-        ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, r"'a' is complex64, but like has float32, which cannot hold"),
-        (
-            {"a": np.full(2, 1e300)},
-            {"a": ZERO},
-            ValueError,
-            r"'a' is float64, but like has float32, which cannot",
-        ),
-        (
-            {"a": np.array([2**40, 0])},
-            {"a": np.zeros(2, np.int32)},
-            ValueError,
-            r"'a' is int64.*int32, which cannot",
-        ),
-        (
-            {"a": np.array([None, None])},
-            {"a": ZERO},
-            TypeError,
-            r"from_numpy: the leaf at 'a' is not an array of numbers",
-        ),
-        ({"a": np.array(2.5), "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' is float64, but like has int64"),
-        ({"a": ZERO, "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' has shape \(2,\), but like has \(\)"),
-    ],
-)
+INT32, SAME = np.zeros(2, np.int32), {"a": {"b": ZERO}, "a/b": ZERO}
+MISFITS: list[tuple[Any, Any, type[Exception], str]] = [
+    ({"a": ZERO}, {"b": ZERO}, ValueError, r"lacks 'b'; like has no 'a'.*tx\.init\(params\)"),
+    ({"a": ZERO}, {"a": ZERO, "b": ZERO}, ValueError, r"lacks 'b'\."),
+    (Pair(ZERO, ZERO), Pair(ZERO, None), ValueError, r"like has no 'two'\."),
+    ({"a": {"x": ZERO}}, {"a": {"x": np.zeros(3)}}, ValueError, r"'a/x' .*\(2,\).*\(3,\)"),
+    ({"a": ZERO}, {"a": INT32}, ValueError, "'a' .*float32.*int32"),
+    (SAME, SAME, ValueError, "two leaves .* the same path"),
+    ({str(i): ZERO for i in range(9)}, {"0": ZERO}, ValueError, "no '1', '2', '3', '4', '5' and 3 more"),
+    ({"a": ZERO}, gx.EmptyState(), TypeError, "no arrays.*'a'"),
+    ({"a": "text"}, {"a": ZERO}, TypeError, "from_numpy: .*'a'"),
+    ({"a": ZERO + 1j}, {"a": ZERO}, ValueError, "'a' .*complex64.*float32"),
+    ({"a": np.full(2, 1e300)}, {"a": ZERO}, ValueError, "'a' .*float64.*float32"),
+    ({"a": np.array([2**40, 0])}, {"a": INT32}, ValueError, "'a' .*int64.*int32"),
+    ({"a": np.array([None, None])}, {"a": ZERO}, TypeError, "from_numpy: .*'a'"),
+    ({"a": np.array(2.5), "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, "'a' .*float64.*int64"),
+    ({"a": ZERO, "b": ZERO}, {"a": 3, "b": ZERO}, ValueError, r"'a' .*\(2,\).*\(\)"),
+]
+
+
+@pytest.mark.parametrize(("state", "like", "error", "match"), MISFITS)
 def test_what_does_not_fit(state: Any, like: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         gx.from_numpy(state, like=like)
@@ -319,5 +300,5 @@ def test_what_does_not_fit(state: Any, like: Any, error: type[Exception], match:
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("jax", "tensorflow")])
 def test_traced_states_have_no_values(framework: str) -> None:
-    with pytest.raises(TypeError, match=r"to_numpy: the leaf at 'a' has no values"):
+    with pytest.raises(TypeError, match="'a' has no values"):
         call(framework, "compiled", lambda tree: gx.to_numpy({"a": tree["x"]}) and tree, {"x": ZERO})

@@ -88,56 +88,40 @@ class Pair(NamedTuple):
     two: Any
 
 
-@pytest.mark.parametrize(
-    ("state", "like", "rename", "match"),
-    [
-        (
-            {"a/weight": ZERO},
-            {"a/scale": ZERO},
-            as_kernel,
-            r"the state lacks 'a/scale'; like has no 'a/kernel' \(from 'a/weight'\)",
-        ),
-        (
-            {"one": ZERO, "two": ZERO},
-            {"both": ZERO},
-            lambda path, array: {"both": array},
-            r"rename maps two leaves to 'both': 'one' and 'two'",
-        ),
-        (
-            Pair({"one": ZERO, "two": ZERO}, ZERO),
-            Pair({"both": ZERO}, ZERO),
-            lambda path, array: {"both": array},
-            r"rename maps two leaves to 'one/both': 'one/one' and 'one/two'",
-        ),
-        (
-            {"weight": numbers(2, 3)},
-            {"kernel": numbers(2, 3)},
-            as_kernel,
-            r"'kernel' \(from 'weight'\) has shape \(3, 2\), but like has \(2, 3\); in rename, "
-            r"array\.transpose\(1, 0\) has that shape$",
-        ),
-        (
-            {"x": numbers(2, 3, 5, 5)},
-            {"x": numbers(5, 5, 3, 2)},
-            None,
-            r"like has \(5, 5, 3, 2\); in rename, array\.transpose\(2, 3, 1, 0\) or "
-            r"array\.transpose\(3, 2, 1, 0\) has that shape$",
-        ),
-        ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"like has \(2, 2\)$"),
-    ],
-)
+def both(path: str, array: Any) -> dict[str, Any]:
+    return {"both": array}
+
+
+ONE_TWO = {"one": ZERO, "two": ZERO}
+MISFITS: list[tuple[Any, Any, Any, str]] = [
+    ({"a/weight": ZERO}, {"a/scale": ZERO}, as_kernel, r"'a/scale'.*'a/kernel' \(from 'a/weight'\)"),
+    (ONE_TWO, {"both": ZERO}, both, "'both': 'one' and 'two'"),
+    (Pair(ONE_TWO, ZERO), Pair({"both": ZERO}, ZERO), both, "'one/both': 'one/one' and 'one/two'"),
+    ({"weight": numbers(2, 3)}, {"kernel": numbers(2, 3)}, as_kernel,
+     r"'kernel' \(from 'weight'\) has shape \(3, 2\), .*\(2, 3\).*array\.transpose\(1, 0\)"),
+    ({"x": numbers(2, 3, 5, 5)}, {"x": numbers(5, 5, 3, 2)}, None,
+     r"array\.transpose\(2, 3, 1, 0\) or array\.transpose\(3, 2, 1, 0\)"),
+    ({"x": numbers(2, 3)}, {"x": numbers(2, 2)}, None, r"like has \(2, 2\)$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "like", "rename", "match"), MISFITS)
 def test_what_does_not_fit(state: Any, like: Any, rename: Any, match: str) -> None:
     with pytest.raises(ValueError, match=r"^from_numpy: .*" + match):
         gx.from_numpy(state, like=like, rename=rename)
 
 
-def test_what_is_no_renaming() -> None:
-    with pytest.raises(TypeError, match=r"rename must return a dict .*; for 'weight' it returned \('kernel', "):
-        gx.from_numpy({"weight": ZERO}, like={"kernel": ZERO}, rename=lambda path, array: ("kernel", array))
-    with pytest.raises(TypeError, match=r"rename needs a like with paths"):
-        gx.from_numpy({"weight": ZERO}, like=ZERO, rename=as_kernel)
-    with pytest.raises(TypeError, match=r"rename must be a function of path and array, got \{'weight': 'kernel'\}"):
-        gx.from_numpy({"weight": ZERO}, like={"kernel": ZERO}, rename={"weight": "kernel"})  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("like", "rename", "match"),
+    [
+        ({"kernel": ZERO}, lambda path, array: ("kernel", array), r"dict .*'weight' .*\('kernel', "),
+        (ZERO, as_kernel, "like with paths"),
+        ({"kernel": ZERO}, {"weight": "kernel"}, r"function of path and array.*\{'weight': 'kernel'\}"),
+    ],
+)
+def test_what_is_no_renaming(like: Any, rename: Any, match: str) -> None:
+    with pytest.raises(TypeError, match=match):
+        gx.from_numpy({"weight": ZERO}, like=like, rename=rename)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +131,7 @@ def test_rows_of_a_table_would_change_places(tx: gx.GradientTransformation) -> N
     """Rows are sorted by path: the weight is last, and becomes the kernel, which is first."""
     old, new = {"weight": ZERO, "other": ZERO}, {"kernel": ZERO, "other": ZERO}
     tx = gx.chain(gx.scale(1.0), tx)
-    with pytest.raises(ValueError, match=r"at '1' has one row per parameter.*use its initial state"):
+    with pytest.raises(ValueError, match=r"'1' .*one row per parameter"):
         gx.from_numpy(tx.init(old), like=tx.init(new), rename=as_kernel)
     assert gx.from_numpy(tx.init(old), like=tx.init(new))[1].count.tolist() == [0, 0]
 
@@ -250,7 +234,7 @@ def test_the_longest_name_of_a_module_counts() -> None:
 
 
 def test_a_parameter_that_is_not_covered_is_named() -> None:
-    with pytest.raises(ValueError, match=r"like has no 'rnn/weight_hh_l0' \(from 'rnn.weight_hh_l0'\)"):
+    with pytest.raises(ValueError, match=r"'rnn/weight_hh_l0' \(from 'rnn.weight_hh_l0'\)"):
         moved({"rnn/kernel": ZERO}, {"rnn.weight_hh_l0": ZERO})
 
 
@@ -270,34 +254,21 @@ def test_functions_of_ones_own_go_around_it() -> None:
     np.testing.assert_array_equal(found["fc/kernel"], numbers(2, 3).T)
 
 
-class Model:
-    """What each of these is recognised by: its name, and the module of its class."""
-
-    def __init_subclass__(cls, module: str) -> None:
-        cls.__module__ = module
+def named(name: str, module: str) -> Any:
+    """An object that is recognised by its class's names."""
+    return type(name, (), {"__module__": module})()
 
 
-class Module(Model, module="torch.nn.modules.module"):
-    pass
-
-
-class Layer(Model, module="keras.src.layers.layer"):
-    pass
-
-
-MISPLACED: list[tuple[Any, str]] = [
-    (lambda: gx.rename_from_torch(Module()), "got a PyTorch model (Module); write those of the new one, in Flax or K"),
-    (lambda: gx.rename_from_torch(Layer()), "got a Keras model or layer (Layer); write {v.path: v for v in model.weig"),
-    (lambda: gx.rename_from_torch({}, modules=["fc"]), "modules must be a dict from names in PyTorch", "got ['fc']"),
-    (
-        lambda: gx.from_numpy({"w": np.ones(2)}, {"w": np.ones(2)}, rename=gx.rename_from_torch),
-        "rename_from_torch makes a rename: write rename=gx.rename_from_torch(params of the new model)",
-    ),
+MISPLACED: list[tuple[Any, ...]] = [
+    (lambda: gx.rename_from_torch(named("Module", "torch.nn.modules.module")), "PyTorch", "those of the new one"),
+    (lambda: gx.rename_from_torch(named("Layer", "keras.src.layers.layer")), "Keras", "{v.path: v for v in model.weig"),
+    (lambda: gx.rename_from_torch({}, modules=["fc"]), "modules must be a dict", "['fc']"),
+    (lambda: gx.from_numpy({"w": ZERO}, {"w": ZERO}, rename=gx.rename_from_torch), "rename=gx.rename_from_torch(param"),
 ]
 
 
-@pytest.mark.parametrize(("typed", "words"), [(typed, words) for typed, *words in MISPLACED], ids=range(4))
-def test_what_is_no_tree_of_parameters(typed: Any, words: list[str]) -> None:
+@pytest.mark.parametrize(("call", "words"), [(call, words) for call, *words in MISPLACED], ids=range(4))
+def test_what_is_no_tree_of_parameters(call: Any, words: list[str]) -> None:
     with pytest.raises(TypeError) as caught:
-        typed()
+        call()
     one_sentence(str(caught.value), *words)

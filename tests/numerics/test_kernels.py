@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import math
 import weakref
 from typing import Any
@@ -33,26 +32,6 @@ def test_an_infinite_number_beside_nan_is_infinite(framework: str, ord: float) -
     assert float(array(gx.global_norm(tensors(framework, {"a": leaf}), ord=ord))) == math.inf
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, math.inf])
-def test_default_kernels_measure_subnormal_numbers(framework: str, ord: float) -> None:
-    if framework in ("jax", "tensorflow"):
-        pytest.skip("flushes them")
-    plain = importlib.import_module(f"gradxform_{framework}.plain").Plain()
-    found = plain.norms([plain.from_numpy(np.array([3e-310, 4e-310]))], ord)
-    wanted = {1.0: 7e-310, 2.0: 5e-310, 3.0: 91 ** (1 / 3) * 1e-310, math.inf: 4e-310}[ord]
-    high, exponent = float(found.high[0]), int(found.exponent[0])
-    assert np.ldexp(high, 1000 + 600 * exponent) == pytest.approx(wanted * 2.0**1000, rel=1e-12)
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_formula_of_a_float64_norm_may_have_numbers_in_it(framework: str) -> None:
-    plain = importlib.import_module(f"gradxform_{framework}.plain").Plain()
-    found = plain.norms([plain.from_numpy(np.array([3.0, 4.0]))], 2.0)
-    third = plain.compute(lambda xp, norm: norm * (1.0 / 3.0), found)
-    assert float(third.high[0]) == 5.0 * (1.0 / 3.0)
-
-
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +41,9 @@ def test_the_other_order_of_bytes_is_computed_in_its_own_precision() -> None:
         out = make([big])[0]
         assert out.dtype.name == "float64"
         assert float(out[0]) == pytest.approx(wanted, rel=1e-15)
+    for leaf in (big, np.array([1e30, 2e30], ">f4")):  # arithmetic returns the machine's byte order
+        for found in gx.clip_norm(1.0)([leaf] * 20):
+            np.testing.assert_allclose(found.astype(np.float64), [0.2**0.5, 0.8**0.5], rtol=1e-7)
     pairs = np.array([3 + 4j], ">c16")
     assert gx.clip_norm(1.0)([pairs])[0].dtype.name == "complex128"
 

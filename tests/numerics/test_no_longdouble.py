@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, assert_right, assert_ulp, f16, f32
+from support import FRAMEWORKS, assert_right, assert_ulp, f16, f32, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.backend.host import longdouble
 from gradxform.numerics.double_double import Pair
 from gradxform.proof.cases import Group, Run, ordinary_and_hard
-from gradxform.proof.rows import MIXED, ROWS, STATELESS, Row
+from gradxform.proof.registry import MIXED, ROWS, STATELESS, Row
 
 EAGER_ON_THE_HOST = [name for name in FRAMEWORKS if name != "jax"]
 """Frameworks whose arrays NumPy reads."""
+HOST = "runs NumPy's kernels as NumPy and PyTorch do, which stay quick"
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,7 @@ def no_wider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(longdouble, "WIDER", False)
 
 
+@slow(HOST, framework="tensorflow")
 @pytest.mark.parametrize("framework", EAGER_ON_THE_HOST)
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_right_numbers(row: Row, framework: str) -> None:
@@ -32,6 +34,7 @@ def test_right_numbers(row: Row, framework: str) -> None:
             assert_right(row, ordinary_and_hard(row, dtype), framework, "eager")
 
 
+@slow(HOST, framework="tensorflow")
 @pytest.mark.parametrize("framework", EAGER_ON_THE_HOST)
 @pytest.mark.parametrize("row", [row for row in STATELESS if not row.matrix], ids=str)
 def test_mixed_dtypes(row: Row, framework: str) -> None:

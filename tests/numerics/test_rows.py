@@ -11,7 +11,7 @@ import pytest
 from support import ROOT
 from without_float64 import Standard, of_the_standard, of_torch
 
-from gradxform.numerics import norms, packing, rows, sums
+from gradxform.numerics import norms, rows, sums
 from gradxform.numerics.double_double import Number, Pair
 
 BOUND = 2.0**-30
@@ -120,34 +120,6 @@ def test_squares_of_half_precision_are_exact(dtype: str, monkeypatch: pytest.Mon
         wide = leaf.double().numpy()
         wanted = math.sqrt(math.fsum(wide * wide))
         assert abs(value(backend.norms([leaf], 2)) - wanted) <= BOUND / 2 * wanted
-
-
-def test_leaves_of_many_sizes_keep_their_order(xp: Ordered) -> None:
-    """Small leaves of equal size are measured together, in matrices of limited size; sizes are mixed."""
-    leaves = [np.full((i % 3 + 1, 400), i + 1.0, np.float32) for i in range(900)]
-    leaves[5] = np.zeros((0,), np.float32)
-    leaves[7] = np.float32(3.0).reshape(())
-    with np.errstate(all="ignore"):
-        found = norms.norms(lambda _: xp, [xp.of(leaf) for leaf in leaves], 2)
-    assert isinstance(found, Pair)
-    wanted = [math.sqrt(math.fsum(np.square(leaf, dtype=np.float64).ravel())) for leaf in leaves]
-    parts = [np.asarray(part, np.float64) for part in (found.high, found.low)]
-    exponent = np.asarray(found.exponent)
-    numbers = np.where(parts[0] == 0.0, 0.0, np.ldexp(parts[0] + parts[1], 72 * np.maximum(exponent, -2).astype(int)))
-    np.testing.assert_allclose(numbers, wanted, rtol=BOUND, atol=0)
-
-
-@pytest.mark.parametrize("ord", [1.0, 2.0, 3.0])
-@pytest.mark.parametrize("heavy", [1.0, 1e6, math.inf, math.nan])
-def test_a_long_leaf_in_pieces(heavy: float, ord: float, xp: Ordered, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PART", 1000)
-    leaf = np.full(12_345, 0.1, np.float32)
-    leaf[7_890] = heavy
-    with np.errstate(all="ignore"):
-        found = norms.norms(lambda _: xp, [xp.of(leaf)], ord)
-    assert isinstance(found, Pair)
-    wanted = np.sum(leaf.astype(np.longdouble) ** ord) ** (1.0 / np.longdouble(ord))
-    np.testing.assert_allclose(value(found), float(wanted), rtol=BOUND, atol=0)
 
 
 def test_derivatives_flow_through_the_lower_parts(monkeypatch: pytest.MonkeyPatch) -> None:

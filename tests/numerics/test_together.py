@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import assert_bits
 
-from gradxform.backend.host import elements, together
+from gradxform.backend.host import elements
 
 SHAPES = ((3, 4), (0, 2), (5,), (), (9000,), (2, 1, 3), (8192,))
 
@@ -36,11 +36,3 @@ def test_as_one_by_one(dtypes: tuple[str, str], factors: list[Any]) -> None:
     ]
     assert_bits(found, alone)
     assert not any(np.shares_memory(a, b) for i, a in enumerate(found) for b in found[:i])
-
-
-def test_groups() -> None:
-    leaves = columns("f4")[0]
-    assert together.groups(leaves, ["a", "a", "b", ..., "a", "a", "b"]) == [("a", [0, 1, 5]), ("b", [2, 6])]
-    many = [np.zeros(together._SMALL, np.float32)] * 20
-    sizes = [len(places) for _, places in together.groups(many, [None] * 20)]
-    assert sizes == [8, 8, 4], "groups fit the cache"

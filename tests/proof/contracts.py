@@ -7,12 +7,13 @@ distinguish a seam that is never reached from a fault that no test notices.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
@@ -69,38 +70,8 @@ SEAMS = {
 }
 """The seams besides factories, primitives and the flat view; each is named here only."""
 
-LIKE = {"numpy": "tensorflow", "jax": "optax", "tensorflow": "tensorflow", "torch": "torch"}
-"""For each framework, a library whose norm it can compute natively."""
-
 Make = Callable[[Any, Any], Any]
 """Maps the code at a seam and the backend to a replacement."""
-
-
-class Tests(NamedTuple):
-    """The tests that should notice: files, and words for pytest's -k; {f} is the framework."""
-
-    files: tuple[str, ...]
-    words: str
-
-    def arguments(self, framework: str) -> list[str]:
-        """The arguments for pytest."""
-        words = self.words.format(f=framework, like=LIKE[framework])
-        return [*(file.format(f=framework) for file in self.files), *(["-k", words] if words else [])]
-
-
-def rows(words: str, mode: str = "eager", dtype: str = "float32") -> Tests:
-    """Rows of the table whose expressions contain these words, in one dtype."""
-    return Tests(("tests/transforms/test_table.py",), f"{{f}} and {mode} and {dtype} and ({words})")
-
-
-def each(file: str, words: str, mode: str = "") -> Tests:
-    """Tests of a file that exist for each framework."""
-    return Tests((f"tests/{file}.py",), f"{{f}} and {mode + ' and ' if mode else ''}({words})")
-
-
-def own(file: str, words: str = "") -> Tests:
-    """Tests of a framework's own file, or of no framework."""
-    return Tests((f"tests/{file}.py",), words)
 
 
 @dataclass(frozen=True)
@@ -112,7 +83,6 @@ class Contract:
     what: str
     """The fault, in words."""
     broken: Make
-    tests: Tests
     frameworks: tuple[str, ...] = ALL
 
     @property
@@ -121,67 +91,88 @@ class Contract:
         return f"{self.target}: {self.what}"
 
 
-def unchanged(original: Any, backend: Any) -> Any:
-    """Keep the code at a seam: the control that counting alone breaks nothing."""
-    return original
+class Seams:
+    """All seams of a framework, wrapped: `called` has the targets that ran, and `break_` breaks one contract."""
 
+    def __init__(self, contracts: Any, framework: str) -> None:
+        self.backend, self.called = importlib.import_module(f"gradxform_{framework}").backend, set()
+        self._breaks: dict[str, Callable[[Make], None]] = {}
 
-def apply(contract: Contract, framework: str, make: Make | None = None) -> list[int]:
-    """Break the contract in this process for good; return the running count of calls."""
-    backend = importlib.import_module(f"gradxform_{framework}").backend
-    make, calls = make or contract.broken, [0]
-    tick = _ticking(calls, framework)
-    if contract.target in factories:
-        original: Any = factories[contract.target]
-        new = _named(original, make(original, backend), tick)
-        factories[contract.target] = new
-        _everywhere(original, new)
-        return calls
-    kind, _, name = contract.target.rpartition(".")
-    if kind in ("kernel", "view"):
-        holder = backend if kind == "kernel" else Flat
-    else:
-        module, _, path = SEAMS[contract.target].partition(":")
-        *outer, name = path.split(".")
-        holder = functools.reduce(getattr, outer, importlib.import_module(module))
-    original = getattr(holder, name)
-    new = _counted(original, make(original, backend), tick)
-    setattr(holder, name, new)
-    if not isinstance(holder, type) and kind != "kernel":
-        _everywhere(original, new)
-    return calls
+        def mark(target: str) -> int:
+            self.called.add(target)
+            return 0
 
+        # torch.compile counts traces
+        self._mark = (
+            importlib.import_module("torch._dynamo").assume_constant_result(mark) if framework == "torch" else mark
+        )
+        self.contracts = [contract for contract in contracts if framework in contract.frameworks]
+        for target in dict.fromkeys(contract.target for contract in self.contracts):
+            if target in factories:
+                original: Any = factories[target]
+                new = factories[target] = self._factory(target, original)
+                _everywhere(original, new)
+            else:
+                self._seam(target)
 
-def _ticking(calls: list[int], framework: str) -> Callable[[], int]:
-    """Wrap a function to count its calls; under torch.compile it counts traces."""
+    def break_(self, contract: Contract) -> None:
+        """Break a contract in this process for good."""
+        self._breaks[contract.target](contract.broken)
 
-    def tick() -> int:
-        calls[0] += 1
-        return 0
+    def _seam(self, target: str) -> None:
+        kind, _, name = target.rpartition(".")
+        if kind in ("kernel", "view"):
+            holder = self.backend if kind == "kernel" else Flat
+        else:
+            module, _, path = SEAMS[target].partition(":")
+            *outer, name = path.split(".")
+            holder = functools.reduce(getattr, outer, importlib.import_module(module))
+        original = getattr(holder, name)
+        new, now = self._counted(target, original)
+        self._breaks[target] = lambda make: now.__setitem__(0, make(original, self.backend))
+        setattr(holder, name, new)
+        if not isinstance(holder, type) and kind != "kernel":
+            _everywhere(original, new)
 
-    if framework != "torch":
-        return tick
-    return importlib.import_module("torch._dynamo").assume_constant_result(tick)
+    def _counted(self, target: str, original: Any) -> tuple[Any, list[Any]]:
+        now, mark = [original], self._mark
 
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            mark(target)
+            return now[0](*args, **kwargs)
 
-def _counted(original: Any, new: Any, tick: Callable[[], int]) -> Any:
-    @functools.wraps(original)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        tick()
-        return new(*args, **kwargs)
+        return counted, now
 
-    return counted
+    def _factory(self, target: str, original: Any) -> Any:
+        """Wrap a factory so that its transforms keep their name and arguments, which the reference needs."""
+        made: list[Any] = []
+        broken: list[Any] = []
 
+        @functools.wraps(original)
+        def factory(*args: Any, **kwargs: Any) -> GradientTransformation:
+            tx = original(*args, **kwargs)
+            rule, now = self._counted(target, tx.rule)
+            new = GradientTransformation(rule, tx.start, tx.name, tx.arguments, tx.schedules)
+            if broken:
+                exchange(new, now, args, kwargs)
+            else:
+                made.append((new, now, args, kwargs))
+            return new
 
-def _named(original: Any, make: Any, tick: Callable[[], int]) -> Any:
-    """Wrap a factory so that its transforms keep their name and arguments, which the reference needs."""
+        def exchange(new: Any, now: Any, args: Any, kwargs: Any) -> None:
+            wrong = broken[0](*args, **kwargs)
+            now[0] = wrong.rule
+            object.__setattr__(new, "start", wrong.start)
 
-    @functools.wraps(original)
-    def named(*args: Any, **kwargs: Any) -> GradientTransformation:
-        right, wrong = original(*args, **kwargs), make(*args, **kwargs)
-        return GradientTransformation(_counted(wrong.rule, wrong.rule, tick), wrong.start, right.name, right.arguments)
+        def break_(make: Make) -> None:
+            broken.append(make(original, self.backend))
+            for one in made:
+                with contextlib.suppress(Exception):  # arguments that the fault cannot take
+                    exchange(*one)
 
-    return named
+        self._breaks[target] = break_
+        return factory
 
 
 def _everywhere(original: Any, new: Any) -> None:

@@ -1,158 +1,209 @@
-"""Mutation testing: broken contracts in every framework, and cosmic-ray over the mathematics. `make mutants`."""
+"""Mutation testing: broken contracts in every framework, and cosmic-ray's mutations of the library. `make mutants`.
+
+Results are appended to `.cache/mutants/KEY` as they come, and a second start goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
 import functools
-import os
-import shutil
+import itertools
+import json
+import random
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import mutants_cosmic as cosmic
 import mutants_run as run
-from mutants_page import FRAMEWORKS, page
+from mutants_page import FRAMEWORKS, page, reason
 
-ROOT = Path(__file__).parents[2]
-LIMIT = 240.0
-"""The time limit in seconds for one selection of tests."""
+ROOT = run.ROOT
 OWN = ("AttributeError", "IndexError", "KeyError", "NameError", "TypeError", "ValueError")
 """Errors that a faulty contract raises itself."""
+BOUNDS = (5, 100, 40, 20.0), (1, 3, 3000, 60.0)
+"""For each fault: parameters of each test in a round, rounds, tests and seconds at most; survivors get the second."""
 
 
-class Verdict(NamedTuple):
-    """The result of a contract in a framework."""
+class Fault(NamedTuple):
+    """One contract or mutant."""
 
-    contract: str
-    framework: str
-    word: str
-    """caught, survived, not reached, out of time, broken, no control."""
-    test: str
-    error: str
-    seconds: float
-
-
-def verdict(name: str, framework: str, result: Any, seconds: float = 0.0, word: str = "out of time") -> Verdict:
-    """Return the verdict on a run of pytest; None is no result."""
-    if result is None:
-        return Verdict(name, framework, word, "", "", seconds)
-    if result["code"] == 0:
-        word = "survived" if result["calls"] else "not reached"
-    else:
-        right = result["code"] == 1 and result["when"] == "call" and result["calls"]
-        own = result["where"].startswith("contracts") and result["error"] in OWN
-        word = "caught" if right and not own else "broken"
-    return Verdict(name, framework, word, result["test"], result["error"], seconds)
+    key: str
+    break_: Callable[[], Any]
+    """Break it in this process for good; False if that cannot be done."""
+    reach: list[str]
+    """The tests that reach it."""
+    about: dict[str, Any]
 
 
-def in_framework(framework: str, only: str, workers: int) -> list[Verdict]:
-    """Run all contracts of a framework in child processes; this process imports the framework once."""
-    os.environ["KERAS_BACKEND"] = framework
-    modules = {"numpy": [], "torch": ["torch", "torch._dynamo"]}.get(framework, [framework])
-    run.warm(*modules, "gradxform", f"gradxform_{framework}")
-    from contracts import unchanged
+class Records(dict[str, Any]):
+    """Results by key, in a file of JSON lines."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        super().__init__((one["key"], one) for one in map(json.loads, lines))
+
+    def add(self, **record: Any) -> None:
+        """Append a result."""
+        self[record["key"]] = record
+        with self.file.open("a", encoding="utf-8") as file:
+            print(json.dumps(record), file=file)
+        print(time.strftime("%H:%M:%S"), f"{record['word']} in {record['seconds']:.1f} s:", record["key"], flush=True)
+
+
+def chosen(tests: Iterable[str], control: Any, caught: Counter[str], bounds: Any) -> list[str]:
+    """Choose tests that pass without a fault, a few of each function; those that found other faults come first."""
+    by_function, order, found = defaultdict(list), [], []
+    each, rounds, most, left = bounds
+    for name in sorted(tests):
+        if control["tests"].get(name, {}).get("word") == "passed":
+            by_function[function(name)].append(name)
+    for test, names in by_function.items():
+        random.Random(cosmic.SEED).shuffle(names)
+        for place, name in enumerate(names[: each * rounds]):
+            order.append((place // each, -caught[test], control["tests"][name]["seconds"], name))
+    for *_, seconds, name in sorted(order):
+        if len(found) < most and seconds <= left:
+            found.append(name)
+            left -= seconds
+    return found
+
+
+def function(test: str) -> str:
+    """A test without its parameters."""
+    return test.partition("[")[0]
+
+
+def is_caught(one: Any) -> bool:
+    """Whether a test has found a fault, other than an error of the faulty contract itself."""
+    return one["word"] == "failed in call" and not (one["error"][0] in OWN and one["error"][1].startswith("contracts"))
+
+
+def verdict(said: list[Any], how: str) -> str:
+    """The word for a fault: caught, survived, not reached, not applied, broken, died, out of time."""
+    if any(map(is_caught, said)):
+        return "caught"
+    if how or not said:
+        return how
+    if any(one["word"].startswith("failed") for one in said):
+        return "broken"
+    return said[0]["word"] or ("survived" if said[1:] else "not reached")
+
+
+def contracts(framework: str, seams: Any, control: Any) -> Iterator[Fault]:
+    """The contracts of a framework."""
+    for contract in seams.contracts:
+        reach = [name for name, one in control["tests"].items() if contract.target in one["seams"]]
+        break_ = functools.partial(seams.break_, contract)
+        yield Fault(f"{framework}: {contract.name}", break_, reach, {"framework": framework})
+
+
+def mutants(folder: Path, count: int, control: Any) -> Iterator[Fault]:
+    """The sample of mutants, which takes a minute to draw."""
+    file, names = folder / "sample.json", list(control["tests"])
+    if not file.exists():
+        file.write_text(json.dumps(cosmic.sample(ROOT, count)), encoding="utf-8")
+    for mutant in itertools.starmap(cosmic.Mutant, json.loads(file.read_text(encoding="utf-8"))):
+        reach = [names[test] for test in cosmic.reaching(control, ROOT, mutant)]
+        break_ = functools.partial(cosmic.apply, ROOT, mutant)
+        yield Fault(f"{mutant.module}:{mutant.line}: {mutant.new}", break_, reach, {"mutant": mutant})
+
+
+def attempt(here: run.Session, fault: Fault, names: list[str], first: bool, say: Callable[[Any], None]) -> None:
+    """Run tests with a fault, until one fails or all of them."""
+    try:
+        say({"test": "", "word": "not applied" if fault.break_() is False else ""})
+    except ImportError:
+        return say({"test": "import", "word": "failed in call", "error": ["ImportError", ""]})
+    for name in names:
+        say(one := here.test(name))
+        if first and is_caught(one):
+            return
+
+
+def attempts(here: run.Session, faults: Iterable[Fault], control: Any, given: Any, records: Records) -> None:
+    """Run the tests of all faults that have no result yet."""
+    caught = Counter(name for one in records.values() for name in one["caught"])
+    wanted = (fault for fault in faults if given.only in fault.key)
+    all_bounds = [(1, given.each, 10000, given.seconds)] if given.each else BOUNDS
+    for fault, bounds in ((fault, bounds) for fault in wanted for bounds in all_bounds):
+        known, begun = records.get(fault.key, {}), time.monotonic()
+        first = caught if bounds is BOUNDS[0] else Counter()
+        names = chosen(fault.reach, control, first, bounds)
+        open_ = known.get("word", "survived") == "survived" and known.get("tests", -1) < len(names)
+        if open_ and not reason(known) and begun < given.end:
+            expected = sum(control["tests"][name]["seconds"] for name in names)
+            work = functools.partial(attempt, here, fault, names, not given.each)
+            said, how = run.forked(work, 60.0 + 4 * expected)
+            found = Counter(function(one["test"]) for one in said if is_caught(one))
+            ran = Counter(function(one["test"]) for one in said if one["test"])
+            caught.update(found.keys())
+            records.add(
+                key=fault.key, word=verdict(said, how), caught=found, ran=ran, how=how, reach=len(fault.reach),
+                tests=len(names), seconds=time.monotonic() - begun, **fault.about,
+            )  # fmt: skip
+
+
+def in_framework(framework: str, given: Any, records: Records) -> None:
+    """Run the tests of one framework; this process imports it."""
+    run.prepare(framework)
+    from contracts import Seams
     from contracts_backends import CONTRACTS
-
-    selections: dict[tuple[str, ...], list[Any]] = {}
-    for contract in CONTRACTS:
-        if framework in contract.frameworks and only in contract.name:
-            selections.setdefault(tuple(contract.tests.arguments(framework)), []).append(contract)
-    controls = [
-        (arguments, functools.partial(_tested, some, framework, arguments, unchanged))
-        for arguments, some in selections.items()
-    ]
-    passed = set()
-    for arguments, result, seconds in run.forked(controls, workers, LIMIT):
-        if result is not None and result["code"] == 0 and result["passed"]:
-            passed.add(arguments)
-        _say(f"{framework} control of {seconds:.1f} s: {' '.join(arguments)} {'' if arguments in passed else result}")
-    found = {c.name: verdict(c.name, framework, None, 0.0, "no control") for some in selections.values() for c in some}
-    jobs = [
-        (contract.name, functools.partial(_tested, [contract], framework, arguments, None))
-        for arguments, some in selections.items()
-        for contract in some
-        if arguments in passed
-    ]
-    for name, result, seconds in run.forked(jobs, workers, LIMIT):
-        made = found[name] = verdict(name, framework, result, seconds)
-        _say(f"{framework} {made.word} in {seconds:.1f} s: {name}: {made.error} {made.test}")
-    return list(found.values())
-
-
-def _tested(some: Any, framework: str, arguments: Any, make: Any) -> dict[str, Any]:
-    """Run the tests with broken contracts, or with unchanged seams."""
-    from contracts import apply
 
     from gradxform.backend import lookup
 
     here = tuple(dict.fromkeys(("numpy", framework)))
     lookup.installed = lambda: here  # tests of other frameworks are not collected
-    calls = [apply(contract, framework, make) for contract in some]
-    return {**run.tested(arguments), "calls": sum(count[0] for count in calls)}
+    seams = Seams(CONTRACTS, framework)
+    folders = [ROOT / "gradxform" / name for name in cosmic.FOLDERS if framework == "numpy"]
 
+    def work(session: run.Session) -> None:
+        control = run.control(session, given.folder / f"{framework}.json", seams.called, folders)
+        if "contracts" in given.what:
+            attempts(session, contracts(framework, seams, control), control, given, records)
+        if "mutants" in given.what and folders:
+            attempts(session, mutants(given.folder, given.sample, control), control, given, records)
 
-def contracts_run(frameworks: list[str], only: str, workers: int) -> Iterator[Verdict]:
-    """Run all contracts, framework by framework."""
-    for framework in frameworks:
-        work = functools.partial(in_framework, framework, only, workers)
-        for _, result, _ in run.forked([(framework, work)], 1, 3600.0, heard=True):
-            if result is None:
-                raise RuntimeError(f"the process of {framework} ended before its time")
-            yield from (Verdict(*made) for made in result)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
-
-
-def copied(folder: str) -> Path:
-    """Copy the source tree, so that edits do not interfere."""
-    to = Path(folder, "tree")
-    for part in ("gradxform", "backends", "tests"):
-        shutil.copytree(ROOT / part, to / part, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", to)
-    return to
+    run.session(work, *given.tests)
 
 
 def main() -> int:
     """Run the command; 1 if a fault was not noticed."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="contracts whose name has this part; no cosmic-ray")
-    parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="one of them; no cosmic-ray")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--mutants", help="lines of cosmic-ray, an expression for 'module:number'; no contracts")
-    parser.add_argument("--out", type=os.path.abspath, help="the page to write")
-    parser.add_argument("--here", action="store_true", help="in this tree, and not in a copy of it")
+    parser.add_argument("--framework", action="append", choices=FRAMEWORKS, help="one of them")
+    parser.add_argument("--what", default="contracts mutants", help="contracts, mutants or control")
+    parser.add_argument("--only", default="", help="faults whose name has this part")
+    parser.add_argument("--sample", type=int, default=500, help="how many mutants to draw")
+    parser.add_argument("--each", type=int, help="all tests of a seam, so many parameters of each; not only the first")
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="with --each: the most that the tests of a fault take"
+    )
+    parser.add_argument("--minutes", type=float, default=120.0, help="the most to take; the next start goes on")
+    parser.add_argument("--folder", type=Path, help="where results are, by default .cache/mutants/COMMIT")
+    parser.add_argument("--out", type=Path, help="the page to write")
+    parser.add_argument("tests", nargs="*", help="files of tests, by default the quick suite")
     given = parser.parse_args()
-    if not given.here:
-        with tempfile.TemporaryDirectory() as folder:
-            tree = copied(folder)
-            command = [sys.executable, str(tree / "tests/proof/mutants.py"), "--here", *sys.argv[1:]]
-            command += ["--out", given.out] if given.out else []
-            environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-            return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
-    begun, verdicts, mutants = time.monotonic(), [], []
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    given.folder, given.end = given.folder or ROOT / ".cache/mutants" / commit, time.monotonic() + 60 * given.minutes
+    given.folder.mkdir(parents=True, exist_ok=True)
     sys.path[:0] = [str(ROOT / part) for part in (".", "backends", "tests", "tests/transforms")]
-    if given.mutants is None:
-        verdicts = list(contracts_run(given.framework or list(FRAMEWORKS), given.only or "", given.jobs))
-    middle = time.monotonic()
-    if not (given.only or given.framework):
-        mutants = cosmic.outcomes(ROOT, given.jobs, given.mutants or "")
-    took = f"contracts took {(middle - begun) / 60:.0f} min and cosmic-ray {(time.monotonic() - middle) / 60:.0f} min"
+    file = given.folder / ("kills.jsonl" if given.each else "results.jsonl")
+    for framework in given.framework or FRAMEWORKS:
+        process = run.FORK.Process(target=in_framework, args=(framework, given, Records(file)))
+        process.start()
+        process.join()
+    records = Records(file)
     if given.out:
-        known = cosmic.equivalents(ROOT)
-        Path(given.out).write_text(page(verdicts, mutants, known, f"on {given.jobs} cores, {took}"), encoding="utf-8")
-    lost = [made for made in verdicts if made.word != "caught"]
-    survivors = [mutant for mutant in mutants if mutant.word == "survived"]
-    for made in lost:
-        print(made)
-    print(f"{len(verdicts) - len(lost)} of {len(verdicts)} faults caught, {len(survivors)} mutants survived; {took}")
-    return 1 if lost or survivors or not (verdicts or mutants) else 0
+        given.out.write_text(page(records.values(), commit, given.sample), encoding="utf-8")
+    caught = sum(one["word"] == "caught" for one in records.values())
+    print(f"{caught} of {len(records)} faults were caught")
+    return 0 if records and all(one["word"] == "caught" or reason(one) for one in records.values()) else 1
 
 
 if __name__ == "__main__":

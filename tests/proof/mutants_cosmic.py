@@ -1,204 +1,186 @@
-"""Run cosmic-ray's mutations of the mathematics, each in a forked process; no file is changed."""
+"""A seeded sample of cosmic-ray's mutations of the library; no file is changed."""
 
 from __future__ import annotations
 
 import ast
 import functools
-import importlib.machinery
-import importlib.util
+import gc
+import inspect
 import random
 import re
-import shlex
 import sys
-import tempfile
-import tomllib
-from collections.abc import Iterable, Iterator
+import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import mutants_run as run
-
 SEED = 20240229
-"""Draws the mutation of each line; an unchanged line keeps its mutation."""
-OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox")
-"""Packages that NumPy's tests do without; they are hidden."""
+"""Draws lines and the mutation of each; an unchanged line keeps its place and its mutation."""
+FOLDERS = ("core", "transforms", "functions", "numerics", "backend")
+# One or two changes an operator; what removes a decorator or changes which error is caught says nothing of numbers.
+LEFT_OUT = re.compile(
+    r"core/(ReplaceBinaryOperator_(?!(Add_Sub|Sub_Add|Mul_Div|Mul_Add|Div_Mul|Pow_Mul|Mod_FloorDiv|FloorDiv_Mul"
+    r"|BitAnd_BitOr|BitOr_BitAnd|BitXor_BitOr|LShift_RShift|RShift_LShift)$)"
+    r"|ReplaceComparisonOperator_(?!(Lt_LtE|Lt_Gt|LtE_Lt|LtE_Gt|Gt_GtE|Gt_Lt|GtE_Gt|GtE_Lt|Eq_NotEq|NotEq_Eq|Is_IsNot"
+    r"|IsNot_Is)$)|ReplaceUnaryOperator_(?!Delete_)|RemoveDecorator|ExceptionReplacer|Variable)"
+)
+CHECKERS = re.compile("strict=|TYPE_CHECKING")
+"""What computes nothing: checks of equal lengths, and imports for type checkers."""
+PLAIN = (int, float, complex, str, bytes, bool, tuple, frozenset, list, dict, re.Pattern, type(None))
 
 
 class Mutant(NamedTuple):
-    """One mutation of cosmic-ray, and its result."""
+    """One mutation."""
 
     module: str
     operator: str
     occurrence: int
     line: int
-    function: str
-    """The function; empty outside functions."""
-    text: str
+    old: str
     """The original line."""
-    word: str = ""
-    """killed, survived, equivalent, out of time."""
-    new: str = ""
+    new: str
     """The mutated line."""
-    test: str = ""
-    """The test that killed it."""
 
 
-def mutants(root: Path, folder: Path) -> Iterator[Mutant]:
-    """All mutations of the modules, without filtered ones and function headers."""
-    from cosmic_ray.commands import init
-    from cosmic_ray.config import load_config
-    from cosmic_ray.tools.filters import operators_filter, pragma_no_mutate
-    from cosmic_ray.work_db import use_db
+def sample(root: Path, count: int) -> list[Mutant]:
+    """Draw lines, and one mutation of each (Petrovic and Ivankovic, State of mutation testing at Google, 2018)."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.plugins import get_operator, operator_names
 
-    config, session = str(root / "tests/proof/cosmic_ray.toml"), str(folder / "session.sqlite")
-    with use_db(session) as work:
-        paths = [root / module for module in load_config(config)["module-path"]]
-        init(paths, work, {})
-    operators_filter.main([session, config])
-    pragma_no_mutate.main([session])
-    with use_db(session) as work:
-        specs = [mutation for item in work.pending_work_items for mutation in item.mutations]
-    for path in paths:
-        source = path.read_text()
-        lines, headers = source.splitlines(), list(_headers(source))
-        for spec in sorted((s for s in specs if s.module_path == path), key=_place):
-            if not any(first <= spec.start_pos and spec.end_pos <= last for first, last in headers):
-                module, line = path.relative_to(root).as_posix(), spec.start_pos[0]
-                where = spec.definition_name or ""
-                yield Mutant(module, spec.operator_name, spec.occurrence, line, where, lines[line - 1].strip())
-
-
-def _place(spec: Any) -> tuple[Any, ...]:
-    return spec.start_pos, spec.operator_name, spec.occurrence
-
-
-def _headers(source: str) -> Iterator[Any]:
-    """The positions of function headers and class annotations, except default values."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef):
-            stops = sorted(
-                (((at.lineno, at.col_offset), (at.end_lineno, at.end_col_offset)))
-                for at in (*node.args.defaults, *filter(None, node.args.kw_defaults), node.body[0])
-            )
-            starts = [(node.lineno, node.col_offset), *(end for _, end in stops)]
-            yield from zip(starts, (first for first, _ in stops), strict=False)
-        elif isinstance(node, ast.AnnAssign):
-            yield (node.lineno, node.col_offset), (node.annotation.end_lineno, node.annotation.end_col_offset)
-
-
-def drawn(found: Iterable[Mutant]) -> list[Mutant]:
-    """Draw one mutation per line, as in Petrovic and Ivankovic (State of mutation testing at Google, 2018)."""
-    of_line: dict[tuple[str, int], list[Mutant]] = {}
-    for mutant in found:
-        of_line.setdefault((mutant.module, mutant.line), []).append(mutant)
-    return [random.Random(f"{SEED} {some[0].module} {some[0].text}").choice(some) for some in of_line.values()]
-
-
-def outcomes(root: Path, workers: int, only: str = "") -> list[Mutant]:
-    """Test one mutation per line, optionally only lines whose "module:number" matches an expression."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = [m for m in drawn(mutants(root, Path(folder))) if re.search(only, f"{m.module}:{m.line}")]
-    given = load(root)
-    tests = shlex.split(given["cosmic-ray"]["test-command"])[5:]
-    first = {f"gradxform/{name}.py": file for file, names in given["first"].items() for name in names}
-    run.warm("hypothesis")
-    (control,) = run.forked([(None, functools.partial(_tested, root, None, tests))], 1, 300.0)
-    if control.result is None or control.result["code"] != 0:
-        raise RuntimeError(f"NumPy's tests fail without a mutation: {control.result}")
-    limit = max(30.0, 4 * control.seconds)
-    jobs = (
-        (i, functools.partial(_tested, root, mutant, tests, first.get(mutant.module, "")))
-        for i, mutant in enumerate(found)
-    )
-    for i, result, seconds in run.forked(jobs, workers, limit):
-        word = "out of time" if result is None else result["word"]
-        new = found[i] = found[i]._replace(word=word, **{key: result[key] for key in ("new", "test") if result})
-        change = f"{new.operator}: {new.text}  ->  {new.new}"
-        print(f"{word} in {seconds:.1f} s: {new.module}:{new.line} {change}  {new.test}", flush=True)
-    return found
-
-
-def load(root: Path) -> Any:
-    """Read the configuration."""
-    return tomllib.loads((root / "tests/proof/cosmic_ray.toml").read_text())
-
-
-def _tested(root: Path, mutant: Mutant | None, tests: list[str], first: str = "") -> dict[str, Any]:
-    """Run NumPy's tests with a mutated module, unless the mutant is known to be equivalent."""
-    finder = _Finder()
-    if mutant is not None:
-        finder.mutate(root / mutant.module, mutant)
-        if any(entry.matches(mutant._replace(new=finder.new)) for entry in equivalents(root)):
-            return {"word": "equivalent", "new": finder.new, "test": ""}
-    find = importlib.util.find_spec
-    importlib.util.find_spec = lambda name, *rest: None if name in OTHERS else find(name, *rest)
-    sys.meta_path.insert(0, finder)
-    result: dict[str, Any] = {}
-    files = [name for name in tests if name.endswith(".py")]
-    # File by file: collecting all takes longer than killing most mutants.
-    for file in sorted(files, key=lambda file: file != first):
-        result = run.tested([file, *(name for name in tests if name not in files)])
-        if result["code"]:
-            break
-    return {**result, "new": finder.new, "word": "killed" if result["code"] else "survived"}
-
-
-class _Finder:
-    """Find the mutated module, and hide the other frameworks."""
-
-    name = path = code = new = ""
-
-    def mutate(self, path: Path, mutant: Mutant) -> None:
-        from cosmic_ray.mutating import mutate_code
-        from cosmic_ray.plugins import get_operator
-
+    operators = {name: get_operator(name)() for name in operator_names() if not LEFT_OUT.match(name)}
+    lines: list[tuple[float, Any, list[tuple[str, int]]]] = []
+    for path in sorted(path for folder in FOLDERS for path in (root / "gradxform" / folder).rglob("*.py")):
         source = path.read_text(encoding="utf-8")
-        self.code = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence) or source
-        both = zip(source.splitlines(), self.code.splitlines(), strict=False)
-        self.new = next((b.strip() for a, b in both if a != b), "")
-        self.name, self.path = mutant.module.removesuffix(".py").replace("/", "."), str(path)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Implement the import protocol."""
-        if name.partition(".")[0] in OTHERS:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if name != self.name:
-            return None
-        return importlib.util.spec_from_file_location(name, self.path, loader=_Loader(name, self.path, self.code))
-
-
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Load code that differs from the file."""
-
-    def __init__(self, name: str, path: str, code: str) -> None:
-        super().__init__(name, path)
-        self.code = code
-
-    def get_code(self, fullname: str) -> Any:
-        """Implement the import protocol."""
-        return compile(self.code, self.path, "exec", dont_inherit=True)
+        nodes, found = list(ast_nodes(get_ast(source))), {}
+        for name, operator in operators.items():
+            places = (start for node in nodes for start, _ in operator.mutation_positions(node))
+            for occurrence, (line, _) in enumerate(places):
+                found.setdefault(line, []).append((name, occurrence))
+        for line, changes in found.items():
+            draw = random.Random(f"{SEED} {path.relative_to(root)} {source.splitlines()[line - 1]}")
+            draw.shuffle(changes)
+            lines.append((draw.random(), (path, source, line), changes))
+    drawn: list[Mutant] = []
+    for _, (path, source, line), changes in sorted(lines, key=lambda given: given[0]):
+        old, module = source.splitlines()[line - 1].strip(), path.relative_to(root).as_posix()
+        for name, occurrence in changes if len(drawn) < count else ():
+            new = mutated(source, name, occurrence)
+            if new and _meaning(new) not in ("", _meaning(source)) and not CHECKERS.search(old):
+                both = zip(source.splitlines(), new.splitlines(), strict=False)
+                change = next(b.strip() for a, b in both if a != b)
+                if change.replace(", /,", ", *,") != old:
+                    drawn.append(Mutant(module, name, occurrence, line, old, change))
+                    break
+    return drawn
 
 
-class Equivalent(NamedTuple):
-    """Equivalent mutants: regular expressions for module, operator and mutated line.
+def mutated(source: str, operator: str, occurrence: int) -> str | None:
+    """Return the mutated source."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
 
-    The line may start with the name of its function, if several functions contain it.
-    """
-
-    module: str
-    operator: str
-    line: str
-    reason: str
-
-    def matches(self, mutant: Mutant) -> bool:
-        """Whether the entry matches a mutant."""
-        given = mutant.module, mutant.operator.removeprefix("core/")
-        named = f"{mutant.function}: {mutant.new}"
-        return all(map(re.fullmatch, self[:2], given)) and any(re.fullmatch(self.line, s) for s in (mutant.new, named))
+    return mutate_code(source, get_operator(operator)(), occurrence)
 
 
-def equivalents(root: Path) -> list[Equivalent]:
-    """Read the list; entries without a mutant are only reported."""
-    file = root / "tests/proof/mutants_equivalent.toml"
-    given = tomllib.loads(file.read_text()) if file.exists() else {}
-    return [Equivalent(module, *entry) for module, entries in given.get("equivalent", {}).items() for entry in entries]
+@functools.lru_cache
+def _meaning(source: str) -> str:
+    """What Python runs: the source without annotations; empty if it is invalid."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        for field in {"annotation", "returns"} & set(node._fields):
+            setattr(node, field, None)
+    return ast.dump(tree)
+
+
+def apply(root: Path, mutant: Mutant) -> bool:
+    """Change the module in this process for good: functions get new code, and constants and defaults new values."""
+    path = root / mutant.module
+    source = path.read_text(encoding="utf-8")
+    texts = source, mutated(source, mutant.operator, mutant.occurrence) or source
+    codes = [compile(text, str(path), "exec", dont_inherit=True) for text in texts]
+    changed = {_key(a): b for a, b in zip(*map(_functions, codes), strict=True) if a != b}
+    module = sys.modules[mutant.module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")]
+    hit = _exchanged(module, *(_aside(module, code) for code in codes))
+    gc.unfreeze()
+    for found in gc.get_objects():
+        if type(found) is types.FunctionType and found.__code__.co_filename == str(path):
+            if new := changed.get(_key(found.__code__)):
+                found.__code__, hit = new, True
+    return hit
+
+
+def _functions(code: types.CodeType) -> list[types.CodeType]:
+    """The code of all functions in a module, also of inner ones."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [own for one in inner for own in (*([one] if one.co_flags & inspect.CO_OPTIMIZED else ()), *_functions(one))]
+
+
+def _key(code: types.CodeType) -> Any:
+    return code.co_qualname, code.co_firstlineno, code.co_linetable, code.co_code
+
+
+def _aside(module: Any, code: types.CodeType) -> Any:
+    """Run the code of a module, and register no transforms."""
+    from gradxform.core.transformation import factories
+
+    aside, registered = types.ModuleType(module.__name__), dict(factories)
+    aside.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__")})
+    try:
+        exec(code, aside.__dict__)
+    except Exception as error:
+        raise ImportError(f"{module.__name__} cannot be imported") from error
+    factories.clear()
+    factories.update(registered)
+    return aside
+
+
+def _exchanged(now: Any, old: Any, new: Any) -> bool:
+    """Exchange the plain constants and the functions' defaults that differ between two versions of a module."""
+    hit = False
+    holders = [now, *(found for name, found in sys.modules.items() if name.startswith("gradxform") and found)]
+    for name in vars(new).keys() & vars(old).keys() & vars(now).keys() - {"__builtins__"}:
+        mine, before, after = (vars(space)[name] for space in (now, old, new))
+        if isinstance(after, type) and after.__module__ == getattr(new, "__module__", new.__name__):
+            hit |= _exchanged(mine, before, after)
+        elif callable(after):
+            for kind in ("__defaults__", "__kwdefaults__"):
+                values = [getattr(inspect.unwrap(function), kind, None) for function in (before, after)]
+                if _differ(*values):
+                    setattr(inspect.unwrap(mine), kind, values[1])
+                    hit = True
+        elif isinstance(after, PLAIN) and _differ(before, after):
+            for holder in holders:
+                if vars(holder).get(name) is mine:
+                    setattr(holder, name, after)
+                    hit = True
+    return hit
+
+
+def _differ(*values: Any) -> bool:
+    return len({re.sub(r" at 0x\w+", "", repr(value)) for value in values}) > 1
+
+
+def reaching(control: Any, root: Path, mutant: Mutant) -> set[int]:
+    """The tests that reach a mutant: its line, its statement, or what uses the constant that an import computes."""
+    tree = ast.parse((root / mutant.module).read_text(encoding="utf-8"))
+    around: Any = [n for n in ast.walk(tree) if isinstance(n, ast.stmt) and n.lineno <= mutant.line <= n.end_lineno]
+    inner, body = around[-1], getattr(around[-1], "body", None)
+    last = body[0].lineno - 1 if body and not isinstance(inner, ast.FunctionDef) else inner.end_lineno
+    targets = getattr(inner, "targets", [getattr(inner, "target", None)])
+    names = "|".join(target.id for target in targets if isinstance(target, ast.Name))
+
+    def tests(module: str, lines: Any) -> set[int]:
+        return {test for own, tests in control["lines"].get(module, ()) if not lines.isdisjoint(own) for test in tests}
+
+    if names and not any(isinstance(node, ast.FunctionDef) for node in around):
+        texts = {module: (root / module).read_text(encoding="utf-8").splitlines() for module in control["lines"]}
+        uses = re.compile(rf"\b({names})\b")
+        return set().union(
+            *(
+                tests(module, {i + 1 for i, line in enumerate(text) if uses.search(line)})
+                for module, text in texts.items()
+            )
+        )
+    return tests(mutant.module, {mutant.line}) or tests(mutant.module, set(range(inner.lineno, last + 1)))

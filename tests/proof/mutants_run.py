@@ -1,141 +1,146 @@
-"""Run tests in forked processes: the parent imports slow modules, and each child breaks something."""
+"""A pytest session that collects tests once, and runs some of them in forked processes, each with one fault."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import itertools
+import importlib.util
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-OPTIONS = ("-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "pytest_timeout")
-QUIET = {
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "JAX_PLATFORMS": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-}
+import pytest
 
-
-class Done(NamedTuple):
-    """The outcome of a job; no result if its process died or was stopped."""
-
-    key: Any
-    result: Any
-    seconds: float
+ROOT = Path(__file__).parents[2]
+FORK: Any = multiprocessing.get_context("fork")
+OTHERS = ("jax", "tensorflow", "torch", "keras", "optax", "flax", "mlx", "haiku", "equinox", "lightning", "torchjd")
+"""Packages that NumPy's tests do without."""
+NEEDS = {"jax": ("jax", "keras", "optax"), "tensorflow": ("tensorflow", "keras"), "torch": ("torch", "keras")}
+"""The packages of a framework's tests."""
+LEFT_OUT = ("tests/benchmarks", "tests/pages", "tests/proof/test_contracts.py")
+KERAS = sorted(map(str, (ROOT / "tests/adapters").glob("keras*_cases.py")))
+"""Tests that the quick suite runs in processes of their own."""
+QUICK = ("tests", "gradxform", *KERAS, *(f"--ignore={path}" for path in LEFT_OUT))
+OPTIONS = ("-q", "--no-header", "--tb=short", "-mnot slow", "-otimeout=60", "--continue-on-collection-errors")
+PLUGINS = ("no:cacheprovider", "no:faulthandler", "pytest_timeout")
 
 
-class Watch:
-    """A pytest plugin that records the first failure."""
+class _Hidden:
+    """Hide packages of other frameworks."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, Any] = {"passed": 0, "test": "", "when": "", "error": "", "where": ""}
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Implement the import protocol."""
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def prepare(framework: str) -> None:
+    """Set the environment for tests of one framework, and hide the other ones; before anything imports them."""
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "KERAS_BACKEND": framework}
+    os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    hidden, find = _Hidden(set(OTHERS) - set(NEEDS.get(framework, ()))), importlib.util.find_spec
+    importlib.util.find_spec = lambda name, *rest: None if name in hidden.names else find(name, *rest)
+    sys.meta_path.insert(0, hidden)  # type: ignore[arg-type]
+    from hypothesis import Phase, settings
+
+    settings.register_profile("faults", phases=(Phase.explicit, Phase.generate))  # a failure is not made smaller
+    settings.load_profile("faults")
+
+
+class Session:
+    """A pytest plugin: collect the quick tests, and call `work` instead of running them."""
+
+    def __init__(self, work: Callable[[Session], None]) -> None:
+        self.work, self.items, self.reports = work, {}, []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: Any) -> bool:
+        """Implement pytest's hook."""
+        self.items = {item.nodeid: item for item in session.items}
+        self.work(self)
+        return True
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Count passes and record the first failure."""
-        self.found["passed"] += report.when == "call" and report.passed
-        if report.failed and not self.found["test"]:
-            self.found |= {"test": report.nodeid, "when": report.when}
+        """Keep the reports of the test that runs."""
+        self.reports.append(report)
 
-    def pytest_exception_interact(self, call: Any, report: Any) -> None:
-        """Return the error's type and the file that raised it."""
-        if not self.found["error"]:
-            where = str(call.excinfo.traceback[-1].path) if call.excinfo.traceback else ""
-            self.found |= {"error": call.excinfo.typename, "where": Path(where).name}
-
-
-def tested(arguments: Iterable[str]) -> dict[str, Any]:
-    """Run pytest in this process and return the outcome."""
-    import pytest
-
-    watch = Watch()
-    code = pytest.main([*OPTIONS, *arguments], plugins=[watch])
-    return {**watch.found, "code": int(code)}
+    def test(self, name: str) -> dict[str, Any]:
+        """Run one test in this process."""
+        self.reports, begun = [], time.monotonic()
+        item = self.items[name]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        bad = next((report for report in self.reports if report.failed), None)
+        passed = any(report.passed and report.when == "call" for report in self.reports)
+        word = f"failed in {bad.when}" if bad else "passed" if passed else "skipped"
+        crash = getattr(bad and bad.longrepr, "reprcrash", None)  # the last line of the traceback
+        error = (crash.message.partition(":")[0], Path(crash.path).name) if crash else ("", "")
+        return {"test": name, "word": word, "error": error, "seconds": time.monotonic() - begun}
 
 
-def warm(*modules: str) -> None:
-    """Import the modules that every job needs."""
-    os.environ.update(QUIET)
-    for name in ("numpy", "pytest", "optree", "ml_dtypes", *modules):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+def session(work: Callable[[Session], None], *arguments: str) -> None:
+    """Collect the quick tests, and call `work`."""
+    options = [*OPTIONS, *(f"-p{name}" for name in PLUGINS), *(arguments or QUICK)]
+    pytest.main(options, plugins=[Session(work)])
 
 
-def forked(
-    jobs: Iterable[tuple[Any, Callable[[], Any]]],
-    workers: int,
-    limit: float,
-    heard: bool = False,
-) -> Iterator[Done]:
-    """Run each job in its own process, several at a time; discard their output unless `heard`."""
-    waiting, running = iter(jobs), {}
+def forked(work: Callable[[Callable[[Any], None]], None], limit: float) -> tuple[list[Any], str]:
+    """Run `work(say)` in a forked process; return what it said, and how it ended: "", "died" or "out of time"."""
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            while True:
-                for key, work in itertools.islice(waiting, workers - len(running)):
-                    pid = _started(work, folder, heard)
-                    running[pid] = key, time.monotonic()
-                if not running:
-                    return
-                for pid, (key, begun) in list(running.items()):
-                    seconds = time.monotonic() - begun
-                    if _has_ended(pid, seconds > limit):
-                        del running[pid]
-                        yield Done(key, _result(folder, pid), seconds)
-                time.sleep(0.01)
-        finally:
-            for pid in running:
-                _has_ended(pid, True)
+        said = Path(folder, "said")
+        process = FORK.Process(target=_child, args=(work, said))
+        process.start()
+        process.join(limit)
+        how = "out of time" if process.is_alive() else "died" if process.exitcode else ""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # and what it started
+        process.join()
+        return list(map(json.loads, said.read_text(encoding="utf-8").splitlines())), how
 
 
-def _started(work: Callable[[], Any], folder: str, heard: bool) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        os.setsid()
-        if not heard:
-            log = os.open(os.path.join(folder, f"{os.getpid()}.log"), os.O_CREAT | os.O_WRONLY)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-        result = work()
-        Path(folder, f"{os.getpid()}.json").write_text(json.dumps(result), encoding="utf-8")
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+def _child(work: Callable[[Callable[[Any], None]], None], said: Path) -> None:
+    os.setsid()
+    os.dup2(os.open(os.environ.get("MUTANTS_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+    os.dup2(1, 2)
+    with said.open("w", encoding="utf-8", buffering=1) as file:
+        work(lambda what: print(json.dumps(what), file=file))
+    os._exit(0)  # no threads of tests are waited for
 
 
-def _has_ended(pid: int, stop: bool) -> bool:
-    """Whether a child has ended; also ends the processes that it started."""
-    if not stop and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        return False
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return True
+def control(here: Session, file: Path, called: set[str], folders: list[Path]) -> Any:
+    """Run all tests without a fault: results, seams, and for each line of the folders the tests that reach it."""
+    if not file.exists():
+        found: Any = {"tests": {}, "lines": {}}
+        for kind, name, one in forked(lambda say: _control(here, say, called, folders), 7200.0)[0]:
+            found[kind][name] = one
+        file.write_text(json.dumps(found), encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _result(folder: str, pid: int) -> Any:
-    result, log = Path(folder, f"{pid}.json"), Path(folder, f"{pid}.log")
-    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
-    if (keep := os.environ.get("MUTANTS_LOGS")) and log.exists():
-        Path(keep, f"{pid}.log").write_text(log.read_text(encoding="utf-8", errors="replace"), encoding="utf-8")
-    for file in (result, log):
-        file.unlink(missing_ok=True)
-    return found
+def _control(here: Session, say: Callable[[Any], None], called: set[str], folders: list[Path]) -> None:
+    import coverage
+
+    cover = coverage.Coverage(data_file=None, config_file=False, include=[f"{folder}/*" for folder in folders])
+    if folders:
+        cover.start()
+    for name in here.items:
+        called.clear()
+        if folders:
+            cover.switch_context(name)
+        say(["tests", name, {**here.test(name), "seams": sorted(called)}])
+    cover.stop()
+    numbers = {name: number for number, name in enumerate(here.items)}
+    for path in cover.get_data().measured_files():
+        found: dict[Any, list[int]] = defaultdict(list)
+        for line, names in cover.get_data().contexts_by_lineno(path).items():
+            found[tuple(sorted(numbers[name] for name in names if name))].append(line)
+        say(["lines", Path(path).relative_to(ROOT).as_posix(), [[lines, tests] for tests, lines in found.items()]])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contracts_backends import CONTRACTS
-from mutants import verdict
-from mutants_cosmic import Equivalent, Mutant, drawn
+from mutants import chosen, verdict
+from mutants_cosmic import FOLDERS, mutated, sample
 from mutants_page import page
+from support import python
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
@@ -43,59 +45,107 @@ def test_every_primitive_has_a_contract(framework: str) -> None:
 
 
 def test_a_broken_contract_is_caught(tmp_path: Path) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("mutants.py")), "--here", "--framework", "numpy"]
-    command += ["--only", "clip_rms", "--jobs", "1", "--out", str(tmp_path / "page.md")]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 faults caught" in done.stdout
-    assert "| clip_rms: the root mean square is the norm | `test_table: test_right_numbers`" in (
-        tmp_path / "page.md"
-    ).read_text(encoding="utf-8")
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("mutants.py")),
+        "--framework",
+        "numpy",
+        "--what",
+        "contracts",
+    ]
+    command += ["--folder", str(tmp_path), "--only", "clip_rms", "--out", str(tmp_path / "page.md")]
+    command += ["--", "tests/transforms/test_table.py", "-kclip_rms and float32"]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 of 1 faults were caught" in done.stdout
+    assert len((tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()) == 1
+    assert "| NumPy | 1 | 1 |" in (tmp_path / "page.md").read_text(encoding="utf-8")
 
 
-FAILED = {"code": 1, "when": "call", "test": "a", "error": "AssertionError", "where": "test_a.py", "calls": 1}
+BROKEN = {"test": "", "word": ""}
+PASSED = {"test": "a", "word": "passed", "error": ["", ""]}
+FAILED = {"test": "b", "word": "failed in call", "error": ["AssertionError", "test_a.py"]}
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    ("said", "how", "word"),
     [
-        ({}, "caught"),
-        ({"error": "TypeError"}, "caught"),
-        ({"code": 0}, "survived"),
-        ({"code": 0, "calls": 0}, "not reached"),
-        ({"calls": 0}, "broken"),
-        ({"when": "setup"}, "broken"),
-        ({"code": 2, "when": ""}, "broken"),
-        ({"error": "TypeError", "where": "contracts.py"}, "broken"),
+        ([BROKEN, PASSED, FAILED], "", "caught"),
+        ([BROKEN, FAILED | {"error": ["TypeError", "test_a.py"]}], "", "caught"),
+        ([BROKEN, FAILED], "died", "caught"),
+        ([BROKEN, PASSED], "", "survived"),
+        ([BROKEN], "", "not reached"),
+        ([BROKEN, FAILED | {"word": "failed in setup"}], "", "broken"),
+        ([BROKEN, FAILED | {"error": ["TypeError", "contracts.py"]}], "", "broken"),
+        ([BROKEN, PASSED], "out of time", "out of time"),
+        ([{"test": "", "word": "not applied"}], "", "not applied"),
     ],
     ids=repr,
 )
-def test_what_counts_as_caught(change: dict[str, Any], word: str) -> None:
-    assert verdict("a", "numpy", FAILED | change).word == word
-    assert verdict("a", "numpy", None).word == "out of time"
+def test_what_counts_as_caught(said: list[Any], how: str, word: str) -> None:
+    assert verdict(said, how) == word
 
 
-def test_equivalent_mutants_are_known_by_what_stands_in_their_line() -> None:
-    mutant = Mutant("gradxform/a.py", "core/AddNot", 0, 7, "first", "if x[0] > 1:", new="if not x[0] > 1:")
-    assert Equivalent(".*", "Add.*", r"if not x\[0\] > .*:", "").matches(mutant)
-    assert Equivalent(".*", "Add.*", r"first: if not x\[0\] > .*:", "").matches(mutant)
-    assert not Equivalent(".*", "Add.*", r"second: if not x\[0\] > .*:", "").matches(mutant)
-    assert not Equivalent("gradxform/b.py", "AddNot", ".*", "").matches(mutant)
-    assert not Equivalent(".*", "AddNot", "if x", "").matches(mutant)
+def test_tests_that_found_other_faults_come_first() -> None:
+    tests = {f"{name}[{i}]": {"word": "passed", "seconds": 1.0 + i} for name in "ab" for i in range(3)}
+    control = {"tests": tests | {"c": {"word": "failed in call", "seconds": 0.0}}}
+    found = chosen([*control["tests"], "unknown"], control, Counter({"b": 1}), (2, 9, 10, 100.0))
+    assert [name[0] for name in found] == ["b", "b", "a", "a", "b", "a"]
+    assert len(chosen(tests, control, Counter(), (2, 1, 9, 100.0))) == 4
+    assert sum(tests[name]["seconds"] for name in chosen(tests, control, Counter(), (2, 9, 9, 5.0))) <= 5.0
 
 
-def test_one_mutant_is_drawn_for_each_line_whatever_the_other_lines_are() -> None:
-    found = [Mutant("a.py", "core/AddNot", i, line, "", f"text {line}") for line in range(20) for i in range(5)]
-    some = drawn(found)
-    assert [mutant.line for mutant in some] == list(range(20))
-    assert len({mutant.occurrence for mutant in some}) > 1
-    assert drawn(found[50:]) == some[10:]
+SOURCE = """\
+LIMIT = 2
+def double(x: int = 1) -> int | None:
+    return x * LIMIT
+def adder(y):
+    return lambda x: x + y
+class Table:
+    first = 3
+"""
 
 
-def test_the_page_names_survivors_and_entries_that_match_nothing() -> None:
-    mutant = Mutant("a.py", "core/AddNot", 0, 7, "", "if x:", new="if not x:")
-    mutants = [mutant._replace(word=word) for word in ("killed", "survived", "equivalent", "out of time")]
-    text = page([], mutants, [Equivalent("b.py", ".*", "if y:", "a reason")], "in a minute")
-    assert "**1 of 3 mutants were killed**, 1 ran out of time, 1 survived. Another 1 are equivalent" in text
-    assert "- `a.py`: `if x:` became `if not x:`" in text
-    assert "matches these entries:\n\n- `b.py`: `if y:`" in text
+@pytest.mark.parametrize(
+    ("operator", "occurrence", "wanted"),
+    [
+        ("core/NumberReplacer", 0, (3, 3, 2, 3)),
+        ("core/NumberReplacer", 2, (4, 3, 1, 3)),
+        ("core/NumberReplacer", 4, (2, 3, 1, 4)),
+        ("core/ReplaceBinaryOperator_Mul_Add", 0, (3, 3, 1, 3)),
+        ("core/ReplaceBinaryOperator_Add_Sub", 0, (2, -1, 1, 3)),
+    ],
+)
+def test_a_mutant_changes_what_is_loaded(tmp_path: Path, operator: str, occurrence: int, wanted: Any) -> None:
+    (tmp_path / "gradxform_a.py").write_text(SOURCE, encoding="utf-8")
+    program = f"""\
+import sys
+sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}
+import gradxform_a as a, mutants_cosmic, pathlib
+held = a.adder(2)
+mutant = mutants_cosmic.Mutant("gradxform_a.py", {operator!r}, {occurrence}, 1, "", "")
+assert mutants_cosmic.apply(pathlib.Path({str(tmp_path)!r}), mutant)
+print((a.double(), held(1), a.LIMIT - 1, a.Table.first))
+"""
+    assert python("-c", program).stdout.strip() == repr(wanted)
+
+
+def test_a_line_keeps_its_mutation_whatever_the_other_lines_are(tmp_path: Path) -> None:
+    for name in FOLDERS:
+        (tmp_path / "gradxform" / name).mkdir(parents=True)
+    file = tmp_path / "gradxform/core/a.py"
+    file.write_text(SOURCE, encoding="utf-8")
+    some = sample(tmp_path, 100)
+    assert {mutant.line for mutant in some} == {1, 2, 3, 5, 7}
+    assert all(mutated(SOURCE, mutant.operator, mutant.occurrence) for mutant in some)
+    file.write_text("x = 1 + 2\n" + SOURCE, encoding="utf-8")
+    assert {(m.old, m.new) for m in some} < {(m.old, m.new) for m in sample(tmp_path, 100)}
+
+
+def test_the_page_names_survivors_with_reasons() -> None:
+    mutant = ["gradxform/core/a.py", "core/AddNot", 0, 7, "if x:", "if not x:"]
+    records = [{"key": word, "mutant": mutant, "word": word} for word in ("caught", "survived")]
+    text = page(records, "abc", 3)
+    assert "2 of 3 mutants were run: 1 caught, 1 survived." in text
+    assert "| `core/a.py:7` | survived | `if not x:` |" in text

@@ -18,12 +18,11 @@ from rich.console import Console
 from support import assert_right
 
 import gradxform as gx
-from gradxform.cli import report
-from gradxform.cli.parity import run as parity
+from gradxform.cli import parity, report
 from gradxform.proof import extended
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import narrowed, number
-from gradxform.proof.rows import Row, first
+from gradxform.proof.registry import Row, first
 
 BITS = {np.float16: (11, -24), ml_dtypes.bfloat16: (8, -133), np.float32: (24, -149), np.float64: (53, -1074)}
 """The mantissa bits of a dtype, and the exponent of its smallest number."""

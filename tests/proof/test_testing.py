@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support import FRAMEWORKS
+from support import FRAMEWORKS, INDUCTOR, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -53,6 +53,7 @@ def test_ulp_refuses_other_dtypes_and_shapes() -> None:
         max_ulp(np.float32([1]), np.float32([1, 1]))
 
 
+@slow("compiles in four frameworks, as the doctest of assert_parity does")
 def test_parity_holds() -> None:
     assert_parity(gx.chain(gx.clip_norm(2.0), gx.scale(-0.1)), GRADS)
 
@@ -108,6 +109,7 @@ def test_an_unknown_framework() -> None:
         assert_parity(gx.scale(2.0), GRADS, frameworks=["paddle"])
 
 
+@slow(INDUCTOR, framework="torch")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_transform_with_a_state_is_run_for_some_steps(framework: str) -> None:
     tx = gx.chain(gx.clip_global_norm(lambda t: 1.0 / (1.0 + t)), gx.trace(0.5), gx.add_decayed_weights(0.1))

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slow import INDUCTOR
-from support import FRAMEWORKS, assert_bits, call, tensors
+from support import FRAMEWORKS, INDUCTOR, assert_bits, call, slow, tensors
 
 import gradxform as gx
 
@@ -21,9 +20,7 @@ def test_reversed_bounds(framework: str, numbers: str) -> None:
     low, high = (1.0 if numbers == "high" else low), (-1.0 if numbers == "low" else high)
     tx = gx.clip_value(low=low, high=high)
     for _ in range(2):
-        with pytest.raises(
-            ValueError, match=r"clip_value: low must not be above high, got low=.*1.*, high=.*-1.*; swap"
-        ):
+        with pytest.raises(ValueError, match=r"clip_value: .*low=.*1.*, high=.*-1"):
             tx([tensors(framework, X)])
 
 
@@ -45,10 +42,8 @@ def test_traced_bounds_have_no_values(framework: str) -> None:
     assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
 
 
-@pytest.mark.parametrize(
-    "framework",
-    [pytest.param(f, marks=pytest.mark.slow(reason=INDUCTOR) if f == "torch" else ()) for f in FRAMEWORKS[1:]],
-)
+@slow(INDUCTOR, framework="torch")
+@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
 @pytest.mark.parametrize("numbers", ["arrays", "low", "high"])
 def test_bounds_that_compiled_code_closes_over(framework: str, numbers: str) -> None:
     """Compiled code does not compare arrays: the upper bound wins."""
@@ -56,7 +51,7 @@ def test_bounds_that_compiled_code_closes_over(framework: str, numbers: str) -> 
     tx = gx.clip_value(low=1.0 if numbers == "high" else low, high=-1.0 if numbers == "low" else high)
     found = call(framework, "compiled", lambda x: tx([x]), X)
     assert_bits(found, tensors(framework, [np.full_like(X, -1.0)]))
-    with pytest.raises(ValueError, match="clip_value: low must not be above high"):
+    with pytest.raises(ValueError, match="clip_value: low"):
         tx([tensors(framework, X)])
 
 
@@ -71,7 +66,7 @@ def test_bounds_that_change_are_compared_anew(framework: str) -> None:
     tx([x])
     change = low.assign if framework == "tensorflow" else low.fill_ if framework == "torch" else low.fill
     change(1.0)
-    with pytest.raises(ValueError, match=r"clip_value: low must not be above high, .* high=0\.5"):
+    with pytest.raises(ValueError, match=r"clip_value: .*high=0\.5"):
         tx([x])
 
 
@@ -81,5 +76,5 @@ def test_a_bound_that_is_a_schedule() -> None:
     for step in range(2):
         updates, state = tx.update([X], state)
         assert updates[0].tolist() == [step - 1.0, 0.5, 0.5]
-    with pytest.raises(ValueError, match="clip_value: low must not be above high"):
+    with pytest.raises(ValueError, match="clip_value: low"):
         tx.update([X], state)

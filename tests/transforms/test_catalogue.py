@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import math
@@ -133,19 +134,6 @@ def test_steps_by_hand(name: str, framework: str) -> None:
         assert_ulp(updates, wanted, ulp, step)
     for field in after:
         assert_bits(getattr(state, field), tensors(framework, after[field]))
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 1e30), ("float32", 1e-30), ("float64", 1e200), ("float64", 1e-200)]
-)
-def test_spikes_whose_squares_are_out_of_range(framework: str, dtype: str, size: float) -> None:
-    tx = gx.clip_spikes(4.0, 0.75, warmup=1)
-    state = tx.init(tensors(framework, [np.zeros(2, dtype)]))
-    for values in ([2.0, -1.0], [9.0, -1.5], [-9.0, 0.0]):
-        updates, state = tx.update(tensors(framework, [np.array(values, dtype) * np.dtype(dtype).type(size)]), state)
-    # the mean squares 1 and 1/4, then 7/4 and 7/16
-    np.testing.assert_allclose(array(updates[0]) / size, [-2 * 1.75**0.5, 0.0], rtol=1e-6)
 
 
 def test_what_rounds_to_infinity_is_not_finite() -> None:
@@ -374,19 +362,25 @@ def test_any_number_may_be_a_schedule(expression: str, framework: str) -> None:
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[1] == "compiled"])
 def test_a_schedule_does_not_trace_again(framework: str, mode: str) -> None:
-    calls: list[Any] = []
+    calls: list[int] = []
 
     def schedule(step: Any) -> Any:
-        calls.append(step)
+        if framework != "torch":  # which counts calls of compiled code, too
+            calls.append(1)
         return 1.0 / (1.0 + step)
 
     tx = gx.clip_global_norm(schedule)
     update, grads = in_mode(framework, mode, lambda g, state: tx.update(g, state)), tensors(framework, [np.ones(4)])
-    state, traced = tx.init(grads), 0
-    for step in range(4):
-        updates, state = update(grads, state)
-        traced = traced or len(calls)
-        assert np.linalg.norm(array(updates[0])) == pytest.approx(1.0 / (1.0 + step), rel=1e-6)
+    updates, state = update(grads, tx.init(grads))
+    traced = len(calls)
+    if framework == "torch":
+        import torch
+
+        same = torch.compiler.set_stance("fail_on_recompile")
+    with same if framework == "torch" else contextlib.nullcontext():
+        for step in range(1, 4):
+            assert np.linalg.norm(array(updates[0])) == pytest.approx(1.0 / step, rel=1e-6)
+            updates, state = update(grads, state)
     assert len(calls) == traced
 
 
@@ -414,9 +408,6 @@ def test_schedules_are_compared_by_identity_and_numbers_by_value() -> None:
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-@slow(
-    XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"), dtype="float64"
-)
 @by_inductor
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("framework", "mode"), MODES)
@@ -583,12 +574,6 @@ def test_axes_by_name_number_and_path() -> None:
     ]
     for other in same[1:]:
         np.testing.assert_array_equal(same[0], other)
-    params = {"dense": {"kernel": np.float64([[1, 2, 3], [4, 5, 6]]), "bias": np.ones(3)}}
-    rows, columns = (
-        gx.clip_adaptive(0.1, axes=axes)(kernel, params=params)["dense"]["kernel"] for axes in ("torch", "keras")
-    )
-    np.testing.assert_allclose(rows[:, 0], 0.1 * np.sqrt([14 / 3, 77 / 3]), rtol=1e-15)
-    np.testing.assert_allclose(columns[0], 0.1 * np.sqrt([17 / 2, 29 / 2, 45 / 2]), rtol=1e-15)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -750,18 +735,10 @@ def test_orders_that_are_surely_wrong() -> None:
 # --- sparse gradients ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "tx",
-    [
-        gx.clip_rms(0.1),
-        gx.clip_average_norm(0.01),
-        gx.normalize_norm(),
-        gx.sign(),
-        gx.zero_nonfinite(),
-        gx.centralize(),
-    ],
-    ids=str,
-)
+SPARSE = ("clip_rms(0.1)", "clip_average_norm(0.01)", "normalize_norm()", "sign()", "zero_nonfinite()", "centralize()")
+
+
+@pytest.mark.parametrize("tx", list(map(gx.parse, SPARSE)), ids=str)
 def test_sparse_gradients_give_what_dense_ones_give(tx: gx.GradientTransformation) -> None:
     values, rows = np.float32([[3, 1], [3, -2], [4, 0.5]]), [0, 0, 1]
     dense = np.zeros((4, 2), np.float32)

@@ -102,7 +102,7 @@ def test_in_place_in_numpy() -> None:
 def test_without_gradients_the_error_says_what_to_write(tx: Any) -> None:
     assert tx.needs_gradients
     for call in (lambda: tx([UPDATES]), lambda: tx.update([UPDATES]), lambda: gx.numpy.apply_(tx, [UPDATES.copy()])):
-        with pytest.raises(ValueError, match=r"cautious needs the gradients .*gradients=gradients.*on='updates'") as it:
+        with pytest.raises(ValueError, match=r"cautious .*gradients=gradients.*on='updates'") as it:
             call()
         one_sentence(str(it.value))
 
@@ -112,7 +112,7 @@ def test_optax_drops_the_gradients_for_what_is_not_its_own_kind() -> None:
     jnp, optax = pytest.importorskip("jax").numpy, pytest.importorskip("optax")
     gradients, updates = [jnp.asarray(GRADIENTS)], [jnp.asarray(UPDATES)]
     bare, wrapped = optax.chain(gx.cautious()), optax.chain(gx.jax.as_optax(gx.cautious()))
-    with pytest.raises(ValueError, match=r"with gx\.jax\.as_optax\(tx\) in optax\.chain"):
+    with pytest.raises(ValueError, match=r"gx\.jax\.as_optax\(tx\)"):
         bare.update(updates, bare.init(updates), gradients=gradients)
     (found,), _ = wrapped.update(updates, wrapped.init(updates), gradients=gradients)
     assert_ulp(found, f32(0.6, 0.0, 1.2, 0.0))
@@ -122,26 +122,27 @@ def test_adapters_of_gradients_name_those_of_updates() -> None:
     torch = pytest.importorskip("torch")
     parameter = torch.nn.Parameter(torch.tensor(UPDATES))
     parameter.grad = torch.tensor(GRADIENTS)
-    with pytest.raises(ValueError, match=r"instead of apply_, use gx\.torch\.attach\(optimizer, tx, on="):
+    with pytest.raises(ValueError, match=r"gx\.torch\.attach\(optimizer, tx, on="):
         gx.torch.apply_(gx.cautious(), [parameter])
-    with pytest.raises(ValueError, match=r"torch\.attach: chain\(cautious\(\), .* write on='updates'"):
+    with pytest.raises(ValueError, match=r"torch\.attach: .* on='updates'"):
         gx.torch.attach(torch.optim.SGD([parameter]), gx.chain(gx.cautious(), gx.scale(1.0)))
 
 
-def test_wrong_gradients_and_arguments() -> None:
-    with pytest.raises(ValueError, match=r"cautious: the gradients have None at '0', where there is an update"):
-        gx.cautious().update([UPDATES], gradients=[None])
-    with pytest.raises(ValueError, match=r"cautious: the gradients must have the keys .* of the updates; .* 'a'"):
-        gx.cautious().update({"a": UPDATES}, gradients={"b": UPDATES})
-    with pytest.raises(TypeError, match=r"cautious: the gradient at '0' has dtype complex64"):
-        gx.cautious().update([UPDATES.astype(np.complex64)], gradients=[UPDATES])
-    for negated in (0, 1, "yes"):
-        with pytest.raises(ValueError, match="negated must be True, False or None"):
-            gx.cautious(negated=negated)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="eps"):
-        gx.cautious(eps=-1.0)
+@pytest.mark.parametrize(
+    ("updates", "gradients", "error", "words"),
+    [
+        ([UPDATES], [None], ValueError, "None at '0'"),
+        ({"a": UPDATES}, {"b": UPDATES}, ValueError, "'a'"),
+        ([UPDATES.astype(np.complex64)], [UPDATES], TypeError, "'0' has dtype complex64"),
+        ([np.ones(2)], [np.array([1j, -1])], TypeError, "'0' has dtype complex128"),
+    ],
+)
+def test_wrong_gradients(updates: Any, gradients: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"cautious: .*{words}"):
+        gx.cautious().update(updates, gradients=gradients)
 
 
-def test_complex_gradients_beside_real_updates() -> None:
-    with pytest.raises(TypeError, match=r"cautious: the gradient beside the update at '0' has dtype complex128"):
-        gx.cautious().update([np.ones(2)], gradients=[np.array([1j, -1])])
+@pytest.mark.parametrize("given", [{"negated": 0}, {"negated": 1}, {"negated": "yes"}, {"eps": -1.0}], ids=str)
+def test_wrong_arguments(given: Any) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(given))} must be"):
+        gx.cautious(**given)

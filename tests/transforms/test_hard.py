@@ -6,10 +6,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from support import INF, MODES, NAN, ROOT, arrays, assert_bits, assert_ulp, call, f16, f32
+from support import (
+    EAGER,
+    INDUCTOR,
+    INF,
+    MODES,
+    NAN,
+    ROOT,
+    XLA,
+    arrays,
+    assert_bits,
+    assert_ulp,
+    call,
+    f16,
+    f32,
+    slow,
+)
 
 import gradxform as gx
 from gradxform.proof import parity
+
+by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 
 
 def c64(*values: complex) -> Any:
@@ -61,6 +78,8 @@ HUGE = [
 ]
 
 
+@by_inductor
+@slow(XLA, framework=("jax", "tensorflow"), mode="compiled")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize(("limit", "tree"), HUGE)
 def test_huge_and_tiny_complex_numbers(limit: float, tree: list[Any], framework: str, mode: str) -> None:
@@ -80,6 +99,7 @@ def clipped(make: Any, framework: str, mode: str, limits: list[Any], trees: list
     return call(framework, mode, lambda trees: [make(c)(tree) for c, tree in zip(limits, trees, strict=True)], trees)
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [*MODES, ("mlx", "eager")])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 def test_hard_cases(make: Any, framework: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +111,8 @@ def test_hard_cases(make: Any, framework: str, mode: str, monkeypatch: pytest.Mo
         assert_ulp(result, case.together if make is gx.clip_global_norm else case.each, case.ulp, case.what)
 
 
+@by_inductor
+@slow(EAGER, framework="jax", mode="eager")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: str) -> None:
@@ -102,6 +124,7 @@ def test_below_the_limit_no_call_changes_a_bit(make: Any, framework: str, mode: 
     assert_bits(clipped(make, framework, mode, [norm * 1.001 for norm in norms], trees), trees)
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32])
@@ -136,6 +159,7 @@ def _derivative(framework: str, mode: str, tx: Any, point: Any) -> Any:
     return x.grad.numpy()
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), [pair for pair in MODES if pair[0] != "numpy"])
 @pytest.mark.parametrize("make", [gx.clip_norm, gx.clip_global_norm])
 def test_the_derivative_is_one_at_zero_and_the_tangent_beyond(make: Any, framework: str, mode: str) -> None:
@@ -145,6 +169,7 @@ def test_the_derivative_is_one_at_zero_and_the_tangent_beyond(make: Any, framewo
         assert got == pytest.approx(right, rel=1e-5, abs=0), point
 
 
+@slow(EAGER, mode="eager")
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 def test_the_whole_range_under_vmap(mode: str) -> None:
     jax = pytest.importorskip("jax")

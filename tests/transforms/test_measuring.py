@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from support import FRAMEWORKS, MODES, array, assert_bits, assert_ulp, call, f32, tensors
+from support import (
+    FRAMEWORKS,
+    INDUCTOR,
+    INF,
+    MODES,
+    NAN,
+    XLA,
+    array,
+    assert_bits,
+    assert_ulp,
+    call,
+    f32,
+    parameter,
+    slow,
+    tensors,
+    without_addresses,
+)
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference
 from gradxform.proof.gradients import few, gradients
 
+by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")
 FIELDS = ("norm_before", "norm_after", "factor", "clipped", "nonfinite_count")
 
 
@@ -55,6 +70,8 @@ def wanted(tree: Any) -> dict[str, float]:
     return found
 
 
+@by_inductor
+@slow(XLA, lambda framework, mode: framework == "jax" or (framework, mode) == ("tensorflow", "compiled"))
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_and_factors_are_those_of_the_reference(framework: str, mode: str) -> None:
     """Norms within 1 ULP, factors within 2."""
@@ -90,6 +107,7 @@ def test_the_gradients_are_bit_by_bit_those_of_the_bare_chain(framework: str) ->
 # --- whether it clipped ----------------------------------------------------------------------------------------------
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework: str, mode: str) -> None:
     tree = {"large": np.full(4, 1e6, np.float32), "small": np.float32([2e-3, 0.0])}
@@ -102,6 +120,8 @@ def test_one_small_gradient_that_is_clipped_beside_a_huge_one_is_seen(framework:
 SIZES = [(3,), (40,), (257, 3), (70_001,)]
 
 
+@by_inductor
+@slow(XLA, framework="jax", mode="eager")
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_what_is_within_its_limit_is_not_clipped(framework: str, mode: str) -> None:
     """Changed elements are measured again, and rounding does not count as clipping, in either precision."""
@@ -125,36 +145,28 @@ def test_the_limit_itself_is_no_clip_and_the_next_number_is_one(framework: str) 
             assert (found["clip/factor"] < 1) == clipped
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("numpy", "torch")])
 def test_in_place(framework: str) -> None:
-    tree = tensors(framework, {"w": np.float32([3.0, 4.0])})
+    """A clip that is measured before and after others change the gradients."""
+    grads = tensors(framework, {"w": f32(3.0, 4.0)})
     tx = gx.measure(gx.chain(gx.clip_value(3.0), gx.clip_norm(1.0), gx.clip_value(2.0)))
-    state = tx.init(tree)
-    if framework == "numpy":
-        state = gx.numpy.apply_(tx, tree, state)
-    elif framework == "torch":
-        torch = pytest.importorskip("torch")
-        parameter = torch.nn.Parameter(torch.zeros(2))
-        parameter.grad = tree["w"]
-        state = gx.torch.apply_(tx, [("w", parameter)], state)
-    else:
-        state = tx.update(tree, state)[1]
-    found = {name: float(value) for name, value in gx.metrics(state).items()}
-    assert [found[f"clip_value{suffix}/clipped"] for suffix in ("", "_1")] == [1.0, 0.0]
-    assert math.isclose(found["clip_value/norm_after"], math.sqrt(18), rel_tol=1e-6)
-    assert math.isclose(found["clip_value_1/norm_after"], 1.0, rel_tol=1e-6)
+    given = grads if framework == "numpy" else [("w", parameter(grads["w"]))]
+    found = gx.metrics(getattr(gx, framework).apply_(tx, given, tx.init(grads)))
+    assert [bool(found[f"clip_value{suffix}/clipped"]) for suffix in ("", "_1")] == [True, False]
+    assert_ulp([found["clip_value/norm_after"], found["clip_value_1/norm_after"]], [np.float32(18**0.5), f32(1.0)[0]])
 
 
 # --- zero, and what is not finite ------------------------------------------------------------------------------------
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_zero_and_what_is_not_finite(framework: str, mode: str) -> None:
     tx = gx.chain(gx.measure(gx.clip_global_norm(1.0), "clip"), gx.measure(gx.zero_nonfinite()), gx.measure(gx.stop()))
     cases = {
         "zero": ({"a": [0.0], "b": [0.0]}, [0.0, 0.0, 1.0, False, 0]),
-        "NaN": ({"a": [math.nan, 1.0], "b": [2.0]}, [math.nan, math.nan, math.nan, False, 1]),
-        "inf": ({"a": [math.inf], "b": [-math.inf]}, [math.inf, math.nan, math.nan, False, 2]),
+        "NaN": ({"a": [NAN, 1.0], "b": [2.0]}, [NAN, NAN, NAN, False, 1]),
+        "inf": ({"a": [INF], "b": [-INF]}, [INF, NAN, NAN, False, 2]),
         "huge": ({"a": [3e37], "b": [2.0]}, [3e37, 1.0, 1 / 3e37, True, 0]),
     }
     for name, (leaves, values) in cases.items():
@@ -169,7 +181,7 @@ def test_zero_and_what_is_not_finite(framework: str, mode: str) -> None:
 
 def test_noise_on_zeros_has_an_infinite_factor() -> None:
     found = measured(gx.measure(gx.add_noise(1.0, 0)), {"w": np.zeros(3)})
-    assert (found["add_noise/norm_before"], found["add_noise/factor"]) == (0.0, math.inf)
+    assert (found["add_noise/norm_before"], found["add_noise/factor"]) == (0.0, INF)
 
 
 def test_a_step_without_gradients_leaves_the_measures_as_they_were() -> None:
@@ -183,7 +195,7 @@ def test_a_step_without_gradients_leaves_the_measures_as_they_were() -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_comes_down_from_infinity_or_is_stopped_is_clipped(framework: str) -> None:
-    tree = {"w": np.float32([math.inf, 1.0])}
+    tree = {"w": np.float32([INF, 1.0])}
     assert measured(gx.measure(gx.clip_value(25.0)), tree, framework)["clip_value/clipped"]
     assert measured(gx.measure(gx.zero_nonfinite()), tree, framework)["zero_nonfinite/clipped"]
     ones = {"w": np.ones(2, np.float32), "b": np.zeros(1, np.float32)}
@@ -211,64 +223,59 @@ def test_one_element_of_a_million_that_loses_a_tenth_is_not_seen_in_float32() ->
 def test_a_state_of_another_transform_is_refused() -> None:
     _, state = gx.measure(gx.clip_norm(1.0)).update([np.ones(2)], gx.measure(gx.clip_norm(1.0)).init([np.ones(2)]))
     for wrong in (state, gx.EmptyState(), {}):
-        with pytest.raises(ValueError, match=r"measure: the state must be MeasureState with measures of 'b'"):
+        with pytest.raises(ValueError, match=r"measure: .*MeasureState .*'b'"):
             gx.measure(gx.clip_norm(1.0), "b").update([np.ones(2)], wrong)
 
 
 # --- names and nesting -----------------------------------------------------------------------------------------------
 
 
-def names(tx: Any) -> list[str]:
-    return list(dict.fromkeys(name.rpartition("/")[0] for name in measured(tx, {"w": np.ones(2)})))
-
-
-def test_names() -> None:
-    clip = gx.clip_norm(1.0)
-    assert names(gx.measure(clip)) == ["clip_norm"]
-    assert names(gx.measure(gx.chain(clip, gx.chain(gx.scale(2.0), clip)))) == ["clip_norm", "scale", "clip_norm_1"]
-    assert names(gx.measure(gx.chain(clip, clip), "both")) == ["both"]
-    assert names(gx.chain(gx.measure(clip, "a"), clip, gx.measure(clip, "a"))) == ["a", "a_1"]
-    assert names(gx.masked(gx.measure(gx.skip_nonfinite(gx.measure(clip))), "w")) == ["skip_nonfinite", "clip_norm"]
-    assert names(gx.chain(clip, gx.trace(0.5))) == []
-    three = [gx.measure(clip, name) for name in ("a", "a", "a_1")]
-    assert names(gx.chain(*three)) == ["a", "a_1", "a_1_1"]
-
-
-def test_masks_of_one_chain_are_told_apart_by_their_patterns() -> None:
-    """Names contain no parentheses or asterisks, which MLflow rejects."""
-    clip, tree = gx.clip_norm(1.0), {"a": {"w": np.ones(2)}, "b": {"w": np.ones(2)}}
-
-    def found(*txs: Any) -> list[str]:
-        metrics = measured(gx.measure(gx.chain(*txs)), tree)
-        return list(dict.fromkeys(name.rpartition("/")[0] for name in metrics))
-
-    one, other = gx.masked(clip, "a/**"), gx.masked(gx.clip_global_norm(2.0), "**/b/*")
-    assert found(one, other) == ["masked/a/clip_norm", "masked/b/clip_global_norm"]
-    assert found(one, one) == ["masked/a/clip_norm", "masked/a/clip_norm_1"]
-    assert found(one, gx.freeze("b/w")) == ["masked", "freeze"]  # short names if they are unique
-    assert found(gx.freeze("a/**"), gx.freeze("b/w")) == ["freeze/a", "freeze/b/w"]
-    assert found(gx.masked(clip, re.compile(r"^a/")), gx.masked(gx.chain(clip, clip), "b/**"), clip) == [
-        "masked/a/clip_norm",
-        "masked/b/chain",
-        "clip_norm",
-    ]
-    assert found(one, gx.masked(clip, lambda path, _: path == "b/w"), gx.masked(clip, "**")) == [
-        "masked/a/clip_norm",
-        "masked/lambda/clip_norm",
-        "masked",
-    ]
-    several = gx.masked(clip, ["a/**", re.compile("^b/w$")])
-    assert found(several, gx.masked(clip, is_b)) == ["masked/a b/w/clip_norm", "masked/is_b/clip_norm"]
-    many = gx.masked(clip, ["a/w", "b/w", "**/w", "*/w"])
-    assert found(many, gx.masked(clip, functools.partial(is_b))) == [
-        "masked/a/w b/w w 1 more/clip_norm",
-        "masked/is_b/clip_norm",
-    ]
-    assert found(one, gx.masked(clip, {"a": True, "b": False})) == ["masked/a/clip_norm", "masked"]
-
-
 def is_b(path: str) -> bool:
     return path.startswith("b")
+
+
+CLIP = gx.clip_norm(1.0)
+ONE, OTHER = gx.masked(CLIP, "a/**"), gx.masked(gx.clip_global_norm(2.0), "**/b/*")
+MANY, SEVERAL = gx.masked(CLIP, ["a/w", "b/w", "**/w", "*/w"]), gx.masked(CLIP, ["a/**", re.compile("^b/w$")])
+RULES = {"a/w": CLIP, re.compile("^a"): gx.stop()}
+
+
+def together(*txs: Any) -> Any:
+    return gx.measure(gx.chain(*txs))
+
+
+NAMES = [
+    ("clip_norm", gx.measure(CLIP)),
+    ("train/clip", gx.measure(CLIP, "train/clip")),
+    ("clip_norm, scale, clip_norm_1", together(CLIP, gx.chain(gx.scale(2.0), CLIP))),
+    ("both", gx.measure(gx.chain(CLIP, CLIP), "both")),
+    ("a, a_1", gx.chain(gx.measure(CLIP, "a"), CLIP, gx.measure(CLIP, "a"))),
+    ("a, a_1, a_1_1", gx.chain(gx.measure(CLIP, "a"), gx.measure(CLIP, "a"), gx.measure(CLIP, "a_1"))),
+    ("skip_nonfinite, clip_norm", gx.masked(gx.measure(gx.skip_nonfinite(gx.measure(CLIP))), "a/w")),
+    ("", gx.chain(CLIP, gx.trace(0.5))),
+    # Masks of one chain have their patterns, without the parentheses and asterisks that MLflow rejects.
+    ("masked/a/clip_norm, masked/b/clip_global_norm", together(ONE, OTHER)),
+    ("masked/a/clip_norm, masked/a/clip_norm_1", together(ONE, ONE)),
+    ("masked, freeze", together(ONE, gx.freeze("b/w"))),  # short names if they are unique
+    ("freeze/a, freeze/b/w", together(gx.freeze("a/**"), gx.freeze("b/w"))),
+    ("masked/a/clip_norm, masked/b/chain, clip_norm",
+     together(gx.masked(CLIP, re.compile(r"^a/")), gx.masked(gx.chain(CLIP, CLIP), "b/**"), CLIP)),
+    ("masked/a/clip_norm, masked/lambda/clip_norm, masked",
+     together(ONE, gx.masked(CLIP, lambda path, _: path == "b/w"), gx.masked(CLIP, "**"))),
+    ("masked/a b/w/clip_norm, masked/is_b/clip_norm", together(SEVERAL, gx.masked(CLIP, is_b))),
+    ("masked/a/w b/w w 1 more/clip_norm, masked/is_b/clip_norm",
+     together(MANY, gx.masked(CLIP, functools.partial(is_b)))),
+    ("masked/a/clip_norm, masked", together(ONE, gx.masked(CLIP, {"a": True, "b": False}))),
+    ("all", gx.measure(gx.partition(RULES), "all")),
+    ("partition, partition/a/w/clip_norm, partition/a/stop", gx.measure(gx.partition(RULES))),
+    ("partition, partition/0/clip_norm, partition/a/w/stop", gx.measure(gx.partition({"**": CLIP, "a/w": gx.stop()}))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "tx"), NAMES)
+def test_names(names: str, tx: Any) -> None:
+    found = measured(tx, {"a": {"w": np.ones(2)}, "b": {"w": np.ones(2)}})
+    assert ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in found)) == names
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -288,14 +295,6 @@ def test_the_rules_of_a_partition_are_measured_under_their_labels(framework: str
         "partition/c/scale/norm_after": 5.0,
         "partition/default/scale/norm_after": 4.0,
     }
-
-
-def test_a_partition_with_a_name_is_measured_as_one() -> None:
-    rules = {"w": gx.clip_norm(1.0), re.compile("^w$"): gx.stop()}
-    assert names(gx.measure(gx.partition(rules), "all")) == ["all"]
-    assert names(gx.measure(gx.partition(rules))) == ["partition", "partition/w/clip_norm", "partition/w/stop"]
-    wheres = gx.partition({"**": gx.clip_norm(1.0), "w": gx.stop()})
-    assert names(gx.measure(wheres)) == ["partition", "partition/0/clip_norm", "partition/w/stop"]
 
 
 def test_variables_are_known_by_their_names() -> None:
@@ -320,45 +319,21 @@ def test_names_within_dicts_are_the_same_before_and_after_a_compiled_function() 
         assert [float(gx.metrics(state)[f"{name}/norm_before"]) for name in ("clip_norm", "clip_norm_1")] == [10.0, 5.0]
 
 
-def test_a_name_with_slashes_is_a_place_in_the_log() -> None:
-    assert names(gx.measure(gx.clip_norm(1.0), "train/clip")) == ["train/clip"]
-
-
-def test_the_scope_of_a_mask_is_what_is_measured() -> None:
-    tree = {"a": np.array([3.0, 4.0]), "b": np.array([100.0])}
-    found = measured(gx.masked(gx.measure(gx.clip_global_norm(1.0)), "a"), tree)
+def test_what_is_masked_out_or_frozen_is_not_measured() -> None:
+    clip = gx.measure(gx.clip_global_norm(1.0))
+    for first in (gx.freeze("b"), gx.chain(gx.measure(gx.identity()), gx.freeze("b"))):
+        found = measured(gx.chain(first, clip), {"a": np.array([3.0, 4.0]), "b": np.array([np.nan])})
+        assert (found["clip_global_norm/norm_before"], found["clip_global_norm/nonfinite_count"]) == (5.0, 0)
+    found = measured(gx.masked(clip, "a"), {"a": np.array([3.0, 4.0]), "b": np.array([100.0])})
     assert (found["clip_global_norm/norm_before"], found["clip_global_norm/norm_after"]) == (5.0, 1.0)
 
 
-def test_a_frozen_gradient_is_not_measured() -> None:
-    tree = {"a": np.array([3.0, 4.0]), "b": np.array([np.nan])}
-    for first in (gx.freeze("b"), gx.chain(gx.measure(gx.identity()), gx.freeze("b"))):
-        found = measured(gx.chain(first, gx.measure(gx.clip_global_norm(1.0))), tree)
-        assert (found["clip_global_norm/norm_before"], found["clip_global_norm/nonfinite_count"]) == (5.0, 0)
-
-
-def test_repr_and_equality() -> None:
-    tx = gx.measure(gx.chain(gx.clip_norm(1.0), gx.scale(2.0)), "both")
-    assert repr(tx) == "measure(chain(clip_norm(1.0), scale(2.0)), 'both')"
-    assert gx.parse(repr(tx)) == tx and tx != gx.measure(gx.chain(gx.clip_norm(1.0), gx.scale(2.0)))
-
-
 @pytest.mark.parametrize(
-    ("make", "error", "match"),
-    [
-        (lambda: gx.measure("clip"), TypeError, r"measure.*'clip'"),
-        (lambda: gx.measure(gx.clip_norm), TypeError, r"measure.*call it first"),
-        (
-            lambda: gx.measure(gx.clip_norm(1.0), 3),
-            TypeError,
-            r"measure: name must be a nonempty string, got 3",
-        ),
-        (lambda: gx.measure(gx.clip_norm(1.0), ""), TypeError, r"measure: name must be a nonempty string"),
-    ],
+    "given", [("clip",), (gx.clip_norm,), (gx.clip_norm(1.0), 3), (gx.clip_norm(1.0), "")], ids=without_addresses
 )
-def test_bad_arguments(make: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        make()
+def test_bad_arguments(given: Any) -> None:
+    with pytest.raises(TypeError, match=rf"measure.*({re.escape(repr(given[-1]))}|call it first)"):
+        gx.measure(*given)
 
 
 def test_in_optax_around_optax_and_in_a_scan() -> None:
@@ -389,6 +364,7 @@ def test_in_optax_around_optax_and_in_a_scan() -> None:
 TREE = {"dense": {"kernel": np.float32([[3.0, 4.0]]), "bias": np.float32([2.0])}, "unused": None}
 
 
+@by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 def test_norms_by_path(framework: str, mode: str) -> None:
     backend = lookup.backend(framework)
@@ -397,8 +373,9 @@ def test_norms_by_path(framework: str, mode: str) -> None:
     assert all(backend.dtype(norm) == "float32" and backend.shape(norm) == () for norm in found.values())
 
 
+@slow(XLA, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("ord", [1, 2, 3, float("inf")])
+@pytest.mark.parametrize("ord", [1, 2, 3, INF])
 def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64", "complex64", "complex128"):
         tree = gradients(dtype)
@@ -414,9 +391,9 @@ def test_norms_of_any_order_and_dtype(ord: float, framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_nonfinite_paths(framework: str) -> None:
     tree = {
-        "a": {"v": np.float32([1.0, math.nan]), "w": np.float32([3e38, -3e38])},
-        "b": [np.float16([-math.inf]), None, np.int32([3]), np.float64([1e308, 1e308])],
-        "c": np.complex64([complex(1.0, math.inf)]),
+        "a": {"v": np.float32([1.0, NAN]), "w": np.float32([3e38, -3e38])},
+        "b": [np.float16([-INF]), None, np.int32([3]), np.float64([1e308, 1e308])],
+        "c": np.complex64([complex(1.0, INF)]),
         "d": np.zeros((0, 3), np.float32),
     }
     assert gx.nonfinite_paths(tensors(framework, tree)) == ["a/v", "b/0", "c"]
@@ -425,23 +402,20 @@ def test_nonfinite_paths(framework: str) -> None:
 
 
 def test_norms_of_two_leaves_of_one_path_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"norms: two leaves have the path 'a/b'"):
+    with pytest.raises(ValueError, match="'a/b'"):
         gx.norms({"a": {"b": np.ones(1)}, "a/b": np.ones(4)})
-
-
-def test_nonfinite_paths_of_nothing() -> None:
-    assert gx.nonfinite_paths({}) == gx.nonfinite_paths([None]) == gx.nonfinite_paths([np.int32([1])]) == []
 
 
 def test_nonfinite_paths_of_sparse_gradients() -> None:
     tf = pytest.importorskip("tensorflow")
-    slices = tf.IndexedSlices(tf.constant([[1.0], [math.inf]]), tf.constant([0, 2]), tf.constant([4, 1]))
+    slices = tf.IndexedSlices(tf.constant([[1.0], [INF]]), tf.constant([0, 2]), tf.constant([4, 1]))
     assert gx.nonfinite_paths({"table": slices, "w": tf.ones(2)}) == ["table"]
+    assert gx.nonfinite_paths({}) == gx.nonfinite_paths([None]) == gx.nonfinite_paths([np.int32([1])]) == []
 
 
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name in ("jax", "tensorflow")])
 def test_nonfinite_paths_within_traced_code_say_what_to_do(framework: str) -> None:
-    with pytest.raises(TypeError, match=r"nonfinite_paths: traced arrays have no values.*gx\.norms"):
+    with pytest.raises(TypeError, match=r"nonfinite_paths: .*gx\.norms"):
         call(framework, "compiled", lambda tree: gx.nonfinite_paths(tree) and tree, TREE)
 
 
@@ -449,5 +423,5 @@ def test_nonfinite_paths_within_traced_code_say_what_to_do(framework: str) -> No
 def test_integers_have_no_gradient_norm(function: Any) -> None:
     with pytest.raises(TypeError, match=r"'b'.*int64"):
         function({"a": np.ones(2), "b": np.array([1, 2])})
-    with pytest.raises(ValueError, match="ord must be at least 1"):
+    with pytest.raises(ValueError, match=r"ord .*0\.5"):
         function({"a": np.ones(2)}, ord=0.5)

@@ -9,11 +9,10 @@ import ml_dtypes
 import numpy as np
 import peers
 import pytest
-from support import FRAMEWORKS, MODES, arrays, call
+from support import FRAMEWORKS, MODES, PEERS, arrays, call, parameter, slow
 
 import gradxform as gx
 from gradxform.proof import parity
-from gradxform.proof.reference import norm
 from gradxform.testing import max_ulp
 
 LIKE = ("tensorflow", "keras", "optax", "torch", "mlx", "paddle")
@@ -23,6 +22,7 @@ NEEDS = {"keras": "keras", "optax": "optax", "mlx": "mlx.core", "paddle": "paddl
 SHAPES = ((3, 5), (37, 41), (), (301,))
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 LIMITS = (0.1, 0.7, 5.0, 1000.0)
+of_optax = slow(PEERS, like="optax")
 LOSSY = np.where(np.arange(9000) < 64, 1.0, 2.0**-12).astype("float32")
 """A library that sums squares in float32 loses most of the small ones."""
 
@@ -47,6 +47,8 @@ def clipped(tx: Any, framework: str, leaves: list[Any], compiled: bool = False) 
     return arrays(call(framework, "compiled" if compiled else "eager", tx.__call__, leaves))
 
 
+@of_optax
+@slow(PEERS, mode="compiled")
 @pytest.mark.parametrize("mode", ["eager", "compiled"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("like", HOME)
@@ -62,6 +64,7 @@ def test_bit_by_bit_in_its_own_framework(transform: str, like: str, dtype: str, 
         assert distance(clipped(tx, HOME[like], leaves, mode == "compiled"), native(leaves, c)) == 0, c
 
 
+@of_optax
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -87,6 +90,13 @@ NOT_THERE: set[tuple[str, ...]] = {
 }
 
 
+@slow(
+    PEERS,
+    lambda framework, mode, like, transform: (
+        (like == "optax" or framework == "jax" or mode == "compiled")
+        and (transform, framework, mode) != ("clip_global_norm", "jax", "compiled")
+    ),
+)
 @pytest.mark.parametrize(("framework", "mode"), MODES)
 @pytest.mark.parametrize("like", LIKE)
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -105,6 +115,7 @@ def test_the_published_formula_in_every_framework(transform: str, like: str, fra
         assert worst is None or worst.ulp <= allowed, f"{dtype}: {worst}"
 
 
+@of_optax
 @pytest.mark.parametrize(
     "dtypes", [["float32"], ["float16"], ["bfloat16"], ["float32", "float16", "bfloat16"]], ids="-".join
 )
@@ -116,24 +127,7 @@ def test_the_formulas_roundings_in_numpy(transform: str, like: str, dtypes: list
         assert distance(clipped(tx, "numpy", leaves), list(parity.expected(tx, leaves).values())) == 0
 
 
-@pytest.mark.parametrize("like", LIKE)
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_elsewhere_as_near_as_the_librarys_norm_is(transform: str, like: str) -> None:
-    pytest.importorskip(NEEDS.get(like, like))
-    native = peers.find(transform, like)
-    same = 0
-    for seed in range(40):
-        leaves = ordinary("float32", seed)
-        for got, expected in zip(
-            clipped(getattr(gx, transform)(0.05, like=like), "numpy", leaves), native(leaves, 0.05), strict=True
-        ):
-            # The norm of the native result shows the error of the native norm.
-            far = max_ulp(np.float32(norm([got])), np.float32(norm([expected])))
-            assert max_ulp(got, expected) <= 2 + 2 * far
-            same += max_ulp(got, expected) == 0
-    assert same >= 30
-
-
+@slow(PEERS, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("like", LIKE)
 def test_the_norm_is_right_where_the_librarys_is_not(like: str, framework: str) -> None:
@@ -229,6 +223,7 @@ def test_several_dtypes_together() -> None:
             assert max_ulp(one, right.astype(one.dtype)) <= 3
 
 
+@slow(PEERS, framework="jax")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_complex_gradients_by_their_parts(framework: str) -> None:
     leaves = [np.complex64([3 + 4j, 0]), np.complex64([12j])]
@@ -267,27 +262,21 @@ def test_the_librarys_own_norm_is_over_the_scope(like: str) -> None:
     assert masked[0].tobytes() == leaves[0].tobytes()
 
 
-def test_in_place_in_torch() -> None:
+def test_in_place() -> None:
+    leaves, given = ordinary("float32", 1), ordinary("float32", 1)
+    gx.numpy.apply_(gx.clip_global_norm(0.7, like="optax"), given)
+    assert distance(given, clipped(gx.clip_global_norm(0.7, like="optax"), "numpy", leaves)) == 0
     torch = pytest.importorskip("torch")
-    leaves = ordinary("float32", 1)
-    parameters = [torch.nn.Parameter(torch.zeros(leaf.shape)) for leaf in leaves]
-    for parameter, leaf in zip(parameters, leaves, strict=True):
-        parameter.grad = torch.from_numpy(leaf.copy())
+    parameters = [parameter(torch.from_numpy(leaf)) for leaf in leaves]
     for like in ("torch", "optax"):
         wanted = clipped(gx.clip_global_norm(0.7, like=like), "torch", [p.grad.numpy().copy() for p in parameters])
-        before = [parameter.grad for parameter in parameters]
+        before = [p.grad for p in parameters]
         gx.torch.apply_(gx.clip_global_norm(0.7, like=like), parameters)
-        assert distance([parameter.grad.numpy() for parameter in parameters], wanted) == 0
-        assert all(parameter.grad is old for parameter, old in zip(parameters, before, strict=True))
+        assert distance([p.grad.numpy() for p in parameters], wanted) == 0
+        assert all(p.grad is old for p, old in zip(parameters, before, strict=True))
 
 
-def test_in_place_in_numpy() -> None:
-    leaves = ordinary("float32", 1)
-    wanted = clipped(gx.clip_global_norm(0.7, like="optax"), "numpy", [leaf.copy() for leaf in leaves])
-    gx.numpy.apply_(gx.clip_global_norm(0.7, like="optax"), leaves)
-    assert distance(leaves, wanted) == 0
-
-
+@slow(PEERS, lambda like: like not in ("optax", "torch"))
 @pytest.mark.parametrize("like", LIKE)
 def test_derivatives(like: str) -> None:
     jax = pytest.importorskip("jax")
@@ -310,10 +299,10 @@ def test_vmap_and_a_traced_limit() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: gx.clip_norm(1.0, like="flax"), r"clip_norm: like must be one of 'tensorflow'.*got 'flax'"),
-        (lambda: gx.clip_global_norm(1.0, like=3), r"like must be one of .*got 3"),
-        (lambda: gx.clip_norm(1.0, like="torch", axes=0), r"clip_grad_norm_ has no axes; got axes=\(0,\)"),
-        (lambda: gx.clip_global_norm(1.0, like="optax", ord=1), r"clip_by_global_norm has no ord; got ord=1.0"),
+        (lambda: gx.clip_norm(1.0, like="flax"), r"clip_norm: like .*'tensorflow'.*'flax'"),
+        (lambda: gx.clip_global_norm(1.0, like=3), r"like .* 3"),
+        (lambda: gx.clip_norm(1.0, like="torch", axes=0), r"clip_grad_norm_ .*axes=\(0,\)"),
+        (lambda: gx.clip_global_norm(1.0, like="optax", ord=1), r"clip_by_global_norm .*ord=1.0"),
     ],
 )
 def test_what_a_library_does_not_have(make: Any, message: str) -> None:

@@ -16,10 +16,10 @@ from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
 
 import gradxform as gx
 from gradxform.core.transformation import factories
-from gradxform.proof import extended, parity, rows
+from gradxform.proof import extended, parity, registry
 from gradxform.proof.cases import Group, mixed, ordinary_and_hard
 from gradxform.proof.gradients import gradients, least
-from gradxform.proof.rows import DTYPES, MIXED, Row
+from gradxform.proof.registry import DTYPES, MIXED, Row
 
 COMPILING = {where for where in MODES if where not in (("numpy", "eager"), ("torch", "eager"))}
 """Modes that trace or compile: float32 and one other dtype are quick, the rest slow."""
@@ -33,8 +33,8 @@ LARGE, MIX = "clip_norm(1.0)", "clip_global_norm(1.0)"
 
 def combinations() -> Iterator[Any]:
     """All rows, frameworks, modes and dtypes; the slowest first, so that parallel workers end together."""
-    firsts = rows.first()
-    for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(rows.ROWS)):
+    firsts = registry.first()
+    for where, (rank, row) in itertools.product(sorted(MODES, key=_slowest_first), enumerate(registry.ROWS)):
         quick, slow = _by_inductor(row, rank) if where == INDUCTOR else _otherwise(row, rank, where)
         if where == INDUCTOR and row not in firsts:
             quick, slow = [], [*quick, *slow]
@@ -48,8 +48,8 @@ def _by_inductor(row: Row, rank: int) -> tuple[list[str], list[str]]:
     """Split the cases under torch.compile into quick and slow."""
     half, other = HALF[rank % 2], HALF[1 - rank % 2]
     pairs = [("float32", half), (other, "complex64"), ("float64", "complex128")]
-    taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in rows.STATEFUL)]]
-    left = [other] if row in rows.STATEFUL else []
+    taken = [[dtype for dtype in pair if dtype in row.dtypes] for pair in pairs[: 3 - 2 * (row in registry.STATEFUL)]]
+    left = [other] if row in registry.STATEFUL else []
     (*quick,), *slow = [pair if row.expression == LARGE else ["+".join(pair)] for pair in taken if pair]
     return quick, [*left, *itertools.chain(*slow), *([MIXED] if row.expression == MIX else [])]
 
@@ -60,8 +60,8 @@ def _otherwise(row: Row, rank: int, where: tuple[str, str]) -> tuple[list[str], 
     if where not in COMPILING:
         return every, []
     others = [dtype for dtype in reversed(row.dtypes) if dtype != "float32" and not (dtype == "complex128" and row.ulp)]
-    quick = ["float32"] if row in rows.first() or where != ("jax", "eager") else []
-    quick += [others[rank % len(others)]] if row in rows.first() else []
+    quick = ["float32"] if row in registry.first() or where != ("jax", "eager") else []
+    quick += [others[rank % len(others)]] if row in registry.first() else []
     quick += [MIXED] if row.expression == MIX else []
     return quick, [dtype for dtype in every if dtype not in quick]
 
@@ -95,23 +95,23 @@ def test_the_quick_part_has_every_transform_in_every_mode_and_two_dtypes() -> No
     for where in MODES:
         dtypes = {own for *mode, dtype, _ in quick if tuple(mode) == where for own in dtypes_of(dtype)}
         assert set(DTYPES) <= dtypes or where == INDUCTOR
-        for row in rows.first():
+        for row in registry.first():
             given = (dtype for *mode, dtype, found in quick if (*mode, found) == (*where, row))
             dtypes = {own for dtype in given for own in dtypes_of(dtype)}
             assert "float32" in dtypes
             assert len(dtypes) >= 2
-    text = " ".join(row.expression for row in rows.first())
+    text = " ".join(row.expression for row in registry.first())
     for name in set(factories) - {"across", "elementwise", "transform", "scale_by_schedule"}:  # not in any row
         assert f"{name}(" in text
 
 
-@pytest.mark.parametrize("row", rows.ROWS, ids=str)
+@pytest.mark.parametrize("row", registry.ROWS, ids=str)
 def test_repr_builds_an_equal_transform(row: Row) -> None:
     assert gx.parse(repr(row.tx)) == row.tx
     assert hash(gx.parse(repr(row.tx))) == hash(row.tx)
 
 
-@pytest.mark.parametrize("row", rows.ROWS, ids=str)
+@pytest.mark.parametrize("row", registry.ROWS, ids=str)
 def test_the_input_is_left_as_it_was(row: Row) -> None:
     tree, params = gradients("float32", matrix=row.matrix), gradients("float32", 99, matrix=row.matrix)
     state = row.tx.init(params)
@@ -130,7 +130,7 @@ def test_unclipped_is_untouched(row: Row, framework: str) -> None:
         assert leaf.tobytes() == result.leaves[path].tobytes(), path
 
 
-FOUND = [  # found by `gradxform parity --full`: an element near its row's mean; float32 factors rounded repeatedly
+FOUND = [  # found by write_parity.py: an element near its row's mean; float32 factors rounded repeatedly
     ("chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))", "float64"),
     ("chain(scale(3.0), clip_adaptive(0.05, axes={'**': 'torch'}), clip_global_norm(1.0))", "complex64"),
 ]
@@ -141,6 +141,6 @@ FOUND = [  # found by `gradxform parity --full`: an element near its row's mean;
 def test_what_the_published_table_found(expression: str, dtype: str, framework: str, mode: str) -> None:
     if dtype == "float64" and extended.bits() < 100:
         pytest.skip("the difference from the mean has 35 ULP of error in NumPy's longdouble; install numpy-quaddtype")
-    row = next(row for row in rows.ROWS if row.expression == expression)
+    row = next(row for row in registry.ROWS if row.expression == expression)
     group, name = ordinary_and_hard(row, dtype, 1.0), "uneven leaves 3"
     assert_right(row, Group(group.column, group.words, {name: group.runs[name]}), framework, mode)

@@ -1,23 +1,25 @@
-"""`gradxform parity --full`: the errors of gradxform and of the frameworks' own functions."""
+"""Measure the errors of gradxform and of the frameworks' own functions; write docs/numbers/parity.md."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from parity_page.measure import Numbers, rounds
+from parity_page.native import natives
+from parity_page.report import page
 from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device, writing
-from gradxform.cli.parity.measure import Numbers, rounds
-from gradxform.cli.parity.native import natives
-from gradxform.cli.parity.report import page
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import progress, say
 from gradxform.proof.cases import Sizes
 from gradxform.proof.place import Place
-from gradxform.proof.rows import ROWS
+from gradxform.proof.registry import ROWS
 from gradxform.testing import frameworks_or_installed
 
 SIZES = Sizes()
@@ -38,7 +40,7 @@ def run(frameworks: Sequence[str] | None, out: Path, console: Console, asked: st
         names, chosen = list(places), f"{chosen} --device {asked}"
         say(console, f"measured: {device.ran_on(places)}")
     numbers = _measure(names, frameworks is None, places, console)
-    command = f"gradxform parity --full{chosen} --out {shlex.quote(out.name)}"
+    command = f"python tests/benchmarks/write_parity.py{chosen} --out {shlex.quote(out.name)}"
     with writing.whole(out) as part:
         part.write_text(page(numbers, SIZES, command, device.ran_on(places)), encoding="utf-8")
     say(console, f"written: {out}")
@@ -62,3 +64,17 @@ def _measure(names: Sequence[str], everything: bool, places: dict[str, Place], c
                 step.run()
                 shown.advance(bar, 1 / len(steps))
     return numbers
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if a result is over its budget."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--frameworks", type=lambda text: text.split(","), help="some of them, with commas between")
+    parser.add_argument("--device", help="the device to measure on, such as cuda or tpu")
+    parser.add_argument("--out", type=Path, default=Path("parity.md"), help="the page to write")
+    given = parser.parse_args(arguments)
+    return run(given.frameworks, given.out, Console(), given.device)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

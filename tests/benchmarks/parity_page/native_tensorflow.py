@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from parity_page.native import Call, Leaves, Native
 
-from gradxform.cli.parity.native import Call, Leaves, Native
 from gradxform_tensorflow import _private
 
 Gradients = list[Any]

@@ -1,17 +1,18 @@
-"""The Markdown page that `gradxform parity --full` writes."""
+"""The Markdown page that `python tests/benchmarks/write_parity.py` writes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from gradxform.cli.parity.about import beginning, provenance, trees_measured
-from gradxform.cli.parity.measure import Numbers, Where
-from gradxform.cli.parity.native import Native
+from parity_page.about import beginning, provenance, trees_measured
+from parity_page.measure import Numbers, Where
+from parity_page.native import Native
+
 from gradxform.cli.text import folded, table
 from gradxform.proof.cases import Sizes
 from gradxform.proof.judge import Tally, merged
-from gradxform.proof.rows import DTYPES, MIXED, ROWS, Row
+from gradxform.proof.registry import DTYPES, MIXED, ROWS, Row
 
 NAMES = {
     ("numpy", "eager"): "NumPy",

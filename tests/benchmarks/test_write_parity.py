@@ -1,25 +1,26 @@
-"""`gradxform parity --full`: the page, the report of wrong results, and the exit code."""
+"""The parity page: its tables, the report of wrong results, and the exit code."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+import write_parity
+from parity_page import measure
+from parity_page.native import Native, natives
+from parity_page.report import cell, page
 
 from gradxform.backend import lookup
-from gradxform.cli import app
-from gradxform.cli.parity import full, measure
-from gradxform.cli.parity.native import Native, natives
-from gradxform.cli.parity.report import cell, page
+from gradxform.cli import device
 from gradxform.core.transformation import factories
 from gradxform.proof.cases import Sizes, groups
 from gradxform.proof.judge import Tally, judge
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 pytestmark = pytest.mark.filterwarnings("default")
 SMALL = Sizes(share=0.01, many=3, large=(8, 9), embedding=(16, 8))
@@ -28,13 +29,23 @@ FEW = tuple(row for row in ROWS if row.expression in ("scale(0.25)", "clip_value
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full, "SIZES", SMALL)
+    monkeypatch.setattr(write_parity, "SIZES", SMALL)
 
 
-def write(tmp_path: Path, *arguments: str) -> tuple[Any, str]:
-    out = tmp_path / "numbers.md"
-    result = CliRunner().invoke(app, ["parity", "--full", "--out", str(out), *arguments], env={"COLUMNS": "200"})
-    return result, out.read_text() if out.exists() else ""
+class Written(NamedTuple):
+    exit_code: int
+    output: str
+
+
+@pytest.fixture
+def write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def written(*arguments: str) -> tuple[Written, str]:
+        monkeypatch.setenv("COLUMNS", "200")
+        out = tmp_path / "numbers.md"
+        code = write_parity.main(["--out", str(out), *arguments])
+        return Written(code, capsys.readouterr().out), out.read_text() if out.exists() else ""
+
+    return written
 
 
 def test_every_transform_is_measured() -> None:
@@ -54,10 +65,10 @@ def test_a_group_is_of_trees_that_are_alike(row: Any) -> None:
         assert len(kinds) == 1
 
 
-def test_the_page_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_numpy(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = (*FEW, *ROWS[::9])
     monkeypatch.setattr(measure, "ROWS", some)
-    result, text = write(tmp_path, "--frameworks", "numpy")
+    result, text = write("--frameworks", "numpy")
     assert result.exit_code == 0, result.output
     assert "Every result is within its budget" in text
     for row in some:
@@ -70,6 +81,24 @@ def test_the_page_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert len({line.count(" | ") for line in table.splitlines() if "---" not in line}) == 1, table
 
 
+def test_every_transform_on_a_device(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without float64, runs that need it are left out, and the tables keep their columns."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(measure, "ROWS", [row for row in ROWS if row.expression == "clip_norm(1.0)"])
+    find = device.find
+    without = {"torch": ("float64",)}
+    monkeypatch.setattr(device, "find", lambda name, *a: replace(find(name, *a), without=without.get(name, ())))
+    monkeypatch.setattr(lookup.backend("torch"), "compile", lambda function: None)
+    result, text = write("--device", "cpu", "--frameworks", "numpy,torch")
+    assert result.exit_code == 0, result.output
+    assert "Ran on: NumPy on cpu; PyTorch on cpu, no float64." in text
+    assert "--frameworks numpy,torch --device cpu --out numbers.md" in text
+    tables = dict(re.findall(r"<summary>(\w+)</summary>\n\n(.*?)\n\n</details>", text, re.DOTALL))
+    rows = {column: tables[column].splitlines()[-1].strip("|").split("|") for column in ("float32", "float64", "mixed")}
+    empty = {column: [cell.strip() == "" for cell in row[-2:]] for column, row in rows.items()}
+    assert empty == {"float32": [False, False], "float64": [False, True], "mixed": [False, True]}
+
+
 def test_errors_above_the_usual_budget_are_explained() -> None:
     row = next(row for row in ROWS if row.ulp == 4)
     numbers, tally = measure.Numbers(), Tally()
@@ -79,29 +108,29 @@ def test_errors_above_the_usual_budget_are_explained() -> None:
     assert f"Errors above 2 ULP come from `{row.expression}`, whose budget is 4 ULP." in page(numbers, SMALL, "command")
 
 
-def test_a_compiled_framework_has_its_own_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_framework_has_its_own_column(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.setattr(measure, "ROWS", FEW[1:2])
-    result, text = write(tmp_path, "--frameworks", "tensorflow")
+    result, text = write("--frameworks", "tensorflow")
     assert result.exit_code == 0, result.output
     assert "| TensorFlow, tf.function |" in text
     assert "| `tf.clip_by_value`, tf.function |" in text
     assert "NumPy |" not in text
 
 
-def test_the_page_of_mlx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_mlx(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlx")
     monkeypatch.setattr(measure, "ROWS", FEW[1:2])  # real numbers only: MLX has no complex128
-    result, text = write(tmp_path, "--frameworks", "mlx")
+    result, text = write("--frameworks", "mlx")
     assert result.exit_code == 0, result.output
     assert "| MLX |" in text and "| MLX, mx.compile |" in text
 
 
-def test_a_lying_backend_ends_with_1_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lying_backend_ends_with_1_and_is_named(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ROWS", FEW)
     backend = lookup.backend("numpy")
     monkeypatch.setattr(backend, "multiply", lambda leaves, factors, inplace: [leaf * 2 for leaf in leaves])
-    result, text = write(tmp_path, "--frameworks", "numpy")
+    result, text = write("--frameworks", "numpy")
     assert result.exit_code == 1
     for words in ("scale(0.25), float32, numpy eager", "clip_norm(1.0), mixed, numpy eager"):
         assert f"over budget: {words}" in result.output
@@ -109,16 +138,16 @@ def test_a_lying_backend_ends_with_1_and_is_named(tmp_path: Path, monkeypatch: p
     assert "changed within its limit" in text
 
 
-def test_a_backend_that_fails_is_over_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_fails_is_over_budget(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "ROWS", FEW[:1])
     monkeypatch.setattr(lookup.backend("numpy"), "multiply", None)
-    result, text = write(tmp_path, "--frameworks", "numpy")
+    result, text = write("--frameworks", "numpy")
     assert result.exit_code == 1
     assert "refused" in text
     assert "TypeError" in result.output
 
 
-def test_a_native_function_that_is_wrong_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_native_function_that_is_wrong_is_told_in_words(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(limit: float) -> Any:
         def call(leaves: list[Any]) -> list[Any]:
             if leaves[0].dtype == np.float64:
@@ -130,8 +159,8 @@ def test_a_native_function_that_is_wrong_is_told_in_words(tmp_path: Path, monkey
 
     native = Native("odd.clip", "numpy", "eager", "clip_value", odd)
     monkeypatch.setattr(measure, "ROWS", FEW)
-    monkeypatch.setattr(full, "natives", lambda frameworks, everything: [native])
-    result, text = write(tmp_path, "--frameworks", "numpy")
+    monkeypatch.setattr(write_parity, "natives", lambda frameworks, everything: [native])
+    result, text = write("--frameworks", "numpy")
     assert result.exit_code == 0, result.output
     line = next(line for line in text.splitlines() if line.startswith("| `odd.clip` |"))
     assert re.search(r"\| 0; NaN in \d+ of \d+ \|", line)

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-
-from gradxform.cli.parity.native import Call, Leaves, Native
+from parity_page.native import Call, Leaves, Native
 
 
 def _made(make: Callable[[float], Any], compiled: bool) -> Callable[[float], Call]:

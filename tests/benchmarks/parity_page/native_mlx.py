@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from mlx.optimizers import clip_grad_norm
+from parity_page.native import Call, Leaves, Native
 
-from gradxform.cli.parity.native import Call, Leaves, Native
-from gradxform.proof.rows import DTYPES
+from gradxform.proof.registry import DTYPES
 from gradxform_mlx.backend import backend
 
 

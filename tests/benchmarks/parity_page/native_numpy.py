@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from parity_page.native import Call, Leaves, Native
 
-from gradxform.cli.parity.native import Call, Leaves, Native
-from gradxform.proof.rows import COMPLEX, DTYPES, MIXED
+from gradxform.proof.registry import COMPLEX, DTYPES, MIXED
 
 
 def _clip_value(limit: float) -> Call:

@@ -1,4 +1,4 @@
-"""The frameworks' own functions, as `gradxform parity --full` calls them."""
+"""The frameworks' own functions, as `python tests/benchmarks/write_parity.py` calls them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from gradxform.cli.quiet import quiet
-from gradxform.proof.rows import DTYPES, MIXED
+from gradxform.proof.registry import DTYPES, MIXED
 
 Leaves = list[Any]
 """NumPy arrays."""
@@ -33,7 +33,7 @@ class Native:
 
 
 class Program(Protocol):
-    """The interface of `gradxform_<framework>.native`."""
+    """The interface of `parity_page.native_<framework>`."""
 
     NATIVES: Sequence[Native]
 
@@ -44,5 +44,5 @@ def natives(frameworks: Sequence[str], everything: bool) -> list[Native]:
     mlx = ["mlx"] if everything and importlib.util.find_spec("mlx") is not None else []
     for name in (*frameworks, *mlx):
         with quiet(KERAS_BACKEND="tensorflow"):
-            found += cast(Program, importlib.import_module(f"gradxform_{name}.native")).NATIVES
+            found += cast(Program, importlib.import_module(f"parity_page.native_{name}")).NATIVES
     return found

@@ -1,4 +1,4 @@
-"""The text of the `gradxform parity --full` page around its tables."""
+"""The text of the `python tests/benchmarks/write_parity.py` page around its tables."""
 
 from __future__ import annotations
 

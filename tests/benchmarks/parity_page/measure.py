@@ -1,4 +1,4 @@
-"""Measure gradxform and the frameworks' own functions against one reference, for `gradxform parity --full`."""
+"""Measure gradxform and the frameworks' own functions against one reference."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from parity_page.native import Native
 
 from gradxform.backend import lookup
-from gradxform.cli.parity.native import Native
 from gradxform.cli.quiet import quiet
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Sizes, elements, groups
 from gradxform.proof.judge import Tally, Verdict, judge
 from gradxform.proof.place import Place
-from gradxform.proof.rows import ROWS, Row
+from gradxform.proof.registry import ROWS, Row
 
 
 class Where(NamedTuple):

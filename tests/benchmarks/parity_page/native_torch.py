@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from parity_page.native import Call, Leaves, Native
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from gradxform.cli.parity.native import Call, Leaves, Native
 from gradxform_torch.sharded import backend
 
 

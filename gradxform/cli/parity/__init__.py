@@ -1,1 +1,0 @@
-"""`gradxform parity`."""
