@@ -15,9 +15,9 @@ from gradxform_torch._stacked import is_dense
 NO_LAUNCH = set(
     "device empty empty_like new_empty empty_strided new_empty_strided view _unsafe_view detach alias select slice "
     "narrow unbind as_strided expand permute transpose t unsqueeze squeeze view_as_real view_as_complex real imag "
-    "lift_fresh split split_with_sizes _reshape_alias".split()
+    "lift_fresh split split_with_sizes _reshape_alias _record_function_enter_new _record_function_exit".split()
 )
-"""Operations that make a tensor without a kernel: they set memory aside, or look at it in another way."""
+"""Operations without a kernel: they set memory aside, look at it in another way, or mark a span for the profiler."""
 FORBIDDEN = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item", "unique", "masked_select"}
 """Operations for which the host waits."""
 _REDUCTIONS = {"sum", "mean", "linalg_vector_norm"}
