@@ -71,9 +71,9 @@ def traffic(module: str) -> dict[str, int]:
     return found
 
 
-def gradients(dtype: str) -> dict[str, np.ndarray]:
+def gradients(dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
     """Normal numbers."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return {name: rng.standard_normal(shape).astype(jnp.dtype(dtype)) for name, (shape, _) in LEAVES.items()}
 
 
@@ -82,23 +82,27 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
 
     tx = TRANSFORMS[name]
 
-    def step(grads: Any, state: Any) -> Any:
-        return update(tx, grads, state, grads)
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        return update(tx, grads, state, params)
 
-    alone = jax.tree_util.tree_map(jnp.asarray, given)
-    wanted = jax.jit(step)(alone, tx.init(alone))[0]
-    spread = {name: jax.device_put(leaf, NamedSharding(mesh, LEAVES[name][1])) for name, leaf in given.items()}
+    beside = gradients(str(given["odd"].dtype), 1)
+    alone, own = (jax.tree_util.tree_map(jnp.asarray, tree) for tree in (given, beside))
+    wanted = jax.jit(step)(alone, tx.init(alone), own)[0]
+    spread, params = (
+        {name: jax.device_put(leaf, NamedSharding(mesh, LEAVES[name][1])) for name, leaf in tree.items()}
+        for tree in (given, beside)
+    )
     report: dict[str, Any] = {}
     if jitted:
         state = jax.jit(tx.init)(spread)
-        compiled = jax.jit(step).lower(spread, state).compile()
+        compiled = jax.jit(step).lower(spread, state, params).compile()
         report |= {"traffic": traffic(compiled.as_text())}
         report |= {"temporary": compiled.memory_analysis().temp_size_in_bytes}
         report |= {"optax": held_by_optax(PEERS[name], given) if name in PEERS else 0}
-        found, after = compiled(spread, state)
+        found, after = compiled(spread, state, params)
     else:
         state = tx.init(spread)
-        found, after = step(spread, state)
+        found, after = step(spread, state, params)
     report["off"] = max(float(ulps(np.asarray(found[name]), np.asarray(wanted[name])).max()) for name in given)
     report["spread"] = [name for name in given if not _is_as(found[name], spread[name])]
     report["state"] = sum(not _is_sharded(leaf, spread) for part in (state, after) for leaf in _arrays(part))

@@ -27,10 +27,13 @@ WIDENED = {"top_k(0.1)": 1 << 20}
 BESIDE = 1 << 14
 """Bytes of numbers beyond the clipped bfloat16 leaves, which optax's chain also writes."""
 MEASURED = {expression: cost.mesh for _, expression, cost in on_devices("mesh")}
+OFF = {"orthogonal_to_parameters()": 14}
+"""Measured, in ULP, where a gradient nearly cancels against its parameters; other sums are rounded otherwise."""
 COPIED = {
     "cautious()",
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))",
     "error_feedback(clip_global_norm(1.0))",
+    "orthogonal_to_parameters()",
     "trace(0.9, nesterov=True)",
     "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
@@ -58,7 +61,7 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     if mode == "jit":
         assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
     for name, found in reports.items():
-        assert found["off"] <= (2 if dtype == "float32" else 1), name
+        assert found["off"] <= (OFF.get(name, 2) if dtype == "float32" else 1), name
         assert found["spread"] == [], name
         assert found["state"] == 0, name
         if mode == "jit":

@@ -1,4 +1,4 @@
-"""MLX: traces, derivatives, training, and no float64; test_conformance.py has the rows of the table."""
+"""MLX: traces, derivatives, training, and no float64; test_backend_conformance.py has the rows of the table."""
 
 from __future__ import annotations
 
