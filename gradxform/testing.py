@@ -150,6 +150,9 @@ def backend_cases() -> list[str]:
         >>> from gradxform.testing import backend_cases
         >>> backend_cases()[:3]
         ['arrays', 'trees', 'leaves']
+
+    Source:
+        `gradxform/proof/conformance.py` and `gradxform/proof/registry.py`.
     """
     return list(conformance.CASES)
 
@@ -170,6 +173,9 @@ def check_backend(framework: str, case: str, mode: str = "eager", dtypes: Sequen
     Example:
         >>> from gradxform.testing import check_backend
         >>> check_backend("numpy", "trees")
+
+    Source:
+        `gradxform/proof/conformance.py`; the budgets are those of `gradxform/proof/registry.py`.
     """
     frameworks_or_installed("check_backend", [framework])
     for what, given, known in (("case", case, conformance.CASES), ("mode", mode, parity.modes_of(framework))):

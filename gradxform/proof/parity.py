@@ -137,7 +137,7 @@ def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[.
 
 def beside(tx: GradientTransformation, params: Any) -> dict[str, Any]:
     """The extra arguments of an update: the parameters serve as gradients where updates need them."""
-    return {"gradients": params} if tx.needs_gradients else {}
+    return {"gradients": params} if getattr(tx, "needs_gradients", False) else {}
 
 
 def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:

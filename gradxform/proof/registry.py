@@ -117,7 +117,7 @@ class Entry:
     sums: bool = False
     """Whether it sums elements, for which compilers take half a minute in 64 bits."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Tables without it, and why: table, devices, mesh, accelerator, chains."""
+    """Tables without it, and why: table, devices, mesh, accelerator, chains, without float64."""
 
     @property
     def real(self) -> bool:
@@ -305,6 +305,7 @@ ENTRIES = (
         {"orthogonal_to_parameters()": Cost(1300, 1.51, mesh={"float32": 2_570_592, "bfloat16": 5_421_216})},
         ("orthogonal_to_parameters()",),
         needs="parameters",
+        left_out={"without float64": "its sums cancel, so float32 numbers give them to 4 ULP of the largest term only"},
     ),
     Entry(
         "cautious",
@@ -458,6 +459,11 @@ STATEFUL = tuple(row for row in ROWS if row not in STATELESS)
 def first() -> tuple[Row, ...]:
     """The first row of each transform."""
     return tuple(entry.rows[0] for entry in ENTRIES if entry.rows)
+
+
+def rows_of(table: str) -> tuple[Row, ...]:
+    """The rows of the transforms that are in a table."""
+    return tuple(row for entry in ENTRIES if table not in entry.left_out for row in entry.rows)
 
 
 def on_devices(table: str) -> Iterator[tuple[Entry, str, Cost]]:

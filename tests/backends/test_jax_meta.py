@@ -62,6 +62,9 @@ SMOOTH: dict[str, Make] = {
     "skip_large": lambda limit, factor: gx.skip_large(gx.chain(gx.clip_norm(limit), gx.scale(factor)), 50.0),
     "clip_adagc": lambda limit, factor: gx.chain(gx.clip_adagc(limit, 0.5, warmup=1, max_norm=limit), gx.scale(factor)),
     "clip_spikes": lambda limit, factor: gx.chain(gx.clip_spikes(limit, 0.5, warmup=1), gx.scale(factor)),
+    "orthogonal_to_parameters": lambda limit, factor: gx.chain(
+        gx.orthogonal_to_parameters(), gx.clip_norm(limit), gx.scale(factor)
+    ),
     "clip_zscore": lambda limit, factor: gx.chain(gx.clip_zscore(limit * 0.1, 0.9, 1), gx.scale(factor)),
 }
 WITHOUT_DERIVATIVE = {
