@@ -15,7 +15,7 @@ pytest.importorskip("jax")
 import jax_mesh_matrices as matrices
 from devices import transforms
 
-pytestmark = slow(PROCESSES)
+pytestmark = [slow(PROCESSES), pytest.mark.timeout(900)]
 TRANSFORMS = transforms("mesh", "*s")
 
 HELD = 1 << 16
