@@ -13,9 +13,9 @@ from typing import Any
 import across_cases as table
 import numpy as np
 import torch
-import torch_groups as groups
+import process_groups as groups
 from support import array, assert_ulp, tensors
-from torch_groups import agree, meshes, rank, told, world
+from process_groups import agree, meshes, rank, told, world
 
 import gradxform as gx
 from gradxform.backend import lookup

@@ -17,10 +17,10 @@ import ml_dtypes  # noqa: F401, without which NumPy knows no bfloat16
 import numpy as np
 import optree
 import torch
-import torch_groups as groups
+import process_groups as groups
 from drivers import TorchApply, TorchAttach
 from support import array, assert_ulp, tensors
-from torch_groups import agree, meshes, problems, rank
+from process_groups import agree, meshes, problems, rank
 
 import gradxform as gx
 from gradxform.proof import parity, products
