@@ -13,7 +13,7 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
-from gradxform.numerics.rescale import by_parts, is_extreme
+from gradxform.numerics.rescale import by_number, is_extreme
 from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
@@ -94,14 +94,9 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    if leaf.dtype.kind == "c":
-        product = by_parts(host.Namespace, lambda part: _times(part, factor, False), leaf)
-        return _as_given(leaf, product.astype(leaf.dtype, copy=False), out)
-    kind, extreme = name_of(leaf), is_extreme(factor)
-    if kind == "float64" or (kind == "float32" and not extreme):
+    if name_of(leaf) == "float64" or (leaf.dtype == _FLOAT32 and not is_extreme(factor)):
         return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
-    wide = np.asarray(leaf).astype(np.float64 if extreme or kind == "float32" else np.float32)
-    return _as_given(leaf, np.multiply(wide, wide.dtype.type(factor)).astype(leaf.dtype), out)
+    return _as_given(leaf, by_number(host.Namespace, np.asarray(leaf), factor), out)
 
 
 def _as_given(leaf: Any, result: Any, out: Any) -> Any:

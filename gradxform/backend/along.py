@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, formulas, inner, matrices, ranking
-from gradxform.numerics.double_double import Pair
 
 Axes = Sequence[tuple[int, ...]]
 """The axes of the slices, per leaf."""
@@ -36,29 +35,29 @@ class Along:
         """
         return ()
 
-    def joined(self, numbers: Sequence[Array | Pair]) -> Array | Pair:
+    def joined(self, numbers: Sequence[Array]) -> Array:
         """Concatenate the numbers of a group of leaves."""
         (only,) = numbers
         return only
 
-    def parted(self, joined: Array, numbers: Sequence[Array | Pair]) -> list[Array]:
+    def parted(self, joined: Array, numbers: Sequence[Array]) -> list[Array]:
         """Split a concatenated array into the shapes of the numbers."""
         return [joined]
 
-    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> list[Array | Pair]:
+    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> list[Array]:
         """Call `norm_over` for each leaf."""
         return [self.norm_over(leaf, over, ord) for leaf, over in zip(leaves, axes, strict=True)]
 
-    def means_over(self, leaves: Sequence[Array], axes: Axes) -> list[Array | Pair]:
+    def means_over(self, leaves: Sequence[Array], axes: Axes) -> list[Array]:
         """Return the means of real leaves over axes, in the form of `sum_over`."""
         return [
-            self.compute(formulas.share, self.sum_over(leaf, over, None), self.count(leaf, over))
+            self.compute(formulas.quotient, self.sum_over(leaf, over, None), self.count(leaf, over))
             for leaf, over in zip(leaves, axes, strict=True)
         ]
 
-    def sizes(self, leaves: Sequence[Array]) -> Array | Pair:
+    def sizes(self, leaves: Sequence[Array]) -> Array:
         """Return the largest absolute value of each leaf, as a vector."""
-        found: Array | Pair = self.norms(leaves, math.inf)
+        found: Array = self.norms(leaves, math.inf)
         return found
 
     def inner_products(self, columns: Iterable[Sequence[Array]], factors: Sequence[Any] | None) -> list[Any]:
@@ -75,17 +74,12 @@ class Along:
         return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
-        self, leaves: Sequence[Array], factors: Sequence[Sequence[Array]], inplace: Sequence[bool]
+        self, leaves: Sequence[Array], factors: Sequence[Array], inplace: Sequence[bool]
     ) -> list[Array]:
-        """Multiply each leaf by its own factors, one after the other, as `multiply_over` does."""
-        found = []
-        for leaf, own, *parts in zip(leaves, inplace, *factors, strict=True):
-            for part in parts:
-                leaf = self.multiply_over(leaf, part, own)
-            found.append(leaf)
-        return found
+        """Multiply each leaf by its own factors, as `multiply_over` does."""
+        return [self.multiply_over(*one) for one in zip(leaves, factors, inplace, strict=True)]
 
-    def less(self, leaves: Sequence[Array], numbers: Sequence[Array | Pair], inplace: Sequence[bool]) -> list[Array]:
+    def less(self, leaves: Sequence[Array], numbers: Sequence[Array], inplace: Sequence[bool]) -> list[Array]:
         """Subtract numbers that broadcast from real leaves, rounded as in `elementwise`, possibly in place."""
         return list(self.elementwise(formulas.difference, [leaves, numbers], ()))
 

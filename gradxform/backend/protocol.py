@@ -13,8 +13,6 @@ from gradxform.backend.along import Along
 from gradxform.backend.devices import Devices
 from gradxform.backend.writing import Writing
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import evaluate, in_base, in_int32
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
@@ -132,9 +130,7 @@ class Backend(Along, Devices, Writing, abc.ABC):
         return self.from_numpy(array)
 
     def stored(self, value: Any, dtype: str, like: Array) -> Array:
-        """Convert a number, a pair, a NumPy array or a vector to a dtype, on the device of another array."""
-        if isinstance(value, Pair):
-            value = self.compute(in_int32 if "int" in dtype else in_base, value)
+        """Convert a number, a NumPy array or a vector to a dtype, on the device of another array."""
         with self.scope():
             xp = self.namespace_of(like)
             return xp.cast(xp.float64(value), dtype)
@@ -173,20 +169,20 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
     # --- kernels -------------------------------------------------------------------------------------------------
 
-    def norms(self, leaves: Sequence[Array], ord: float) -> Array | Pair:
-        """Return the leaves' norms as a vector, or as a pair of vectors if there is a 64-bit leaf.
+    def norms(self, leaves: Sequence[Array], ord: float) -> Array:
+        """Return the leaves' norms as a vector.
 
         An override may return its own format, if its other kernels and `compute` accept it.
         """
         with self.scope():
             return norms.norms(self.namespace_of, leaves, ord)
 
-    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array | Pair:
+    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array:
         """Return float64 norms over some axes of one leaf, with keepdims."""
         with self.scope():
-            return norms.norm_over(self.namespace_of(leaf), leaf, axes, ord)
+            return norms.norm(self.namespace_of(leaf), leaf, axes, ord)
 
-    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array | Pair:
+    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array:
         """Sum a real leaf times broadcasting weights over some axes: float64, with keepdims."""
         with self.scope():
             return sums.sum_over(self.namespace_of(leaf), leaf, axes, weights)
@@ -253,8 +249,8 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
         With factors, the first column is multiplied by them.
 
-        Computed in float64, or in pairs for float64 leaves, and rounded once to the dtype of the leaf's sums: float32,
-        or float64 for float64 leaves. Complex leaves are computed by parts. The other columns broadcast to the first.
+        Computed in the dtype of the leaf's sums: float32, or float64 for float64 leaves. Complex leaves are computed by
+        parts. The other columns broadcast to the first.
         """
         each_factor = [None] * len(columns[0]) if factors is None else factors
         numbers = list(map(self.number, numbers))
@@ -282,10 +278,8 @@ class Backend(Along, Devices, Writing, abc.ABC):
         If the formula returns a tuple, so does this method.
         """
         with self.scope():
-            parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
-            xp = next((self.namespace_of(part) for part in parts if isinstance(part, self.types)), self.xp)
-            given = [elementwise.wide(xp, self.number(operand)) for operand in operands]
-            return evaluate(formula, xp, given, static)
+            xp = next((self.namespace_of(x) for x in operands if isinstance(x, self.types)), self.xp)
+            return formula(xp, *(xp.float64(self.number(operand)) for operand in operands), **static)
 
     def peer_norm(
         self, function: str, leaves: Sequence[Array], ord: float, axes: tuple[int, ...] | None

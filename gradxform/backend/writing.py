@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, rescale
-from gradxform.numerics.formats import FLOAT64, base
+from gradxform.numerics import Array
 
 
 class Writing:
@@ -20,23 +19,6 @@ class Writing:
     copied: Any
     each: Any
     elementwise: Any
-
-    def multiply_in_turn(self, leaves: Sequence[Array], factors: Sequence[Any], inplace: bool) -> list[Array]:
-        """`multiply` by several factors in turn, which are the parts of a factor beyond the base format's range."""
-        if len(factors) > 1 and all(base(self.namespace_of(leaf)) is not FLOAT64 for leaf in leaves):
-            return self.multiply_at_once(leaves, factors)
-        for factor in factors:
-            leaves = self.multiply(leaves, factor, inplace)
-        return list(leaves)
-
-    def multiply_at_once(self, leaves: Sequence[Array], factors: Sequence[Any]) -> list[Array]:
-        """`multiply_in_turn` for leaves of one device, by one formula that rounds once."""
-        with self.scope():
-            spaces = [self.namespace_of(leaf) for leaf in leaves]
-            return [
-                self.as_given(leaf, rescale.times_parts(xp, leaf, *parts))
-                for xp, leaf, parts in zip(spaces, leaves, rescale.parts_of(spaces, factors), strict=True)
-            ]
 
     def casts(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
         """Round leaves to the dtypes of others with the same shapes."""

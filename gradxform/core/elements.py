@@ -68,7 +68,7 @@ def is_number(factor: Any) -> bool:
     """Whether a factor is the same for all leaves; a plan does not know."""
     if isinstance(factor, Number):
         return False
-    shape = getattr(getattr(factor, "high", factor), "shape", None)
+    shape = getattr(factor, "shape", None)
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 

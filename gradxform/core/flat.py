@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.backend.lookup import opened
-from gradxform.core import checks, extended
+from gradxform.core import checks
 from gradxform.core.measured import Measured
 from gradxform.core.measured import Norm as Norm
-from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
+from gradxform.core.source import NARROW, REAL, SINGLE
 from gradxform.numerics import Array, formulas
 
 
@@ -31,8 +31,7 @@ class Flat(Measured):
         if self.active is not self.source.everything:
             factor = self.backend.compute(formulas.where_active, factor, active=self.active)
         if self.factor is not None:
-            wide = self.source.kinds & DOUBLE
-            factor = self.backend.compute(formulas.product_wide if wide else formulas.product, self.factor, factor)
+            factor = self.backend.compute(formulas.product, self.factor, factor)
         return self._replace(factor=factor, due=self.source.mask(map(operator.or_, self.due, self.active)))
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
@@ -64,9 +63,7 @@ class Flat(Measured):
                 due = compute(formulas.differs, factor)
                 left[i] = compute(formulas.one_if, due, pending)
                 factor = compute(formulas.product_if, due, factor, pending)
-            for part in extended.factors(self.backend, factor):
-                leaf = self.backend.multiply_over(leaf, part, view.owned[i])
-            new.append(leaf)
+            new.append(self.backend.multiply_over(leaf, factor, view.owned[i]))
         view = view.given(new, applied=False)
         if not left:
             return view
@@ -88,8 +85,8 @@ class Flat(Measured):
             norms = backend.norms_over([self.leaves[i] for i in own], [axes[place] for place in places], ord)
             single = self.source.dtypes[own[0]] in SINGLE
             factor = factor_of(places, Norm(backend.joined(norms), single, backend))
-            factors = [backend.parted(part, norms) for part in extended.factors(backend, factor)]
-            made = backend.multiply_slices(self._widened(own), factors, [self.owned[i] for i in own])
+            owned = [self.owned[i] for i in own]
+            made = backend.multiply_slices(self._widened(own), backend.parted(factor, norms), owned)
             for place, leaf in zip(places, made, strict=True):
                 new[place] = leaf
         return self.given(new, applied=False)
@@ -106,8 +103,6 @@ class Flat(Measured):
         view = self if _includes_zero(low, high) else self.densified()
         if not view.source.kinds & NARROW:
             return view._clipped(chosen, low, high)
-        if len(extended.factors(self.backend, self.factor)) > 1:  # each product with the leaf is rounded
-            view = view.with_leaves(chosen, view._widened(chosen))
         changed = {i: view._changed(i) for i in chosen}
         for kind in dict.fromkeys(changed.values()):
             bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
@@ -116,9 +111,8 @@ class Flat(Measured):
 
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
         """Apply the factors of some leaves and clip them, in their current dtypes."""
-        *first, last = self.factors(places)
-        leaves = self.backend.multiply_in_turn([self.leaves[i] for i in places], first, False)
-        new = self.backend.clip(leaves, low, high, last, self.is_owned(places))
+        leaves = [self.leaves[i] for i in places]
+        new = self.backend.clip(leaves, low, high, self.factors(places), self.is_owned(places))
         return self.with_leaves(places, new, applied=True)
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
@@ -130,8 +124,7 @@ class Flat(Measured):
     def divided(self, divisors: dict[int, Array], function: str) -> Flat:
         """Divide some leaves by numbers or broadcasting arrays, rounded as in a library's function."""
         view = self.materialized()
-        by = [extended.rounded(self.backend, divisor) for divisor in divisors.values()]
-        new = self.backend.divide(function, [view.leaves[i] for i in divisors], by)
+        new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
         return view.with_leaves(list(divisors), new)
 
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
@@ -160,7 +153,7 @@ class Flat(Measured):
 
     def _bound(self, bound: Any, dtype: str) -> Any:
         """Round a bound to a dtype."""
-        return extended.rounded(self.backend, self.backend.compute(formulas.rounded, bound, dtypes=(dtype,)))
+        return self.backend.compute(formulas.rounded, bound, dtypes=(dtype,))
 
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
@@ -176,7 +169,7 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
 def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
     """Return the bounds [-c, c] of a limit c; an array limit is clamped at zero."""
     if not isinstance(max_abs, (int, float)):
-        max_abs = extended.rounded(flat.backend, flat.backend.compute(formulas.at_least_zero, max_abs))
+        max_abs = flat.backend.compute(formulas.at_least_zero, max_abs)
     return -max_abs, max_abs
 
 

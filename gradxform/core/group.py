@@ -10,13 +10,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from gradxform.backend.host import longdouble
 from gradxform.backend.protocol import Backend
 from gradxform.core.source import Mask
 from gradxform.numerics import Array, devices, formulas
-from gradxform.numerics.double_double import Pair
 
 Own = Callable[[Mask], Any]
 """Computes this device's number from the leaves in a mask."""
@@ -81,19 +77,15 @@ def whole(
     }
     if held is not None:
         there = {kind: backend.compute(devices.some, held, active=of) for kind, of in masks.items()}
-    all_single, some_single = single, single
+    all_single: Any = single
     for group in reversed(groups):
         place = marked.index(group) if group in marked else None
-        wide = not group.traced or any(map(_is_wide, known.values()))
-        flags = [] if group.traced else [*map(_number, (all_single, some_single)), *there.values()]
-        rows, told = gather(backend, group.axis, list(known.values()), wide, flags, like)
-        found = dict(zip(known, rows, strict=True))
-        has = dict(zip(there, told[2:], strict=True)) if told else {}
+        flags = [] if group.traced else [_number(all_single), *there.values()]
+        rows, told = gather(backend, group.axis, list(known.values()), flags, like)
+        has = dict(zip(there, told[1:], strict=True)) if told else {}
         if told:
-            all_single, some_single = (_flag(backend, f, told[i]) for i, f in enumerate((devices.every, devices.some)))
-            known = _chosen(backend, found, asked, place, has, single, some_single)
-        else:
-            known = _joined(backend, found, asked, place, has)
+            all_single = _flag(backend, devices.every, told[0])
+        known = _joined(backend, dict(zip(known, rows, strict=True)), asked, place, has)
         there = _there(backend, there, has, place)
     return Whole(list(known.values()), all_single)
 
@@ -105,31 +97,6 @@ def _there(backend: Backend, own: dict[Kind, Any], held: dict[Kind, Array], plac
         return known
     twins = {kind: known[*kind[:place], True, *kind[place + 1 :]] for kind in known if not kind[place]}
     return {kind: backend.compute(devices.larger, known[kind], twin) for kind, twin in twins.items()}
-
-
-def _chosen(
-    backend: Backend,
-    found: Numbers,
-    asked: Sequence[tuple[Own, float]],
-    place: int | None,
-    held: dict[Kind, Array],
-    single: bool,
-    some_single: Any,
-) -> Numbers:
-    """Combine numbers of devices that run separate programs: in float64 if one of them has no pairs, else in pairs.
-
-    A device without float64 leaves may not compute in pairs, and all must get the same bits.
-    """
-    plain: Numbers = {}
-    if single or some_single is not False:
-        given = {key: backend.compute(devices.in_float64, row.high, row.exponent) for key, row in found.items()}
-        plain = _joined(backend, given, asked, place, held)
-    if single or some_single is True:
-        return plain
-    pairs = _joined(backend, found, asked, place, held)
-    if some_single is False:
-        return pairs
-    return {key: backend.compute(devices.either, some_single, plain[key], pair) for key, pair in pairs.items()}
 
 
 def _joined(
@@ -152,7 +119,7 @@ def _joined(
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
     """Combine vectors of per-slot norms over all devices of a group, with one collective."""
     given = [vector for vector, _ in vectors]
-    rows, _ = gather(backend, group.axis, given, not group.traced or any(map(_is_wide, given)), (), like)
+    rows, _ = gather(backend, group.axis, given, (), like)
     return [
         backend.compute(devices.norms_over, row, ord=float(ord), same=group.replicated)
         for row, (_, ord) in zip(rows, vectors, strict=True)
@@ -160,21 +127,16 @@ def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]
 
 
 def gather(
-    backend: Backend, axis: Any, values: Sequence[Any], wide: bool, flags: Sequence[Any], like: Array | None
+    backend: Backend, axis: Any, values: Sequence[Any], flags: Sequence[Any], like: Array | None
 ) -> tuple[list[Any], list[Any]]:
     """All-gather numbers (or vectors of one length) and flags of all devices, with one collective.
 
-    Returns one entry or row per device. If `wide`, numbers are sent as pairs with exponents.
+    Returns one entry or row per device.
     """
-    parts = [part for value in values for part in _parts(backend, value, wide)]
-    found = backend.all_gather(backend.compute(formulas.stack, *parts, *flags), axis, like)
+    found = backend.all_gather(backend.compute(formulas.stack, *values, *flags), axis, like)
     with backend.scope():
-        columns = [found[:, i] for i in range(len(parts) + len(flags))]
-    if wide:
-        rows = [Pair(*columns[i : i + 3]) for i in range(0, len(parts), 3)]
-    else:
-        rows = columns[: len(parts)]
-    return rows, columns[len(parts) :]
+        columns = [found[:, i] for i in range(len(values) + len(flags))]
+    return columns[: len(values)], columns[len(values) :]
 
 
 def replicated_in(mask: Sequence[bool], slots: Sequence[int], count: int) -> tuple[bool, ...]:
@@ -192,20 +154,6 @@ def _of_kind(mask: Mask, slots: Sequence[int], marked: Sequence[Group], kind: Ki
         there and all(group.replicated_of([slot])[0] == same for group, same in zip(marked, kind, strict=True))
         for there, slot in both
     )
-
-
-def _is_wide(value: Any) -> bool:
-    return isinstance(value, Pair) or getattr(value, "dtype", None) == np.longdouble != np.float64
-
-
-def _parts(backend: Backend, value: Any, wide: bool) -> Sequence[Any]:
-    """Split a number into the float64 numbers to send."""
-    if not wide:
-        return (value,)
-    value = longdouble.pair(value) if isinstance(value, (np.ndarray, np.generic)) else value
-    pair = value if isinstance(value, Pair) else Pair(value, None)
-    nothing = backend.compute(devices.zeros, pair.high) if getattr(pair.high, "shape", ()) else 0.0
-    return [nothing if part is None else part for part in pair]
 
 
 def _norm(backend: Backend, numbers: Sequence[Any], ord: float) -> Any:

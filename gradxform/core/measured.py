@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
-from gradxform.core import extended
 from gradxform.core import group as devices
 from gradxform.core.group import Group
 from gradxform.core.pending import Pending
@@ -69,7 +68,7 @@ class Measured(Pending):
             return norms._replace(value=value), *others
         there = self._beside(norms, map(float, self.active))
         value, *others, held = self._common([*vectors, (there, math.inf)])
-        slots = Slots(value, extended.rounded(self.backend, held))
+        slots = Slots(value, held)
         return norms._replace(value=self._of_leaves(value), slots=slots), *others
 
     def own_norms(self, ord: float) -> Norm:

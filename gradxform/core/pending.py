@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
 from gradxform.backend.protocol import Backend
-from gradxform.core import checks, extended
+from gradxform.core import checks
 from gradxform.core.group import Group
 from gradxform.core.source import ENDS, INEXACT, NARROW, Mask, Source, read
 from gradxform.numerics import Array, formulas
@@ -158,12 +158,12 @@ class Pending(NamedTuple):
         """Whether all of some leaves may be written in place."""
         return self.owned is self.source.everything or all(self.owned[i] for i in places)
 
-    def factors(self, places: Sequence[int]) -> list[Any]:
-        """Return the pending factors of some leaves, to multiply by in turn; [None] if nothing is pending."""
+    def factors(self, places: Sequence[int]) -> Any:
+        """Return the pending factors of some leaves; None if nothing is pending."""
         factor = self.factor
         if factor is not None and len(places) < len(self.leaves):
             factor = self.backend.compute(formulas.take, factor, index=tuple(places))
-        return extended.factors(self.backend, factor)
+        return factor
 
     def with_leaves(self, places: Sequence[int], new: Sequence[Array], applied: bool = False) -> Self:
         """Replace some leaves. `applied`: the new leaves include the pending factors."""
@@ -285,7 +285,7 @@ class Pending(NamedTuple):
         if not due:
             return [self.leaves[i] for i in places]
         leaves: Sequence[Array] = [self.leaves[i] for i in due]
-        leaves = self.backend.multiply_in_turn(leaves, self.factors(due), self.is_owned(due))
+        leaves = self.backend.multiply(leaves, self.factors(due), self.is_owned(due))
         if len(due) == len(places):
             return leaves
         new = dict(zip(due, leaves, strict=True))

@@ -13,7 +13,6 @@ import optree
 
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady_of
-from gradxform.core import extended
 from gradxform.core.source import NARROW
 
 Step = Callable[[list[Any]], None]
@@ -144,24 +143,13 @@ class Recorder:
     def stored(self, value: Any, dtype: str, like: Leaf) -> Leaf:
         """Note a conversion to an array."""
         stored, value_of, like_of = self._backend.stored, reading(value), reading(like)
-        rounded = functools.partial(extended.rounded, self._backend, whole="int" in dtype)
-        (new,) = self._leaves(
-            [like], lambda known: known.append(stored(rounded(value_of(known)), dtype, like_of(known)))
-        )
+        (new,) = self._leaves([like], lambda known: known.append(stored(value_of(known), dtype, like_of(known))))
         return new
 
-    def multiply_in_turn(self, leaves: Sequence[Leaf], factors: Sequence[Any], inplace: bool) -> Sequence[Leaf]:
+    def multiply(self, leaves: Sequence[Leaf], factors: Any, inplace: bool) -> Sequence[Leaf]:
         """Note a product."""
-        if not factors:
-            return leaves
-        picked, operand = _picker(leaves), list(map(reading, factors))
-        if len(factors) == 1:
-            multiply, (factor,) = steady_of(self._backend.multiply), operand
-            return self._leaves(leaves, lambda known: known.extend(multiply(picked(known), factor(known), inplace)))
-        in_turn = self._backend.multiply_in_turn
-        return self._leaves(
-            leaves, lambda known: known.extend(in_turn(picked(known), [of(known) for of in operand], inplace))
-        )
+        multiply, picked, factor = steady_of(self._backend.multiply), _picker(leaves), reading(factors)
+        return self._leaves(leaves, lambda known: known.extend(multiply(picked(known), factor(known), inplace)))
 
     def clip(self, leaves: Sequence[Leaf], low: Any, high: Any, factors: Any, inplace: bool) -> Sequence[Leaf]:
         """Note a clip."""

@@ -13,7 +13,6 @@ from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.recorder import Number, Scalar
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics.ranged import in_base
 
 
 class ScheduleState(NamedTuple):
@@ -74,7 +73,7 @@ def _as_array(value: Any) -> Any:
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
     try:
-        return schedule(in_base(xp, step))
+        return schedule(step)
     except TypeError as error:
         if type(schedule).__module__.partition(".")[0] != "keras":
             raise

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, branching, elements, extended
+from gradxform.core import arguments, branching, elements
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.recorder import Number, Unplanned
 from gradxform.core.source import INEXACT, NARROW
@@ -101,7 +101,7 @@ def stored(view: Flat, value: Any, old: Array) -> Array:
     """Convert a number or a vector to the dtype and device of an old one in the state."""
     backend = _owner(view, old)
     dtype = backend.dtype(old)
-    return backend.stored(extended.rounded(view.backend, value, "int" in dtype), dtype, old)
+    return backend.stored(value, dtype, old)
 
 
 def _owner(view: Flat, old: Any) -> Backend:
@@ -134,6 +134,11 @@ def is_known(condition: Any) -> bool:
     if isinstance(condition, Number):  # a plan has it in branches only
         raise Unplanned
     return isinstance(condition, (bool, int, float, np.bool_))
+
+
+def is_read(condition: Any) -> bool:
+    """Whether a condition is known on the host, or will be when a plan runs."""
+    return isinstance(condition, Number) or is_known(condition)
 
 
 def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
@@ -248,7 +253,7 @@ def by_row(view: Flat, norm: Norm, rows: int) -> Any:
     Rows are sorted by path, so the order is the same in every framework.
     """
     norms = norm.value
-    if rows == 1 and len(getattr(getattr(norms, "high", norms), "shape", ())) == 0:  # a pair has its shape in `high`
+    if rows == 1 and len(getattr(norms, "shape", ())) == 0:
         return view.backend.compute(_one_row, norms)
     if rows != len(view.source.slots):
         raise ValueError(f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; both must match")

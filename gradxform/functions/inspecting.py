@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core import arguments, extended, fitting
+from gradxform.core import arguments, fitting
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT
@@ -179,6 +179,4 @@ def nonfinite_paths(tree: Any) -> list[str]:
 
 def _stored(view: Flat, norm: Norm) -> Array:
     """Cast norms to the dtype in which they are returned."""
-    return view.backend.stored(
-        extended.rounded(norm.backend, norm.value), "float32" if norm.single is True else "float64", view.leaves[0]
-    )
+    return view.backend.stored(norm.value, "float32" if norm.single is True else "float64", view.leaves[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core import arguments, elements, extended, fitting
+from gradxform.core import arguments, elements, fitting
 from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, clip_coefficient
@@ -175,7 +175,7 @@ def _together(xp: Any, *norms: Array) -> Array:
 def _sum_of_examples(view: Flat, i: int, factor: Any) -> Array:
     """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
     leaf = view.leaves[i]
-    total = view.backend.compute(_first, extended.rounded(view.backend, view.backend.sum_over(leaf, (0,), factor)))
+    total = view.backend.compute(_first, view.backend.sum_over(leaf, (0,), factor))
     return view.backend.stored(total, view.source.dtypes[i], leaf)
 
 
@@ -184,7 +184,7 @@ def _first(xp: Any, x: Array) -> Array:
 
 
 def _number_clipped(view: Flat, factor: Any) -> Array:
-    below = view.backend.compute(_below_one, extended.rounded(view.backend, factor))
+    below = view.backend.compute(_below_one, factor)
     return view.backend.stored(below, "int32", view.leaves[0])
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gradxform.backend.along import pairs
 from gradxform.backend.protocol import Backend
@@ -13,7 +10,7 @@ from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
 from gradxform.numerics import Array, formulas, inner
-from gradxform.numerics.double_double import Pair
+from gradxform.numerics.elementwise import Combination
 
 Owners = tuple[int, ...]
 """The numbers of trees."""
@@ -92,16 +89,15 @@ def _alike(backend: Backend, leaf: Array, other: Array) -> bool:
     return (None in shapes or shapes[0] == shapes[1]) and backend.dtype(leaf) == backend.dtype(other)
 
 
-def merged(trees: Several, formula: Callable[..., Any], numbers: Callable[[Owners], tuple[list[Any], Any]]) -> Any:
-    """Tree of a formula over several trees' leaves, rounded once.
-
-    `numbers` returns the formula's numbers, and its static argument `parts`, for the trees that have a leaf.
-    """
+def weighted(trees: Several, weights: Any) -> Any:
+    """Return the sum of the trees times a vector or a list of weights."""
     backend, out = trees.backend, [None for _ in trees.columns]
+    each = weights
+    if not isinstance(weights, list):
+        each = [backend.compute(formulas.take, weights, index=rank) for rank in range(trees.number)]
     for owners, places in _alike_owned(trees).items():
         columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
-        given, parts = numbers(owners)
-        made = backend.elementwise(formula, columns, given, parts=parts)
+        made = backend.elementwise(_weighted, columns, [each[rank] for rank in owners])
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
             made = backend.casts(made, likes)
@@ -110,27 +106,28 @@ def merged(trees: Several, formula: Callable[..., Any], numbers: Callable[[Owner
     return backend.unflatten(trees.structure, out)
 
 
+_weighted = Combination(lambda xp, *weights: weights)
+
+
 def products(name: str, trees: Several) -> list[Any]:
-    """Return the inner products of trees i <= j, by rows, as numbers.
+    """Return the inner products of trees i <= j, by rows, as numbers; those of float64 leaves in a common unit.
 
     Each leaf is read once for each product. Float64 leaves are also read for their largest elements.
     """
-    backend, units = trees.backend, _units(trees)
+    backend = trees.backend
+    wide = [leaf for i, column in enumerate(trees.columns) if _is_wide(trees, i) for leaf in column]
+    inverse = backend.compute(inner.inverse_unit, backend.sizes(wide)) if wide else None
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
     for owners, places in _alike_owned(trees).items():
-        for wide in (False, True):
-            columns = [trees.columns[i] for i in places if _is_wide(trees, i) is wide]
+        for is_wide in (False, True):
+            columns = [trees.columns[i] for i in places if _is_wide(trees, i) is is_wide]
             if any(backend.shape(column[0]) is None for column in columns):
                 raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
             if not columns:
                 continue
-            if wide:
-                own, inverses = zip(*[units[rank] for rank in owners], strict=True)
-                parts = backend.inner_products(columns, inverses)
-                whole = backend.compute(inner.in_units, *own, *parts, count=len(owners))
-                parts = [backend.compute(formulas.take, whole, index=k) for k in range(len(parts))]
-            else:
-                parts = backend.inner_products(columns, None)
+            parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
+            if inverse is not None and not is_wide:
+                parts = [backend.compute(inner.in_unit, part, inverse) for part in parts]
             for pair, part in zip(pairs(owners), parts, strict=True):
                 found[pair].append(part)
     return [_total(backend, parts) for parts in found.values()]
@@ -142,42 +139,8 @@ def _total(backend: Backend, parts: list[Any]) -> Any:
     return backend.compute(inner.total, *parts)
 
 
-def weighted(trees: Several, weights: Any) -> Any:
-    """Return the sum of the trees times a vector of weights, rounded once."""
-    backend, each = trees.backend, []
-    wide = any(column and _is_wide(trees, i) for i, column in enumerate(trees.columns))
-    for rank in range(trees.number):
-        weight = backend.compute(formulas.take, weights, index=rank)
-        each.append(_in_turn(backend, weight) if wide else [weight])
-
-    def numbers(owners: Owners) -> tuple[list[Any], Any]:
-        return [part for rank in owners for part in each[rank]], tuple(len(each[rank]) for rank in owners)
-
-    return merged(trees, inner.weighted, numbers)
-
-
-def _in_turn(backend: Backend, weight: Any) -> list[Any]:
-    """Return the numbers to multiply by in turn; without powers of two that are known to be one."""
-    if not isinstance(weight, Pair) or weight.exponent is None:
-        return [weight]
-    high, low, *coarse = backend.compute(inner.in_turn, weight)
-    known = (float, np.floating)
-    return [Pair(high, low), *(power for power in coarse if not (isinstance(power, known) and power == 1.0))]
-
-
-def _units(trees: Several) -> dict[int, tuple[Any, Any]]:
-    """Return the unit of each tree's float64 leaves, and its inverse."""
-    wide: dict[int, list[Array]] = {}
-    for i, (column, owners) in enumerate(zip(trees.columns, trees.owners, strict=True)):
-        if column and _is_wide(trees, i):
-            for leaf, rank in zip(column, owners, strict=True):
-                wide.setdefault(rank, []).append(leaf)
-    backend = trees.backend
-    return {rank: backend.compute(inner.unit, backend.sizes(some)) for rank, some in wide.items()}
-
-
 def _is_wide(trees: Several, i: int) -> bool:
-    return trees.backend.dtype(trees.columns[i][0]) == "float64"
+    return bool(trees.columns[i]) and trees.backend.dtype(trees.columns[i][0]) == "float64"
 
 
 def _alike_owned(trees: Several) -> dict[Owners, list[int]]:

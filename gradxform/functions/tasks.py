@@ -10,7 +10,7 @@ from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments
 from gradxform.core.autograph import unconverted
-from gradxform.functions.several import merged, products, several, weighted
+from gradxform.functions.several import products, several, weighted
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry
 
@@ -45,15 +45,7 @@ def mean(trees: Any) -> Any:
         Chen et al., Revisiting distributed synchronous SGD, 2016.
     """
     found = several("mean", trees)
-    return merged(found, _average, lambda _: ([float(found.number)], None))
-
-
-def _average(xp: Any, *given: Array, parts: None) -> Array:
-    *leaves, count = given
-    total = leaves[0]
-    for other in leaves[1:]:
-        total = total + other
-    return total / count
+    return weighted(found, [1.0 / found.number] * found.number)
 
 
 @unconverted
@@ -124,10 +116,10 @@ def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> 
     upper = iter(products)
     known = {(i, j): next(upper) for i in range(count) for j in range(i, count)}
     rows = [[known[min(i, j), max(i, j)] for j in range(count)] for i in range(count)]
-    total, draws = [0.0] * count, _draws(getattr(xp, "xp", xp), (xp.int32(high), xp.int32(low)), count)
+    total, draws = [0.0] * count, _draws(xp, (xp.int32(high), xp.int32(low)), count)
     for i in range(count):
         shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
-        for chosen in _order(getattr(xp, "xp", xp), draws[i], i, count):
+        for chosen in _order(xp, draws[i], i, count):
             dot: Any = 0.0
             size: Any = 0.0
             for j in range(count):

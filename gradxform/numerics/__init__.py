@@ -11,7 +11,7 @@ Array = Any
 """An array of some framework, traced or concrete."""
 
 DOUBLE = frozenset({"float64", "complex128"})
-"""Dtypes whose norms and sums are computed in pairs of float64 numbers."""
+"""Dtypes whose sums are float64; those of the others are float32."""
 
 
 def dtype_name(x: Array) -> str:
@@ -28,3 +28,13 @@ def _name(dtype: np.dtype[Any]) -> str:
 def is_complex(x: Array) -> bool:
     """Whether an array is complex."""
     return dtype_name(x).startswith("complex")
+
+
+def sums_dtype(x: Array) -> str:
+    """Return the dtype of sums of a leaf's elements, or of their real parts: float64 for 64-bit leaves, else float32."""
+    return "float64" if dtype_name(x) in DOUBLE else "float32"
+
+
+def widest(xp: Any) -> str:
+    """Return the dtype of norms and factors: float64, or float32 in the namespace of a device without it."""
+    return getattr(xp, "widest", "float64")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.ranged import BASE, Space
 
 
 class Rows:
@@ -34,18 +33,15 @@ class Rows:
 
 def norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
     """Combine each column into a norm; for replicated leaves, use the first device's number."""
-    inside = Space(Rows(xp.xp)) if isinstance(xp, Space) else Rows(xp)
-    found = formulas.total_norm_scaled(inside, rows, active=None, ord=ord)
+    found = formulas.total_norm_scaled(Rows(xp), rows, active=None, ord=ord)
     return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
 
 
 def first(xp: Any, numbers: Any, there: Any) -> Any:
     """Return the number of the first device whose flag is set."""
-    plain = getattr(xp, "xp", xp)
-    flags = getattr(there, "high", there)
-    places = plain.arange(flags.shape[0])
-    none = 1.0 * flags.shape[0]
-    nearest = -plain.max(plain.where(flags > 0.5, -places, -none))
+    places = xp.arange(there.shape[0])
+    none = 1.0 * there.shape[0]
+    nearest = -xp.max(xp.where(there > 0.5, -places, -none))
     return xp.sum(xp.where(formulas.equal(places, nearest), numbers, 0.0))
 
 
@@ -62,18 +58,6 @@ def some(xp: Any, flags: Array, *, active: tuple[bool, ...] | None = None) -> Ar
 def larger(xp: Any, one: Any, other: Any) -> Array:
     """Return the larger of two flags."""
     return xp.where(one > other, one, other)
-
-
-def either(xp: Any, flag: Any, yes: Any, no: Any) -> Any:
-    """Select one of two numbers."""
-    return xp.where(flag > 0.5, yes, no)
-
-
-def in_float64(xp: Any, high: Array, exponent: Array) -> Array:
-    """Convert numbers with exponents to float64; overflow is infinite, underflow zero."""
-    for least in (0.5, 1.5):
-        high = high * xp.where(exponent > least, BASE, xp.where(exponent < -least, 1.0 / BASE, 1.0))
-    return high
 
 
 def none(xp: Any) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.numerics import Array
-from gradxform.numerics.ranged import Ranged
 
 _INF = float("inf")
 
@@ -81,8 +80,6 @@ def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: f
 def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
     """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
     norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
-    if ord == 2 and isinstance(norms, Ranged):
-        return xp.norm(norms)
     largest = xp.stop_gradient(xp.max(norms))
     unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
     return xp.where(xp.isfinite(largest), unit * _total(xp, norms / unit, ord), largest)
@@ -108,11 +105,6 @@ def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:
 def product(xp: Any, first: Array, second: Array) -> Array:
     """Multiply two pending factors."""
     return first * second
-
-
-def product_wide(xp: Any, first: Array, second: Array) -> Any:
-    """Multiply two pending factors of float64 gradients; the product may exceed float64's range."""
-    return xp.extended(first) * xp.extended(second)
 
 
 def differs(xp: Any, factor: Array) -> Array:
@@ -152,9 +144,7 @@ def inverse(xp: Any, norm: Array) -> Array:
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Convert norms to root mean squares with element counts."""
-    still = xp.stop_gradient(norms)
-    nothing = xp.where(xp.isfinite(still), still - still, 0.0)  # gives the root the norms' precision
-    return norms / xp.sqrt(xp.stack(counts) + nothing)
+    return norms / xp.sqrt(xp.stack(counts))
 
 
 def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
@@ -172,11 +162,6 @@ def difference(xp: Any, x: Array, y: Array) -> Array:
     return x - y
 
 
-def share(xp: Any, total: Array, count: Array) -> Array:
-    """A mean; in pairs, infinity by a number is NaN."""
-    return xp.where(xp.isfinite(total), total / count, total)
-
-
 def is_finite(xp: Any, x: Array) -> Array:
     """Whether a number is finite."""
     return xp.isfinite(x)
@@ -185,11 +170,6 @@ def is_finite(xp: Any, x: Array) -> Array:
 def is_zero(xp: Any, x: Array) -> Array:
     """Whether a number is zero."""
     return equal(x, 0.0)
-
-
-def wide(xp: Any, x: Array) -> Array:
-    """Return a number with more than float64's precision and range."""
-    return xp.extended(x)
 
 
 def same(xp: Any, x: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name
-from gradxform.numerics.ranged import Space
 
 
 class Defaults:
@@ -36,11 +35,6 @@ class Defaults:
         flat = cls.reshape(x, (-1,))
         return cls.take(cls.sort(flat), flat.shape[0] - int(count))
 
-    @classmethod
-    def extended(cls, x: Any) -> Any:
-        """Give a number an exponent."""
-        return Space(cls).number(x)
-
     @staticmethod
     def materialize(x: Array) -> Array:
         """Mark an array that is used more than once."""
@@ -48,5 +42,5 @@ class Defaults:
 
     @staticmethod
     def no_reassociation(x: Array) -> Array:
-        """Return the number: sums are computed as written."""
+        """Return the array: a product of it is computed as written."""
         return x

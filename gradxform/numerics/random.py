@@ -43,22 +43,24 @@ def bits(xp: Any, key: tuple[Any, Any], numbers: Array) -> tuple[Array, Array]:
 
 
 def normal(xp: Any, key: tuple[Any, Any], numbers: Array) -> Array:
-    """Return a normal random number for each integer of an array, in float64 or float32 pairs."""
-    first, second = bits(getattr(xp, "xp", xp), key, numbers)
-    radius = xp.sqrt(-2.0 * xp.log((_unsigned(xp, first) + 0.5) / 2.0**32))
-    return radius * _cosine(xp, xp.float64(second) / 2.0**32)
+    """Return a normal random number for each integer of an array, in float64, or in float32 without it."""
+    first, second = bits(xp, key, numbers)
+    return xp.sqrt(-2.0 * _log(xp, first)) * _cosine(xp, second)
 
 
-def _unsigned(xp: Any, x: Array) -> Array:
-    number = xp.float64(x)
-    return xp.where(number < 0.0, number + 2.0**32, number)
+def _log(xp: Any, word: Array) -> Array:
+    """Return log((w + 1/2) / 2^32) of a word w; near one from the distance to it, which float32 holds."""
+    near = word < 0  # the upper half
+    number = xp.float64(xp.where(near, -1 - word, word)) + 0.5
+    share = number / 2.0**32
+    far = xp.where(near, 0.5, share)
+    return xp.where(near, xp.log1p(-share), xp.log(far))
 
 
-def _cosine(xp: Any, turns: Array) -> Array:
-    """Return the cosine of an angle between -1/2 and 1/2 turns, accurate near its zeros too."""
-    quarters = xp.floor(4.0 * turns + 0.5)
-    angle = (2.0 * math.pi) * (turns - quarters / 4.0)
-    sine, cosine = xp.sin(angle), xp.cos(angle)
-    odd = xp.where(quarters > 0.0, -sine, sine)
-    away = xp.abs(quarters)
-    return xp.where(away < 0.5, cosine, xp.where(away < 1.5, odd, -cosine))
+def _cosine(xp: Any, word: Array) -> Array:
+    """Return the cosine of w / 2^32 turns, from the nearest quarter turn, so that float32 holds the rest."""
+    quarter = xp.shift_right(word + 2**29, 30)
+    angle = (2.0 * math.pi / 2.0**32) * xp.float64(word - xp.shift_left(quarter, 30))
+    away = xp.abs(xp.float64(quarter))
+    sine = xp.where(xp.float64(quarter) > 0.0, -xp.sin(angle), xp.sin(angle))
+    return xp.where(away < 0.5, xp.cos(angle), xp.where(away < 1.5, sine, -xp.cos(angle)))

@@ -1,56 +1,84 @@
-"""Multiply, divide or clip one leaf in the base format; round to the leaf's dtype once."""
+"""Multiply, divide or clip one leaf, rounded to its dtype once. No leaf is converted to float64."""
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from gradxform.numerics import Array, dtype_name, is_complex
-from gradxform.numerics.formats import FLOAT64, base
+from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype
 from gradxform.numerics.formulas import equal, is_nan
+
+LEAST, MOST = 2.0**-126, 2.0**127
+"""Powers of two between which a factor is a normal number of float32."""
 
 
 def times(xp: Any, leaf: Array, factor: Array) -> Array:
-    """Multiply a leaf by a broadcasting factor; bit-identical where the factor is one."""
-    product = by_parts(xp, lambda part: xp.cast(xp.float64(part) * factor, dtype_name(part)), leaf)
-    return xp.where(equal(factor, 1.0), leaf, product)
+    """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one."""
 
+    def scaled(part: Array) -> Array:
+        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
 
-def parts_of(spaces: Sequence[Any], factors: Sequence[Any]) -> list[tuple[Array, ...]]:
-    """Return, for each leaf, whether its factor is one, and the parts of the factor."""
-    vectors = [spaces[0].float64(factor) for factor in factors]
-    vectors = [functools.reduce(operator.and_, [equal(vector, 1.0) for vector in vectors]), *vectors]
-    return [
-        tuple(xp.take(vector, i) if len(vector.shape) else vector for vector in vectors) for i, xp in enumerate(spaces)
-    ]
-
-
-def times_parts(xp: Any, leaf: Array, one: Array, *parts: Array) -> Array:
-    """Multiply a leaf by the parts of its factor; round once; bit-identical where the factor is one."""
-
-    def product(x: Array) -> Array:
-        return xp.cast(functools.reduce(operator.mul, parts, xp.float64(x)), dtype_name(x))
-
-    return xp.where(one, leaf, by_parts(xp, product, leaf))
+    return xp.where(equal(factor, 1.0), leaf, by_parts(xp, scaled, leaf))
 
 
 def by_number(xp: Any, leaf: Array, factor: float) -> Array:
-    """Multiply a leaf by a Python number, in as many steps as the base format's range requires."""
-    step = math.ldexp(1.0, 100 if abs(factor) > 1.0 else -100)
-    while base(xp) is not FLOAT64 and is_extreme(factor) and math.isfinite(factor):
-        leaf, factor = times(xp, leaf, xp.float64(step)), factor / step
-    if base(xp) is FLOAT64 or factor == 1.0:
-        return times(xp, leaf, xp.float64(factor))
-    by = xp.float64(factor)
-    return by_parts(xp, lambda part: xp.cast(xp.float64(part) * by, dtype_name(part)), leaf)
+    """Multiply a leaf by a Python number."""
+    if factor == 1.0:
+        return leaf
+
+    def scaled(part: Array) -> Array:
+        return xp.cast(known_product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
+
+    return by_parts(xp, scaled, leaf)
+
+
+def product(xp: Any, x: Array, factor: Array) -> Array:
+    """Multiply float32 or float64 elements by a float64 factor, rounded to float32 once, in two steps where it is far."""
+    if dtype_name(x) in DOUBLE:
+        return x * xp.cast(factor, "float64")
+    near, far = in_steps(xp, factor)
+    return xp.no_reassociation(x * xp.cast(near, "float32")) * xp.cast(far, "float32")
+
+
+def known_product(xp: Any, x: Array, factor: float) -> Array:
+    """`product` with a Python number: two steps only where it needs them."""
+    dtype = dtype_name(x)
+    *first, last = [factor] if dtype in DOUBLE else known_steps(factor)
+    for step in first:
+        x = xp.no_reassociation(x * xp.cast(xp.float64(step), dtype))
+    return x * xp.cast(xp.float64(last), dtype)
+
+
+def in_steps(xp: Any, factor: Array) -> tuple[Array, Array]:
+    """Split a factor into two that float32 holds; the second is 1 or -1 unless it is needed.
+
+    Neither is so small that infinity times it would not be infinite.
+    """
+    size = xp.abs(factor)
+    near = xp.where(size < LEAST, LEAST, xp.where(size > MOST, MOST, size))
+    near = xp.where(size <= size, near, 1.0)
+    far = factor / near
+    beyond = (xp.abs(far) > MOST) & xp.isfinite(far)
+    below = (xp.abs(far) < LEAST) & (size > 0.0)
+    sign = xp.where(factor < 0.0, -1.0, 1.0)
+    return near, xp.where(beyond, sign * MOST, xp.where(below, sign * LEAST, far))
+
+
+def known_steps(factor: float) -> list[float]:
+    """`in_steps` of a Python number, without a step by one."""
+    if not is_extreme(factor):
+        return [factor]
+    near = LEAST if abs(factor) < 1.0 else MOST
+    far = factor / near
+    if math.isfinite(far):
+        far = math.copysign(min(max(abs(far), LEAST), MOST), far)
+    return [near, far]
 
 
 def is_extreme(factor: float) -> bool:
-    """Whether a known factor is inexact in float32; the product is then computed in float64."""
-    return 0 < abs(factor) < 2.0**-126 or abs(factor) > 2.0**127
+    """Whether float32 does not hold a number."""
+    return 0 < abs(factor) < LEAST or MOST < abs(factor) < math.inf
 
 
 def quotient(xp: Any, leaf: Array, divisor: Array) -> Array:

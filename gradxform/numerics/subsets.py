@@ -14,11 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gradxform.numerics import Array, formats
-from gradxform.numerics.double_double import Number, Pair
-from gradxform.numerics.exact import Exact
+from gradxform.numerics import Array, widest
 from gradxform.numerics.formulas import equal
-from gradxform.numerics.ranged import Ranged, Space, in_one, settled
 
 MOST = 10
 """The largest number of tasks; time and memory double with each."""
@@ -33,10 +30,7 @@ _SURE = 1e-3
 class Tasks(NamedTuple):
     """Gradients as norms and cosines, and the subsets of them."""
 
-    wide: Any
-    """The namespace of norms, which may exceed float64's range."""
     xp: Any
-    """The namespace of everything else."""
     finite: Array
     """Whether all gradients are."""
     present: Array
@@ -51,46 +45,37 @@ class Tasks(NamedTuple):
     rounding: float
     """The relative error of a number."""
 
-    def far(self, numbers: Any) -> Any:
-        """Give numbers exponents, where norms have them."""
-        if isinstance(numbers, Number):
-            numbers = Pair(numbers.high, numbers.rest)
-        return self.wide.number(numbers) if isinstance(self.wide, Space) else numbers
-
     def weights(self, found: Any) -> Any:
         """Return the weights; NaN if a gradient is not finite."""
-        return self.wide.where(self.finite, found, float("nan"))
+        return self.xp.where(self.finite, found, float("nan"))
 
 
-def measured(wide: Any, products: Sequence[Any], count: int) -> Tasks:
+def measured(xp: Any, products: Sequence[Any], count: int) -> Tasks:
     """Compute norms and cosines from the inner products of tasks i <= j, by rows."""
-    base = getattr(wide, "xp", wide)
-    paired = formats.base(base) is not formats.FLOAT64
     place = {pair: k for k, pair in enumerate((i, j) for i in range(count) for j in range(i, count))}
-    entries = wide.stack(products)
-    gram = wide.take(entries, tuple(place[min(i, j), max(i, j)] for i in range(count) for j in range(count)))
-    squares = wide.take(entries, tuple(place[i, i] for i in range(count)))
+    entries = xp.stack(products)
+    gram = xp.take(entries, tuple(place[min(i, j), max(i, j)] for i in range(count) for j in range(count)))
+    squares = xp.take(entries, tuple(place[i, i] for i in range(count)))
     present = squares > 0.0
-    sizes = wide.sqrt(wide.where(present, squares, 1.0))
-    largest = wide.max(wide.where(present, sizes, 0.0))
-    norms = wide.where(present, sizes, wide.where(largest > 0.0, largest, 1.0))
-    cosines = wide.reshape(gram, (count, count)) / norms[:, None] / norms[None, :]
-    index = base.arange(count)
-    halves = base.floor(base.arange(2**count)[:, None] / base.stack([2.0**task for task in range(count)]))
+    sizes = xp.sqrt(xp.where(present, squares, 1.0))
+    largest = xp.max(xp.where(present, sizes, 0.0))
+    norms = xp.where(present, sizes, xp.where(largest > 0.0, largest, 1.0))
+    cosines = xp.reshape(gram, (count, count)) / norms[:, None] / norms[None, :]
+    index = xp.arange(count)
+    halves = xp.floor(xp.arange(2**count)[:, None] / xp.stack([2.0**task for task in range(count)]))
     return Tasks(
-        wide,
-        Exact(base) if paired else base,
-        base.sum(base.where(wide.isfinite(entries), 0.0, 1.0)) < 0.5,
-        base.where(present, 1.0, 0.0),
+        xp,
+        xp.sum(xp.where(xp.isfinite(entries), 0.0, 1.0)) < 0.5,
+        xp.where(present, 1.0, 0.0),
         norms,
-        _near(wide.where(_diagonal(index), 1.0, cosines)),
-        halves - 2.0 * base.floor(halves / 2.0) > 0.5,
+        xp.where(_diagonal(index), 1.0, cosines),
+        halves - 2.0 * xp.floor(halves / 2.0) > 0.5,
         index,
-        2.0**-44 if paired else 2.0**-52,
+        2.0**-52 if widest(xp) == "float64" else 2.0**-23,
     )
 
 
-def shortest(wide: Any, *products: Any, count: int) -> Any:
+def shortest(xp: Any, *products: Any, count: int) -> Any:
     """Return the weights of the shortest vector in the convex hull of the gradients.
 
     With a_i = n / n_i, where n is a subset's smallest norm: (C + a a^T) u = a, and the weights are proportional to a u.
@@ -98,8 +83,8 @@ def shortest(wide: Any, *products: Any, count: int) -> Any:
     each gradient is at least |g|^2; the error is what lacks, in units of n n_i, so that large gradients do not count
     more than small ones.
     """
-    given = measured(wide, products, count)
-    xp, relative = given.xp, _relative_norms(given)
+    given = measured(xp, products, count)
+    relative = _relative_norms(given)
     units = 1.0 / relative
     matrix = given.cosines[None, :, :] + units * xp.reshape(units, (-1, count, 1))
     parts = _positive(given, _solved(given, matrix, units))
@@ -109,41 +94,41 @@ def shortest(wide: Any, *products: Any, count: int) -> Any:
     doubt = _doubt(given, parts)
     square = xp.sum(parts * (towards + doubt), axis=-1)
     gap = -_least(given, towards - doubt - square[:, :, None] * units)
-    found = given.far(_best(given, parts, xp.where(total > 0.0, gap, _HUGE))[0]) / given.norms
-    zero = wide.where(given.present > 0.0, 0.0, 1.0)
-    found = wide.where(wide.any(zero > 0.0), zero, found)
-    return given.weights(found / wide.sum(found))
+    found = _best(given, parts, xp.where(total > 0.0, gap, _HUGE))[0] / given.norms
+    zero = xp.where(given.present > 0.0, 0.0, 1.0)
+    found = xp.where(xp.any(zero > 0.0), zero, found)
+    return given.weights(found / xp.sum(found))
 
 
-def projected(wide: Any, *products: Any, count: int) -> Any:
+def projected(xp: Any, *products: Any, count: int) -> Any:
     """Return the weights of the mean of the gradients, each projected onto the directions that conflict with none.
 
     The projection of gradient i adds parts z >= 0 of all, so that y = C (z + e_i) >= 0, and z_j = 0 or y_j = 0.
     """
-    given = measured(wide, products, count)
-    xp, cosines = given.xp, given.cosines[None, :, :]
+    given = measured(xp, products, count)
+    cosines = given.cosines[None, :, :]
     parts = _positive(given, _solved(given, cosines, -cosines))
     slack = _towards(given, parts) + cosines
     error = xp.sum(xp.abs(xp.where(slack < parts, slack, parts)) + _doubt(given, parts), axis=-1)
-    added = given.far(_best(given, parts, error)) * given.norms[:, None] / given.norms[None, :]
-    return given.weights((wide.sum(added, axis=0) + 1.0) / float(count))
+    added = _best(given, parts, error) * given.norms[:, None] / given.norms[None, :]
+    return given.weights((xp.sum(added, axis=0) + 1.0) / float(count))
 
 
-def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
+def averse(xp: Any, c: Any, *products: Any, count: int) -> Any:
     """Return the weights of the vector within c |g_0| of the mean g_0 with the largest smallest product.
 
     The vector adds parts z >= 0 of gradients whose products are equal, t: C z = t a - b, where b = C g_0, a is as in
     `shortest`, and z^T C z = (c |g_0|)^2 is quadratic in t: the first program. If no t above zero is possible, t = 0
     with the shortest z: the second program.
     """
-    given = measured(wide, products, count)
-    xp, base, relative = given.xp, getattr(wide, "xp", wide), _relative_norms(given)
-    units, largest = 1.0 / relative, wide.max(given.norms)
-    mean = _near(given.norms / largest) * given.present / float(count)
+    given = measured(xp, products, count)
+    relative = _relative_norms(given)
+    units, largest = 1.0 / relative, xp.max(given.norms)
+    mean = (given.norms / largest) * given.present / float(count)
     towards = xp.sum(given.cosines * mean, axis=-1)
-    square, radius = xp.sum(mean * towards, axis=0), _near(c)
+    square, radius = xp.sum(mean * towards, axis=0), c
     square = xp.where((square > given.rounding) & (radius > 0.0), square * (radius * radius), 0.0)
-    first = base.arange(2)[None, :, None] < 0.5
+    first = xp.arange(2)[None, :, None] < 0.5
     found = _solved(given, given.cosines[None, :, :], xp.where(first, units, towards))
     one, other = found[:, :1], found[:, 1:]
     linear, constant = xp.sum(units * other, axis=-1), xp.sum(towards * other, axis=-1) - square
@@ -173,15 +158,8 @@ def averse(wide: Any, c: Any, *products: Any, count: int) -> Any:
     error = error_of(parts[None])[0]
     margin = xp.where(xp.abs(error[:1]) < _TIE, -_TIE, _TIE)
     level = xp.where(error[:1] < error[1:] + margin, parts[:1], parts[1:])[0]
-    weights = given.far(level) * largest / given.norms + 1.0 / count
-    return wide.where(wide.isfinite(c), given.weights(weights), float("nan"))
-
-
-def _near(numbers: Any) -> Any:
-    """Drop the exponents of numbers, and with float64 the lower halves of pairs."""
-    if not isinstance(numbers, Ranged):
-        return numbers
-    return settled(numbers) if formats.base(numbers.xp) is formats.FLOAT64 else in_one(numbers)
+    weights = level * largest / given.norms + 1.0 / count
+    return xp.where(xp.isfinite(c), given.weights(weights), float("nan"))
 
 
 def _diagonal(index: Array) -> Array:
@@ -191,7 +169,7 @@ def _diagonal(index: Array) -> Array:
 def _relative_norms(given: Tasks) -> Any:
     """Return each task's norm in units of the smallest one of each subset; the empty subset has ones."""
     xp = given.xp
-    ratios = _near(given.norms[None, :] / given.norms[:, None])
+    ratios = given.norms[None, :] / given.norms[:, None]
     ratios = xp.where(ratios < _HUGE, xp.where(ratios > 1.0 / _HUGE, ratios, 1.0 / _HUGE), _HUGE)
     found = xp.where(given.member[:, :1], ratios[:1], 0.0)
     for task in range(1, given.index.shape[0]):

@@ -12,18 +12,17 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
+from gradxform.numerics.elementwise import Combination
 
 
 class AccumulateState(NamedTuple):
     """State of `accumulate`.
 
-    Number of gradients in the sums; sums, scaled by a power of two; their rounding errors; whether the last step
-    applies; inner state.
+    Number of gradients in the sums; sums, scaled by a power of two; whether the last step applies; inner state.
     """
 
     count: Any
     sum: Any
-    lost: Any
     due: Any
     inner: Any
 
@@ -37,15 +36,15 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
         \text{ at each k-th step, else } 0
 
-    `has_updated` tells whether the step applies. Sums are compensated: a second number per element keeps the rounding
-    error, so sums have twice the digits. A None gradient adds nothing.
+    `has_updated` tells whether the step applies. Sums are float32 (float64 for float64 gradients) and scaled, so that no
+    sum of finite gradients overflows. A None gradient adds nothing.
 
     Args:
         tx: A transform, or any object with `init` and `update`. Its state changes only at each k-th step.
         every: Number k of gradients, at least 1.
 
     Returns:
-        A transform for gradients of any shape and floating or complex dtype. The state has twice the gradients' size.
+        A transform for gradients of any shape and floating or complex dtype. The state has the gradients' size.
 
     Raises:
         TypeError: `tx` is not a transform, or `every` is not an int.
@@ -70,40 +69,27 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
 
     def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
-        old = [elements.state(dense, part, "accumulate: the sums") for part in (state.sum, state.lost)]
-        total = elements.mapped(dense, _sum, *old, numbers=[unit])
-        rest = elements.mapped(dense, _rest, *old, total, numbers=[unit], out=old[1] if context.owned else None)
+        old = elements.state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
+        into = old if context.owned and stateful.is_read(due) else None  # else what is zeroed below is read again
+        total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 
         def means() -> Flat:
-            return dense.given(g.backend.elementwise(_mean, [total, rest], [unit * k]))
+            return dense.given(total).lent().scaled(1.0 / (unit * k))
 
         out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
-        sums, lost = (
-            elements.replaced_in(dense, tree, stateful.zero_if(g, due, new, before if context.owned else new))
-            for tree, before, new in zip((state.sum, state.lost), old, (total, rest), strict=True)
-        )
+        sums = elements.replaced_in(dense, state.sum, stateful.zero_if(g, due, total, old if context.owned else total))
         count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
-        return out, AccumulateState(count, sums, lost, stateful.stored(g, due, state.due), new)
+        return out, AccumulateState(count, sums, stateful.stored(g, due, state.due), new)
 
     def start(params: Any) -> AccumulateState:
         fresh = stateful.Fresh(params)
-        return AccumulateState(fresh.count(), fresh.zeros(), fresh.zeros(), fresh.flag(False), inner.init(params))
+        return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), inner.init(params))
 
     return keeping("accumulate", AccumulateState, rule, start)
 
 
-def _sum(xp: Any, x: Array, total: Array, lost: Array, unit: Array) -> Array:
-    return total + lost + x * unit
-
-
-def _rest(xp: Any, x: Array, total: Array, lost: Array, rounded: Array, unit: Array) -> Array:
-    rest = _sum(xp, x, total, lost, unit) - rounded
-    return xp.where(xp.isfinite(rest), rest, 0.0)
-
-
-def _mean(xp: Any, total: Array, lost: Array, every: Array) -> Array:
-    return (total + lost) / every
+_sum = Combination(lambda xp, unit: (unit, 1.0))
 
 
 def _is_last(xp: Any, count: Array, *, every: int) -> Array:

@@ -13,11 +13,9 @@ from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
-from gradxform.numerics.elementary import Functions
 from gradxform.numerics.elementwise import Combination
-from gradxform.numerics.formats import FLOAT64, base
 
 
 @factory
@@ -117,11 +115,10 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         words = [_words(names[dense.source.kept[i]]) for i in dense.chosen]
         streams: list[list[Any]] = [[None] * len(words), [None] * len(words)]
         for places, some in _by_place(dense).items():
-            given = tuple(zip(*(words[i] for i in some), strict=True))
+            given = tuple(word for part in zip(*(words[i] for i in some), strict=True) for word in part)
             keys = compute(_keys, state.count, *(g.backend.axis_index(axis) for axis in places), seed=key, words=given)
-            for rank, i in enumerate(some):
-                for part, stream in enumerate(streams):
-                    stream[i] = compute(formulas.take, keys, index=part * len(some) + rank)
+            for k, word in enumerate(keys):
+                streams[k // len(some)][some[k % len(some)]] = word
         noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return noised, NoiseState(stateful.advanced(g, state.count))
 
@@ -137,12 +134,12 @@ def _names(paths: Sequence[str]) -> Sequence[str]:
     return [name[:-1] + path[len(first) :] for path in paths]
 
 
-def _words(path: str) -> tuple[float, float]:
+def _words(path: str) -> tuple[int, int]:
     """Hash a path to two 32-bit words: FNV-1a of its characters."""
     found = 0xCBF29CE484222325
     for character in path:
         found = ((found ^ ord(character)) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return float(found >> 32), float(found & 0xFFFFFFFF)
+    return found >> 32, found & 0xFFFFFFFF
 
 
 def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
@@ -155,27 +152,30 @@ def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
     return found
 
 
-def _keys(
-    xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[tuple[float, ...], tuple[float, ...]]
-) -> Array:
-    """Key of each leaf: two words in float64, all first words before all second words.
+def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[int, ...]) -> tuple[Array, ...]:
+    """Key of each leaf: two words, all first words before all second words.
 
     With the device's positions along axes, the keys differ by device.
     """
-    plain, step = getattr(xp, "xp", xp), xp.int32(step)
-    of_step = threefry.block(plain, *seed, step * 0, step)
-    found = threefry.block(plain, *of_step, *(xp.int32(xp.stack(w)) for w in words))
+    # In halves, which float32 holds.
+    high, low = (xp.int32(xp.stack([float(part(word)) for word in words])) for part in (_upper, _lower))
+    both, count = xp.shift_left(high, 16) + low, len(words) // 2
+    step = xp.int32(step)
+    of_step = threefry.block(xp, *seed, step * 0, step)
+    found = threefry.block(xp, *of_step, *(xp.take(both, tuple(range(i, i + count))) for i in (0, count)))
     for place in places:
-        found = threefry.block(plain, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
-    stacked = plain.stack(found)
-    return plain.reshape(plain.float64(stacked) if xp is plain else stacked, (-1,))
+        found = threefry.block(xp, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
+    return tuple(xp.take(part, i) for part in found for i in range(count))
+
+
+def _upper(word: int) -> int:
+    return word >> 16
+
+
+def _lower(word: int) -> int:
+    return word & 0xFFFF
 
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:
-    plain = getattr(xp, "xp", xp)
-    if base(plain) is not FLOAT64 and xp is plain:  # plain functions get nonfinite numbers only
-        return x + 0.0 * stddev
-    key, numbers = (xp.int32(first), xp.int32(second)), plain.iota(getattr(x, "high", x))
-    space = plain if base(plain) is FLOAT64 else Functions(plain)  # normal numbers in float64 need no pairs
-    normal = threefry.normal(space, key, numbers)
-    return x + stddev * (normal if plain is xp else xp.number(normal))
+    key = xp.int32(first), xp.int32(second)
+    return x + stddev * xp.cast(threefry.normal(xp, key, xp.iota(x)), dtype_name(x))

@@ -72,10 +72,10 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         if isinstance(signs, float):
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
         elif elements.is_number(signs):
-            agreeing = g.backend.elementwise(_agreeing_times, [own, gradients], [signs])
+            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), [signs] * len(own))
         else:
             directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
-            agreeing = g.backend.elementwise(_agreeing_times, [own, gradients, directions], ())
+            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, stateful.between(g, least, 0.0, 1.0))), state
@@ -98,8 +98,8 @@ def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:
     return _agreeing(xp, update, -gradient)
 
 
-def _agreeing_times(xp: Any, update: Array, gradient: Array, direction: Array) -> Array:
-    return _agreeing(xp, update, gradient * direction)
+def _agreeing_times(xp: Any, gradient: Array, update: Array) -> Array:
+    return _agreeing(xp, update, gradient)
 
 
 def _kept(xp: Any, update: Array, agreeing: Array) -> Array:

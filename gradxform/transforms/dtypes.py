@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core import extended
 from gradxform.core.flat import Flat
 from gradxform.core.source import Mask
 from gradxform.numerics import Array, formulas
@@ -37,7 +36,7 @@ def computed(view: Flat, formula: Callable[..., Array], *operands: Any, dtypes: 
 
 def rounded(view: Flat, numbers: Array, dtypes: Kinds) -> Array:
     """Round numbers to dtypes; the result is float64."""
-    return extended.rounded(view.backend, computed(view, formulas.rounded, numbers, dtypes=dtypes))
+    return computed(view, formulas.rounded, numbers, dtypes=dtypes)
 
 
 def told(view: Flat, widens: tuple[str, ...]) -> Told:
@@ -48,7 +47,7 @@ def told(view: Flat, widens: tuple[str, ...]) -> Told:
         return lambda mask: float(dtype in itertools.compress(real, mask))
 
     found = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values
-    return Told([extended.rounded(view.backend, flag) for flag in found], widens)
+    return Told(found, widens)
 
 
 def _by_told(

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core import extended
 from gradxform.core.flat import Flat
 from gradxform.numerics import Array, formulas
 from gradxform.transforms import dtypes as of
@@ -252,8 +251,7 @@ def _right(view: Flat, peer: Peer, norm: Array, ord: float, kinds: of.Kinds) -> 
     """The accurate norm, rounded where the library rounds."""
     if ord != 2:
         return of.rounded(view, norm, kinds)
-    squares = of.computed(view, _root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms)
-    return extended.rounded(view.backend, squares)
+    return of.computed(view, _root_of_squares, norm, dtypes=kinds, wide=peer.wide_norms)
 
 
 def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], wide: bool) -> Array:

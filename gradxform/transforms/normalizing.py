@@ -6,11 +6,12 @@ import functools
 import operator
 from typing import Any
 
-from gradxform.core import elements, extended
+from gradxform.core import elements
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context, GradientTransformation, stateless
 from gradxform.numerics import Array, formulas
+from gradxform.numerics.elementwise import Combination
 from gradxform.transforms import units
 
 
@@ -111,22 +112,14 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
             return g
         leaves, own = [some.leaves[i] for i in some.chosen], [some.owned[i] for i in some.chosen]
         means = g.backend.means_over(leaves, [found[i] for i in some.chosen])
-        if some.factor is None:
-            return some.given(g.backend.less(leaves, means, own)).widen(g)
-        columns = [leaves, means]
-        for part in extended.factors(g.backend, some.factor):
-            columns.append([g.backend.compute(formulas.take, part, index=i) for i in some.chosen])
-        return some.given(g.backend.elementwise(_less_scaled, columns, ())).widen(g)
+        # Factors stay pending: the difference of equal elements is zero.
+        return some.given(g.backend.less(leaves, means, own), applied=False).widen(g)
 
     return stateless(centred)
 
 
 def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
     return shape is None or len(shape) > 1
-
-
-def _less_scaled(xp: Any, x: Array, mean: Array, *factors: Array) -> Array:
-    return functools.reduce(operator.mul, factors, x - mean)  # zero for equal elements
 
 
 @factory
@@ -158,10 +151,8 @@ def sign() -> GradientTransformation:
         leaves = [g.leaves[i] for i in g.chosen]
         if not leaves:
             return g
-        if g.factor is None:
-            return g.given(elements.chosen(g, _sign, leaves))
-        signs = [g.backend.compute(_sign_at, g.factor, index=i) for i in g.chosen]
-        return g.given(g.backend.elementwise(_sign_scaled, [leaves, signs], ()))
+        found = g.given(elements.chosen(g, _sign, leaves))
+        return found if g.factor is None else found.scaled(g.backend.compute(_unit, g.factor))
 
     return stateless(signs)
 
@@ -173,23 +164,9 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
 
 
-def _sign_at(xp: Any, factor: Array, *, index: int) -> Array:
-    return _unit(xp, formulas.take(xp, factor, index=index))
-
-
-def _sign_scaled(xp: Any, x: Array, unit: Array) -> Array:
-    """Sign of a product that itself may underflow."""
-    return _sign_of(xp, _unit(xp, x) * unit)
-
-
-def _unit(xp: Any, x: Array) -> Array:
-    """Sign of a finite number; infinity is unchanged, because zero times infinity has no sign."""
-    return xp.where(xp.isfinite(x), _sign_of(xp, x), x)
-
-
-def _sign_of(xp: Any, x: Array) -> Array:
-    high: Any = getattr(x, "high", x)
-    return xp.where(x > 0.0, 1.0, xp.where(x < 0.0, -1.0, high * 0.0))  # zero or NaN
+def _unit(xp: Any, factor: Array) -> Array:
+    """The sign of a factor; NaN stays."""
+    return xp.where(factor > 0.0, 1.0, xp.where(factor < 0.0, -1.0, factor * 0.0))
 
 
 @factory
@@ -232,7 +209,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
         if not dense.chosen:
             return g, state
         own = [dense.leaves[i] for i in dense.chosen]
-        norms, sizes = (extended.rounded(backend, backend.norms(leaves, 2.0)) for leaves in (own, params))
+        norms, sizes = (backend.norms(leaves, 2.0) for leaves in (own, params))
         products, short = [], []
         for k, (leaf, param) in enumerate(zip(own, params, strict=True)):
             short.append("float64" not in (backend.dtype(leaf), backend.dtype(param)))
@@ -245,10 +222,12 @@ def orthogonal_to_parameters() -> GradientTransformation:
                     f"orthogonal_to_parameters: the rank of the gradient at {path!r} is unknown: set its shape"
                 )
             products.append(backend.sum_over(leaf, tuple(range(len(shape))), param))
-        cosines = extended.rounded(backend, backend.compute(_cosines, norms, sizes, *products, short=tuple(short)))
+        cosines = backend.compute(_cosines, norms, sizes, *products, short=tuple(short))
         along = backend.compute(_along, cosines, norms, sizes)
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
-        rest = dense.given(backend.elementwise(_plus, [own, params, multiples], ()), applied=False)
+        if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
+            params = backend.casts(params, own)
+        rest = dense.given(backend.elementwise(_plus, [params, own], (), multiples), applied=False)
         places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
         return rest.scaled(backend.compute(_restoring, cosines, index=places)), state
 
@@ -274,8 +253,7 @@ def _along(xp: Any, cosines: Array, norms: Array, sizes: Array) -> Array:
     return -cosines * norms / _positive(xp, sizes)
 
 
-def _plus(xp: Any, g: Array, p: Array, multiple: Array) -> Array:
-    return g + multiple * p
+_plus = Combination(lambda xp: (1.0, 1.0))
 
 
 def _restoring(xp: Any, cosines: Array, *, index: tuple[int, ...]) -> Array:

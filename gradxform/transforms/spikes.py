@@ -13,7 +13,6 @@ from gradxform.core.flat import Flat, clip_coefficient
 from gradxform.core.keeping import keeping
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import holds_squares
 from gradxform.transforms.statistics import counted, held
 
 
@@ -83,8 +82,6 @@ def clip_adagc(
         compute, before, dtype = g.backend.compute, (state.count, state.average), g.backend.dtype(state.average)
         norms = g.norms()
         together, rows = clip_coefficient(g.norm_of(norms), c), stateful.by_row(g, norms, state.count.shape[0])
-        if dtype == "float64":  # without gradients, the norm is a plain zero
-            rows = compute(formulas.wide, rows)
         limits = compute(_multiple, rows, state.average, stateful.between(g, r, 0.0, math.inf))
         now = stateful.between(g, d, 0.0, 1.0)
         average = compute(_new_average, rows, *before, limits, together, now, warmup=first, dtype=dtype)
@@ -223,15 +220,12 @@ def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
 
 
 def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> Array:
-    """The root of the average with one more square; where squares may overflow, they are relative to the larger.
+    """The root of the average with one more square; squares are relative to the larger, so that they are in range.
 
     Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
     """
     size = xp.abs(_limited(xp, x, rms, threshold))
     new = xp.where(xp.isfinite(size), size, rms)
-    if holds_squares(xp):
-        mean = decay * (rms * rms) + (1.0 - decay) * (new * new)
-        return xp.where(mean > 0.0, xp.sqrt(xp.where(mean > 0.0, mean, 1.0)), 0.0)  # a derivative is finite at zero
     old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (decay < 1.0), new, 0.0)
     larger = xp.where(new > old, new, old)
     nothing = larger <= 0.0

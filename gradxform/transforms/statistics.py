@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.core import arguments, extended
+from gradxform.core import arguments
 from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
@@ -67,13 +67,13 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     length = arguments.integer("clip_percentile", "window", window, 1)
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
-        norm, exact = _observed(g, state.count, per_leaf)
-        new, dtype = extended.rounded(g.backend, exact), g.backend.dtype(state.history)
+        norm, new = _observed(g, state.count, per_leaf)
+        dtype = g.backend.dtype(state.history)
         history = stateful.stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
         count = stateful.stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
-        share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, exact)
+        share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
         limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
@@ -199,8 +199,6 @@ def clip_zscore(
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.average, state.deviation)
         dtype = g.backend.dtype(state.average)
-        if dtype == "float64":  # without gradients, the norm is a plain zero
-            new = compute(formulas.wide, new)
         limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
         now = stateful.between(g, d, 0.0, 1.0)
         mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
@@ -258,12 +256,12 @@ def _new_deviation(
     warmup: int,
     dtype: str,
 ) -> Array:
-    if dtype == "float64":  # squares may overflow float64
-        mean, deviation = xp.extended(mean), xp.extended(deviation)
-    variance = deviation * deviation
-    first = variance + ((norm - mean) * (norm - new_mean) - variance) / (count + 1.0)
-    off = xp.where(norm < limits, norm, limits) - new_mean
+    size = xp.stop_gradient(xp.abs(norm - mean))
+    unit = xp.power_of_two(xp.where(size > deviation, size, deviation))  # in which squares are in range
+    spread, off = deviation / unit, (xp.where(norm < limits, norm, limits) - new_mean) / unit
+    variance = spread * spread
+    first = variance + ((norm - mean) / unit * ((norm - new_mean) / unit) - variance) / (count + 1.0)
     later = decay * variance + (1.0 - decay) * off * off
     new = xp.where(count < warmup, first, later)
-    root = xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
+    root = unit * xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
     return xp.where(held(xp, norm, dtype), root, deviation)

@@ -1,7 +1,6 @@
-"""Elementwise formulas on NumPy arrays, in blocks that fit the cache, rounded once.
+"""Elementwise formulas on NumPy arrays, in blocks that fit the cache, in the dtype of a leaf's sums.
 
-For NumPy, and for frameworks whose CPU arrays NumPy can read without a copy. Elements are computed in float64, float64
-elements in pairs, as in every framework; complex elements by their parts.
+For NumPy, and for frameworks whose CPU arrays NumPy can read without a copy. Complex elements are computed by parts.
 """
 
 from __future__ import annotations
@@ -12,21 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.backend.host import longdouble, threads, together
-from gradxform.backend.host.namespace import Portable
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.elementwise import Single, applied, of_elements
+from gradxform.backend.host import threads, together
+from gradxform.backend.host.namespace import Namespace
+from gradxform.numerics import sums_dtype
+from gradxform.numerics.elementwise import Combination, times, weights_of
+from gradxform.numerics.rescale import is_extreme
 
-BLOCK = 1 << 13
+BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
-_LARGE = 1 << 20
-"""A process with arrays of so many elements keeps larger ones, too: without threads, blocks are four times as large."""
-_WIDE = ("float64", "complex128")
-_DOUBLE = {np.dtype(np.float64), np.dtype(np.longdouble)}
 _PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
 
 
-class Block(Portable):
+class Block(Namespace):
     """NumPy's functions, and the indices of the current elements."""
 
     def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
@@ -38,7 +34,7 @@ class Block(Portable):
         same = isinstance(condition, np.ndarray) and isinstance(yes, np.ndarray) and yes.shape == condition.shape
         if same and condition.all() and yes.dtype == np.result_type(yes, no):
             return yes
-        return Portable.where(condition, yes, no)
+        return Namespace.where(condition, yes, no)
 
     def iota(self, x: Any) -> Any:
         """The index of each element in C order; of leaves that are computed together, in its leaf."""
@@ -48,104 +44,119 @@ class Block(Portable):
 
 
 def of_leaves(
-    formula: Callable[..., Any],
+    formula: Any,
     columns: Sequence[Sequence[Any]],
     numbers: Sequence[Any],
     factors: Sequence[Any],
     static: dict[str, Any],
+    into: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one shape together."""
-    rows = list(zip(*columns, strict=True))
+    """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one dtype together.
+
+    `into`: arrays for the results, used where they fit; they may be among the columns.
+    """
+    rows, work = list(zip(*columns, strict=True)), _Work()
     out: list[Any] = [None] * len(rows)
-    for (factor, double), small in together.groups(columns[0], list(map(_kind, rows, factors))):
-        sizes = [columns[0][i].size for i in small]
-        joined = [together.joined(column, small, np.float64) for column in columns]
-        leaf = joined[0] if double else joined[0].astype(np.float32)
-        found = elementwise(formula, [leaf, *joined[1:]], numbers, factor, static, sizes)
+    for (factor, kinds), small in together.groups(columns[0], list(map(_kind, rows, factors))):
+        joined = [together.joined(column, small, kind) for column, kind in zip(columns, kinds, strict=True)]
+        found = np.empty(joined[0].size, sums_dtype(joined[0]))
+        _add(work := _Work(), formula, joined, numbers, factor, static, found, [columns[0][i].size for i in small])
+        work.done()
         together.parted(found, columns[0], small, out)
-    rest = [i for i, found in enumerate(out) if found is None]
-    work = Work()
-    for i in rest:
-        out[i] = _started(work, formula, rows[i], numbers, factors[i], static)
+    work = _Work()
+    for i, row in enumerate(rows):
+        if out[i] is None:
+            out[i] = _room(row[0], None if into is None else into[i])
+            _add_parts(work, formula, row, numbers, factors[i], static, out[i])
     work.done()
     return out
 
 
 def _kind(row: Sequence[Any], factor: Any) -> Any:
     """What leaves that are computed together have in common; `...` for one that is computed alone."""
-    leaf = row[0]
-    plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == leaf.shape for part in row])
-    if not plain or not leaf.ndim or not (factor is None or isinstance(factor, (int, float))):
+    plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == row[0].shape for part in row])
+    if not plain or not row[0].ndim or not (factor is None or isinstance(factor, (int, float))):
         return ...
-    return factor, leaf.dtype == np.float64
-
-
-def elementwise(
-    formula: Callable[..., Any],
-    column: Sequence[Any],
-    numbers: Sequence[Any],
-    factor: Any,
-    static: dict[str, Any],
-    sizes: Sequence[int] = (),
-) -> Any:
-    """Apply an elementwise formula; the first array has the shape of the result, the others broadcast.
-
-    The result has the dtype of the first array's sums. `sizes`: of the leaves whose elements the arrays are.
-    """
-    work = Work()
-    out = _started(work, formula, column, numbers, factor, static, sizes)
-    work.done()
-    return out
+    return factor, tuple([part.dtype for part in row])
 
 
 def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given, work = [np.float64(number) for number in numbers], Work()
+    given, work = [np.float64(number) for number in numbers], _Work()
     out = [_empty(row[0], row[0].dtype) for row in zip(*columns, strict=True)]
     for found, *row in zip(out, *columns, strict=True):
-        work.add(lambda xp, *some: formula(xp, *some, *given), row, None, found)
+        work.add(lambda xp, out, *some: np.copyto(out, formula(xp, *some, *given), "same_kind"), row, found)
     work.done()
     return out
 
 
-def _started(
-    work: Work,
-    formula: Callable[..., Any],
-    column: Sequence[Any],
-    numbers: Sequence[Any],
-    factor: Any,
-    static: dict[str, Any],
-    sizes: Sequence[int] = (),
-) -> Any:
-    """Return an array for the results of `elementwise`, and add to `work` what fills it."""
-    leaf, double = column[0], column[0].dtype.name in _WIDE
-    numbers, factor = list(map(_wide_number, numbers)), _wide_number(factor)
-    factors = [] if factor is None else [factor]
-    plain = not double and not any([_is_paired(part) for part in (*column, *numbers, *factors)])
-    single = isinstance(formula, Single) and factor is None
-
-    def one(xp: Any, *some: Any) -> Any:
-        if plain:
-            return applied(formula, xp, some, numbers, factors, static)
-        return of_elements(formula, xp, some, numbers, factor, double, static)
-
-    def add(parts: Sequence[Any], out: Any) -> None:
-        wide = "float64" if not single or any([np.result_type(part) in _DOUBLE for part in parts]) else "float32"
-        work.add(formula if single else one, parts, wide, out, sizes)
-
-    if leaf.dtype.kind != "c":
-        out = _empty(leaf, "float64" if double else "float32")
-        add(column, out)
-        return out
-    out = _empty(leaf, "complex128" if double else "complex64")
-    add([part.real for part in column], out.real)
-    add([part.imag for part in column], out.imag)
-    return out
+def _room(leaf: Any, given: Any) -> Any:
+    """An array for the results of a leaf: the given one if it fits."""
+    kind: Any = sums_dtype(leaf)
+    if leaf.dtype.kind == "c":
+        kind = np.result_type(kind, np.complex64)
+    fits = type(given) is np.ndarray and (given.dtype, given.shape) == (kind, leaf.shape) and given.flags.c_contiguous
+    return given if fits and given.flags.writeable else _empty(leaf, kind)
 
 
 def _empty(leaf: Any, dtype: Any) -> Any:
     """A new array of a leaf's shape; many elements lie in C order, to be filled in blocks."""
     return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
+
+
+def _add_parts(
+    work: _Work, formula: Any, row: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any], out: Any
+) -> None:
+    """Add what fills an array to the work; complex arrays by parts."""
+    if row[0].dtype.kind != "c":
+        return _add(work, formula, row, numbers, factor, static, out)
+    _add(work, formula, [part.real for part in row], numbers, factor, static, out.real)
+    _add(work, formula, [part.imag for part in row], numbers, factor, static, out.imag)
+
+
+def _add(
+    work: _Work,
+    formula: Any,
+    row: Sequence[Any],
+    numbers: Sequence[Any],
+    factor: Any,
+    static: dict[str, Any],
+    out: Any,
+    sizes: Sequence[int] = (),
+) -> None:
+    kind = out.dtype.type
+    if isinstance(formula, Combination):
+        weights = [number if np.ndim(number) else float(number) for number in weights_of(formula, Namespace, numbers, factor)]
+        if kind is np.float64 or not any([not np.ndim(weight) and is_extreme(weight) for weight in weights]):
+            return work.add(functools.partial(_combined, [kind(weight) for weight in weights]), row, out, sizes)
+        return work.add(functools.partial(_sum_of_products, weights, kind), row, out, sizes)
+    given = [kind(number) for number in numbers]
+
+    def one(xp: Any, out: Any, *some: Any) -> None:
+        first, *others = [part.astype(kind, copy=False) if np.ndim(part) or i == 0 else part for i, part in enumerate(some)]
+        first = first if factor is None else times(Namespace, first, factor)
+        np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
+
+    work.add(one, row, out, sizes)
+
+
+def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
+    """Write the sum of products to an array, which may be one of the elements."""
+    wide = [part if part.dtype == out.dtype else part.astype(out.dtype) for part in some]
+    ones = [weight == 1 for weight in weights]
+    if len(wide) == 1:
+        np.multiply(wide[0], weights[0], out)
+        return
+    last = wide[-1] if ones[-1] else np.multiply(wide[-1], weights[-1])
+    for x, weight, one in zip(wide[-2::-1], weights[-2::-1], ones[-2::-1], strict=True):
+        term = x if one else np.multiply(x, weight)
+        last = np.add(last, term, out if x is wide[0] else None)
+
+
+def _sum_of_products(weights: Sequence[Any], kind: Any, xp: Any, out: Any, *some: Any) -> None:
+    """The same with weights that float32 does not hold, in two steps each."""
+    terms = [times(Namespace, part.astype(kind, copy=False), weight) for part, weight in zip(some, weights, strict=True)]
+    np.copyto(out, functools.reduce(np.add, terms), "same_kind")
 
 
 class _Part(NamedTuple):
@@ -161,32 +172,25 @@ class _Part(NamedTuple):
         """How many elements are computed with one call."""
         if not self.divisible:
             return max(self.size, 1)
-        return threads.BLOCK if threaded else BLOCK if self.size < _LARGE else 4 * BLOCK
+        return threads.BLOCK if threaded else BLOCK
 
 
-class Work:
+class _Work:
     """What is left to do for the leaves of a tree, in blocks of elements, with threads."""
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
 
-    def add(
-        self, formula: Callable[..., Any], column: Sequence[Any], wide: str | None, out: Any, sizes: Sequence[int] = ()
-    ) -> None:
-        """Add a formula of arrays converted to a dtype, or as they are; not in blocks if shapes differ."""
-        shapes = {np.shape(getattr(part, "high", part)) for part in column} - {()}
-        if sizes or len(shapes) > 1 or any(isinstance(part, Pair) for part in column) or out.size <= BLOCK:
-
-            def whole(_: slice) -> None:
-                out[...] = formula(Block(0, sizes), *(_wide(part, wide) for part in column))
-
-            self._parts.append(_Part(whole, out.size, divisible=False))
+    def add(self, kernel: Callable[..., None], row: Sequence[Any], out: Any, sizes: Sequence[int] = ()) -> None:
+        """Add a kernel of arrays that fills another; not in blocks if shapes differ."""
+        shapes = {np.shape(part) for part in row} - {()}
+        if sizes or len(shapes) > 1 or out.size <= BLOCK or not out.flags.c_contiguous:
+            self._parts.append(_Part(lambda _: kernel(Block(0, sizes), out, *row), out.size, divisible=False))
             return
-        flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in column], out.reshape(-1)
+        flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
 
         def some(block: slice) -> None:
-            given = [_wide(part[block] if np.ndim(part) else part, wide) for part in flat]
-            found[block] = formula(Block(block.start), *given)
+            kernel(Block(block.start), found[block], *[part[block] if np.ndim(part) else part for part in flat])
 
         self._parts.append(_Part(some, out.size, divisible=True))
 
@@ -203,19 +207,3 @@ class Work:
                 sizes.append(min(step, part.size - start))
         with np.errstate(all="ignore"):
             threads.spread(lambda block: block(), blocks, sizes)
-
-
-def _is_paired(part: Any) -> bool:
-    return isinstance(part, Pair) or getattr(part, "dtype", None) == np.longdouble
-
-
-def _wide(part: Any, dtype: str | None = "float64") -> Any:
-    """Convert elements to a dtype; longdouble to pairs."""
-    if isinstance(part, Pair) or dtype is None:
-        return part
-    array = np.asarray(part)
-    return longdouble.pair(array) if array.dtype == np.longdouble else array.astype(dtype, copy=False)
-
-
-def _wide_number(number: Any) -> Any:
-    return number if number is None or isinstance(number, (int, float, Pair)) else _wide(number)

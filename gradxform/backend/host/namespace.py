@@ -15,21 +15,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from gradxform.backend.host import longdouble, selecting
+from gradxform.backend.host import selecting
 from gradxform.backend.steady import steady
-from gradxform.numerics.double_double import Pair
 from gradxform.numerics.namespace import Defaults
-from gradxform.numerics.ranged import evaluate
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Portable(Defaults):
+class Namespace(Defaults):
     """NumPy functions under the names that formulas use."""
-
-    has_range = True
-    """Float64 has its own range, not only that of float32."""
 
     isfinite = staticmethod(np.isfinite)
     sqrt = staticmethod(np.sqrt)
@@ -40,6 +35,7 @@ class Portable(Defaults):
     mask = staticmethod(np.array)
     expm1 = staticmethod(np.expm1)
     log = staticmethod(np.log)
+    log1p = staticmethod(np.log1p)
     cos = staticmethod(np.cos)
     sin = staticmethod(np.sin)
     floor = staticmethod(np.floor)
@@ -132,11 +128,6 @@ class Portable(Defaults):
         return _bfloat16(near) if dtype == "bfloat16" else near.astype(dtype).astype(np.float64)
 
     @staticmethod
-    def high_half(x: Any) -> Any:
-        """Clear the lower half of the bits."""
-        return (np.asarray(x).view(np.uint64) & np.uint64(0xFFFFFFFFF8000000)).view(np.float64)
-
-    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Select numbers of a vector."""
         return vector[list(index) if isinstance(index, tuple) else index]
@@ -144,16 +135,7 @@ class Portable(Defaults):
     @staticmethod
     def stack(numbers: Sequence[Any]) -> Any:
         """Stack numbers into a vector."""
-        return np.array(numbers, np.result_type(np.float64, *map(np.asarray, numbers)))
-
-
-class Namespace(Portable):
-    """The namespace with NumPy's longdouble, if it is wider than float64."""
-
-    @classmethod
-    def extended(cls, x: Any) -> Any:
-        """Convert to longdouble, which has a larger exponent range."""
-        return np.asarray(x, np.longdouble)[()] if longdouble.WIDER else super().extended(x)
+        return np.array(numbers, np.float64)
 
 
 class Floats:
@@ -220,28 +202,16 @@ def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    paired = any([isinstance(operand, Pair) for operand in given])
-    if paired:  # pairs have more precision than longdouble
-        given = list(map(longdouble.pair, given))
-    if paired or not longdouble.WIDER:
-        result = evaluate(formula, Portable if paired else Namespace, given, static)
-    else:
-        result = formula(Namespace, *given, **static)
+    result = formula(Namespace, *given, **static)
     if type(result) is np.float64:
         return float(result)
-    if isinstance(result, tuple) or np.ndim(result) or getattr(result, "dtype", None) == np.longdouble:
-        return result
-    return float(result)
+    return result if isinstance(result, tuple) or np.ndim(result) else float(result)
 
 
 def _operand(operand: Any) -> Any:
-    """Keep pairs and vectors (in longdouble if float64 is not enough); convert numbers to Python floats."""
-    if isinstance(operand, np.ndarray) and operand.ndim and operand.dtype == np.float64:
-        return operand
-    if isinstance(operand, (Pair, np.longdouble)):
-        return operand
-    if isinstance(operand, np.ndarray) and (operand.ndim or operand.dtype == np.longdouble):
-        return operand if operand.dtype == np.longdouble else operand.astype(np.float64)
+    """Convert vectors to float64, and numbers to Python floats."""
+    if isinstance(operand, np.ndarray) and operand.ndim:
+        return operand.astype(np.float64, copy=False)
     if hasattr(operand, "numpy"):  # another framework's array, in a state
         return _operand(operand.numpy())
     return float(operand)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import longdouble, threads
+from gradxform.backend.host import threads
 from gradxform.backend.host.namespace import Namespace
-from gradxform.numerics import norms as kernel
+from gradxform.numerics.norms import sizes_of
 
 _SMALL = 1 << 13
 """Arrays up to this size are read together."""
@@ -38,26 +38,19 @@ _ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
 def norms(leaves: Sequence[Any], ord: float) -> Any:
-    """Return the arrays' norms as a vector: float64, or longdouble if there is a float64 array.
-
-    If longdouble is not wider than float64, returns a pair of vectors by the shared algorithm.
-    """
+    """Return the arrays' norms as a float64 vector."""
     if ord == 2 and len(leaves) < _MANY and _are_small(leaves):  # fewer calls
         return np.array([_norm32(leaf) for leaf in leaves])
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
         return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
-    if not longdouble.WIDER and not kinds.isdisjoint(_WIDE):
-        return kernel.norms(lambda leaf: Namespace, leaves, ord)
-    dtype = np.float64 if kinds.isdisjoint(_WIDE) else np.longdouble
-    norm = _norm_exact if dtype is np.longdouble and ord == 2 else functools.partial(_norm, ord=ord)
-    work, sizes = norm, [leaf.size for leaf in leaves]
+    work, sizes = functools.partial(_norm, ord=ord), [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
         small = [i for i, size in enumerate(sizes) if size <= _SMALL]
     if len(small) < _MANY:
-        return np.array(threads.spread(work, leaves, sizes), dtype)
-    found = np.empty(len(leaves), dtype)
+        return np.array(threads.spread(work, leaves, sizes), np.float64)
+    found = np.empty(len(leaves))
     for run in _runs(sizes, small):
         flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
         found[run] = _norms_together(flat, [sizes[i] for i in run])
@@ -100,7 +93,7 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 
 def _norm(leaf: Any, ord: float) -> Any:
-    """Return the norm of one array: float64, or longdouble for a float64 array."""
+    """Return the norm of one array."""
     if ord == 2 and leaf.dtype == _FLOAT32:
         return _norm32(leaf)
     flat = _real(leaf, ord)
@@ -113,14 +106,6 @@ def _norm(leaf: Any, ord: float) -> Any:
     if flat.size <= _SMALL:
         return math.sqrt(_dot64(flat.astype(np.float64)))
     return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
-
-
-def _norm_exact(leaf: Any) -> Any:
-    """Return the 2-norm as exactly as that of float64 numbers, beside which the leaf is."""
-    flat = _real(leaf, 2)
-    if flat.dtype == np.float64:
-        return _norm64(flat)
-    return np.sqrt(sum((_squares64(block) for block in _blocks(flat)), start=np.longdouble(0)))
 
 
 def _norm32(leaf: Any) -> float:
@@ -158,7 +143,7 @@ def _real(leaf: Any, ord: float) -> Any:
     flat = np.asarray(leaf).ravel(order="K")
     if flat.dtype.kind != "c":
         return flat
-    return flat.view(flat.real.dtype) if ord == 2 else np.abs(flat.astype(np.clongdouble)).astype(np.float64)
+    return flat.view(flat.real.dtype) if ord == 2 else sizes_of(Namespace, flat)
 
 
 def _blocks(flat: Any) -> Iterator[Any]:
@@ -171,30 +156,30 @@ def _dot64(block: Any) -> float:
     return float(np.dot(block, block))
 
 
-def _norm64(flat: Any) -> Any:
-    """Return the 2-norm of float64 numbers in longdouble."""
+def _norm64(flat: Any) -> float:
+    """Return the 2-norm of float64 numbers, scaled by a power of two where squares would leave the range."""
     total = _squares64(flat)
-    if not flat.size or flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
-        return np.sqrt(total)
+    if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
+        return math.sqrt(total)
     largest = float(np.max(np.abs(flat)))
     if not 0 < largest < math.inf:
         return largest
     exponent = math.frexp(largest)[1]
-    return np.ldexp(np.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent)
+    return math.ldexp(math.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent)
 
 
-def _squares64(flat: Any) -> Any:
-    width = _ROW if flat.size > _SMALL else _SHORT_ROW
-    cut = flat.size // width * width
-    rows = flat[:cut].reshape(-1, width)
-    return np.sum(np.vecdot(rows, rows), dtype=np.longdouble) + _dot64(flat[cut:])
+def _squares64(flat: Any) -> float:
+    """Return the sum of squares: of short rows, which are then added pairwise."""
+    cut = flat.size // _SHORT_ROW * _SHORT_ROW
+    rows = flat[:cut].reshape(-1, _SHORT_ROW)
+    return float(np.add.reduce(np.vecdot(rows, rows))) + _dot64(flat[cut:])
 
 
-def _other_norm(flat: Any, ord: float) -> Any:
-    largest = np.max(np.abs(flat)).astype(np.float64)
+def _other_norm(flat: Any, ord: float) -> float:
+    largest = float(np.max(np.abs(flat)))
     if ord == math.inf or not 0 < largest < math.inf:
         return largest
     if ord == 1:
-        return sum(np.sum(np.abs(block).reshape(-1), dtype=np.longdouble) for block in _blocks(flat))
-    powers = (np.sum((np.abs(block) / largest) ** ord, dtype=np.longdouble) for block in _blocks(flat))
-    return largest * sum(powers) ** (1 / np.longdouble(ord))
+        return math.fsum(float(np.add.reduce(np.abs(block))) for block in _blocks(flat))
+    powers = (float(np.add.reduce((np.abs(block) / largest) ** ord)) for block in _blocks(flat))
+    return float(largest * math.fsum(powers) ** (1 / ord))

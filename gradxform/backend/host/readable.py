@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import combined, elements, longdouble, namespace
+from gradxform.backend.host import elements, namespace
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady
 from gradxform.numerics import Array, norms, ranking, sums
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.elementwise import Combination
 
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
@@ -33,12 +31,7 @@ def elementwise(
     """Apply a formula to the elements of each leaf, all of which NumPy can read."""
     each_factor = [None] * len(columns[0]) if factors is None else factors
     *seen, given, by = [list(map(backend._seen, some)) for some in (*columns, numbers, each_factor)]
-    found = None
-    if isinstance(formula, Combination):
-        found = combined.combinations(formula, seen[0], seen[1], given, by)
-    if found is None:
-        found = elements.of_leaves(formula, seen, given, by, static)
-    return list(map(backend.taken, found))
+    return list(map(backend.taken, elements.of_leaves(formula, seen, given, by, static)))
 
 
 class Readable(Backend):
@@ -105,7 +98,7 @@ class Readable(Backend):
         count = self.count(leaf, None)
         if isinstance(count, float) and count <= _FEW and self.readable([leaf]):
             with np.errstate(all="ignore"):
-                return norms.norm_over(namespace.Namespace, self.view(leaf), axes, ord)
+                return norms.norm(namespace.Namespace, self.view(leaf), axes, ord)
         return super().norm_over(leaf, axes, ord)
 
     def sizes(self, leaves: Sequence[Array]) -> Any:
@@ -119,7 +112,7 @@ class Readable(Backend):
         """Return sums over some axes."""
         if self._all_readable([leaf, weights]):
             with np.errstate(all="ignore"):
-                return sums.sum_over(namespace.Namespace, self.view(leaf), axes, longdouble.pair(self._seen(weights)))
+                return sums.sum_over(namespace.Namespace, self.view(leaf), axes, self._seen(weights))
         return super().sum_over(leaf, axes, weights)
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
@@ -127,7 +120,7 @@ class Readable(Backend):
         out = []
         for leaf, count in zip(leaves, counts, strict=True):
             if self.readable([leaf]):
-                new = self.taken(ranking.largest(namespace.Portable, self.view(leaf), count))
+                new = self.taken(ranking.largest(namespace.Namespace, self.view(leaf), count))
                 out.append(new if self.dtype(leaf) == self.dtype(new) else self.cast(new, leaf))
             else:
                 out += super().largest([leaf], [count])
@@ -140,10 +133,7 @@ class Readable(Backend):
         return super().compute(formula, *operands, **static)
 
     def _all_readable(self, operands: Sequence[Any]) -> bool:
-        parts = [part for operand in operands for part in (operand if isinstance(operand, Pair) else (operand,))]
-        return self.readable([part for part in parts if isinstance(part, self.types)])
+        return self.readable([operand for operand in operands if isinstance(operand, self.types)])
 
     def _seen(self, operand: Any) -> Any:
-        if not isinstance(operand, Pair):
-            return self.view(operand) if isinstance(operand, self.types) else operand
-        return Pair(*(None if part is None else self._seen(part) for part in operand))
+        return self.view(operand) if isinstance(operand, self.types) else operand
