@@ -23,7 +23,7 @@ WIDE = ("float64", "complex128", "int64", "uint64")
 class Standard:
     """The array-api-strict functions of docs/extending/backend.md, over float32."""
 
-    base = FLOAT32
+    widest = "float32"
 
     def __init__(self) -> None:
         self.strict: Any = importlib.import_module("array_api_strict")
@@ -72,10 +72,6 @@ class Standard:
     def rounded(self, x: Any, dtype: str) -> Any:
         """Round to a dtype."""
         return self.float64(x)
-
-    def high_half(self, x: Any) -> Any:
-        """Clear the lower half of the bits."""
-        return self.of((np.array(x).view(np.int32) & np.int32(-0x1000)).view(np.float32))
 
     def power_of_two(self, x: Any) -> Any:
         """Round down to a power of two; 1 for zero and nonfinite numbers."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from gradxform.numerics.ranged import Space
-
 abs, any, max, sqrt, sum = mx.abs, mx.any, mx.max, mx.sqrt, mx.sum
-expm1, floor, isfinite, log, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.sort
+expm1, floor, isfinite, log, log1p, sort = mx.expm1, mx.floor, mx.isfinite, mx.log, mx.log1p, mx.sort
 ones_like, reshape, stop_gradient, zeros_like = mx.ones_like, mx.reshape, mx.stop_gradient, mx.zeros_like
 asarray, copy, imag, real = mx.array, mx.array, mx.imag, mx.real
 shift_left, shift_right = mx.left_shift, mx.right_shift
@@ -58,11 +55,6 @@ def mask(active: tuple[bool, ...]) -> mx.array:
 def stack(numbers: Any) -> mx.array:
     """Stack numbers to a vector."""
     return mx.stack([number if isinstance(number, mx.array) else float64(number) for number in numbers])
-
-
-def concat(vectors: Any) -> mx.array:
-    """Concatenate vectors."""
-    return mx.concatenate(vectors)
 
 
 def take(vector: mx.array, index: Any) -> mx.array:
@@ -112,16 +104,6 @@ def power_of_two(x: mx.array) -> mx.array:
 def rounded(x: Any, dtype: str) -> mx.array:
     """Round to a dtype, in float64; narrow dtypes are rounded through float32, as in arithmetic."""
     return float64(x) if dtype == "float64" else cast(cast(float64(x), "float32"), dtype).astype(mx.float64)
-
-
-def high_half(x: mx.array) -> mx.array:
-    """The number with the lower half of its bits cleared."""
-    return (stop_gradient(x).view(mx.int64) & -0x8000000).view(mx.float64)
-
-
-def extended(x: Any) -> Any:
-    """A number with a separate exponent."""
-    return Space(sys.modules[__name__]).number(x)
 
 
 def materialize(x: Any) -> Any:

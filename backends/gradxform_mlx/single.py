@@ -1,4 +1,4 @@
-"""The same functions on a GPU without float64: formulas use pairs of float32 numbers."""
+"""The same functions on a GPU, which has no float64."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ from typing import Any
 
 import mlx.core as mx
 
-from gradxform.numerics.formats import FLOAT32
-from gradxform.numerics.ranged import Space
 from gradxform_mlx import namespace
 
 
 class Single:
-    """MLX functions with float32 as the base format."""
+    """MLX functions with float32 for float64."""
 
-    base = FLOAT32
+    widest = "float32"
 
     def __getattr__(self, name: str) -> Any:
         """A function that is equal in both namespaces."""
         return getattr(namespace, name)
 
     def float64(self, x: Any) -> mx.array:
-        """A number or an array in the base format."""
+        """A number or an array in float32."""
         return x.astype(mx.float32) if isinstance(x, mx.array) else mx.array(x, dtype=mx.float32)
 
     def int32(self, x: Any) -> mx.array:
@@ -62,16 +60,8 @@ class Single:
         return mx.where(mx.isfinite(x) & (x > 0.0), ((bits >> 23) << 23).view(mx.float32), 1.0)
 
     def rounded(self, x: Any, dtype: str) -> mx.array:
-        """Round to a dtype, in the base format."""
+        """Round to a dtype, in float32."""
         return self.float64(x) if dtype == "float64" else namespace.cast(self.float64(x), dtype).astype(mx.float32)
-
-    def high_half(self, x: mx.array) -> mx.array:
-        """The number with the lower half of its bits cleared."""
-        return (mx.stop_gradient(x).view(mx.int32) & -0x1000).view(mx.float32)
-
-    def extended(self, x: Any) -> Any:
-        """A number with a separate exponent."""
-        return Space(self).number(x)
 
 
 single = Single()

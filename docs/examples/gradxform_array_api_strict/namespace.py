@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import array_api_strict as strict
 import numpy as np
 
-from gradxform.numerics.ranged import Space
-
 # --- as they are -----------------------------------------------------------------------------------------------------
 
 abs, any, cos, expm1, floor, isfinite = strict.abs, strict.any, strict.cos, strict.expm1, strict.floor, strict.isfinite
-imag, log, max, ones_like, real, reshape = (
+imag, log, log1p, max, ones_like, real, reshape = (
     strict.imag,
     strict.log,
+    strict.log1p,
     strict.max,
     strict.ones_like,
     strict.real,
@@ -56,11 +54,6 @@ def where(condition: Any, yes: Any, no: Any) -> Any:
 def stack(numbers: Any) -> Any:
     """Numbers as a vector."""
     return strict.stack([float64(number) for number in numbers])
-
-
-def concat(vectors: Any) -> Any:
-    """Vectors as one."""
-    return strict.concat(vectors)
 
 
 def take(vector: Any, index: Any) -> Any:
@@ -126,13 +119,6 @@ def rounded(x: Any, dtype: str) -> Any:
     return float64(cast(float64(x), dtype))
 
 
-def high_half(x: Any) -> Any:
-    """The number without the lower half of its bits, which the standard does not show: by Veltkamp's split."""
-    small = strict.abs(x) < 2.0**990
-    high = (2.0**27 + 1.0) * where(small, x, 0.0)
-    return where(small, high - (high - x), x)
-
-
 def power_of_two(x: Any) -> Any:
     """A power of two near a positive number; one for zero and what is not finite."""
     plain = where(strict.isfinite(x) & (x > 0.0), x, 1.0)
@@ -148,8 +134,3 @@ def stop_gradient(x: Any) -> Any:
 
 
 materialize = no_reassociation = stop_gradient
-
-
-def extended(x: Any) -> Any:
-    """A number with an exponent of its own."""
-    return Space(sys.modules[__name__]).number(x)
