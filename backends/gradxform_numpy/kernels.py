@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.backend.host import elements
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host import threads
@@ -62,6 +63,29 @@ class NumPy(Readable, Plain):
         if isinstance(each, float):
             return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
         return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+
+    def elementwise_into(
+        self,
+        out: Sequence[Any],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements, written into arrays where they fit."""
+        return elements.of_leaves(formula, columns, numbers, factors or [None] * len(out), static, out)
+
+    def zeroed(self, leaves: Sequence[Any]) -> list[Any]:
+        """The leaves, filled with zeros."""
+        for leaf in leaves:
+            leaf[...] = 0.0
+        return list(leaves)
+
+    def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """Copies in other arrays."""
+        threads.spread(lambda pair: np.copyto(*pair), list(zip(out, leaves, strict=True)), [leaf.size for leaf in leaves])
+        return list(out)
 
     @host.silent
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:

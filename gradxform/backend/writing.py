@@ -12,10 +12,7 @@ class Writing:
     """Defaults that create new arrays; overrides can save memory."""
 
     cast: Any
-    scope: Any
-    namespace_of: Any
-    as_given: Any
-    multiply: Any
+    zeros: Any
     copied: Any
     each: Any
     elementwise: Any
@@ -27,6 +24,10 @@ class Writing:
     def copied_into(self, out: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
         """`copied`, possibly into other arrays."""
         return list(self.copied(leaves))
+
+    def zeroed(self, leaves: Sequence[Array]) -> list[Array]:
+        """`zeros`, possibly in the leaves themselves."""
+        return list(self.zeros(leaves))
 
     def elementwise_into(
         self,

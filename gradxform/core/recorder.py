@@ -165,6 +165,11 @@ class Recorder:
         zeros, picked = self._backend.zeros, _picker(leaves)
         return self._leaves(leaves, lambda known: known.extend(zeros(picked(known))))
 
+    def zeroed(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
+        """Note zeros in the place of arrays."""
+        zeroed, picked = self._backend.zeroed, _picker(leaves)
+        return self._leaves(leaves, lambda known: known.extend(zeroed(picked(known))))
+
     def copied(self, leaves: Sequence[Leaf]) -> Sequence[Leaf]:
         """Note copies."""
         copied, picked = self._backend.copied, _picker(leaves)
@@ -179,25 +184,49 @@ class Recorder:
         **static: Any,
     ) -> Sequence[Leaf]:
         """Note a formula of elements."""
+        return self._elementwise(None, formula, columns, numbers, factors, static)
+
+    def elementwise_into(
+        self,
+        out: Sequence[Leaf],
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> Sequence[Leaf]:
+        """Note a formula of elements that may be written into arrays."""
+        return self._elementwise(out, formula, columns, numbers, factors, static)
+
+    def _elementwise(
+        self,
+        out: Sequence[Leaf] | None,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None,
+        static: dict[str, Any],
+    ) -> Sequence[Leaf]:
         _check(formula, static)
         if not all([self._backend.dtype(leaf) in _OWN_SUMS for leaf in columns[0]]):  # else results have other dtypes
             raise Unplanned
         kernel, picked = steady_of(self._backend.elementwise), list(map(_picker, columns))
         number, factor = list(map(reading, numbers)), None if factors is None else list(map(reading, factors))
+        into = None if out is None else _picker(out)
+        writing = self._backend.elementwise_into
 
         def step(known: list[Any]) -> None:
+            given = [picks(known) for picks in picked], [of(known) for of in number]
             by = None if factor is None else [of(known) for of in factor]
-            known.extend(kernel(formula, [of(known) for of in picked], [of(known) for of in number], by, **static))
+            new = kernel(formula, *given, by, **static) if into is None else writing(into(known), formula, *given, by, **static)
+            known.extend(new)
 
         return self._leaves(columns[0], step)
 
-    def elementwise_into(self, out: Sequence[Any], *given: Any, **static: Any) -> Sequence[Leaf]:
-        """Note a formula of elements: no kernel for arrays in host memory writes into others."""
-        return self.elementwise(*given, **static)
-
     def copied_into(self, out: Sequence[Leaf], leaves: Sequence[Leaf]) -> Sequence[Leaf]:
-        """Note copies."""
-        return self.copied(leaves)
+        """Note copies into arrays."""
+        copied, into, picked = self._backend.copied_into, _picker(out), _picker(leaves)
+        return self._leaves(leaves, lambda known: known.extend(copied(into(known), picked(known))))
 
     def branch(self, condition: Number, outcomes: Sequence[Callable[[], Sequence[Any]]]) -> list[Any]:
         """Note the steps of two outcomes: a run takes the first if the condition holds, else the second.

@@ -168,14 +168,16 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, yes, no)
 
 
-def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array]) -> Sequence[Array]:
-    """Return zeros if a condition holds, else the arrays; `out` may be overwritten."""
+def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
+    """Return zeros if a condition holds, else the arrays; `out` may be overwritten if given."""
     if arrays and isinstance(condition, Number):
         return branching.zero_if(view, condition, arrays)
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
         return view.backend.zeros(arrays)
+    if out is None:
+        return view.backend.each(_zero_if, [arrays], [condition])
     return view.backend.each_into(out, _zero_if, [arrays], [condition])
 
 
@@ -185,11 +187,9 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
 
 def shown(dense: Flat, new: Sequence[Array], context: Context) -> Flat:
     """Replace the active leaves with arrays that the new state shares, protected from in-place writes."""
-    if not context.owned:
-        return dense.given(dense.backend.copied(new))
-    if dense.source.kinds & NARROW or not dense.is_owned(dense.chosen):
-        return dense.given(new).lent()  # the adapter copies the result
-    return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
+    if dense.is_owned(dense.chosen) and not dense.source.kinds & NARROW:
+        return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
+    return dense.given(new).lent() if context.owned else dense.given(dense.backend.copied(new))  # or the adapter copies
 
 
 def applied_if(
@@ -209,7 +209,9 @@ def applied_if(
         return inner.rule(given(), state, context)
 
     def left_out() -> tuple[Flat, Any]:
-        nothing = view.given(view.backend.zeros([view.leaves[i] for i in view.chosen]))
+        own = [view.leaves[i] for i in view.chosen]
+        fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
+        nothing = view.given(fresh(own))
         if inner.may_stop:
             kept = context._replace(owned=False)
             found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]

@@ -71,14 +71,17 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         dense, compute = g.dense(), g.backend.compute
         old = elements.state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
-        into = old if context.owned and stateful.is_read(due) else None  # else what is zeroed below is read again
+        known = stateful.is_read(due) and not g.groups  # then sums are either returned or kept
+        into = old if context.owned and known else None
         total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 
         def means() -> Flat:
-            return dense.given(total).lent().scaled(1.0 / (unit * k))
+            whole = dense.given(total)
+            return (whole if known else whole.lent()).scaled(1.0 / (unit * k))
 
         out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
-        sums = elements.replaced_in(dense, state.sum, stateful.zero_if(g, due, total, old if context.owned else total))
+        kept = stateful.zero_if(g, due, total, old if context.owned else None)
+        sums = elements.replaced_in(dense, state.sum, kept)
         count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
         return out, AccumulateState(count, sums, stateful.stored(g, due, state.due), new)
 
