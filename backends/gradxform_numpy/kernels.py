@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import elements
+from gradxform.backend.host import elements, threads
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import norms as host_norms
-from gradxform.backend.host import threads
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
+from gradxform.numerics.elementwise import Formula
 from gradxform.numerics.rescale import by_number, is_extreme
 from gradxform_numpy.plain import Plain, like, name_of
 
@@ -67,7 +67,7 @@ class NumPy(Readable, Plain):
     def elementwise_into(
         self,
         out: Sequence[Any],
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -84,7 +84,8 @@ class NumPy(Readable, Plain):
 
     def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """Copies in other arrays."""
-        threads.spread(lambda pair: np.copyto(*pair), list(zip(out, leaves, strict=True)), [leaf.size for leaf in leaves])
+        pairs = list(zip(out, leaves, strict=True))
+        threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
         return list(out)
 
     @host.silent

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, formulas, inner, matrices, ranking
+from gradxform.numerics import Array, formulas, matrices, ranking, subsets
 
 Axes = Sequence[tuple[int, ...]]
 """The axes of the slices, per leaf."""
@@ -71,7 +71,7 @@ class Along:
             if factors is not None:
                 given = [self.multiply([leaf], by, False)[0] for leaf, by in zip(column, factors, strict=True)]
             found.append([self.sum_over(one, axes, other) for one, other in pairs(given)])
-        return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
+        return [self.compute(subsets.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
         self, leaves: Sequence[Array], factors: Sequence[Array], inplace: Sequence[bool]

@@ -13,6 +13,7 @@ from gradxform.backend.along import Along
 from gradxform.backend.devices import Devices
 from gradxform.backend.writing import Writing
 from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
+from gradxform.numerics.elementwise import Formula
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
@@ -239,7 +240,7 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Array]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,

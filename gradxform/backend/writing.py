@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array
+from gradxform.numerics.elementwise import Formula
 
 
 class Writing:
@@ -32,7 +33,7 @@ class Writing:
     def elementwise_into(
         self,
         out: Sequence[Array],
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Array]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,

@@ -10,6 +10,7 @@ from gradxform.core.flat import Flat
 from gradxform.core.recorder import Number
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
+from gradxform.numerics.elementwise import Formula
 
 STATE_ADVICE = "Start again with tx.init(params), or pass the tree that the state was made for"
 """The advice for a state with different keys."""
@@ -26,7 +27,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
 
 def mapped(
     dense: Flat,
-    formula: Callable[..., Any],
+    formula: Formula,
     *columns: Sequence[Any],
     numbers: Sequence[Any] = (),
     out: Sequence[Any] | None = None,
@@ -50,7 +51,7 @@ def mapped(
     return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
 
 
-def written(dense: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
+def written(dense: Flat, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
     """Replace the active leaves of a dense view with the results of a formula."""
     own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
     return dense.given(mapped(dense, formula, *columns, numbers=numbers, out=own))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
 from gradxform.core.source import Mask
-from gradxform.numerics import Array, devices, formulas
+from gradxform.numerics import Array, formulas
 
 Own = Callable[[Mask], Any]
 """Computes this device's number from the leaves in a mask."""
@@ -76,7 +76,7 @@ def whole(
         (i, kind): own(of) if there[kind] else 0.0 for i, (own, _) in enumerate(asked) for kind, of in masks.items()
     }
     if held is not None:
-        there = {kind: backend.compute(devices.some, held, active=of) for kind, of in masks.items()}
+        there = {kind: backend.compute(_some, held, active=of) for kind, of in masks.items()}
     all_single: Any = single
     for group in reversed(groups):
         place = marked.index(group) if group in marked else None
@@ -84,7 +84,7 @@ def whole(
         rows, told = gather(backend, group.axis, list(known.values()), flags, like)
         has = dict(zip(there, told[1:], strict=True)) if told else {}
         if told:
-            all_single = _flag(backend, devices.every, told[0])
+            all_single = _flag(backend, _every, told[0])
         known = _joined(backend, dict(zip(known, rows, strict=True)), asked, place, has)
         there = _there(backend, there, has, place)
     return Whole(list(known.values()), all_single)
@@ -92,11 +92,11 @@ def whole(
 
 def _there(backend: Backend, own: dict[Kind, Any], held: dict[Kind, Array], place: int | None) -> dict[Kind, Any]:
     """Whether any device of the group has leaves of each kind; merges replicated and other leaves of the group."""
-    known = {kind: backend.compute(devices.some, held[kind]) if kind in held else own[kind] for kind in own}
+    known = {kind: backend.compute(_some, held[kind]) if kind in held else own[kind] for kind in own}
     if place is None:
         return known
     twins = {kind: known[*kind[:place], True, *kind[place + 1 :]] for kind in known if not kind[place]}
-    return {kind: backend.compute(devices.larger, known[kind], twin) for kind, twin in twins.items()}
+    return {kind: backend.compute(_larger, known[kind], twin) for kind, twin in twins.items()}
 
 
 def _joined(
@@ -121,7 +121,7 @@ def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]
     given = [vector for vector, _ in vectors]
     rows, _ = gather(backend, group.axis, given, (), like)
     return [
-        backend.compute(devices.norms_over, row, ord=float(ord), same=group.replicated)
+        backend.compute(_norms_over, row, ord=float(ord), same=group.replicated)
         for row, (_, ord) in zip(rows, vectors, strict=True)
     ]
 
@@ -166,7 +166,7 @@ def _first(backend: Backend, numbers: Array, there: Array | None) -> Any:
     """Return the number of the first device, or of the first device with leaves of the kind."""
     if there is None:
         return backend.compute(formulas.take, numbers, index=0)
-    return backend.compute(devices.first, numbers, there)
+    return backend.compute(_first_there, numbers, there)
 
 
 def _flag(backend: Backend, formula: Callable[..., Any], flags: Array) -> Any:
@@ -177,3 +177,88 @@ def _flag(backend: Backend, formula: Callable[..., Any], flags: Array) -> Any:
 
 def _number(flag: Any) -> Any:
     return float(flag) if isinstance(flag, bool) else flag
+
+
+# --- formulas of numbers of several devices, one row per device ---------------------------------------------------
+
+
+class _Rows:
+    """A namespace whose reductions run over the rows of an array, column by column."""
+
+    def __init__(self, xp: Any) -> None:
+        self._xp = xp
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the wrapped namespace's attribute."""
+        return getattr(self._xp, name)
+
+    def sum(self, x: Array) -> Array:
+        """Of each column."""
+        return self._xp.sum(x, axis=0)
+
+    def max(self, x: Array) -> Array:
+        """Return the maximum of each column; PyTorch also returns the indices."""
+        found = self._xp.max(x, axis=0)
+        return getattr(found, "values", found)
+
+    def any(self, x: Array) -> Array:
+        """Of each column."""
+        return self._xp.any(x, axis=0)
+
+
+def _norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
+    """Combine each column into a norm; for replicated leaves, use the first device's number."""
+    found = formulas.total_norm_scaled(_Rows(xp), rows, active=None, ord=ord)
+    return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
+
+
+def _first_there(xp: Any, numbers: Any, there: Any) -> Any:
+    """Return the number of the first device whose flag is set."""
+    places = xp.arange(there.shape[0])
+    none = 1.0 * there.shape[0]
+    nearest = -xp.max(xp.where(there > 0.5, -places, -none))
+    return xp.sum(xp.where(formulas.equal(places, nearest), numbers, 0.0))
+
+
+def _every(xp: Any, flags: Array) -> Array:
+    """Return 1 if all flags are set, else 0."""
+    return 1.0 - xp.max(1.0 - flags)
+
+
+def _some(xp: Any, flags: Array, *, active: tuple[bool, ...] | None = None) -> Array:
+    """Return 1 if any flag (in the mask, if given) is set, else 0."""
+    return xp.max(flags if active is None else xp.where(xp.mask(active), flags, 0.0))
+
+
+def _larger(xp: Any, one: Any, other: Any) -> Array:
+    """Return the larger of two flags."""
+    return xp.where(one > other, one, other)
+
+
+def no_numbers(xp: Any) -> Array:
+    """Return an empty vector."""
+    return xp.arange(0)
+
+
+def beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
+    """Turn known numbers into a vector on the device of another one."""
+    return xp.stack(numbers)
+
+
+def spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
+    """Arrange the numbers of leaves by slot, with zeros for holes."""
+    return xp.where(xp.mask(there), xp.take(vector, index), 0.0)
+
+
+def per_root(xp: Any, norms: Array, counts: Array) -> Array:
+    """Convert norms to root mean squares, with gathered element counts."""
+    return norms / xp.sqrt(_counted(xp, counts))
+
+
+def per_count(xp: Any, norms: Array, counts: Array) -> Array:
+    """Convert norms to average norms, with gathered element counts."""
+    return norms / _counted(xp, counts)
+
+
+def _counted(xp: Any, counts: Array) -> Array:
+    return xp.where(counts > 0.5, counts, 1.0)

@@ -13,7 +13,6 @@ from gradxform.core.group import Group
 from gradxform.core.pending import Pending
 from gradxform.core.source import DOUBLE, SINGLE, Mask
 from gradxform.numerics import Array, formulas
-from gradxform.numerics import devices as rows
 
 _TOGETHER = 0, -2
 """The key of the first global norm and its leaves, beside the norms of single leaves."""
@@ -176,7 +175,7 @@ class Measured(Pending):
         index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
         if not all(there):  # another device may have what is None here
             none = compute(formulas.stack, *[0.0] * count)
-            spread = [compute(rows.spread, v, index=index, there=there) if self.leaves else none for v, _ in vectors]
+            spread = [compute(devices.spread, v, index=index, there=there) if self.leaves else none for v, _ in vectors]
             vectors = [(value, ord) for value, (_, ord) in zip(spread, vectors, strict=True)]
         for group in reversed([group for group in self.groups if group.by_leaf]):
             found = devices.of_slots(self.backend, group, vectors, self._like)
@@ -185,7 +184,7 @@ class Measured(Pending):
 
     def _beside(self, norms: Norm, numbers: Iterable[Any]) -> Array:
         """Turn known numbers of leaves into a vector."""
-        return self.backend.compute(rows.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
+        return self.backend.compute(devices.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
 
     def _of_leaves(self, numbers: Any) -> Any:
         """Select the numbers of the leaves from numbers of slots."""
@@ -225,7 +224,7 @@ class Measured(Pending):
         if whole is not None:
             return whole
         if not self.leaves:
-            return self.backend.compute(rows.none)
+            return self.backend.compute(devices.no_numbers)
         missing = [i for i in self.chosen if (ord, i) not in self.measured] if self.measured else self.chosen
         new = self.backend.norms([self.leaves[i] for i in missing], ord) if missing else None
         if len(missing) == len(self.leaves):
@@ -237,4 +236,4 @@ class Measured(Pending):
         return self.backend.compute(formulas.stack, *(0.0 if norm is None else norm for norm in known))
 
 
-_PER_TOLD = {formulas.per_root: rows.per_root, formulas.per_count: rows.per_count}
+_PER_TOLD = {formulas.per_root: devices.per_root, formulas.per_count: devices.per_count}

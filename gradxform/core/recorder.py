@@ -218,8 +218,8 @@ class Recorder:
         def step(known: list[Any]) -> None:
             given = [picks(known) for picks in picked], [of(known) for of in number]
             by = None if factor is None else [of(known) for of in factor]
-            new = kernel(formula, *given, by, **static) if into is None else writing(into(known), formula, *given, by, **static)
-            known.extend(new)
+            whole = (formula, *given, by)
+            known.extend(kernel(*whole, **static) if into is None else writing(into(known), *whole, **static))
 
         return self._leaves(columns[0], step)
 

@@ -9,7 +9,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
-from gradxform.numerics import Array, formulas, inner
+from gradxform.numerics import Array, formulas, subsets
 from gradxform.numerics.elementwise import Combination
 
 Owners = tuple[int, ...]
@@ -116,7 +116,7 @@ def products(name: str, trees: Several) -> list[Any]:
     """
     backend = trees.backend
     wide = [leaf for i, column in enumerate(trees.columns) if _is_wide(trees, i) for leaf in column]
-    inverse = backend.compute(inner.inverse_unit, backend.sizes(wide)) if wide else None
+    inverse = backend.compute(subsets.inverse_unit, backend.sizes(wide)) if wide else None
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
     for owners, places in _alike_owned(trees).items():
         for is_wide in (False, True):
@@ -127,16 +127,20 @@ def products(name: str, trees: Several) -> list[Any]:
                 continue
             parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
             if inverse is not None and not is_wide:
-                parts = [backend.compute(inner.in_unit, part, inverse) for part in parts]
+                parts = [backend.compute(_in_unit, part, inverse) for part in parts]
             for pair, part in zip(pairs(owners), parts, strict=True):
                 found[pair].append(part)
     return [_total(backend, parts) for parts in found.values()]
 
 
+def _in_unit(xp: Any, product: Array, inverse: Array) -> Array:
+    return product * inverse * inverse
+
+
 def _total(backend: Backend, parts: list[Any]) -> Any:
     if len(parts) < 2:
         return parts[0] if parts else 0.0
-    return backend.compute(inner.total, *parts)
+    return backend.compute(subsets.total, *parts)
 
 
 def _is_wide(trees: Several, i: int) -> bool:

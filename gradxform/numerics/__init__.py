@@ -31,7 +31,7 @@ def is_complex(x: Array) -> bool:
 
 
 def sums_dtype(x: Array) -> str:
-    """Return the dtype of sums of a leaf's elements, or of their real parts: float64 for 64-bit leaves, else float32."""
+    """Return the dtype of sums of a leaf's elements, real parts of complex ones: float64 for 64 bits, else float32."""
     return "float64" if dtype_name(x) in DOUBLE else "float32"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +20,11 @@ class Combination:
     """
 
     weights: Callable[..., tuple[Any, ...]]
-    """Computes one weight per element, in float64, from a namespace and the formula's numbers; 1.0 is known to be one."""
+    """Computes a weight per element, in float64, from a namespace and the formula's numbers; 1.0 is known to be one."""
+
+
+Formula = Callable[..., Any] | Combination
+"""A function of a namespace, elements and numbers, or a combination."""
 
 
 def starting(first: Combination, later: Combination) -> Combination:
@@ -32,22 +38,23 @@ def starting(first: Combination, later: Combination) -> Combination:
 
 
 def of_leaf(
-    formula: Any, xp: Any, column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
+    formula: Formula, xp: Any, column: Sequence[Any], numbers: Sequence[Any], factor: Any, static: dict[str, Any]
 ) -> Array:
     """Apply an elementwise formula to a leaf, times a factor, and other arrays; complex arrays by parts.
 
-    The result has the dtype of the leaf's sums. Single float64 numbers beside the leaf, such as random words, keep
-    their digits.
+    The result has the dtype of the leaf's sums. Single numbers beside the leaf, such as random words, keep their dtype.
     """
     dtype = sums_dtype(column[0])
 
-    def real(*parts: Any) -> Array:
-        elements = [parts[0], *(part for part in parts[1:])]
-        given = [xp.cast(part, dtype) if _is_array(part) or i == 0 else part for i, part in enumerate(elements)]
+    def real(leaf: Any, *others: Any) -> Array:
+        first = xp.cast(leaf, dtype)
+        rest = [xp.cast(part, dtype) if len(getattr(part, "shape", ())) else part for part in others]
         if isinstance(formula, Combination):
-            return combined(xp, given, weights_of(formula, xp, numbers, factor))
-        first = given[0] if factor is None else times(xp, given[0], factor)
-        return xp.cast(formula(xp, first, *given[1:], *(xp.cast(xp.float64(n), dtype) for n in numbers), **static), dtype)
+            return combined(xp, [first, *rest], weights_of(formula, xp, numbers, factor))
+        if factor is not None:
+            first = times(xp, first, factor)
+        given = [xp.cast(xp.float64(number), dtype) for number in numbers]
+        return xp.cast(formula(xp, first, *rest, *given, **static), dtype)
 
     return by_parts(xp, real, *column)
 
@@ -60,11 +67,7 @@ def weights_of(formula: Combination, xp: Any, numbers: Sequence[Any], factor: An
 
 def combined(xp: Any, elements: Sequence[Array], weights: Sequence[Any]) -> Array:
     """Add up products of elements and weights."""
-    terms = [times(xp, x, weight) for x, weight in zip(elements, weights, strict=True)]
-    found = terms[0]
-    for term in terms[1:]:
-        found = found + term
-    return found
+    return functools.reduce(operator.add, [times(xp, x, weight) for x, weight in zip(elements, weights, strict=True)])
 
 
 def times(xp: Any, x: Array, weight: Any) -> Array:
@@ -76,7 +79,3 @@ def times(xp: Any, x: Array, weight: Any) -> Array:
 
 def _is_one(weight: Any) -> bool:
     return isinstance(weight, (int, float)) and weight == 1.0
-
-
-def _is_array(part: Any) -> bool:
-    return len(getattr(part, "shape", ())) > 0

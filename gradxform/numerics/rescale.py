@@ -34,7 +34,7 @@ def by_number(xp: Any, leaf: Array, factor: float) -> Array:
 
 
 def product(xp: Any, x: Array, factor: Array) -> Array:
-    """Multiply float32 or float64 elements by a float64 factor, rounded to float32 once, in two steps where it is far."""
+    """Multiply float32 or float64 elements by a float64 factor, rounded to float32 once; in two steps if it is far."""
     if dtype_name(x) in DOUBLE:
         return x * xp.cast(factor, "float64")
     near, far = in_steps(xp, factor)

@@ -36,8 +36,8 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     .. math:: g \leftarrow t\Bigl(\tfrac{1}{k} \sum_{s=t-k+1}^{t} g^{(s)}\Bigr)
         \text{ at each k-th step, else } 0
 
-    `has_updated` tells whether the step applies. Sums are float32 (float64 for float64 gradients) and scaled, so that no
-    sum of finite gradients overflows. A None gradient adds nothing.
+    `has_updated` tells whether the step applies. Sums are float32 (float64 for float64 gradients), and scaled: those of
+    finite gradients cannot overflow. A None gradient adds nothing.
 
     Args:
         tx: A transform, or any object with `init` and `update`. Its state changes only at each k-th step.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
+from gradxform.core import group as devices
 from gradxform.core import holding
 from gradxform.core import state as stateful
 from gradxform.core.autograph import unconverted
@@ -17,7 +18,6 @@ from gradxform.core.keeping import not_its_own
 from gradxform.core.source import SINGLE, Mask
 from gradxform.core.transformation import Context, GradientTransformation
 from gradxform.numerics import Array
-from gradxform.numerics import devices as rows
 from gradxform.transforms import labels
 from gradxform.transforms.combining import chain, partition
 
@@ -111,7 +111,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
         after, slack = out.common(
-            out.own_norms(2), 2, compute(rows.beside, before.value, numbers=_slack(g, out)) if g.leaves else 0.0
+            out.own_norms(2), 2, compute(devices.beside, before.value, numbers=_slack(g, out)) if g.leaves else 0.0
         )
         first, last = before.everywhere(), after.everywhere()
 

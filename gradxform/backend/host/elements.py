@@ -14,7 +14,7 @@ import numpy as np
 from gradxform.backend.host import threads, together
 from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics import sums_dtype
-from gradxform.numerics.elementwise import Combination, times, weights_of
+from gradxform.numerics.elementwise import Combination, combined, times, weights_of
 from gradxform.numerics.rescale import is_extreme
 
 BLOCK = 1 << 14
@@ -126,14 +126,15 @@ def _add(
 ) -> None:
     kind = out.dtype.type
     if isinstance(formula, Combination):
-        weights = [number if np.ndim(number) else float(number) for number in weights_of(formula, Namespace, numbers, factor)]
+        given = weights_of(formula, Namespace, numbers, factor)
+        weights = [number if np.ndim(number) else float(number) for number in given]
         if kind is np.float64 or not any([not np.ndim(weight) and is_extreme(weight) for weight in weights]):
             return work.add(functools.partial(_combined, [kind(weight) for weight in weights]), row, out, sizes)
         return work.add(functools.partial(_sum_of_products, weights, kind), row, out, sizes)
     given = [kind(number) for number in numbers]
 
     def one(xp: Any, out: Any, *some: Any) -> None:
-        first, *others = [part.astype(kind, copy=False) if np.ndim(part) or i == 0 else part for i, part in enumerate(some)]
+        first, *others = [part.astype(kind, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
         first = first if factor is None else times(Namespace, first, factor)
         np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
 
@@ -155,8 +156,7 @@ def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
 
 def _sum_of_products(weights: Sequence[Any], kind: Any, xp: Any, out: Any, *some: Any) -> None:
     """The same with weights that float32 does not hold, in two steps each."""
-    terms = [times(Namespace, part.astype(kind, copy=False), weight) for part, weight in zip(some, weights, strict=True)]
-    np.copyto(out, functools.reduce(np.add, terms), "same_kind")
+    np.copyto(out, combined(Namespace, [part.astype(kind, copy=False) for part in some], weights), "same_kind")
 
 
 class _Part(NamedTuple):

@@ -15,6 +15,7 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.protocol import Backend
 from gradxform.backend.steady import steady
 from gradxform.numerics import Array, norms, ranking, sums
+from gradxform.numerics.elementwise import Formula
 
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
@@ -22,7 +23,7 @@ _FEW = 1 << 13
 
 def elementwise(
     backend: Any,
-    formula: Callable[..., Any],
+    formula: Formula,
     columns: Sequence[Sequence[Array]],
     numbers: Sequence[Any],
     factors: Sequence[Any] | None = None,
@@ -55,7 +56,7 @@ class Readable(Backend):
     @steady(elementwise)
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Array]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
