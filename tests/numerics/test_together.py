@@ -20,8 +20,7 @@ def columns(*dtypes: Any) -> list[list[Any]]:
 
 
 def _counted(xp: Any, x: Any, y: Any, number: Any) -> Any:
-    plain = getattr(xp, "xp", xp)
-    return x * number + y * plain.iota(getattr(x, "high", x))
+    return x * number + y * xp.iota(x)
 
 
 @pytest.mark.parametrize("factors", ([None] * 7, [0.3] * 7, [0.3, 0.5, 0.3, 0.5, 1.0, 0.3, 0.5]))
@@ -31,7 +30,7 @@ def test_as_one_by_one(dtypes: tuple[str, str], factors: list[Any]) -> None:
     given = columns(*dtypes)
     found = elements.of_leaves(_counted, given, [0.25], factors, {})
     alone = [
-        elements.elementwise(_counted, row, [0.25], factor, {})
+        elements.of_leaves(_counted, [[part] for part in row], [0.25], [factor], {})[0]
         for row, factor in zip(zip(*given, strict=True), factors, strict=True)
     ]
     assert_bits(found, alone)

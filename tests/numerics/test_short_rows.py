@@ -1,0 +1,88 @@
+"""Devices without float64: norms by short rows, and cases outside the table."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import optree
+import pytest
+from support import ROOT, array
+from without_float64 import of_the_standard, of_torch
+
+import gradxform as gx
+from gradxform.backend.protocol import Backend
+from gradxform.proof import extended as oracle
+from gradxform.proof.gradients import gradients
+from gradxform.testing import max_ulp
+
+BUDGET = 4
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Backend:
+    monkeypatch.syspath_prepend(str(ROOT / "docs/examples"))
+    return of_the_standard(monkeypatch)
+
+
+KINDS = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "Cauchy": lambda rng, n: rng.standard_cauchy(n),
+    "lognormal": lambda rng, n: rng.lognormal(0.0, 6.0, n),
+    "constant": lambda rng, n: np.full(n, 0.1),
+    "one spike": lambda rng, n: np.where(np.arange(n) == n // 2, 1e6, 1e-2),
+    "1e30": lambda rng, n: rng.standard_normal(n) * 1e30,
+    "1e-30": lambda rng, n: rng.standard_normal(n) * 1e-30,
+}
+
+
+@pytest.mark.parametrize("ord", [1.0, 2.0, 3.0, math.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_norms(kind: str, ord: float, backend: Backend) -> None:
+    rng = np.random.default_rng(2)
+    for shape in ((1,), (63, 3), (64, 65), (100_003,), (17, 70, 70)):
+        leaf = KINDS[kind](rng, math.prod(shape)).astype(np.float32).reshape(shape)
+        with backend.scope():
+            found = float(backend.norms([backend.from_numpy(leaf)], ord)[0])
+        size = np.abs(oracle.number(leaf)).ravel()
+        share = size / size.max()
+        exact = size.max() * (1 if ord == math.inf else np.sum(share ** oracle.number(ord)) ** (1 / oracle.number(ord)))
+        budget = BUDGET if ord in (1, 2, math.inf) else 16
+        assert max_ulp(np.float32(found), np.float32(float(exact))) <= budget, (shape, found, exact)
+
+
+def test_the_norm_of_gpt2s_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    leaf = np.random.default_rng(3).standard_normal((50257, 768), np.float32)
+    exact = math.sqrt(float(np.sum(np.square(leaf, dtype=np.float64), dtype=np.longdouble)))
+    with of_torch(monkeypatch):
+        found = gx.global_norm({"w": torch.from_numpy(leaf)})
+    assert max_ulp(array(found), np.float32(exact)) <= BUDGET
+
+
+def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    tree = gradients("float32")
+    names = ("tensorflow", "keras", "optax", "torch", "mlx", "paddle")
+    clips = [clip(0.7, like=name) for clip in (gx.clip_norm, gx.clip_global_norm) for name in names]
+    leaves = {"w": tree["a"]["w"], "v": tree["a"]["v"]}
+    batch = np.random.default_rng(4).standard_normal((9, 5, 7)).astype(np.float32)
+    wanted = [clip(leaves) for clip in clips]
+    sums, clipped = gx.per_example_clip_norm({"w": batch}, 5.5)
+    limit = gx.clip_value(np.float32(0.3))({"w": batch})
+    schedule = gx.scale_by_schedule(lambda t: 1.0 / (3.0 + t))
+    with of_torch(monkeypatch):
+        own = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
+        for clip, expected in zip(clips, wanted, strict=True):
+            for name, leaf in clip(own).items():
+                assert max_ulp(array(leaf), expected[name]) <= BUDGET, (clip, name)
+        found, number_clipped = gx.per_example_clip_norm({"w": torch.from_numpy(batch)}, 5.5)
+        assert max_ulp(array(found["w"]), sums["w"]) <= BUDGET
+        assert optree.tree_map(int, number_clipped) == optree.tree_map(int, clipped)
+        out = gx.clip_value(torch.tensor(0.3))({"w": torch.from_numpy(batch)})
+        assert max_ulp(array(out["w"]), limit["w"]) == 0
+        state = schedule.init(own)
+        out, state = schedule.update(own, state)
+        out, state = schedule.update(own, state)
+        assert max_ulp(array(out["v"]), (leaves["v"] * 0.25).astype(np.float32)) <= BUDGET
+        assert array(state.count).tolist() == 2
