@@ -28,7 +28,7 @@ from gradxform.cli.bench import timing
 from gradxform.cli.bench.run import _machine
 from gradxform.cli.bench.task import TREES, Side, Tree, gradients
 
-EFFORT = timing.Effort(seconds=2.0, least=9, most=1000)
+EFFORT = timing.Effort(seconds=1.0, least=7, most=1000)
 MARK = "<!-- results -->"
 DECAYED = "add_decayed_weights(0.01)"
 EVERY = 4
