@@ -307,7 +307,7 @@ def about(models: Sequence[str]) -> str:
     """Return command, date, commit, machine and versions."""
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True, cwd=Path(__file__).parent)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "torch", "jax", "tensorflow"))
-    machine = "{processor}, {cores} cores".format(**_machine())
+    machine = "{processor}, {cores} cores, load {load_at_start:.1f}".format(**_machine())
     command = f"python tests/benchmarks/averages.py --model {' '.join(models)}"
     return f"Written by `{command}` on {time.strftime('%Y-%m-%d')} at commit `{commit.strip()}`: {machine}; {versions}."
 

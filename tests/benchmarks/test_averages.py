@@ -1,0 +1,59 @@
+"""The plain lines of the averages' table compute what gradxform computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import averages
+import numpy as np
+import pytest
+
+from gradxform.cli.bench import timing
+from gradxform.cli.bench.task import Side, Tree
+
+SHAPES = {"w": (3, 5), "b": (7,), "s": ()}
+STEPS = 2 * averages.EVERY + 1
+ULPS = 8
+"""Compiled lines divide by a float32 `1 - 0.9**t`, which is 4 ULP off in the first step."""
+
+
+def _tree(seed: int) -> Tree:
+    rng = np.random.default_rng(seed)
+    return {path: np.asarray(rng.standard_normal(shape), np.float32) for path, shape in SHAPES.items()}
+
+
+def _sizes(trees: list[Tree]) -> list[Tree]:
+    return [{path: np.abs(leaf) for path, leaf in tree.items()} for tree in trees]
+
+
+def _ran(side: Side) -> list[list[np.ndarray]]:
+    found = []
+    for _ in range(STEPS):
+        side.restore()
+        found.append([np.array(leaf) for leaf in side.leaves(side.run())])
+    return found
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("way", averages.GOALS)
+@pytest.mark.parametrize("name", averages.LINES)
+def test_lines_equal_the_transform(way: str, name: str) -> None:
+    trees, params = [_tree(seed) for seed in range(STEPS)], _tree(STEPS)
+    own, lines = map(_ran, averages.sides(way, name, trees, params))
+    largest = _ran(averages.sides("numpy", name, _sizes(trees), _sizes([params])[0])[1])  # no factor is negative
+    for step in zip(own, lines, largest, strict=True):
+        for a, b, terms in zip(*step, strict=True):
+            assert a.shape == b.shape and a.dtype == b.dtype == np.float32
+            np.testing.assert_array_less(np.abs(a - b), ULPS * np.spacing(terms))
+    assert any(a.any() for a in own[-2])
+
+
+@pytest.mark.filterwarnings("default")
+def test_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(averages, "EFFORT", timing.Effort(0.0, 1, 1))
+    page = tmp_path / "page.md"
+    page.write_text(f"# Averages\n\n{averages.MARK}\n\nold\n")
+    averages.main(["--model", "mlp", "--only", "trace(0.9)", "--out", str(page)])
+    text = page.read_text()
+    assert text.startswith(f"# Averages\n\n{averages.MARK}\n\n| mlp: 6 leaves")
+    assert "| goal | 1.5 |" in text and "| `trace(0.9)` |" in text and "old" not in text and "at commit `" in text
