@@ -17,12 +17,12 @@ import pytest
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.proof import parity
-from gradxform.proof.cases import Group
-from gradxform.proof.judge import judge
+from gradxform.proof.conformance import right_numbers
 from gradxform.proof.registry import STATELESS, Row, first
 from gradxform.testing import max_ulp
 
+assert_right = right_numbers
+"""Assert that all runs of a group of `proof.cases` are within the budget of the reference."""
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = lookup.installed()
 MODES = [(name, mode) for name in FRAMEWORKS for mode in ("eager", "compiled") if (name, mode) != ("numpy", "compiled")]
@@ -180,19 +180,6 @@ def assert_close(found: Any, wanted: Any, rtol: float = 0.0, atol: float = 4 * 2
     for path, got, right in _pairs(found, wanted):
         assert np.isfinite(got).all(), path
         np.testing.assert_allclose(got, right, rtol=rtol, atol=atol, err_msg=str(path))
-
-
-def assert_right(row: Row, group: Group, framework: str, mode: str, run: parity.Runner | None = None) -> None:
-    """Assert that all runs of a group, through one compiled function, are within the budget of the reference."""
-    run = run or parity.runner(row.tx, framework, mode)
-    for name, (steps, params) in group.runs.items():
-        results, _ = run(steps, params)
-        for step, wanted in enumerate(parity.expected_steps(row.tx, steps, params)):
-            where = f"{name}, step {step}"
-            assert not results[step].problem, f"{where}: {results[step].problem}"
-            verdict = judge(results[step].leaves, wanted, framework, row)
-            assert not verdict.wrong, f"{where}: {verdict.wrong} at {verdict.worst}"
-            assert not verdict.over, f"{where}: {verdict.over}"
 
 
 def each_transform_once(given: Sequence[Row], reason: str) -> list[Any]:

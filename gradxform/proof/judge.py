@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.proof.parity import Difference, Leaves, difference, larger
+from gradxform.proof.parity import Difference, Expected, Leaves, difference, larger
 from gradxform.proof.registry import COMPLEX, Row
-from gradxform.proof.ulp import ulps
+from gradxform.proof.ulp import apart, ulps
 from gradxform.proof.values import RANGES
 
 _FLUSHING = ("jax", "tensorflow")
@@ -103,7 +103,8 @@ def merged(tallies: list[Tally]) -> Tally:
 def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
     """Compare one result with the reference and the budgets of its row.
 
-    Some kernels flush subnormal intermediate results; `Row.part` says how small these are.
+    Sums are measured in ULP of the largest term. Some kernels flush subnormal intermediate results; `Row.part` says
+    how small these are.
     """
     if row.products is not None:
         return _judge_products(got, wanted, row)
@@ -111,17 +112,18 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
     over: Difference | None = None
     wrong, flushed = "", 0
     for path, right in wanted.items():
-        for name, found, exact in _parts(path, got[path], right):
-            distance = ulps(found, exact)
+        given = wanted.terms[path] if isinstance(wanted, Expected) else np.zeros(right.shape, right.dtype)
+        for name, found, exact, term in _parts(path, got[path], right, given):
+            distance = apart(found, exact, term)
             if framework in _FLUSHING and exact.dtype.name != "float16":
                 lost = _lost(found, exact, distance, row.part)
                 flushed += int(lost.sum())
                 distance = np.where(lost, 0.0, distance)
             if distance.size and distance.max() > 0:
-                worse = difference(name, found, exact, distance)
-                worst = larger(worst, worse)
-                over = larger(over, worse if worse.ulp > row.budget(right.dtype) else None)
-                wrong = wrong or (_in_words(found, exact, distance) if worse.ulp > _SENSE else "")
+                worst = larger(worst, difference(name, found, exact, distance))
+                beyond = np.where(distance > row.budget(right.dtype, term > 0), distance, 0.0)
+                over = larger(over, difference(name, found, exact, beyond) if beyond.any() else None)
+                wrong = wrong or (_in_words(found, exact, distance) if distance.max() > _SENSE else "")
     return Verdict(worst, over, wrong, flushed)
 
 
@@ -150,13 +152,13 @@ def _lost(found: Any, exact: Any, distance: Any, part: float) -> Any:
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 
-def _parts(path: str, got: Any, wanted: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Return a real leaf, or both parts of a complex one."""
-    if wanted.dtype.name in COMPLEX:
-        yield f"{path}.real", got.real, wanted.real
-        yield f"{path}.imag", got.imag, wanted.imag
+def _parts(path: str, *leaves: Any) -> Iterator[tuple[Any, ...]]:
+    """Return real leaves, or both parts of complex ones."""
+    if leaves[0].dtype.name in COMPLEX:
+        yield f"{path}.real", *(leaf.real for leaf in leaves)
+        yield f"{path}.imag", *(leaf.imag for leaf in leaves)
     else:
-        yield path, got, wanted
+        yield path, *leaves
 
 
 def _in_words(got: Any, wanted: Any, distance: Any) -> str:

@@ -14,10 +14,24 @@ from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import GradientTransformation
 from gradxform.proof.place import Cost, Place, anywhere
 from gradxform.proof.reference import references
-from gradxform.proof.ulp import ulps
+from gradxform.proof.ulp import apart
 
 Leaves = dict[str, Any]
 """NumPy arrays by path."""
+
+
+class Expected(Leaves):
+    """The reference's results, and what sums allow."""
+
+    def __init__(self, results: Leaves, terms: Leaves, cancelled: Mapping[str, float]) -> None:
+        """`terms`: by how large a number each element is judged where it was summed; else zero.
+
+        `cancelled`: how far terms exceed the largest value of a sum, by leaf.
+        """
+        super().__init__(results)
+        self.terms, self.cancelled = terms, cancelled
+
+
 Runner = Callable[..., tuple[list["Result"], Any]]
 
 
@@ -168,28 +182,37 @@ def _checked(backend: Backend, mode: str, tree: Any, out: Any, place: Place | No
     return Result(backend.name, mode, leaves)
 
 
-def expected(tx: GradientTransformation, tree: Any) -> Leaves:
+def expected(tx: GradientTransformation, tree: Any) -> Expected:
     """Return the reference result for a tree of NumPy arrays."""
     return expected_steps(tx, [tree], tree)[0]
 
 
-def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Leaves]:
+def expected_steps(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> list[Expected]:
     """Return the reference results of consecutive steps."""
     named = [named_leaves(tree, _numpy()) for tree in steps]
     own = list(named_leaves(params, _numpy()).values())
-    results = references(tx, [list(leaves.items()) for leaves in named], own)
-    return [dict(zip(leaves, result, strict=True)) for leaves, result in zip(named, results, strict=True)]
+    found = references(tx, [list(leaves.items()) for leaves in named], own)
+    return [
+        Expected(*(dict(zip(leaves, part, strict=True)) for part in step))
+        for leaves, step in zip(named, found, strict=True)
+    ]
+
+
+def distance(got: Any, wanted: Leaves, path: str) -> tuple[Any, Any]:
+    """Return the distance of a leaf's elements in ULP, of the largest term where they were summed, and these terms."""
+    term = wanted.terms.get(path, 0.0) if isinstance(wanted, Expected) else 0.0
+    return apart(got, wanted[path], term), term
 
 
 def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Difference | None]:
     """Return the first and the largest difference of two results, or None."""
     first: Difference | None = None
     largest: Difference | None = None
-    for path, right in wanted.items():
-        distance = ulps(got[path], right)
-        if distance.size and distance.max() > 0:
-            first = first or difference(path, got[path], right, distance, int(np.flatnonzero(distance)[0]))
-            largest = larger(largest, difference(path, got[path], right, distance))
+    for path in wanted:
+        found, _ = distance(got[path], wanted, path)
+        if found.size and found.max() > 0:
+            first = first or difference(path, got[path], wanted[path], found, int(np.flatnonzero(found)[0]))
+            largest = larger(largest, difference(path, got[path], wanted[path], found))
     return first, largest
 
 

@@ -12,7 +12,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,22 @@ from gradxform.core.factory import schedulable
 from gradxform.core.readings import by_glob
 from gradxform.core.transformation import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
-from gradxform.proof.extended import each, narrowed, number, plus, size, zeros
-from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
+from gradxform.proof.extended import each, narrowed, number, size
+from gradxform.proof.reference_leaf import (
+    Leaf,
+    Sum,
+    by,
+    extended,
+    is_single,
+    kept,
+    limit,
+    limit_all,
+    norm_of,
+    nothing,
+    rounded,
+    summed,
+    term_of,
+)
 from gradxform.proof.reference_state import Memory
 
 Leaves = Sequence[tuple[str, Any]]
@@ -33,13 +47,23 @@ def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] 
     Raises:
         NotImplementedError: a transform without a reference.
     """
-    return references(tx, [leaves], params)[0]
+    return references(tx, [leaves], params)[0].results
 
 
-def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Any]:
+class Step(NamedTuple):
+    """What the reference says of one step: a list for all leaves each."""
+
+    results: list[Any]
+    terms: list[Any]
+    """Zeros where a result was never summed; else the sizes that its distance is judged by, see `reference_leaf`."""
+    cancelled: list[float]
+    """By how much terms exceed the largest value of a sum, at most."""
+
+
+def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Step]:
     """Return the results of consecutive steps."""
     memory: Memory = {}
-    results = []
+    found = []
     with np.errstate(all="ignore"):
         for leaves in steps:
             work = [
@@ -47,8 +71,8 @@ def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequ
                 for (path, leaf), param in zip(leaves, params or [None] * len(leaves), strict=True)
             ]
             _apply(tx, work, memory)
-            results.append([rounded(leaf) for leaf in work])
-    return results
+            found.append(Step(*([of(leaf) for leaf in work] for of in (rounded, term_of, lambda leaf: leaf.cancelled))))
+    return found
 
 
 def norm(leaves: Sequence[Any], ord: float = 2) -> float:
@@ -80,7 +104,9 @@ def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, hi
     for leaf in leaves:
         for bound, choose in ((low, np.maximum), (high, np.minimum)):
             if bound is not None:
-                leaf.value = choose(kept(leaf.value, leaf), extended(np.asarray(bound).astype(leaf.dtype)))
+                value, bound = kept(leaf.value, leaf), extended(np.asarray(bound).astype(leaf.dtype))
+                leaf.value = value
+                leaf.chosen(np.isnan(value) | (choose(value, bound) == value), bound)
 
 
 def _clip_norm(
@@ -98,15 +124,13 @@ def _clip_norm(
             n = np.max(size(leaf.value), axis=over, keepdims=True, initial=0)
         else:
             n = np.sum(size(leaf.value) ** ord, axis=over, keepdims=True, initial=0) ** (1 / number(ord))
-        leaf.value = limited(leaf.value, n, max_norm, is_single(leaf), None if over is None else leaf)
+        limit(leaf, n, max_norm, is_single(leaf), over is not None, ord)
 
 
 def _clip_global_norm(leaves: Sequence[Leaf], max_norm: float, ord: float = 2, like: str | None = None) -> None:
     if like is not None:
         return _as_a_peer(reference_peers.TOGETHER[like], leaves, max_norm, ord)
-    n = norm_of([leaf.value for leaf in leaves], ord)
-    for leaf in leaves:
-        leaf.value = limited(leaf.value, n, max_norm, all(map(is_single, leaves)))
+    limit_all(leaves, norm_of([leaf.value for leaf in leaves], ord), max_norm, order=ord)
 
 
 def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: float, ord: float) -> None:
@@ -118,12 +142,13 @@ def _as_a_peer(clip: reference_peers.Clip, leaves: Sequence[Leaf], max_norm: flo
 
 def _scale(leaves: Sequence[Leaf], factor: float) -> None:
     for leaf in leaves:
-        leaf.value = times(leaf.value, factor)
+        leaf.become(by(leaf, factor))
 
 
 def _stop(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value, leaf.stopped = zeros(leaf.value), True
+        leaf.become(nothing(leaf))
+        leaf.stopped = True
 
 
 def _inner(memory: Memory, part: Any) -> Memory:
@@ -163,26 +188,28 @@ def _skip_large(leaves: Sequence[Leaf], tx: Any, max_norm: float, memory: Memory
 
 
 def _accumulate(leaves: Sequence[Leaf], tx: Any, every: int, memory: Memory) -> None:
-    sums = memory.setdefault("sums", {})
+    window = memory.setdefault("window", {})
     for leaf in leaves:
-        sums[leaf.path] = plus(sums.get(leaf.path, zeros(leaf.value)), leaf.value)
-        leaf.value = kept(times(sums[leaf.path], 1 / number(every)), leaf)
+        parts = window.setdefault(leaf.path, [])
+        parts.append(by(leaf, 1 / number(every)))
+        leaf.become(summed(leaf, *parts, further=len(parts)))
     due = memory["step"] % every == 0
     if due:
-        memory["sums"] = {}
+        memory["window"] = {}
     _apply_if(due, leaves, tx, memory)
 
 
 def _error_feedback(leaves: Sequence[Leaf], tx: Any, memory: Memory) -> None:
     errors = memory.setdefault("errors", {})
     for leaf in leaves:
-        leaf.value = kept(plus(leaf.value, errors.get(leaf.path, zeros(leaf.value))), leaf)
-    given = [leaf.value for leaf in leaves]
+        leaf.become(summed(leaf, leaf, errors.get(leaf.path, nothing(leaf))))
+    given = [Sum(leaf.value, leaf.term) for leaf in leaves]
     _apply(tx, leaves, _inner(memory, "inner"))
     for leaf, before in zip(leaves, given, strict=True):
         if not leaf.stopped:
-            rest, old = kept(plus(before, times(leaf.value, -1)), leaf), errors.get(leaf.path, zeros(before))
-            errors[leaf.path] = each(lambda new, old: np.where(np.isfinite(new), new, old), rest, old)
+            rest, old = summed(leaf, before, by(leaf, -1)), errors.get(leaf.path, nothing(leaf))
+            finite = each(np.isfinite, rest.value)
+            errors[leaf.path] = Sum(*(each(np.where, finite, new, last) for new, last in zip(rest, old, strict=True)))
 
 
 def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory: Memory) -> None:
@@ -195,7 +222,8 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
     trial = [dataclasses.replace(leaf) for leaf in leaves]
     _apply(tx, trial, copy.deepcopy(_inner(memory, "inner")))
     for leaf, tried in zip(leaves, trial, strict=True):  # stopped leaves are stopped in every step
-        leaf.value, leaf.stopped = zeros(leaf.value), tried.stopped
+        leaf.become(nothing(leaf))
+        leaf.stopped = tried.stopped
 
 
 def _matches(where: Any, leaf: Leaf) -> bool:

@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 
 from gradxform.core.readings import by_glob
-from gradxform.proof.extended import each, narrowed, number, plus, size, where
-from gradxform.proof.reference_leaf import Leaf, extended, is_single, kept, limited, norm_of, rounded, times
+from gradxform.proof.extended import each, narrowed, number, size
+from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, is_single, kept, limit, norm_of, rounded, summed
 
 
 def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
     for leaf in leaves:
         rms = norm_of([leaf.value], 2) / np.sqrt(number(max(math.prod(leaf.shape), 1)))
-        leaf.value = limited(leaf.value, rms, max_rms, is_single(leaf))
+        limit(leaf, rms, max_rms, is_single(leaf))
 
 
 def _clip_average_norm(leaves: Sequence[Leaf], max_norm: float) -> None:
     for leaf in leaves:
         average = norm_of([leaf.value], 2) / max(math.prod(leaf.shape), 1)
-        leaf.value = limited(leaf.value, average, max_norm, is_single(leaf))
+        limit(leaf, average, max_norm, is_single(leaf))
 
 
 def _normalized(leaves: Sequence[Leaf], norm: Any) -> None:
     for leaf in leaves:
-        leaf.value = times(leaf.value, np.nan if not np.isfinite(norm) else 1 / norm if norm else 1)
+        leaf.become(by(leaf, np.nan if not np.isfinite(norm) else 1 / norm if norm else 1))
 
 
 def _normalize_norm(leaves: Sequence[Leaf]) -> None:
@@ -59,13 +59,15 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
         if len(leaf.shape) > 1:
             over = _over("torch" if axes is None else axes, leaf)
             count = max(math.prod(leaf.shape[axis] for axis in over), 1)
-            sums = each(functools.partial(np.sum, axis=over, keepdims=True, initial=0), leaf.value)
-            leaf.value = kept(plus(leaf.value, each(np.divide, sums, -count)), leaf)
+            total = functools.partial(np.sum, axis=over, keepdims=True, initial=0)
+            mean = Sum(each(total, leaf.value) / -count, total(np.broadcast_to(leaf.term, leaf.shape)) / count)
+            sizes = np.abs(leaf.value).astype(np.float64) / count
+            leaf.become(summed(leaf, leaf, mean, least=total(np.where(np.isfinite(sizes), sizes, 0.0))))
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value = np.sign(leaf.value)
+        leaf.become(Sum(np.sign(leaf.value)))
 
 
 def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:
@@ -74,7 +76,7 @@ def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> Non
         count = max(1, math.floor(fraction * sizes.size + 0.5))
         if sizes.size:
             least = np.sort(sizes, axis=None)[-count]  # NaN is last
-            leaf.value = where((sizes >= least) | np.isnan(sizes), leaf.value, 0)
+            leaf.chosen((sizes >= least) | np.isnan(sizes))
 
 
 def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = None) -> None:
@@ -84,7 +86,9 @@ def _cautious(leaves: Sequence[Leaf], eps: float = 1e-3, negated: bool | None = 
         known = agrees | (np.isfinite(leaf.value) & np.isfinite(gradient))
         share = number(np.count_nonzero(agrees)) / max(math.prod(leaf.shape), 1)
         least = np.maximum(share, number(eps)) if np.all(known) else np.nan
-        leaf.value = times(where(agrees, leaf.value, 0), 1 / least if least else 1)
+        leaf.chosen(agrees)
+        scaled = by(leaf, 1 / least if least else 1)
+        leaf.become(summed(leaf, scaled, rounds=False))  # a product has the budget of a sum
 
 
 def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
@@ -92,22 +96,25 @@ def _orthogonal_to_parameters(leaves: Sequence[Leaf]) -> None:
         p, g = extended(leaf.param), leaf.value
         norm, size = norm_of([g], 2), norm_of([p], 2)
         if not np.isfinite(norm + size):
-            leaf.value = times(g, np.nan)
+            leaf.become(by(leaf, np.nan))
         elif norm and size:
-            cosine = np.sum((g / norm) * (p / size))
-            rest = plus(g, times(p, -cosine * norm / size))
-            sine = norm_of([rest], 2) / norm
-            leaf.value = times(rest, 1 / sine if not sine**2 <= 1e-9 else 0)
+            cosine, along = np.sum((g / norm) * (p / size)), Sum(p * (norm / size))
+            unsure = np.abs(along.value).astype(np.float64)  # the last bits of the cosine are those of one
+            leaf.become(summed(leaf, leaf, by(along, -cosine)._replace(term=unsure), rounds=False))
+            rest = norm_of([leaf.value], 2)
+            sine = rest / norm
+            leaf.become(by(leaf, 1 / sine if not sine**2 <= 1e-9 else 0))
+            leaf.term = leaf.term + np.abs(leaf.value).astype(np.float64) * float(norm_of([leaf.term], 2) / norm)
 
 
 def _zero_nonfinite(leaves: Sequence[Leaf]) -> None:
     for leaf in leaves:
-        leaf.value = where(np.isfinite(rounded(leaf)), leaf.value, 0)  # checks the value as it would be returned
+        leaf.chosen(np.isfinite(rounded(leaf)))  # checks the value as it would be returned
 
 
 def _add_decayed_weights(leaves: Sequence[Leaf], weight_decay: float) -> None:
     for leaf in leaves:
-        leaf.value = kept(plus(leaf.value, times(extended(leaf.param), weight_decay)), leaf)
+        leaf.become(summed(leaf, leaf, by(Sum(extended(leaf.param)), weight_decay)))
 
 
 def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, axes: Any = None) -> None:
@@ -117,8 +124,7 @@ def _clip_adaptive(leaves: Sequence[Leaf], clipping: float, eps: float = 1e-3, a
             np.sqrt(np.sum(size(value) ** 2, axis=over, keepdims=True, initial=0))
             for value in (extended(leaf.param), leaf.value)
         )
-        limit = clipping * np.maximum(param, eps)
-        leaf.value = limited(leaf.value, own, limit, is_single(leaf), leaf)
+        limit(leaf, own, clipping * np.maximum(param, eps), is_single(leaf), by_slices=True)
 
 
 def _elementwise(leaves: Sequence[Leaf], fn: Callable[[Any], Any]) -> None:

@@ -1,4 +1,10 @@
-"""Shared by the reference implementations: a leaf in extended precision, norms, limits and rounding."""
+"""Shared by the reference implementations: a leaf in extended precision, sums, norms, limits and rounding.
+
+Every value has a `term` beside it: how far off sums in the leaf's own arithmetic may be, as the size of a number whose
+last `SUMS` bits are unsure. A sum adds the size of its largest term to the terms of what it sums; a factor multiplies
+it. After one sum of exact numbers it is the size of the largest term; in an average with decay d it is the decayed sum
+of the largest terms of all steps, so that it grows to 1 / (1 - d) times one of them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +12,23 @@ import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.proof.extended import each, narrowed, number, size, where
+from gradxform.proof.extended import Complex, each, narrowed, number, size, where, zeros
+from gradxform.proof.ulp import DOUBLE, SUMS
 
 _SINGLE = ("float16", "bfloat16", "float32", "complex64")
+_AS_SINGLE = 2.0**30 * SUMS / DOUBLE  # an ULP is up to twice as large beside some numbers as beside others
+"""Times the size of a float64 number: the term of one whose error is `SUMS` ULP of float32."""
+
+
+class Sum(NamedTuple):
+    """A value with the term beside it; both have two parts if the value is complex."""
+
+    value: Any
+    term: Any = 0.0
 
 
 @dataclass
@@ -25,6 +41,18 @@ class Leaf:
     value: Any
     stopped: bool = False
     param: Any = None
+    term: Any = 0.0
+    """Zero where it was never summed."""
+    cancelled: float = 1.0
+    """The largest term relative to the largest value, over the sums of this step."""
+
+    def become(self, new: Sum) -> None:
+        """Take the value and the term of a sum."""
+        self.value, self.term = new
+
+    def chosen(self, condition: Any, other: Any = 0) -> None:
+        """Replace the value with an exact number where a condition does not hold."""
+        self.value, self.term = where(condition, self.value, other), where(condition, self.term, 0.0)
 
 
 def extended(leaf: Any) -> Any:
@@ -38,6 +66,17 @@ def rounded(leaf: Leaf) -> Any:
     return narrowed(_flushed(leaf.value, leaf.dtype), leaf.dtype)
 
 
+def term_of(leaf: Leaf) -> Any:
+    """The finite terms of a leaf, as numbers of float64."""
+    most = float(np.finfo(np.float64).max)
+    real, imag = (leaf.term.real, leaf.term.imag) if isinstance(leaf.term, Complex) else (leaf.term, leaf.term)
+    found = np.empty(leaf.shape, np.complex128 if leaf.dtype.kind == "c" else np.float64)
+    found.real = np.nan_to_num(real, nan=0.0, posinf=most)
+    if leaf.dtype.kind == "c":
+        found.imag = np.nan_to_num(imag, nan=0.0, posinf=most)
+    return found
+
+
 def norm_of(values: Sequence[Any], ord: float) -> Any:
     """Return the global norm of several arrays."""
     sizes = np.concatenate([number(size(value)).ravel() for value in values] or [np.zeros(0)])
@@ -49,21 +88,44 @@ def norm_of(values: Sequence[Any], ord: float) -> Any:
     return largest * ((sizes / largest) ** ord).sum() ** (1 / number(ord))
 
 
-def limited(value: Any, norm: Any, max_norm: float, single: bool, changes: Leaf | None = None) -> Any:
-    """Multiply by min(1, c / n), with n and c compared in the accumulation dtype.
-
-    If slices have separate factors, the result is rounded to the dtype of sums.
-    """
+def coefficient(norm: Any, max_norm: Any, single: bool) -> Any:
+    """Return min(1, c / n), with n and c compared in the accumulation dtype."""
     limit = np.float32(max_norm)
     kind = np.float32 if single and np.all((0 < limit) & (limit < math.inf)) else np.float64
     factor = np.where(np.isfinite(norm), max_norm / np.where(norm == 0, 1, number(norm)), np.nan)
     within = (narrowed(norm, kind) <= narrowed(max_norm, kind)) | (max_norm == math.inf)
-    found = where(within, value, times(value, factor))
-    if changes is None or np.all(within):
-        return found
-    held = kept(found, changes)
-    least, sizes = np.finfo(np.float32 if is_single(changes) else np.float64).smallest_normal, size(held)
-    return where(np.isfinite(sizes) & (sizes >= least) & (not _SHAKING), found, held)
+    return np.where(within, number(1), _moved(factor, 2.0**-50 if single else DOUBLE * 2.0**-53))
+
+
+def limit(
+    leaf: Leaf, norm: Any, max_norm: Any, single: bool, by_slices: bool = False, order: float = 2, unsure: float = 0.0
+) -> None:
+    """Multiply by min(1, c / n); if slices have separate factors, the result is rounded to the dtype of sums.
+
+    `unsure` is the term of a factor of one. A norm of another order than 1, 2 and infinity has 16 ULP.
+    """
+    factor = coefficient(norm, max_norm, single)
+    unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / _budget(leaf))
+    value, term = each(np.multiply, leaf.value, factor), _scaled(leaf.term, factor)
+    leaf.become(Sum(value, each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)))
+    if by_slices and np.any(factor != 1):
+        held = kept(leaf.value, leaf)
+        least, sizes = np.finfo(np.float32 if is_single(leaf) else np.float64).smallest_normal, size(held)
+        leaf.value = where(np.isfinite(sizes) & (sizes >= least) & (not _SHAKING), leaf.value, held)
+
+
+def limit_all(
+    leaves: Sequence[Leaf], norm: Any, max_norm: Any, only: Sequence[Leaf] | None = None, order: float = 2
+) -> None:
+    """Multiply leaves, or only some of them, by min(1, c / n) of their common norm.
+
+    Beside narrower leaves, a float64 leaf has a factor whose error is that of their part of the norm in float32.
+    """
+    narrow = [leaf.value for leaf in leaves if is_single(leaf)]
+    single = len(narrow) == len(leaves)
+    part = float(norm_of(narrow, 2) / norm) if narrow and 0 < norm < np.inf else 0.0
+    for leaf in leaves if only is None else only:
+        limit(leaf, norm, max_norm, single, order=order, unsure=0.0 if is_single(leaf) else part * _AS_SINGLE / SUMS)
 
 
 def times(value: Any, factor: Any) -> Any:
@@ -71,21 +133,77 @@ def times(value: Any, factor: Any) -> Any:
     return each(np.multiply, value, _moved(number(factor), 2.0**-50))
 
 
+def by(one: Leaf | Sum, factor: Any) -> Sum:
+    """Multiply by a real factor."""
+    return Sum(times(one.value, factor), _scaled(one.term, factor))
+
+
+def nothing(leaf: Leaf) -> Sum:
+    """Zeros like a leaf: a sum before its first term."""
+    return Sum(zeros(leaf.value))
+
+
+def summed(leaf: Leaf, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.0, rounds: bool = True) -> Sum:
+    """Add, and round to the dtype of a leaf's sums unless what follows is one computation with it.
+
+    `least` is the size of the largest term if it is none of the parts, and `further` the ULP that its steps add.
+    """
+    value, term, largest = parts[0].value, parts[0].term, each(_sizes, parts[0].value)
+    for part in parts[1:]:
+        value, term = each(np.add, value, part.value), each(np.add, term, part.term)
+        largest = each(lambda one, other: np.maximum(one, _sizes(other)), largest, part.value)
+    largest = each(lambda one: np.maximum(one, least) * (1 + further / _budget(leaf)), largest)
+    found = Sum(_kept(value, leaf, largest, rounds), each(np.add, term, largest))
+    most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)
+    if terms > leaf.cancelled * most:
+        leaf.cancelled = terms / most if most else math.inf
+    return found
+
+
 def is_single(leaf: Leaf) -> bool:
     """Whether sums of this leaf are float32."""
     return leaf.dtype.name in _SINGLE
 
 
+def in_single(leaf: Leaf, sizes: Any) -> Any:
+    """The term of numbers of a leaf that are computed in float32, whatever its dtype."""
+    return sizes if is_single(leaf) else sizes * _AS_SINGLE
+
+
 def kept(value: Any, leaf: Leaf) -> Any:
     """Round a value to the dtype of a leaf's sums, through float64."""
+    return _kept(value, leaf, each(lambda part: _sizes(part) * (0.5 if is_single(leaf) else 1.0), value))
+
+
+def _kept(value: Any, leaf: Leaf, term: Any, rounds: bool = True) -> Any:
+    if _SHAKING:
+        unit = _budget(leaf) * (2.0**-24 if is_single(leaf) else 2.0**-53)
+        value = each(lambda part, size: part + number(size * unit * _random(part)), value, term)
+    if not rounds:
+        return value
     if is_single(leaf):
-        return each(lambda part: stored(np.asarray(part).astype(np.float64), np.float32), _moved(value, 2.0**-22))
-    return each(lambda part: stored(part, np.float64), _moved(value, 2.0**-51))
+        return each(lambda part: stored(np.asarray(part).astype(np.float64), np.float32), value)
+    return each(lambda part: stored(part, np.float64), value)
 
 
 def stored(x: Any, kind: Any) -> Any:
     """Round a number to a state's dtype."""
     return extended(narrowed(x, kind))
+
+
+def _budget(leaf: Leaf) -> int:
+    return SUMS if is_single(leaf) else DOUBLE
+
+
+def _sizes(part: Any) -> Any:
+    """The sizes of real numbers in float64; zero for those that are not finite."""
+    found = np.abs(np.asarray(part).astype(np.float64))
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def _scaled(term: Any, factor: Any) -> Any:
+    sizes = np.abs(np.asarray(factor).astype(np.float64))
+    return each(lambda part: np.where(np.asarray(part) == 0, 0.0, part * sizes), term)
 
 
 _SHAKING: list[Any] = []
@@ -94,7 +212,7 @@ _SHAKING: list[Any] = []
 
 @contextlib.contextmanager
 def shaken(rng: Any, flushing: bool) -> Iterator[None]:
-    """In this context, states change by up to 2 ULP; ill-conditioned results change a lot."""
+    """In this context, sums change by up to their budget; ill-conditioned results change a lot."""
     _SHAKING.append((rng, flushing))
     try:
         yield
@@ -102,11 +220,14 @@ def shaken(rng: Any, flushing: bool) -> Iterator[None]:
         _SHAKING.pop()
 
 
+def _random(part: Any) -> Any:
+    return _SHAKING[-1][0].uniform(-1, 1, np.shape(part))
+
+
 def _moved(value: Any, unit: float) -> Any:
     if not _SHAKING:
         return value
-    rng = _SHAKING[-1][0]
-    return each(lambda part: part * (1 + number(unit * rng.uniform(-1, 1, np.shape(part)))), value)
+    return each(lambda part: part * (1 + number(unit * _random(part))), value)
 
 
 def _flushed(value: Any, dtype: Any) -> Any:

@@ -75,7 +75,11 @@ def orthogonalize(
         rounded_rows = [[part.astype(kind) for part in row] for row in rows]
         new = [number(_iterated(matrix.astype(kind), rounded_rows)) for matrix in matrices]
         found = np.stack(new).reshape(moved.shape) if new else moved
-        leaf.value = size * kept(np.transpose(found, np.argsort(order)), leaf)
+        old, leaf.value = (
+            float(np.abs(leaf.value).max(initial=0)),
+            size * kept(np.transpose(found, np.argsort(order)), leaf),
+        )
+        leaf.term = leaf.term * (float(np.abs(leaf.value).max(initial=0)) / old if old else 0.0)
 
 
 def _unit(x: Any, divisor: float, like: str | None) -> Any:

@@ -9,8 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.proof.extended import each, narrowed, number, plus, zeros
-from gradxform.proof.reference_leaf import Leaf, is_single, kept, limited, norm_of, stored, times
+from gradxform.proof.extended import each, narrowed, number
+from gradxform.proof.reference_leaf import (
+    Leaf,
+    Sum,
+    by,
+    coefficient,
+    in_single,
+    is_single,
+    kept,
+    limit,
+    limit_all,
+    norm_of,
+    nothing,
+    stored,
+    summed,
+)
 
 Memory = dict[Any, Any]
 
@@ -19,26 +33,27 @@ def _ema(leaves: Sequence[Leaf], decay: float, debias: bool = True, *, memory: M
     d, averages = number(decay), memory.setdefault("averages", {})
     weight = memory["weight"] = memory.get("weight", 0) * d + (1 - d)
     for leaf in leaves:
-        new = kept(plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d)), leaf)
-        averages[leaf.path] = new
-        leaf.value = times(new, 1 / weight) if debias else new
+        old = by(averages.get(leaf.path, nothing(leaf)), d)
+        averages[leaf.path] = new = summed(leaf, old, by(leaf, 1 - d), further=int(debias))
+        leaf.become(by(new, 1 / weight) if debias else new)
 
 
 def _trace(leaves: Sequence[Leaf], decay: float, nesterov: bool = False, *, memory: Memory) -> None:
     d, traces = number(decay), memory.setdefault("traces", {})
     for leaf in leaves:
-        new = plus(leaf.value, times(traces.get(leaf.path, zeros(leaf.value)), d))
-        leaf.value = kept(plus(leaf.value, times(new, d)) if nesterov else new, leaf)
-        traces[leaf.path] = kept(new, leaf)
+        traces[leaf.path] = new = summed(leaf, leaf, by(traces.get(leaf.path, nothing(leaf)), d))
+        leaf.become(summed(leaf, leaf, by(new, d)) if nesterov else new)
 
 
 def _grokfast(leaves: Sequence[Leaf], decay: float = 0.98, amplitude: float = 2.0, *, memory: Memory) -> None:
     d = number(decay) if memory["step"] > 1 else number(0)
     averages = memory.setdefault("averages", {})
     for leaf in leaves:
-        new = plus(times(averages.get(leaf.path, zeros(leaf.value)), d), times(leaf.value, 1 - d))
-        averages[leaf.path] = kept(new, leaf)
-        leaf.value = kept(plus(leaf.value, times(new, number(amplitude))), leaf)
+        averages[leaf.path] = new = summed(leaf, by(averages.get(leaf.path, nothing(leaf)), d), by(leaf, 1 - d))
+        leaf.become(summed(leaf, leaf, by(new, number(amplitude))))
+
+
+_NEW = {"count": 0, "average": 0}
 
 
 def _clip_adagc(
@@ -53,16 +68,15 @@ def _clip_adagc(
     d, kind, single = number(decay), _kind(leaves), all(map(is_single, leaves))
     norms = [norm_of([leaf.value], 2) for leaf in leaves]
     whole = norm_of([leaf.value for leaf in leaves], 2)
-    together = norm_of([limited(number([1.0]), whole, max_norm, single)], 2)
+    together = coefficient(whole, max_norm, single)
+    limit_all(leaves, whole, max_norm, [leaf for leaf in leaves if memory.get(leaf.path, _NEW)["count"] < warmup])
     for leaf, n in zip(leaves, norms, strict=True):
-        own = memory.setdefault(leaf.path, {"count": 0, "average": 0})
+        own = memory.setdefault(leaf.path, dict(_NEW))
         warm, average = own["count"] >= warmup, own["average"]
-        limit = number(ratio) * average if average > 0 else np.inf
-        clipped = min(n, limit) if warm else n * together
+        most = number(ratio) * average if average > 0 else np.inf
+        clipped = min(n, most) if warm else n * together
         if warm:
-            leaf.value = limited(leaf.value, n, limit if np.isfinite(n) else 0.0, is_single(leaf))
-        else:
-            leaf.value = limited(leaf.value, whole, max_norm, single)
+            limit(leaf, n, most if np.isfinite(n) else 0.0, is_single(leaf))
         if np.isfinite(narrowed(n, kind)):
             own["count"] += 1
             if clipped > 0:
@@ -85,10 +99,18 @@ def _clip_spikes(
         unit = np.where(larger > 0, larger, 1)
         return np.where(np.isfinite(x), unit * np.sqrt(d * (rms / unit) ** 2 + (1 - d) * (x / unit) ** 2), rms)
 
+    def unsure(new: Any, x: Any, rms: Any, *terms: Any) -> Any:
+        """By the derivatives of the root."""
+        parts = np.where(new > 0, ((1 - d) * np.abs(x) * terms[0] + d * rms * terms[1]) / np.where(new > 0, new, 1), 0)
+        return np.where(np.isfinite(parts), parts, 0).astype(np.float64)
+
     for leaf in leaves:
-        old = averages.get(leaf.path, zeros(leaf.value))
-        new = each(limited_to, leaf.value, old)
-        leaf.value, averages[leaf.path] = kept(new, leaf), kept(each(root, new, old), leaf)
+        old = averages.get(leaf.path, nothing(leaf))
+        x = each(limited_to, leaf.value, old.value)
+        same, new = each(np.equal, x, leaf.value), each(root, x, old.value)
+        averages[leaf.path] = summed(leaf, Sum(new, each(unsure, new, x, old.value, leaf.term, old.term)))
+        clipped = summed(leaf, Sum(x, by(old, math.sqrt(threshold)).term))
+        leaf.become(Sum(kept(x, leaf), each(np.where, same, leaf.term, clipped.term)))
 
 
 def _kind(leaves: Sequence[Leaf]) -> Any:
@@ -101,12 +123,6 @@ def _scopes(leaves: Sequence[Leaf], per_leaf: bool, memory: Memory) -> list[tupl
     return [(scope, memory.setdefault(rank, {}), _kind(leaves)) for rank, scope in enumerate(scopes)]
 
 
-def _limit_all(leaves: Sequence[Leaf], norm: Any, limit: Any) -> None:
-    single = all(map(is_single, leaves))
-    for leaf in leaves:
-        leaf.value = limited(leaf.value, norm, limit, single)
-
-
 def _clip_percentile(
     leaves: Sequence[Leaf], percentile: float, window: int = 1000, per_leaf: bool = False, *, memory: Memory
 ) -> None:
@@ -115,7 +131,7 @@ def _clip_percentile(
         if np.isfinite(narrowed(n, kind)):
             history.append(float(stored(n, kind)))
         limit = np.percentile(history[-window:], percentile) if history else np.inf
-        _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
+        limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
 
 def _clip_zscore(
@@ -142,7 +158,7 @@ def _clip_zscore(
                 new = d * mean + (1 - d) * min(n, limit)
                 spread = d * variance + (1 - d) * (min(n, limit) - new) ** 2
             own["mean"], own["deviation"] = (stored(number, kind) for number in (new, np.sqrt(spread)))
-        _limit_all(scope, n, limit if np.isfinite(n) else 0.0)
+        limit_all(scope, n, limit if np.isfinite(n) else 0.0)
 
 
 def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memory) -> None:
@@ -156,7 +172,9 @@ def _add_noise(leaves: Sequence[Leaf], stddev: float, seed: int, *, memory: Memo
             radius = np.sqrt(-2 * np.log((number(first) + 0.5) / 2.0**32))
             turns = number(second.astype(np.uint32).view(np.int32)) / 2.0**32
             normal = radius * np.cos(2 * np.arccos(number(-1)) * turns)
-            leaf.value = kept(leaf.value + stddev * normal.reshape(leaf.shape), leaf)
+            noise = stddev * normal.reshape(leaf.shape)
+            sizes = np.maximum(np.abs(noise), stddev).astype(np.float64)
+            leaf.become(summed(leaf, leaf, Sum(noise, in_single(leaf, sizes))))
 
 
 def threefry(key0: Any, key1: Any, count0: Any, count1: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Distances in ULP (units in the last place)."""
+"""Distances in ULP (units in the last place), and how large they may be."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ from typing import Any
 import numpy as np
 
 _INTEGERS: dict[int, Any] = {2: np.int16, 4: np.int32, 8: np.int64}
+_HALF = {"float16": (11, -24), "bfloat16": (8, -133)}
+"""Bits of a mantissa, and the exponent of the smallest subnormal number."""
+SUMS, DOUBLE = 4, 16
+"""The budgets of sums, in ULP of the largest term, and of everything in float64."""
+
+
+def budget(dtype: Any, ulp: float, summed: Any = False) -> Any:
+    """The budget of results, and of those that were summed, where rescaling float32 has `ulp`; 0 means bit-identical.
+
+    Half precision has 1: arithmetic is float32, and the result is rounded once.
+    """
+    name = np.dtype(dtype).name
+    if not ulp:
+        return 0.0
+    if name in ("float64", "complex128"):
+        return max(ulp, DOUBLE)
+    return np.where(summed, max(ulp, SUMS), min(ulp, 1) if name in _HALF else ulp)
 
 
 def ulps(a: Any, b: Any) -> Any:
@@ -25,6 +42,33 @@ def ulps(a: Any, b: Any) -> Any:
     lost = np.isnan(wide_a) != np.isnan(wide_b)
     apart = (np.isinf(wide_a) | np.isinf(wide_b)) & (wide_a != wide_b)
     return np.where(np.isnan(wide_a) & np.isnan(wide_b), 0.0, np.where(lost | apart, np.inf, distance))
+
+
+def apart(got: Any, wanted: Any, term: Any) -> Any:
+    """The distance where results are sums, in ULP of the largest term if that is larger than the result.
+
+    Terms are of float32, or of float64 for float64 results. Half precision is rounded once more: up to 1 ULP of the
+    result counts as such, and only what is beyond counts in the terms' ULP. Without a term it is `ulps`.
+    """
+    plain = ulps(got, wanted)
+    if not np.any(term):
+        return plain
+    if wanted.dtype.kind == "c":
+        parts = ((got.real, wanted.real, term.real), (got.imag, wanted.imag, term.imag))
+        return np.maximum(*(apart(*part) for part in parts))
+    found, near = got.astype(np.float64), wanted.astype(np.float64)
+    with np.errstate(all="ignore"):
+        unit = _unit(np.maximum(np.abs(near), term), *((53, -1074) if wanted.dtype == np.float64 else (24, -149)))
+        distance = np.abs(found - near) / unit
+        if half := _HALF.get(wanted.dtype.name):
+            own = _unit(np.maximum(np.abs(near), np.abs(found)), *half)
+            distance = np.where(plain <= 1, plain, np.maximum(distance - own / unit, 1.0))
+    return np.where((term > 0) & (plain > 0) & np.isfinite(plain), distance, plain)
+
+
+def _unit(size: Any, bits: int, least: int) -> Any:
+    """One ULP of a float64 number in a format with so many bits and such a smallest exponent."""
+    return np.ldexp(1.0, np.maximum(np.frexp(size)[1] - bits, least))
 
 
 def _native(x: Any) -> Any:

@@ -50,8 +50,8 @@ def structure(rng: random.Random) -> Structure:
     """Draw a tree of up to five leaves and a chain of one to five transforms."""
     mixed = rng.random() < 0.25
     dtype = rng.choice(("float32", "float32", *DTYPES))
-    kinds = _PLAIN if dtype in COMPLEX else _REAL
-    kinds = _REAL if mixed else _SINGLE if kinds is _REAL and dtype != "float64" else kinds
+    kinds = _PLAIN if dtype in COMPLEX and not mixed else _NARROW
+    kinds = _REAL if kinds is _NARROW and (mixed or dtype == "float64") else kinds
 
     def leaf(*shape: int) -> Leaf:
         return Leaf(rng.choice(("float32", "float16", "bfloat16", "float64")) if mixed else dtype, *shape)
@@ -119,21 +119,16 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 
 
-def _templates(nested: bool, *kinds: str) -> tuple[str, ...]:
-    """What the registry has for chains: around another transform or not, and for gradients of these kinds."""
-    found = (template for entry in ENTRIES if nested or _kind(entry) in kinds for template in entry.chains)
-    return tuple(template for template in found if ("<tx>" in template) == nested)
+def _templates(chosen: Callable[[Entry], bool] | None) -> tuple[str, ...]:
+    """What the registry has for chains, of the chosen entries; by default what goes around another transform."""
+    found = (template for entry in ENTRIES if chosen is None or chosen(entry) for template in entry.chains)
+    return tuple(template for template in found if ("<tx>" in template) == (chosen is None))
 
 
-def _kind(entry: Entry) -> str:
-    if not entry.real:
-        return "all"
-    return "single" if all(row.single for row in entry.rows) else "real"
-
-
-_NESTED, _PLAIN = _templates(True), _templates(False, "all")
-_REAL, _SINGLE = _templates(False, "real"), _templates(False, "real", "single")
-"""For real gradients; the latter also with what is accurate to float32 only, such as noise."""
+_NESTED, _PLAIN = _templates(None), _templates(lambda entry: not entry.real)
+_REAL = _templates(lambda entry: entry.real and "chains in float64" not in entry.left_out)
+_NARROW = _templates(lambda entry: entry.real)
+"""For real gradients; the latter not for float64."""
 
 
 def values(shapes: Any, rng: np.random.Generator) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import random
 import sys
 import time
@@ -21,7 +22,7 @@ import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity, reference_leaf
 from gradxform.proof.extended import number
-from gradxform.proof.ulp import ulps
+from gradxform.proof.ulp import DOUBLE, SUMS, apart, budget
 
 Where = tuple[str, str]
 SELDOM = {("jax", "eager"): 5, ("tensorflow", "eager"): 10}
@@ -99,21 +100,30 @@ class Wanted:
 
     def is_ill_conditioned(self, flushing: bool) -> bool:
         """Whether a result exceeds its budget once some last bits change or subnormal numbers are flushed."""
+        return self._exceed(self.others(flushing))
+
+    def moves(self) -> bool:
+        """Whether a result exceeds its budget once subnormal numbers are flushed."""
+        return self._exceed(self.others(flushing=True)[::2])  # the others change rounding and flush nothing
+
+    def cancelled(self, path: str) -> float:
+        """How far terms of a state's leaf exceed the largest value, at most; of all leaves if it is none of one."""
+        steps = [step.cancelled for step in self.results]
+        found = [step[leaf] for step in steps for leaf in step if path.endswith(f"/{leaf}") or path == leaf]
+        return max(found or [most for step in steps for most in step.values()], default=1.0)
+
+    def _exceed(self, runs: Sequence[list[Any]]) -> bool:
         return any(
-            bool((ulps(other[path], right) > 2.0).any())
-            for others in self.others(flushing)
+            bool((apart(other[path], right, results.terms[path]) > _allowed(right, results.terms[path])).any())
+            for others in runs
             for other, results in zip(others, self.results, strict=True)
             for path, right in results.items()
         )
 
-    def moves(self) -> bool:
-        """Whether a result exceeds its budget once subnormal numbers are flushed."""
-        return any(
-            bool((ulps(other[path], right) > 2.0).any())
-            for others in self.others(flushing=True)[::2]  # the others change rounding and flush nothing
-            for other, results in zip(others, self.results, strict=True)
-            for path, right in results.items()
-        )
+
+def _allowed(right: Any, term: Any) -> Any:
+    """The budget of a rescaled leaf, or of each sum."""
+    return budget(right.dtype, 2.0, term != 0)
 
 
 def _state_of_flushed(run: Any, steps: Sequence[Any], params: Any) -> Any:
@@ -155,37 +165,38 @@ def _hold(
             raise Wrong(_said(structure, seed, where, moved, f"step {step}: {result.problem}"))
         for path, exact in right.items():
             for part in ("real", "imag") if exact.dtype.kind == "c" else ("",):
-                got, good = (getattr(x, part) if part else x for x in (result.leaves[path], exact))
-                budget = 1.0 if good.dtype.name in ("float16", "bfloat16") else 2.0
-                distance = ulps(got, good)
+                leaves = result.leaves[path], exact, right.terms[path]
+                got, good, term = (getattr(x, part) if part else x for x in leaves)
+                distance, allowed = apart(got, good, term), _allowed(good, term)
                 count.elements += got.size
-                if not (distance > budget).any():
+                if not (distance > allowed).any():
                     count.worst = max(count.worst, float(distance.max(initial=0.0)))
                     continue
                 flushing = any(name in f"{where} {moved}" for name in FLUSHING)
                 others = [other[step][path] for other in wanted.others(flushing)]
                 others = [getattr(other, part) if part else other for other in others]
-                bad = (distance > budget) & _is_far(got, good, others, budget, flushing)
-                count.unjudged += int(((distance > budget) & ~bad).sum())
+                bad = (distance > allowed) & _is_far(got, good, term, others, flushing)
+                count.unjudged += int(((distance > allowed) & ~bad).sum())
                 if bad.any():
                     at = tuple(int(i) for i in np.argwhere(bad)[0])
                     said = f"step {step}, {path}{list(at)}: {got[at]!r}, not {good[at]!r}: {distance[at]:g} ULP"
                     raise Wrong(_said(structure, seed, where, moved, said))
 
 
-def _is_far(got: Any, good: Any, others: Sequence[Any], budget: float, flushing: bool) -> Any:
+def _is_far(got: Any, good: Any, term: Any, others: Sequence[Any], flushing: bool) -> Any:
     """Whether results are further off than an ill-conditioned result moves when a few last bits change.
 
     If subnormal numbers are flushed, a sum may have lost one.
     """
     lost = float(np.finfo(np.float64 if good.dtype == np.float64 else np.float32).smallest_normal) if flushing else 0.0
-    near = np.min([ulps(got, other) for other in others], axis=0)
+    allowed = _allowed(good, term)
+    near = np.min([apart(got, other, term) for other in others], axis=0)
     with np.errstate(all="ignore"):
-        apart = [np.abs(number(other) - number(good)) for other in others]
-        spread = np.max([np.where(np.isfinite(found), found, 0) for found in apart], axis=0)
+        moved = [np.abs(number(other) - number(good)) for other in others]
+        spread = np.max([np.where(np.isfinite(found), found, 0) for found in moved], axis=0)
         unit = np.abs(number(good)) * float(ml_dtypes.finfo(good.dtype).eps)
-        within = np.abs(number(got) - number(good)) <= budget * unit + 2 * spread + lost
-    return (near > budget) & ~within
+        within = np.abs(number(got) - number(good)) <= np.where(term > 0, 0, allowed) * unit + 2 * spread + lost
+    return (near > allowed) & ~within
 
 
 def _hold_state(
@@ -200,7 +211,7 @@ def _hold_state(
 ) -> None:
     """Compare a last state with another framework's: paths, dtypes, shapes, counters and flags.
 
-    Other numbers agree to some last bits of the largest in their array. Not judged if subnormal numbers are flushed:
+    Other numbers agree to twice the budget of sums, of the largest number or term in their array. Not judged if subnormal numbers are flushed:
     counters that depend on them. Also not judged: numbers next to ill-conditioned results, and numbers that flushed
     values determine.
     """
@@ -218,7 +229,11 @@ def _hold_state(
             raise Wrong(_said(structure, seed, where, "", said))
         # A rounding error is in the last bits of a sum, and a deviation is a difference from a mean.
         elif "lost" not in path.split("/") and not _agree(
-            got, right, beside.get(path.replace("deviation", "average")), _is_single(path, structure)
+            got,
+            right,
+            beside.get(path.replace("deviation", "average")),
+            _is_single(path, structure),
+            wanted.cancelled(path),
         ):
             flushes = where[0] in FLUSHING
             if not wanted.is_ill_conditioned(flushes) and not (
@@ -247,20 +262,21 @@ def _is_single(path: str, structure: Structure) -> bool:
     )
 
 
-def _agree(got: Any, right: Any, beside: Any, single: bool = False) -> bool:
-    """Whether numbers of a state agree up to a few last bits of the largest."""
+def _agree(got: Any, right: Any, beside: Any, single: bool = False, cancelled: float = 1.0) -> bool:
+    """Whether numbers of a state agree up to a few last bits of the largest, or of a term that is so much larger."""
     if right.dtype.kind in "biu":
         return True
     if right.dtype.kind == "c":
-        return _agree(got.real, right.real, beside) and _agree(got.imag, right.imag, beside)
+        return all(_agree(a, b, beside, single, cancelled) for a, b in ((got.real, right.real), (got.imag, right.imag)))
     finite = np.isfinite(right)
     if not np.array_equal(got[~finite], right[~finite], equal_nan=True):
         return False
     sizes = number(np.append(np.abs(right[finite]), np.abs(beside)))
     largest = np.max(sizes[np.isfinite(sizes)], initial=0.0)
-    info = ml_dtypes.finfo(np.float32 if single else right.dtype)
-    allowed = 8 * float(info.eps) * largest + 8 * number(info.smallest_normal)
-    return bool(np.all(np.abs(number(got[finite]) - number(right[finite])) <= allowed))
+    kind = np.dtype(np.float32) if single else right.dtype
+    info, units = ml_dtypes.finfo(kind), 2 * (DOUBLE if kind == np.float64 else SUMS)
+    allowed = units * float(info.eps) * largest * min(cancelled, 1e300) + 8 * number(info.smallest_normal)
+    return cancelled == math.inf or bool(np.all(np.abs(number(got[finite]) - number(right[finite])) <= allowed))
 
 
 def _leaves(state: Any) -> list[tuple[str, Any]]:

@@ -117,6 +117,9 @@ class _Wanted(chains_run.Wanted):
     def moves(self) -> bool:
         return self.word
 
+    def cancelled(self, path: str) -> float:
+        return 1.0
+
     def is_ill_conditioned(self, flushing: bool) -> bool:
         return self.word
 
