@@ -86,14 +86,15 @@ class Namespace(Defaults):
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x.
+        """Largest power of two up to x; one for zero and nonfinite x.
 
         JAX 0.12 expands `jnp.frexp` and `jnp.ldexp` when it compiles, with 64 bits disabled again.
         """
-        whole, form = np.dtype(f"int{8 * x.dtype.itemsize}"), np.finfo(x.dtype)
-        normal = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.maximum(x, form.tiny), 1.0)
-        bits = lax.bitcast_convert_type(normal, whole) & form.dtype.type(np.inf).view(whole)
-        return lax.bitcast_convert_type(bits, x.dtype)
+        form = jnp.finfo(x.dtype)
+        most = 2.0 ** (form.maxexp - 1)
+        normal = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.clip(x, form.tiny, most), jnp.ones_like(x))
+        near = lax.reduce_precision(normal, form.nexp, 0)
+        return jnp.where(near > normal, near / 2, near)
 
     @staticmethod
     def arange(count: int) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.numerics import dtype_name, elementwise, matrices, rescale, sums
+from gradxform.numerics import dtype_name, elementwise, matrices, rescale, sums, sums_dtype
 from gradxform_jax import _each, _norms, _private, _ranking
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
@@ -181,15 +181,51 @@ def _with_factors(kernel: Callable[..., list[Any]], leaves: list[Any], factors: 
 
 @jax.jit
 def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
-    factors = barrier(factors)  # XLA would join two known steps of a factor to one, out of float32's range
-    if not isinstance(factors, tuple):
-        factors = [factors] * len(leaves) if factors.ndim == 0 else [factors[i] for i in range(len(leaves))]
-    return list(map(_times, leaves, factors))
+    if isinstance(factors, tuple):
+        return list(map(_multiply, leaves, map(_factor, factors)))
+    if factors.ndim == 0:
+        return list(map(_multiply, leaves, [_factor(factors)] * len(leaves)))
+    return [_multiply(leaf, _factor(factors[i])) for i, leaf in enumerate(leaves)]
+
+
+@jax.jit
+def _times(leaf: Any, factor: Any) -> Any:
+    return _multiply(leaf, _factor(factor))
+
+
+class Factor(NamedTuple):
+    """A factor in float64, and two float32 numbers whose product it is, as in `rescale.in_steps`."""
+
+    whole: Any
+    near: Any
+    far: Any
+    is_one: Any
 
 
 @jax.jit  # leaves of one shape are traced once
-def _times(leaf: Any, factor: Any) -> Any:
-    return weak_as(leaf, rescale.times(Namespace, leaf, factor))
+def _multiply(leaf: Any, by: Factor) -> Any:
+    scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(_product(part, by), part.dtype), leaf)
+    one = by.is_one if by.is_one.ndim == 0 else jnp.broadcast_to(by.is_one, leaf.shape)
+    return weak_as(leaf, lax.select(one, leaf, scaled))
+
+
+def _product(x: Any, by: Factor) -> Any:
+    """A real array times a factor, in the dtype of sums."""
+    if x.dtype == np.float64:
+        return x * by.whole
+    return lax.convert_element_type(x, np.float32) * by.near * by.far
+
+
+@jax.jit
+def _factor(factor: Any) -> Factor:
+    size = lax.abs(factor)
+    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    far = lax.div(size, near)
+    usual = lax.bitwise_and(lax.gt(size, 0.0), lax.is_finite(size))
+    far = lax.mul(lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far), lax.sign(factor))
+    # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
+    steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
+    return barrier(Factor(factor, *steps, lax.eq(factor, 1.0)))
 
 
 @jax.jit
@@ -230,15 +266,40 @@ def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
-    @jax.jit
-    def one(column: list[Any], numbers: list[Any], factor: Any) -> Any:
-        return elementwise.of_leaf(formula, Namespace, column, numbers, factor, dict(static))
+    @jax.jit  # leaves of one shape are traced once
+    def one(column: list[Any], numbers: list[Any], by: Factor | None) -> Any:
+        if by is not None:
+            column = [rescale.by_parts(Namespace, lambda part: _product(part, by), column[0]), *column[1:]]
+        return elementwise.of_leaf(formula, Namespace, column, numbers, None, dict(static))
 
     def whole(columns: list[list[Any]], numbers: list[Any], factors: list[Any]) -> list[Any]:
-        numbers, factors = barrier((numbers, factors))  # as in `_multiplied`
-        return [one(column, numbers, factor) for factor, *column in zip(factors, *columns, strict=True)]
+        rows = zip(*columns, strict=True)
+        if isinstance(formula, elementwise.Combination):
+            first, *others = [_weight(weight) for weight in formula.weights(Namespace, *numbers)]
+            firsts = [first if by is None else _factor(by if first is None else by * first.whole) for by in factors]
+            return [_combined(row, (own, *others)) for row, own in zip(rows, firsts, strict=True)]
+        return [
+            one(list(row), numbers, None if by is None else _factor(by)) for row, by in zip(rows, factors, strict=True)
+        ]
 
     return jax.jit(whole)
+
+
+def _weight(weight: Any) -> Factor | None:
+    """A weight of a combination; None if it is known to be one."""
+    return None if isinstance(weight, float) and weight == 1.0 else _factor(Namespace.float64(weight))
+
+
+@jax.jit
+def _combined(elements: Sequence[Any], weights: Sequence[Factor | None]) -> Any:
+    dtype = sums_dtype(elements[0])
+
+    def real(*parts: Any) -> Any:
+        wide = [Namespace.cast(part, dtype) for part in parts]
+        terms = [x if by is None else _product(x, by) for x, by in zip(wide, weights, strict=True)]
+        return functools.reduce(lax.add, terms)
+
+    return rescale.by_parts(Namespace, real, *elements)
 
 
 @functools.lru_cache(maxsize=1024)
