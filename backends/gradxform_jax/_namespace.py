@@ -38,6 +38,7 @@ class Namespace(Defaults):
     stop_gradient = staticmethod(lax.stop_gradient)
     mask = staticmethod(np.array)
     expm1 = staticmethod(jnp.expm1)
+    log1p = staticmethod(jnp.log1p)
     log = staticmethod(jnp.log)
     cos = staticmethod(jnp.cos)
     sin = staticmethod(jnp.sin)
@@ -85,14 +86,15 @@ class Namespace(Defaults):
 
     @staticmethod
     def power_of_two(x: Any) -> Any:
-        """Largest power of two up to x, from its exponent bits; one for zero and nonfinite x.
+        """Largest power of two up to x; one for zero and nonfinite x.
 
         JAX 0.12 expands `jnp.frexp` and `jnp.ldexp` when it compiles, with 64 bits disabled again.
         """
-        whole, form = np.dtype(f"int{8 * x.dtype.itemsize}"), np.finfo(x.dtype)
-        normal = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.maximum(x, form.tiny), 1.0)
-        bits = lax.bitcast_convert_type(normal, whole) & form.dtype.type(np.inf).view(whole)
-        return lax.bitcast_convert_type(bits, x.dtype)
+        form = jnp.finfo(x.dtype)
+        most = 2.0 ** (form.maxexp - 1)
+        normal = jnp.where((x > 0.0) & jnp.isfinite(x), jnp.clip(x, form.tiny, most), jnp.ones_like(x))
+        near = lax.reduce_precision(normal, form.nexp, 0)
+        return jnp.where(near > normal, near / 2, near)
 
     @staticmethod
     def arange(count: int) -> Any:
@@ -134,14 +136,6 @@ class Namespace(Defaults):
         return wide
 
     @staticmethod
-    def high_half(x: Any) -> Any:
-        """The number with the lower half of its bits cleared; by Veltkamp's split, since TPUs have no float64 bits."""
-        if x.ndim == 0:
-            return _upper(lax.stop_gradient(x))
-        bits = lax.bitcast_convert_type(lax.stop_gradient(x), np.uint64) & np.uint64(0xFFFFFFFFF8000000)
-        return lax.bitcast_convert_type(bits, np.float64)
-
-    @staticmethod
     def take(vector: Any, index: Any) -> Any:
         """Select elements of a vector by slices: their gradient works with 64 bits disabled."""
         if isinstance(index, int):
@@ -152,33 +146,3 @@ class Namespace(Defaults):
         return lax.concatenate(runs, 0) if len(runs) > 1 else runs[0]
 
 
-def _upper(x: Any) -> Any:
-    """Round a number to 26 bits; large numbers are scaled down first to avoid overflow."""
-    large = jnp.abs(x) > 2.0**990
-    near = x * jnp.where(large, 2.0**-30 * (1.0 - 2.0**-25), 1.0)
-    more = near * (2.0**27 + 1.0)
-    return jnp.where(jnp.isfinite(x), (more - (more - near)) * jnp.where(large, 2.0**30, 1.0), x)
-
-
-class Folding(Namespace):
-    """The same namespace, with constant folding of Python numbers."""
-
-    @staticmethod
-    def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Elementwise choice."""
-        if isinstance(condition, bool):
-            return yes if condition else no
-        return lax.select(condition, *(np.float64(x) if isinstance(x, float) else x for x in (yes, no)))
-
-    @staticmethod
-    def isfinite(x: Any) -> Any:
-        """Whether neither NaN nor infinite."""
-        return math.isfinite(x) if isinstance(x, float) else jnp.isfinite(x)
-
-    @staticmethod
-    def rounded(x: Any, dtype: str) -> Any:
-        """Round to a dtype."""
-        if not isinstance(x, float):
-            return Namespace.rounded(x, dtype)
-        with np.errstate(over="ignore"):
-            return float(np.dtype(dtype).type(x))

@@ -1,6 +1,6 @@
-"""Large float32 leaves on the CPU: one axis is cut, such that what is behind the cut is a short row.
+"""Sums of squares in float64; large float32 leaves on the CPU by short rows in float32, whose sums are added in float64.
 
-The squares of a row are summed in float32, and the rows are added in float64.
+XLA converts to float64 more slowly than the CPU reads memory. The rows are made by cutting one axis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,36 @@ _LOOP = 32
 """XLA compiles a sum over longer axes as several."""
 _LARGE = 1 << 16
 _SHORTEST, _LONGEST, _VECTOR = 48, 300, 8
-"""The lengths of rows, which are of whole vectors: of others, XLA adds up what is left with more rounding."""
+"""The lengths of rows, which are of whole vectors: XLA adds up the rest of others with more rounding."""
 _HEAVY = 1 / 16
 _ONLY_ROUNDING_LOST = 2.0**-100
 """A sum of n float32 squares above n times this has lost to underflow less than it loses to rounding."""
 
 
+def squares(leaf: Any, axes: tuple[int, ...] | None) -> Any:
+    """Return the sum of the squares of a real array of at most 32 bits, over all axes or some with keepdims."""
+    if axes is not None:
+        return _plain(leaf, axes)
+    return lax.platform_dependent(leaf, cpu=_by_rows if cut(leaf) else _small, default=_plain)
+
+
+def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
+    return summed(lax.square(lax.convert_element_type(leaf, np.float64)), axes)
+
+
+def _small(leaf: Any) -> Any:
+    return _plain(in_one_loop(leaf))
+
+
+def _by_rows(leaf: Any) -> Any:
+    total, heaviest = _sums(barrier(leaf))
+    # Rows round little if no row has much of the sum, and the sum is in float32's range.
+    sound = (total > leaf.size * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
+    return lax.cond(sound, lambda: total, lambda: _plain(leaf))
+
+
 def cut(leaf: Any) -> tuple[int, int] | None:
-    """The axis of a large float32 leaf, and the length, by which it is cut into rows; None if it is not to be cut."""
+    """Return the axis of a large float32 leaf, and the length, by which it is cut into rows; None not to cut it."""
     if leaf.dtype != np.float32 or not isinstance(leaf.size, int) or leaf.size < _LARGE:
         return None
     behind, longest = 1, min(_LONGEST, leaf.size // _OFFLOADED)
@@ -45,27 +67,18 @@ def cut(leaf: Any) -> tuple[int, int] | None:
     return None
 
 
-@jax.jit
-def sums(leaf: Any) -> tuple[Any, Any]:
-    """The sum of a leaf's squares, in float64, and the largest of its rows'."""
+def _sums(leaf: Any) -> tuple[Any, Any]:
+    """Return the sum of a leaf's squares in float64, and the largest sum of a row."""
     axis, length = cut(leaf) or (0, 1)
-    parts = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
-    rows = barrier(
-        leaf.reshape(parts)
-    )  # XLA sums squares up to twenty times slower where a reshape may come in between
-    squares = lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim)))
-    squares = in_one_loop(squares)
-    return summed(lax.convert_element_type(squares, np.float64), None), jnp.max(squares)
-
-
-def is_sound(total: Any, heaviest: Any, size: Any) -> Any:
-    """Whether what is added up from rows is known to be right; an infinite row is heavy."""
-    heavy = lax.convert_element_type(heaviest, np.float64)
-    return (total > size * _ONLY_ROUNDING_LOST) & (heavy < total * _HEAVY)
+    shape = *leaf.shape[:axis], leaf.shape[axis] // length, length, *leaf.shape[axis + 1 :]
+    # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
+    rows = barrier(leaf.reshape(shape))
+    sums = in_one_loop(lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim))))
+    return summed(lax.convert_element_type(sums, np.float64), None), lax.convert_element_type(jnp.max(sums), np.float64)
 
 
 def in_one_loop(leaf: Any) -> Any:
-    """An array that XLA sums in one loop, if it is small.
+    """Reshape a small array such that XLA sums it in one loop.
 
     Behind a barrier, else XLA shares the wider elements with a product, and writes them to memory.
     """
@@ -76,7 +89,7 @@ def in_one_loop(leaf: Any) -> Any:
 
 
 def _factors(size: int) -> list[int]:
-    """A size as a product of numbers of at most 32, as far as it has such factors, the smallest first."""
+    """Write a size as a product of numbers of at most 32, as far as it has such factors, the smallest first."""
     if size <= _LOOP:
         return [size]
     part = next(n for n in range(_LOOP, 0, -1) if size % n == 0)

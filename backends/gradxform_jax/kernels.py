@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,30 +15,25 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.numerics import dtype_name, elementwise, formulas, matrices, rescale, sums
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import evaluate
-from gradxform_jax import _each, _norms, _private, _ranking, _tpu
+from gradxform.numerics import dtype_name, elementwise, matrices, rescale, sums, sums_dtype
+from gradxform_jax import _each, _norms, _private, _ranking
 from gradxform_jax._each import Each, Norms
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax._parts import in_parts
 from gradxform_jax.plain import Plain, weak_as
 
 _OPTAX = "optax.clip_by_global_norm"
-_FAR = 2.0**126
-"""A factor beyond it, or below its inverse, is applied in two steps, the first of which is this power of two."""
 
 
 class JAX(Plain):
     """JAX, one jitted function a kernel."""
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """The vector of the leaves' norms; of many leaves, made when it is known what for."""
+        """The leaves' norms: a vector, or separate numbers of many leaves."""
         with self.scope():
-            apart = len(leaves) >= _each.MANY or _each.vary_differently(leaves)
-            if apart and not _norms.has_double(leaves):
+            if len(leaves) >= _each.MANY or _each.vary_differently(leaves):
                 return Norms(leaves, ord)
-            return _each.stacked_norms(tuple(leaves), ord)
+            return _norms.vector(tuple(leaves), ord)
 
     def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
         """Norms over some axes, in float64, the axes kept as ones."""
@@ -58,12 +53,12 @@ class JAX(Plain):
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
         with self.scope():
-            return jax.jit(_times_over)(leaf, factor)
+            return _times(leaf, factor)
 
     def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         """Each leaf divided by its divisor; for optax in eager as XLA does, which takes the inverse."""
         with self.scope():
-            divisors = list(map(_wide, divisors))
+            divisors = list(map(Namespace.float64, divisors))
             if function != _OPTAX or any(isinstance(array, jax.core.Tracer) for array in (*leaves, *divisors)):
                 return _divide(list(leaves), divisors)
             return [
@@ -74,7 +69,7 @@ class JAX(Plain):
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
         with self.scope():
-            bounds = [None if bound is None else _wide(bound) for bound in (low, high)]
+            bounds = [None if bound is None else Namespace.float64(bound) for bound in (low, high)]
             known = all(bound is None or isinstance(bound, (int, float)) for bound in (low, high))
             by = None if factors is None else _as_factors(factors)
             return _with_factors(lambda some, own: _clip(some, known, *bounds, own), list(leaves), by)
@@ -90,14 +85,14 @@ class JAX(Plain):
         """A formula of each leaf's elements."""
         with self.scope():
             given = [list(column) for column in columns]
-            each_factor = [None] * len(given[0]) if factors is None else list(map(_wide, factors))
-            function, others = _elementwise(formula, tuple(sorted(static.items()))), list(map(_wide, numbers))
+            each_factor = [None] * len(given[0]) if factors is None else list(map(Namespace.float64, factors))
+            function, others = _elementwise(formula, tuple(sorted(static.items()))), list(map(Namespace.float64, numbers))
             return in_parts(lambda own, *some: function(list(some), others, own), each_factor, *given)
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype."""
         with self.scope():
-            function, others = _of_each(formula), list(map(_wide, numbers))
+            function, others = _of_each(formula), list(map(Namespace.float64, numbers))
             found = in_parts(lambda *some: function(list(some), others), *map(list, columns))
             return list(map(weak_as, columns[0], found))
 
@@ -131,12 +126,10 @@ class JAX(Plain):
                 if found is not None:
                     return found
                 operands = tuple(operand.vector if isinstance(operand, Each) else operand for operand in operands)
-            given = list(map(_wide, operands))
-            if formula is formulas.total_norm and static["ord"] == 2:
-                formula = _tpu.total_norm
+            given = list(map(Namespace.float64, operands))
             traced = any(isinstance(number, jax.core.Tracer) for number in static.get("counts", ()))  # symbolic shapes
             if traced or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
-                return evaluate(formula, Namespace, given, static)
+                return formula(Namespace, *given, **static)
             return _compiled(formula, **static)(*given)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
@@ -153,11 +146,6 @@ class JAX(Plain):
             return lax.convert_element_type(norm, np.float64)
 
 
-def _wide(operand: Any) -> Any:
-    """A number or an array in float64; a pair of them as it is."""
-    return elementwise.wide(Namespace, operand)
-
-
 # --- norms and sums --------------------------------------------------------------------------------------------------
 
 
@@ -166,14 +154,11 @@ def _wide(operand: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _norm_over(leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
-    return _norms.norm(barrier(leaf), axes, ord)
+    return _norms.norm((barrier(leaf),), axes, ord)
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-    if isinstance(weights, Pair) and leaf.dtype == np.float64:
-        weights = elementwise.in_range(Namespace, weights)
-        weights = jax.tree_util.tree_map(lambda part: jnp.broadcast_to(part, leaf.shape), weights)
     return sums.sum_over(Namespace, barrier(leaf), axes, weights)
 
 
@@ -182,7 +167,7 @@ def _sum_over(leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
 
 def _as_factors(factors: Any) -> Any:
     """A number, a vector or a tuple of numbers in float64."""
-    return tuple(map(_wide, factors.numbers)) if isinstance(factors, Each) else _wide(factors)
+    return tuple(map(Namespace.float64, factors.numbers)) if isinstance(factors, Each) else Namespace.float64(factors)
 
 
 def _with_factors(kernel: Callable[..., list[Any]], leaves: list[Any], factors: Any) -> list[Any]:
@@ -196,75 +181,51 @@ def _with_factors(kernel: Callable[..., list[Any]], leaves: list[Any], factors: 
 
 @jax.jit
 def _multiplied(leaves: list[Any], factors: Any) -> list[Any]:
-    single = tuple(map(_as_single, factors)) if isinstance(factors, tuple) else _as_single(factors)
-    return list(map(_multiply, leaves, *(_places(numbers, len(leaves)) for numbers in (factors, single))))
-
-
-def _places(numbers: Any, count: int) -> Sequence[Any]:
-    if isinstance(numbers, tuple):
-        return numbers
-    return [numbers] * count if numbers.ndim == 0 else [numbers[i] for i in range(count)]
+    if isinstance(factors, tuple):
+        return list(map(_multiply, leaves, map(_factor, factors)))
+    if factors.ndim == 0:
+        return list(map(_multiply, leaves, [_factor(factors)] * len(leaves)))
+    return [_multiply(leaf, _factor(factors[i])) for i, leaf in enumerate(leaves)]
 
 
 @jax.jit
-def _as_single(factors: Any) -> Any:
-    """Factors in float64, rounded to float32 if that has their size."""
-    size = lax.abs(factors)
-    near = lax.bitwise_and(lax.ge(size, np.float64(1 / _FAR)), lax.le(size, np.float64(_FAR)))
-    return lax.select(near, lax.reduce_precision(factors, 8, 23), factors)
+def _times(leaf: Any, factor: Any) -> Any:
+    return _multiply(leaf, _factor(factor))
+
+
+class Factor(NamedTuple):
+    """A factor in float64, and two float32 numbers whose product it is, as in `rescale.in_steps`."""
+
+    whole: Any
+    near: Any
+    far: Any
+    is_one: Any
+
+
+@jax.jit  # leaves of one shape are traced once
+def _multiply(leaf: Any, by: Factor) -> Any:
+    scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(_product(part, by), part.dtype), leaf)
+    one = by.is_one if by.is_one.ndim == 0 else jnp.broadcast_to(by.is_one, leaf.shape)
+    return weak_as(leaf, lax.select(one, leaf, scaled))
+
+
+def _product(x: Any, by: Factor) -> Any:
+    """A real array times a factor, in the dtype of sums."""
+    if x.dtype == np.float64:
+        return x * by.whole
+    return lax.convert_element_type(x, np.float32) * by.near * by.far
 
 
 @jax.jit
-def _multiply(leaf: Any, factor: Any, single: Any) -> Any:
-    """A leaf times a factor in float64, of which XLA compiles less; in two steps where that lacks range."""
-    return lax.platform_dependent(leaf, factor, single, tpu=_in_two_steps, default=_in_float64)
-
-
-def _in_float64(leaf: Any, factor: Any, single: Any) -> Any:
-    """The product; of a factor rounded to float32 it has the bits of a product in float32."""
-    by = single
-    if leaf.real.dtype == np.float64:  # without the barrier, XLA makes one constant of two, out of range
-        by = factor = barrier(factor)
-
-    def scaled(part: Any) -> Any:
-        return lax.convert_element_type(lax.mul(lax.convert_element_type(part, np.float64), by), part.dtype)
-
-    return _unless_one(leaf, factor, scaled)
-
-
-def _in_two_steps(leaf: Any, factor: Any, _: Any) -> Any:
-    coarse, fine = _in_steps(factor)
-
-    def scaled(part: Any) -> Any:
-        if part.dtype == np.float64:
-            return part * factor
-        return lax.convert_element_type(lax.mul(lax.mul(_single(part), coarse), fine), part.dtype)
-
-    return _unless_one(leaf, factor, scaled)
-
-
-def _unless_one(leaf: Any, factor: Any, scaled: Callable[[Any], Any]) -> Any:
-    """A product by real and imaginary parts; if the factor is one, the leaf's own bits."""
-    return weak_as(leaf, lax.select(lax.eq(factor, np.float64(1.0)), leaf, rescale.by_parts(Namespace, scaled, leaf)))
-
-
-def _in_steps(factor: Any) -> Any:
-    """Two float32 numbers whose product is the factor, the first a power of two."""
+def _factor(factor: Any) -> Factor:
     size = lax.abs(factor)
-    small, large = lax.lt(size, np.float64(1 / _FAR)), lax.gt(size, np.float64(_FAR))
-    near, one, far = (np.float64(power) for power in (1 / _FAR, 1.0, _FAR))
-    power, inverse = (lax.select(small, a, lax.select(large, b, one)) for a, b in ((near, far), (far, near)))
-    # Without the barrier, XLA makes one constant of two, out of the range of float32.
-    return barrier((_single(lax.div(one, inverse)), _single(lax.div(factor, power))))
-
-
-def _single(x: Any) -> Any:
-    return lax.convert_element_type(x, np.float32)
-
-
-def _times_over(leaf: Any, factor: Any) -> Any:
-    """By way of float64: a factor rounded to float32 first would add to what the rescaling after it rounds."""
-    return weak_as(leaf, rescale.times(Namespace, leaf, factor))
+    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    far = lax.div(size, near)
+    usual = lax.bitwise_and(lax.gt(size, 0.0), lax.is_finite(size))
+    far = lax.mul(lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far), lax.sign(factor))
+    # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
+    steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
+    return barrier(Factor(factor, *steps, lax.eq(factor, 1.0)))
 
 
 @jax.jit
@@ -300,19 +261,45 @@ def _between(leaf: Any, dtype: str, known: bool, low: Any, high: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
-    return jax.jit(lambda *operands: evaluate(formula, Namespace, operands, static))
+    return jax.jit(lambda *operands: formula(Namespace, *operands, **static))
 
 
 @functools.lru_cache(maxsize=1024)
 def _elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
+    @jax.jit  # leaves of one shape are traced once
+    def one(column: list[Any], numbers: list[Any], by: Factor | None) -> Any:
+        if by is not None:
+            column = [rescale.by_parts(Namespace, lambda part: _product(part, by), column[0]), *column[1:]]
+        return elementwise.of_leaf(formula, Namespace, column, numbers, None, dict(static))
+
     def whole(columns: list[list[Any]], numbers: list[Any], factors: list[Any]) -> list[Any]:
-        each_one = zip(factors, *columns, strict=True)
+        rows = zip(*columns, strict=True)
+        if isinstance(formula, elementwise.Combination):
+            first, *others = [_weight(weight) for weight in formula.weights(Namespace, *numbers)]
+            firsts = [first if by is None else _factor(by if first is None else by * first.whole) for by in factors]
+            return [_combined(row, (own, *others)) for row, own in zip(rows, firsts, strict=True)]
         return [
-            elementwise.of_leaf(formula, Namespace, column, numbers, factor, dict(static))
-            for factor, *column in each_one
+            one(list(row), numbers, None if by is None else _factor(by)) for row, by in zip(rows, factors, strict=True)
         ]
 
     return jax.jit(whole)
+
+
+def _weight(weight: Any) -> Factor | None:
+    """A weight of a combination; None if it is known to be one."""
+    return None if isinstance(weight, float) and weight == 1.0 else _factor(Namespace.float64(weight))
+
+
+@jax.jit
+def _combined(elements: Sequence[Any], weights: Sequence[Factor | None]) -> Any:
+    dtype = sums_dtype(elements[0])
+
+    def real(*parts: Any) -> Any:
+        wide = [Namespace.cast(part, dtype) for part in parts]
+        terms = [x if by is None else _product(x, by) for x, by in zip(wide, weights, strict=True)]
+        return functools.reduce(lax.add, terms)
+
+    return rescale.by_parts(Namespace, real, *elements)
 
 
 @functools.lru_cache(maxsize=1024)
