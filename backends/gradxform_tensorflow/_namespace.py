@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.namespace import Defaults
-from gradxform_tensorflow import _casting as casting
 
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 """Integers of a number of bytes."""
@@ -24,6 +24,7 @@ class Namespace(Defaults):
     stop_gradient = staticmethod(tf.stop_gradient)
     expm1 = staticmethod(tf.math.expm1)
     log = staticmethod(tf.math.log)
+    log1p = staticmethod(tf.math.log1p)
     cos = staticmethod(tf.cos)
     sin = staticmethod(tf.sin)
     floor = staticmethod(tf.floor)
@@ -50,7 +51,7 @@ class Namespace(Defaults):
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         """A tensor in a dtype."""
-        return casting.to(x, tf.as_dtype(dtype))
+        return to(x, tf.as_dtype(dtype))
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -112,15 +113,9 @@ class Namespace(Defaults):
         return wide if dtype == "float64" else tf.cast(tf.cast(tf.cast(wide, tf.float32), dtype), tf.float64)
 
     @staticmethod
-    def high_half(x: Any) -> Any:
-        """The number with the lower half of its bits cleared."""
-        bits = tf.bitcast(tf.stop_gradient(x), tf.int64)
-        return tf.bitcast(tf.bitwise.bitwise_and(bits, tf.constant(-0x8000000, tf.int64)), tf.float64)
-
-    @staticmethod
     def no_reassociation(x: Any) -> Any:
-        """A sum that TensorFlow's optimizer does not merge and reorder."""
-        return tf.ensure_shape(x, x.shape) if tf.is_tensor(x) else x
+        """A product that TensorFlow's optimizer and XLA do not merge with the next one, to x * (a * b)."""
+        return x if tf.executing_eagerly() else tf.where(x <= x, x, tf.constant(float("nan"), x.dtype))
 
     @staticmethod
     def take(vector: Any, index: Any) -> Any:
@@ -136,6 +131,16 @@ class Namespace(Defaults):
     def mask(active: tuple[bool, ...]) -> Any:
         """Bools as a vector."""
         return tf.constant(active, tf.bool)
+
+
+def is_read(value: Any) -> bool:
+    """Whether a number or vector is already on the host."""
+    return isinstance(value, (int, float, np.ndarray, np.generic))
+
+
+def to(x: Any, dtype: Any) -> Any:
+    """Cast a tensor; return it if it has the dtype."""
+    return x if x.dtype == dtype else tf.cast(x, dtype)
 
 
 def _wide(x: Any) -> Any:

@@ -1,15 +1,29 @@
-"""Squared 2-norms in graphs on accelerators: float64 sums that XLA compiles without copying a leaf."""
+"""2-norms in graphs and under a tape: squares are summed in float64.
+
+On CPUs, large float32 leaves are read in rows, without a float64 copy: an op returns the norm of each row, and these
+are combined in float64. A row of 64 equal numbers is exact, and other rows are rounded apart. If a norm leaves
+float32's range, or one row dominates, the leaves are read again in float64.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.norms import safe_root
-from gradxform_tensorflow import _graph, _multiply
+from gradxform_tensorflow import _eager, _graph, _products
 from gradxform_tensorflow._namespace import Namespace
+
+_raw = tf.raw_ops
+"""Their wrappers take a sixth of the time of a trace."""
+_ROW = 64
+_LARGE = 1 << 16
+_HEAVY = 1 / 16
+_ONLY_ROUNDING_LOST = 2.0**-100
+"""Above n times this, a sum of n float32 squares loses less to underflow than to rounding."""
 
 
 def norms(leaves: Sequence[Any]) -> Any:
@@ -20,17 +34,51 @@ def norms(leaves: Sequence[Any]) -> Any:
 @tf.custom_gradient
 def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
     """Sums of squares of leaves, as a vector."""
-    kernel = _graph.fused(_in_float64, leaves) if _graph.is_fusible() else _in_float64
-    return kernel(*leaves), lambda upstream: _multiply.multiply(leaves, 2.0 * upstream)
+    if _eager.has_only_cpus():
+        found = _on_cpus(leaves)
+    else:
+        found = (_graph.fused(_exactly, leaves) if _graph.is_fusible() else _exactly)(*leaves)
+    return found, lambda upstream: _products.multiply(leaves, 2.0 * tf.convert_to_tensor(upstream))
 
 
-def _in_float64(*leaves: Any) -> Any:
-    return tf.stack([_exact(leaf) for leaf in leaves])
+def _on_cpus(leaves: Sequence[Any]) -> Any:
+    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
+    found = [None if i in set(large) else _exact(leaf) for i, leaf in enumerate(leaves)]
+    if large:
+        totals = _graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in large))
+        for i, total in zip(large, tf.unstack(totals, len(large)), strict=True):
+            found[i] = total
+    return tf.stack(found)
+
+
+def _is_large(leaf: Any) -> bool:
+    return leaf.dtype == tf.float32 and (leaf.shape.num_elements() or 0) > _LARGE
+
+
+def _by_rows(*leaves: Any) -> Any:
+    """Sums of squares of large float32 leaves."""
+    counts = np.array([leaf.shape.num_elements() for leaf in leaves], np.float64)
+    totals, heaviest = (tf.stack(column) for column in zip(*map(_rows, leaves), strict=True))
+    sound = (totals > counts * _ONLY_ROUNDING_LOST) & (heaviest < totals * _HEAVY)  # an infinite row is heavy
+    return _eager.cond(tf.reduce_all(sound), lambda: totals, lambda: _exactly(*leaves))
+
+
+def _rows(leaf: Any) -> tuple[Any, Any]:
+    """The sum of squares, and the square of the heaviest row."""
+    flat, rest = _raw.Reshape(tensor=leaf, shape=[-1]), leaf.shape.num_elements() % _ROW
+    rows = _raw.Reshape(tensor=flat[:-rest] if rest else flat, shape=[-1, _ROW])
+    found = _raw.Cast(x=_raw.EuclideanNorm(input=rows, axis=1), DstT=tf.float64)
+    total = 2.0 * _raw.L2Loss(t=found)
+    return total + _exact(flat[-rest:]) if rest else total, tf.square(tf.reduce_max(found))
+
+
+def _exactly(*leaves: Any) -> Any:
+    return tf.stack(list(map(_exact, leaves)))
 
 
 def _exact(leaf: Any) -> Any:
     parts = [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    return tf.add_n([2.0 * tf.nn.l2_loss(tf.cast(part, tf.float64)) for part in parts])
+    return tf.add_n([2.0 * _raw.L2Loss(t=_raw.Cast(x=part, DstT=tf.float64)) for part in parts])
 
 
 def own(function: str, leaves: Sequence[Any], axes: tuple[int, ...] | None) -> Any:

@@ -14,9 +14,9 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, matrices, rescale
-from gradxform_tensorflow import _casting as casting
-from gradxform_tensorflow import _cpu_multiply, _cpu_norms, _eager, _graph, _multiply, _norms, _packing, _ranking
-from gradxform_tensorflow._namespace import Namespace
+from gradxform.numerics.elementwise import Combination
+from gradxform_tensorflow import _eager, _graph, _norms, _packing, _products, _ranking
+from gradxform_tensorflow._namespace import Namespace, is_read, to
 from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
@@ -42,15 +42,12 @@ class TensorFlow(Readable, Plain):
         return super().compute(formula, *operands, **static)
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """Vector of the leaves' norms; float64 leaves are not summed by NumPy, which rounds more often."""
-        if not any(leaf.dtype in _DOUBLE for leaf in leaves):
-            if _eager.readable(leaves):
-                with np.errstate(all="ignore"):
-                    return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
-            if ord == 2 and _eager.has_only_cpus():
-                return _cpu_norms.norms(leaves)
-            if ord == 2 and not tf.executing_eagerly() and not _graph.is_xla():
-                return _norms.norms(leaves)
+        """Vector of the leaves' norms."""
+        if _eager.readable(leaves):
+            with np.errstate(all="ignore"):
+                return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
+        if ord == 2 and not any(leaf.dtype in _DOUBLE for leaf in leaves):
+            return _norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
 
     def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
@@ -73,9 +70,11 @@ class TensorFlow(Readable, Plain):
         factors: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
-        """Compute a formula of each leaf's elements; in graphs by XLA, to keep float64 intermediates out of memory."""
+        """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
+        if isinstance(formula, Combination) and _eager.has_only_cpus() and not _eager.readable(columns[0]):
+            return _products.combined(formula, columns, list(map(self.number, numbers)), factors)
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
@@ -101,20 +100,12 @@ class TensorFlow(Readable, Plain):
         return [new for _, new in sorted(zip([*large, *small], made, strict=True), key=operator.itemgetter(0))]
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
-        """Each leaf times its factor; if all factors are known to be one, the leaves themselves."""
-        if _eager.has_only_cpus():
-            return _cpu_multiply.multiply(leaves, factors)
-        if any(leaf.dtype in _DOUBLE for leaf in leaves) or not _graph.is_compiled(leaves):
-            return _multiply.multiply(leaves, factors)
-        return list(_on_accelerator(super().multiply, list(leaves), casting.wide(factors), inplace=inplace))
+        """Each leaf times its factor; unchanged if the factor is known to be one."""
+        return list(_on_accelerator(_products.multiply, leaves, factors if is_read(factors) else _wide(factors)))
 
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
-        if _eager.has_only_cpus():
-            return _cpu_multiply.multiply_over(leaf, factor)
-        if not _graph.is_compiled([leaf]):
-            return _multiply.multiply_over(leaf, factor)
-        return _on_accelerator(super().multiply_over, leaf, casting.wide(factor), inplace=inplace)
+        return _on_accelerator(_products.multiply_over, leaf, tf.convert_to_tensor(factor, tf.float64))
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
@@ -163,6 +154,12 @@ def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> 
     return kernel(*arrays)
 
 
+def _wide(factors: Any) -> Any:
+    """Factors in float64; a limit may be a TF1 placeholder without a shape."""
+    found = tf.cast(factors, tf.float64)
+    return tf.ensure_shape(found, []) if found.shape.rank is None and factors.dtype != tf.float64 else found
+
+
 def _between_numbers(leaf: Any, low: Any, high: Any) -> Any:
     """Clip in one pass, without turning a NaN bound's result into NaN."""
     return tf.raw_ops.ClipByValue(t=leaf, clip_value_min=low, clip_value_max=high)
@@ -179,7 +176,7 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
     if bound is None:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return casting.to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+    return to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
 
 
 backend = TensorFlow()
