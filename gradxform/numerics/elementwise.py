@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, sums_dtype
+from gradxform.numerics import Array, dtype_name, sums_dtype
 from gradxform.numerics.rescale import by_parts, known_product, product
 
 
@@ -36,18 +36,19 @@ def of_leaf(
 ) -> Array:
     """Apply an elementwise formula to a leaf, times a factor, and other arrays; complex arrays by parts.
 
-    The result has the dtype of the leaf's sums. Single float64 numbers beside the leaf, such as random words, keep
+    The result has the dtype of the leaf's sums. Single numbers and integers beside the leaf, such as random words, keep
     their digits.
     """
     dtype = sums_dtype(column[0])
 
     def real(*parts: Any) -> Array:
-        elements = [parts[0], *(part for part in parts[1:])]
-        given = [xp.cast(part, dtype) if _is_array(part) or i == 0 else part for i, part in enumerate(elements)]
+        given = [xp.cast(part, dtype) if i == 0 or _is_array(part) else part for i, part in enumerate(parts)]
         if isinstance(formula, Combination):
             return combined(xp, given, weights_of(formula, xp, numbers, factor))
         first = given[0] if factor is None else times(xp, given[0], factor)
-        return xp.cast(formula(xp, first, *given[1:], *(xp.cast(xp.float64(n), dtype) for n in numbers), **static), dtype)
+        return xp.cast(
+            formula(xp, first, *given[1:], *(xp.cast(xp.float64(n), dtype) for n in numbers), **static), dtype
+        )
 
     return by_parts(xp, real, *column)
 
@@ -79,4 +80,4 @@ def _is_one(weight: Any) -> bool:
 
 
 def _is_array(part: Any) -> bool:
-    return len(getattr(part, "shape", ())) > 0
+    return len(getattr(part, "shape", ())) > 0 and not dtype_name(part).startswith("int")
