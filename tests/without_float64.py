@@ -13,7 +13,6 @@ import pytest
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.numerics.formats import FLOAT32
 
 ORDERED = ("sort", "kthvalue", "topk")
 """Operations that return indices beside values."""
@@ -37,7 +36,7 @@ class Standard:
         return self.strict.asarray(np.array(values, order="C"))
 
     def float64(self, x: Any) -> Any:
-        """Convert to the base format."""
+        """Convert to float32."""
         if not hasattr(x, "__array_namespace__") or isinstance(x, np.ndarray):
             return self.of(np.asarray(x, np.float32))
         return self.strict.astype(x, self.strict.float32)
@@ -94,7 +93,7 @@ def of_torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch's kernels for such a device on the CPU, in a mode that rejects 64-bit tensors."""
     torch = pytest.importorskip("torch")
     namespace, plain = (importlib.import_module(f"gradxform_torch.{name}") for name in ("_namespace", "plain"))
-    monkeypatch.setattr(namespace, "base_of", lambda device: FLOAT32)
+    monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
     mine, backend = lookup.backend("torch"), plain.Plain()
     monkeypatch.setattr(importlib.import_module("gradxform_torch"), "backend", backend)
@@ -110,11 +109,10 @@ def of_mps(monkeypatch: pytest.MonkeyPatch) -> Any:
         importlib.import_module(f"gradxform_torch.{name}")
         for name in ("_namespace", "plain", "_fused", "_packed", "kernels")
     )
-    monkeypatch.setattr(namespace, "base_of", lambda device: FLOAT32)
+    monkeypatch.setattr(namespace, "widest_on", lambda device: "float32")
     monkeypatch.setattr(plain.Plain, "xp", namespace.Namespace(torch.device("cpu")))
     monkeypatch.setattr(fused, "_PLAIN", set())
     monkeypatch.setattr(kernels, "readable", lambda tensors: False)
-    monkeypatch.setattr(importlib.import_module("gradxform.numerics.packing"), "PART", 300)
     monkeypatch.setattr(packed, "LARGE", 300)
     monkeypatch.setattr(packed, "PART", 400)
     return refusing("cpu")

@@ -53,7 +53,7 @@ def check(axis: Any, leaves: Sequence[Any], paths: Callable[[], Sequence[str]]) 
 
 def all_gather(numbers: Any, axis: Any, like: Any) -> torch.Tensor:
     """All-gather numbers, one collective per mesh dimension."""
-    numbers = torch.as_tensor(numbers, dtype=torch.float64)
+    numbers = numbers if isinstance(numbers, torch.Tensor) else torch.as_tensor(numbers, dtype=torch.float64)
     if numbers.requires_grad and torch.is_grad_enabled():
         return _Told.apply(numbers, axis, like)  # type: ignore[no-untyped-call]
     found = numbers.to(_device(axis, None if like is None else numbers.device)).contiguous()

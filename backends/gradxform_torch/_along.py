@@ -6,19 +6,15 @@ ones a piece at a time. Other leaves, and all where there is no float64, are sta
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from gradxform.backend.along import Axes, pairs
-from gradxform.numerics import formulas, inner, rescale
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.formats import FLOAT64
-from gradxform_torch import _fused, _namespace, _packed, _private, _products, _stacked
+from gradxform.numerics import formulas, inner
+from gradxform_torch import _fused, _packed, _private, _products, _stacked
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
 
@@ -37,26 +33,16 @@ class Along(Plain):
             found.setdefault((leaf.device, leaf.dtype in _DOUBLE), []).append(i)
         return list(found.values())
 
-    def joined(self, numbers: Sequence[Any]) -> Any:
-        """Concatenate numbers to one vector, or to a pair of vectors."""
-        if len(numbers) == 1:
-            return numbers[0]
-        if not any([isinstance(number, Pair) for number in numbers]):
-            return torch.cat([number.reshape(-1) for number in numbers])
-        pairs = [number if isinstance(number, Pair) else Pair(number, torch.zeros_like(number)) for number in numbers]
-        if any([pair.exponent is not None for pair in pairs]):
-            pairs = [
-                pair if pair.exponent is not None else Pair(*pair[:2], torch.zeros_like(pair.high)) for pair in pairs
-            ]
-        return _pair_of([None if parts[0] is None else self.joined(parts) for parts in zip(*pairs, strict=True)])
+    def joined(self, numbers: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Concatenate numbers to one vector."""
+        return numbers[0] if len(numbers) == 1 else torch.cat([number.reshape(-1) for number in numbers])
 
-    def parted(self, joined: Any, numbers: Sequence[Any]) -> list[Any]:
+    def parted(self, joined: torch.Tensor, numbers: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Split a vector into the shapes of the numbers."""
         if len(numbers) == 1:
             return [joined]
-        shapes = [getattr(number, "high", number).shape for number in numbers]
-        parts = joined.split([math.prod(shape) for shape in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        parts = joined.split([number.numel() for number in numbers])
+        return [part.view(number.shape) for part, number in zip(parts, numbers, strict=True)]
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:
         """Return the norms of slices."""
@@ -79,7 +65,7 @@ class Along(Plain):
             _private.foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
 
         def mean(array: torch.Tensor, over: tuple[int, ...]) -> Any:
-            return self.compute(formulas.share, self.sum_over(array, over, None), self.count(array, over))
+            return self.compute(formulas.quotient, self.sum_over(array, over, None), self.count(array, over))
 
         return self._stacked(found, leaves, axes, mean)
 
@@ -106,7 +92,7 @@ class Along(Plain):
                 found[own[0]] = kernel(leaves[own[0]], axis)
                 continue
             new = kernel(torch.stack([leaves[i] for i in own]), tuple([a + 1 for a in axis]))
-            for i, row in zip(own, _rows(new), strict=True):
+            for i, row in zip(own, new.unbind(), strict=True):
                 found[i] = row
         return found
 
@@ -125,23 +111,13 @@ class Along(Plain):
         return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
-        self, leaves: Sequence[torch.Tensor], factors: Sequence[Sequence[Any]], inplace: Sequence[bool]
+        self, leaves: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], inplace: Sequence[bool]
     ) -> list[torch.Tensor]:
         """Multiply leaves by factors of slices."""
-        if not _fused.on_device(leaves, narrow=True):
+        if not _fused.on_device([*leaves, *factors], narrow=True) or any([leaf.is_complex() for leaf in leaves]):
             return super().multiply_slices(leaves, factors, inplace)
-        given, out = [*leaves, *(x for part in factors for x in part)], _out(leaves, inplace)
-        if _fused.on_device(given):
-            if len(factors) > 1 or any([leaf.is_complex() for leaf in leaves]):
-                return super().multiply_slices(leaves, factors, inplace)
-            _products.each(torch.mul, leaves, factors[0], out)
-            return out
-
-        def times(leaf: torch.Tensor, *parts: torch.Tensor) -> torch.Tensor:
-            one = functools.reduce(operator.and_, [formulas.equal(part, 1.0) for part in parts])
-            return rescale.times_parts(self.namespace_of(leaf), leaf, one, *parts)
-
-        _stacked.mapped(times, [leaves, *factors], out)
+        out = _out(leaves, inplace)
+        _products.each(torch.mul, leaves, factors, out)
         return out
 
     def less(self, leaves: Sequence[torch.Tensor], numbers: Sequence[Any], inplace: Sequence[bool]) -> list[Any]:
@@ -150,22 +126,13 @@ class Along(Plain):
             return super().less(leaves, numbers, inplace)
         own = [mine and leaf.dtype == torch.float32 for leaf, mine in zip(leaves, inplace, strict=True)]
         out = _out(leaves, own, torch.float32)
-        if not any([isinstance(number, Pair) for number in numbers]):
-            _products.each(torch.sub, leaves, numbers, out)
-            return out
-
-        def minus(leaf: torch.Tensor, *pair: torch.Tensor) -> torch.Tensor:
-            new: torch.Tensor = self.elementwise(formulas.difference, [[leaf], [_pair_of(pair)]], ())[0]
-            return new
-
-        parts = [list(part) for part in zip(*numbers, strict=True) if part[0] is not None]
-        _stacked.mapped(minus, [leaves, *parts], out)
+        _products.each(torch.sub, leaves, numbers, out)
         return out
 
 
 def _fits(leaf: torch.Tensor) -> bool:
     """Whether squares of the elements fit float64, which the device has."""
-    return leaf.dtype in _fused.REAL and leaf.numel() > 0 and _namespace.base_of(leaf.device) is FLOAT64
+    return leaf.dtype in _fused.REAL and leaf.numel() > 0 and _fused.has_float64(leaf.device)
 
 
 def _positive(leaf: torch.Tensor, axes: Iterable[int]) -> tuple[int, ...]:
@@ -176,15 +143,3 @@ def _out(leaves: Sequence[torch.Tensor], own: Sequence[bool], dtype: Any = None)
     """Return writable leaves themselves, and new memory of the same layout for others."""
     both = zip(leaves, own, strict=True)
     return [leaf if mine and is_writable(leaf) else torch.empty_like(leaf, dtype=dtype) for leaf, mine in both]
-
-
-def _pair_of(parts: Sequence[Any]) -> Pair:
-    return Pair(*parts)
-
-
-def _rows(value: Any) -> list[Any]:
-    """The rows of a tensor, or of a pair of them."""
-    if not isinstance(value, Pair):
-        return list(value.unbind())
-    parts = [[None] * len(value.high) if part is None else part.unbind() for part in value]
-    return list(map(_pair_of, zip(*parts, strict=True)))

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from gradxform.numerics import sums
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.formats import FLOAT64
 from gradxform_torch import _namespace, _private
 from gradxform_torch._namespace import rounded_number
 from gradxform_torch._readable import PLAIN, transformed
@@ -40,20 +37,20 @@ def on_device(tensors: Iterable[torch.Tensor], narrow: bool = False) -> bool:
     if not _HERE.issuperset({type(t) for t in given}):
         return False
     devices = {t.device for t in given}
-    if any([device.type in _PLAIN or not (narrow or _namespace.base_of(device) is FLOAT64) for device in devices]):
+    if any([device.type in _PLAIN or not (narrow or has_float64(device)) for device in devices]):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 
 
-def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair | None:
-    """The vector of the leaves' norms in float64; None where one of them, or the order, needs the plain kernel.
+def has_float64(device: torch.device) -> bool:
+    """Whether a device has float64."""
+    return _namespace.widest_on(device) == "float64"
 
-    With float64 leaves, of which only the largest elements are found so, it is a pair.
-    """
-    wide = ord == math.inf and any([leaf.dtype == torch.float64 for leaf in leaves])
-    if ord not in (1, 2, math.inf) or not (REAL | {torch.float64} if wide else REAL).issuperset(
-        {leaf.dtype for leaf in leaves}
-    ):
+
+def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | None:
+    """The vector of the leaves' norms in float64; None where one of them, or the order, needs the plain kernel."""
+    kinds = REAL | {torch.float64} if ord == math.inf else REAL
+    if ord not in (1, 2, math.inf) or not kinds.issuperset({leaf.dtype for leaf in leaves}):
         return None
     if ord == math.inf and not all([leaf.numel() for leaf in leaves]):
         return None
@@ -61,13 +58,7 @@ def norms(leaves: Sequence[torch.Tensor], ord: float) -> torch.Tensor | Pair | N
     for places in by_dtype(leaves).values():
         for i, norm in zip(places, _private.foreach_norm([leaves[i] for i in places], ord, torch.float64), strict=True):
             found[i] = norm
-    home = leaves[0].device
-    vector = torch.stack([norm.to(home) for norm in found])
-    if not wide:
-        return vector
-    return sums.in_units(
-        _namespace.Namespace(home, lasting=False), Pair(vector, torch.zeros_like(vector)), torch.ones_like(vector)
-    )
+    return torch.stack([norm.to(leaves[0].device) for norm in found])
 
 
 def are_numbers(*bounds: Any) -> bool:
@@ -97,54 +88,6 @@ def clip(leaves: Sequence[torch.Tensor], least: Any, most: Any, own: Sequence[bo
             for i, new in zip(group, given, strict=True):
                 out[i] = new
     return out
-
-
-def are_combined(columns: Sequence[Any]) -> bool:
-    """Whether `combined` takes the elements of two columns."""
-    return all([column.dtype in REAL and column.ndim for column in columns])
-
-
-class Weights(NamedTuple):
-    """The weights of a sum of two elements, each cut in two; the first is none where it is one."""
-
-    first: Any
-    first_cut: tuple[torch.Tensor, torch.Tensor] | None
-    second_cut: tuple[torch.Tensor, torch.Tensor]
-
-
-def weights(xp: Any, first: Any, second: Any) -> Weights:
-    """Weights on the device of the elements."""
-    one = isinstance(first, float) and first == 1.0
-    return Weights(xp.float64(first), None if one else _cut(xp.float64(first)), _cut(xp.float64(second)))
-
-
-def combined(x: torch.Tensor, y: torch.Tensor, by: Weights, factor: Any) -> torch.Tensor:
-    """Two columns of elements, a * factor * x + b * y, rounded to float64 once, and then to float32.
-
-    Products with the upper parts of weights are exact, and so is what their sum's rounding takes (for terms of which
-    the second is at most 512 times as large).
-
-    Source: Dekker, A floating-point technique for extending the available precision, 1971.
-    """
-    upper, lower = by.second_cut
-    cut = by.first_cut if factor is None else _cut(by.first * factor.double())
-    if cut is None:
-        total = torch.addcmul(x, y, upper)
-        lost = torch.addcmul(x - total, y, upper)
-    else:
-        lost = torch.mul(y, upper)
-        total = torch.addcmul(lost, x, cut[0])
-        torch.addcmul(lost.sub_(total), x, cut[0], out=lost)
-        torch.addcmul(lost, x, cut[1], out=lost)
-    torch.addcmul(lost, y, lower, out=lost)
-    lost.nan_to_num_(0.0, 0.0, 0.0)  # of a total that is not finite
-    return torch.add(total, lost, out=torch.empty_like(total, dtype=torch.float32))
-
-
-def _cut(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The upper 20 bits of a float64 number and the rest, as tensors that have an axis."""
-    upper = (weight.view(torch.int64) & -(1 << 33)).view(torch.float64)
-    return upper.reshape(-1), (weight - upper).reshape(-1)
 
 
 def copied(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -11,10 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import Namespace as host
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.exact import Exact
-from gradxform.numerics.formats import FLOAT32, FLOAT64, Format
-from gradxform.numerics.ranged import Space
+from gradxform.numerics.namespace import Defaults
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
 
@@ -22,7 +19,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of a number of bytes."""
 
 
-class Namespace:
+class Namespace(Defaults):
     """PyTorch functions under the names that formulas use; new tensors are on one device."""
 
     sqrt = staticmethod(torch.sqrt)
@@ -32,6 +29,7 @@ class Namespace:
     any: Any = staticmethod(torch.any)
     expm1 = staticmethod(torch.expm1)
     log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
     cos = staticmethod(torch.cos)
     sin = staticmethod(torch.sin)
     floor = staticmethod(torch.floor)
@@ -47,8 +45,8 @@ class Namespace:
 
     def __init__(self, device: torch.device, lasting: bool = True) -> None:
         """Set the device. A long-lived namespace caches no constants, which may belong to a graph or a mode."""
-        self.device, self.base = device, base_of(device)
-        self.dtype = getattr(torch, self.base.name)
+        self.device, self.widest = device, widest_on(device)
+        self.dtype = getattr(torch, self.widest)
         self._constants: dict[tuple[float, float], torch.Tensor] | None = None if lasting else {}
 
     def asarray(self, x: Any) -> torch.Tensor:
@@ -89,7 +87,7 @@ class Namespace:
         if axes is None:
             return x.sum()
         if all([x.shape[axis] == 1 for axis in axes]):  # of no axes PyTorch would sum over all
-            return materialized(x)
+            return x
         return x.sum(axes, keepdim=True)
 
     @staticmethod
@@ -118,12 +116,12 @@ class Namespace:
         return x if isinstance(x, torch.Tensor) else self.float64(x)
 
     def where(self, condition: torch.Tensor, yes: Any, no: Any) -> torch.Tensor:
-        """Elementwise choice; of two numbers in the base format."""
+        """Elementwise choice; of two numbers in the widest dtype."""
         if not torch.compiler.is_compiling():
             return torch.where(condition, self._wide(yes), self._wide(no))
         # In a graph, each constant would be a node.
         either = isinstance(yes, torch.Tensor) or isinstance(no, torch.Tensor)
-        return materialized(torch.where(condition, yes, no if either else self.float64(no)))
+        return torch.where(condition, yes, no if either else self.float64(no))
 
     @staticmethod
     def bits(x: torch.Tensor) -> torch.Tensor:
@@ -145,20 +143,20 @@ class Namespace:
 
     def iota(self, x: torch.Tensor) -> torch.Tensor:
         """Index of each element."""
-        few = self.base is FLOAT32 and x.numel() < 2**31
+        few = self.widest == "float32" and x.numel() < 2**31
         return torch.arange(x.numel(), dtype=torch.int32 if few else torch.int64, device=x.device).reshape(x.shape)
 
     def int32(self, x: Any) -> torch.Tensor:
         """Integers, keeping the lower 32 bits."""
         if isinstance(x, int):
             return torch.full((), (x + 2**31) % 2**32 - 2**31, dtype=torch.int32, device=self.device)
-        if self.base is FLOAT32:
+        if self.widest == "float32":
             return torch.as_tensor(x, dtype=torch.int32, device=self.device)
         given = x if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=self.device)
         return given.to(torch.int64).to(torch.int32)
 
     def float64(self, x: Any) -> torch.Tensor:
-        """A number or array in the base format; numbers are created on the device, without a transfer."""
+        """A number or array in the widest dtype; numbers are created on the device, without a transfer."""
         if isinstance(x, torch.Tensor):
             same = x.dtype is self.dtype and x.device == self.device
             return x if same else x.to(self.device, self.dtype)
@@ -176,25 +174,10 @@ class Namespace:
         wide = self._wide(x)
         return wide if dtype == "float64" else wide.float().to(getattr(torch, dtype)).to(self.dtype)
 
-    def extended(self, x: Any) -> Any:
-        """A number with a separate exponent."""
-        return Space(self).number(x)
-
     @staticmethod
     def materialize(x: Any) -> Any:
         """An array that is used more than once: inductor would otherwise recompute it for each use."""
         return materialized(x)
-
-    @staticmethod
-    def no_reassociation(x: Any) -> Any:
-        """The number itself: PyTorch computes sums as written. A graph stores numbers, and so computes each once."""
-        return materialized(x) if isinstance(x, torch.Tensor) and x.ndim < 2 else x
-
-    @staticmethod
-    def high_half(x: Any) -> Any:
-        """The number with the lower half of its bits cleared."""
-        kind, mask = (torch.int32, -0x1000) if x.dtype == torch.float32 else (torch.int64, -0x8000000)
-        return (materialized(x.detach().contiguous()).view(kind) & mask).view(x.dtype)
 
     def take(self, vector: torch.Tensor, index: Any) -> torch.Tensor:
         """Select elements of a vector."""
@@ -208,10 +191,6 @@ class Namespace:
         if all([isinstance(number, (bool, int, float)) for number in numbers]):
             return self._vector(numbers)
         return torch.stack([self._wide(number).to(self.device) for number in numbers])
-
-    def concat(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Concatenate vectors."""
-        return torch.cat([vector.to(self.device) for vector in vectors])
 
     def mask(self, active: tuple[bool, ...]) -> torch.Tensor:
         """Bools as a vector."""
@@ -235,15 +214,13 @@ class Namespace:
         return found
 
 
-def base_of(device: torch.device) -> Format:
-    """Widest format of a device: Apple's GPUs have no float64."""
-    return FLOAT32 if device.type == "mps" else FLOAT64
+def widest_on(device: torch.device) -> str:
+    """Widest dtype of a device: Apple's GPUs have no float64."""
+    return "float32" if device.type == "mps" else "float64"
 
 
 def materialized(x: Any) -> Any:
     """The same numbers, stored under torch.compile; otherwise each use recomputes them."""
-    if isinstance(x, Pair):
-        return Pair(*map(materialized, x))
     return x.as_strided(x.size(), x.stride()) if torch.compiler.is_compiling() and isinstance(x, torch.Tensor) else x
 
 
@@ -272,8 +249,7 @@ def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Ca
     """A formula of elements whose indices a function gives."""
 
     def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
-        there = type(xp)(Numbered(xp.xp, iota)) if isinstance(xp, Exact) else Numbered(xp, iota)
-        return formula(there, *operands, **static)
+        return formula(Numbered(xp, iota), *operands, **static)
 
     return of_part
 

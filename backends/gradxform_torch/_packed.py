@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform.numerics import ranking
-from gradxform.numerics.formats import FLOAT32
 from gradxform_torch import _private
 from gradxform_torch._fused import LARGE as LARGE
 from gradxform_torch._fused import on_device
@@ -139,7 +138,7 @@ def _compute(
     leaves = columns[0]
 
     def iota(xp: Any, x: Any) -> torch.Tensor:
-        kind = torch.int32 if xp.base is FLOAT32 and pieces[0].start + pieces[0].size < 2**31 else torch.int64
+        kind = torch.int32 if xp.widest == "float32" and pieces[0].start + pieces[0].size < 2**31 else torch.int64
         if len(pieces) == 1:
             alone = torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, dtype=kind, device=x.device)
             return formula.numbers(pieces[0].leaf, alone) if isinstance(formula, OfLeaves) else alone

@@ -11,7 +11,7 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
-from gradxform.core import extended, fitting
+from gradxform.core import fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
@@ -181,7 +181,7 @@ def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefo
 def _stored(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
     """A norm as a tensor."""
     norm = known()
-    value, dtype = extended.rounded(backend, norm.value), torch.float32 if norm.single is True else torch.float64
+    value, dtype = norm.value, torch.float32 if norm.single is True else torch.float64
     if isinstance(value, torch.Tensor):
         return value.to(device, dtype, copy=True)
     return torch.tensor(float(value), dtype=dtype, device=device)

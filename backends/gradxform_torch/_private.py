@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 __all__ = ["FakeTensor", "StorageWeakRef", "TorchDispatchMode", "pytree"]
 
 # One call for many tensors. torch.optim is built on them; PyTorch has no public name for them.
+foreach_add = torch._foreach_add
 foreach_add_ = torch._foreach_add_
 foreach_clamp_max = torch._foreach_clamp_max
 foreach_clamp_max_ = torch._foreach_clamp_max_

@@ -1,4 +1,4 @@
-"""Products of leaves and factors on an accelerator: float64 arithmetic in registers, rounded once.
+"""Products of leaves and factors on an accelerator: float32, or float64 in registers; rounded once.
 
 A large leaf takes one launch. Small leaves times one factor are multiplied together, by two float32 numbers where one
 has not the range of the factor. Small leaves that lie alike, with a factor each, are copied into one array: PyTorch's
@@ -20,9 +20,12 @@ _LEAST, _MOST = 2.0**-126, 2.0**126
 
 
 def multiply(leaves: Sequence[torch.Tensor], factors: torch.Tensor, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Each leaf times a float64 factor on a device, in place for owned leaves; None for complex leaves."""
+    """Each leaf times a factor on a device, in place for owned leaves; None for complex leaves."""
     if any([leaf.is_complex() for leaf in leaves]):
         return None
+    if not all([_fused.has_float64(leaf.device) for leaf in leaves]):
+        each_factor = list(factors.unbind()) if factors.ndim else [factors] * len(leaves)
+        return _in_parts(leaves, each_factor, own)
     out = [leaf if mine else torch.empty_like(leaf) for leaf, mine in zip(leaves, own, strict=True)]
     if factors.ndim:
         each(torch.mul, leaves, factors.unbind(), out)
@@ -66,29 +69,34 @@ def _beside(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Multiply each leaf by a Python number, without float64; None if float32 cannot hold the number."""
-    if rescale.is_extreme(factor) or not all([leaf.dtype in REAL for leaf in leaves]):
+    """Multiply each leaf by a Python number; None if float32 does not hold it, and for complex leaves."""
+    if rescale.is_extreme(factor) or any([leaf.is_complex() for leaf in leaves]):
         return None
     out = list(leaves)
-    single = [i for i, leaf in enumerate(leaves) if leaf.dtype == torch.float32]
-    written, made = ([i for i in single if own[i] is mine] for mine in (True, False))
-    if written:
-        _private.foreach_mul_([leaves[i] for i in written], factor)
-    if made:
-        for i, new in zip(made, _private.foreach_mul([leaves[i] for i in made], factor), strict=True):
+    for (_, dtype), places in by_dtype(leaves).items():
+        if dtype.itemsize == 2:
+            some = [leaves[i] for i in places]
+            found = _in_parts(some, [factor] * len(some), [own[i] for i in places])
+        else:
+            written, made = ([i for i in places if own[i] is mine] for mine in (True, False))
+            if written:
+                _private.foreach_mul_([leaves[i] for i in written], factor)
+            places, found = made, list(_private.foreach_mul([leaves[i] for i in made], factor)) if made else []
+        for i, new in zip(places, found, strict=True):
             out[i] = new
-    short = [i for i, leaf in enumerate(leaves) if leaf.dtype != torch.float32]
-
-    def times(_: Any, rows: Sequence[Sequence[torch.Tensor]], __: Any) -> list[torch.Tensor]:
-        """Multiply half-precision elements in float32, rounded once."""
-        (leaf,) = rows[0]
-        return [(leaf.float() * factor).to(leaf.dtype)]
-
-    into = [leaves[i] if own[i] else None for i in short]
-    products = _packed.in_parts(times, formulas.same, [[leaves[i] for i in short]], None, into)
-    for i, new in zip(short, products, strict=True):
-        out[i] = new
     return out
+
+
+def _in_parts(leaves: Sequence[torch.Tensor], factors: Sequence[Any], own: Sequence[bool]) -> list[torch.Tensor]:
+    """Multiply leaves in float32, rounded once; small ones together."""
+    known = isinstance(factors[0], float)
+
+    def times(_: Any, rows: Sequence[Sequence[torch.Tensor]], by: Any) -> list[torch.Tensor]:
+        (leaf,) = rows[0]
+        return [(leaf.float() * (factors[0] if known else by[0])).to(leaf.dtype)]
+
+    into = [leaf if mine else None for leaf, mine in zip(leaves, own, strict=True)]
+    return _packed.in_parts(times, formulas.same, [leaves], None if known else factors, into)
 
 
 def _multiply_together(

@@ -1,8 +1,7 @@
 """Norms and sums of tensors that are sharded over a mesh.
 
-Processes exchange norms and sums of shards in float64 (in pairs for float64 gradients), for all leaves of a mesh at
-once: one collective per sharded mesh dimension. Each process combines them in the same order, so all get the same bits
-and make the same decisions.
+Processes exchange norms and sums of shards in float64, for all leaves of a mesh at once: one collective per sharded mesh
+dimension. Each process combines them in the same order, so all get the same bits and make the same decisions.
 """
 
 from __future__ import annotations
@@ -10,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from gradxform.backend.host import longdouble, namespace
-from gradxform.numerics import formulas
-from gradxform.numerics.double_double import Pair
-from gradxform.numerics.ranged import evaluate
+from gradxform.numerics import devices
 from gradxform_torch._namespace import Namespace
-from gradxform_torch._readable import transformed
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
 
@@ -28,46 +22,50 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
     A replicated leaf's norm comes from the first process, so that no bit differs.
     """
     found = measure([local(leaf) for leaf in leaves], ord)
-    stacked, split = _stacked(found), [split_over(leaf) for leaf in leaves]
-    columns = list(stacked.unbind(1))
+    own, split = torch.as_tensor(found), [split_over(leaf) for leaf in leaves]
+    columns = list(own.unbind())
     meshes: list[Any] = [leaf.device_mesh if is_sharded(leaf) else None for leaf in leaves]
     for mesh in dict.fromkeys(mesh for mesh, over in zip(meshes, split, strict=True) if over):
         here = [i for i, own in enumerate(meshes) if own is None or own == mesh]
-        told = torch.stack([columns[i] for i in here], 1)
+        told = torch.stack([columns[i] for i in here])
         gathered = _all_gather(told, mesh, {dim for i in here for dim in split[i]})
         for over in dict.fromkeys(split[i] for i in here):
             places = [i for i in here if split[i] == over]
             each = _rows(gathered, mesh.ndim, over).unbind(-1)
             rows = torch.stack([each[here.index(i)] for i in places], -1)
-            new = rows.select(0, 0)
-            if over:
-                new = _stacked(_over_rows(formulas.total_norm_scaled, found, rows, active=None, ord=float(ord)))
-            for i, column in zip(places, new.unbind(1), strict=True):
+            new = _over_rows(rows, ord) if over else rows.select(0, 0)
+            for i, column in zip(places, new.unbind(), strict=True):
                 columns[i] = column
-    return _formed(found, torch.stack(columns, 1))
+    return _like(found, torch.stack(columns))
 
 
 def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
     """Norms over some axes of a leaf, from its shards' norms; only for slices on this process."""
-    return _over_axes(formulas.total_norm_scaled, leaf, axes, found, active=None, ord=float(ord))
+    rows = _over_axes(leaf, axes, found)
+    return found if rows is None else _like(found, _over_rows(rows, ord))
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], found: Any) -> Any:
     """Sums over some axes of a leaf, like `norm_over`."""
-    return _over_axes(_sum, leaf, axes, found)
+    rows = _over_axes(leaf, axes, found)
+    return found if rows is None else _like(found, rows.sum(0))
 
 
-def _sum(xp: Any, rows: Any) -> Any:
-    return xp.sum(rows)
+def _over_axes(leaf: Any, axes: tuple[int, ...], found: Any) -> torch.Tensor | None:
+    """Numbers of all processes that share a slice, one row per process; None if no other process has a part."""
+    over, own = split_over(leaf, {axis % leaf.ndim for axis in axes}), torch.as_tensor(found)
+    return over_processes(own, leaf.device_mesh, over) if over and own.numel() else None
 
 
-def _over_axes(formula: Callable[..., Any], leaf: Any, axes: tuple[int, ...], found: Any, **static: Any) -> Any:
-    over = split_over(leaf, {axis % leaf.ndim for axis in axes})
-    stacked = _stacked(found)
-    if not over or not stacked.numel():
-        return found
-    mesh = leaf.device_mesh
-    return _over_rows(formula, found, _rows(_all_gather(stacked, mesh, over), mesh.ndim, over), **static)
+def _over_rows(rows: torch.Tensor, ord: float) -> torch.Tensor:
+    """Combine rows of norms into one row."""
+    found: torch.Tensor = devices.norms_over(Namespace(rows.device), rows, ord=float(ord), same=None)
+    return found
+
+
+def _like(found: Any, numbers: torch.Tensor) -> Any:
+    """NumPy's array where the shards' numbers are."""
+    return numbers if isinstance(found, torch.Tensor) else numbers.numpy()
 
 
 def split_over(leaf: Any, axes: Collection[int] | None = None) -> tuple[int, ...]:
@@ -118,51 +116,3 @@ def _rows(gathered: torch.Tensor, dims: int, over: tuple[int, ...]) -> torch.Ten
         if dim not in over:
             gathered = gathered.select(dim, 0)
     return gathered.flatten(0, len(over) - 1) if over else gathered[None]
-
-
-def _over_rows(formula: Callable[..., Any], found: Any, rows: torch.Tensor, **static: Any) -> Any:
-    """Reduce rows to one row by a formula, in the given format."""
-    value = _formed(found, rows.movedim(1, 0))
-    if not isinstance(value, np.ndarray):
-        return evaluate(formula, _Rows(rows.device, lasting=transformed()), [value], static)
-    with np.errstate(all="ignore"):  # NumPy's sums and largest are over rows; only 2-norms and sums are measured there
-        return evaluate(formula, namespace.Namespace, [value], static)
-
-
-class _Rows(Namespace):
-    """PyTorch functions that reduce over rows instead of a vector's elements."""
-
-    @staticmethod
-    def sum(x: torch.Tensor) -> torch.Tensor:
-        """Sum of each column."""
-        return torch.sum(x, 0)
-
-    @staticmethod
-    def max(x: torch.Tensor) -> torch.Tensor:
-        """Maximum of each column."""
-        return torch.amax(x, 0)
-
-    @staticmethod
-    def any(x: torch.Tensor) -> torch.Tensor:
-        """Any of each column."""
-        return torch.any(x, 0)
-
-
-def _stacked(value: Any) -> torch.Tensor:
-    """Numbers of one or two parts, as a tensor with an axis of parts."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        value = longdouble.pair(value)
-    return torch.stack([torch.as_tensor(part) for part in (_whole(value) if isinstance(value, Pair) else (value,))])
-
-
-def _whole(pair: Pair) -> Pair:
-    """Gather all parts of a pair."""
-    return pair if pair.exponent is not None else pair._replace(exponent=torch.zeros_like(torch.as_tensor(pair.high)))
-
-
-def _formed(found: Any, stacked: torch.Tensor) -> Any:
-    """Convert such a tensor to the format of other numbers: NumPy array, tensor or pair."""
-    if isinstance(found, (np.ndarray, np.generic)):
-        parts = stacked.numpy()
-        return parts[0] if len(parts) == 1 else longdouble.unpaired(Pair(*parts))
-    return Pair(*stacked.unbind()) if len(stacked) > 1 else stacked.select(0, 0)

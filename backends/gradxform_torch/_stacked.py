@@ -93,18 +93,6 @@ def _in_pieces(leaf: torch.Tensor, over: tuple[int, ...], function: Reduction) -
     return function(whole, over) if axis in over and len(pieces) > 1 else whole
 
 
-def mapped(
-    function: Callable[..., torch.Tensor], columns: Sequence[Sequence[torch.Tensor]], out: Sequence[torch.Tensor]
-) -> None:
-    """Apply a function to leaves and to tensors that broadcast, and write the results into tensors."""
-    for places in alike(*columns, out):
-        if len(places) == 1:
-            rows = [function(*[column[places[0]] for column in columns])]
-        else:
-            rows = list(function(*[torch.stack([column[i] for i in places]) for column in columns]).unbind())
-        _private.foreach_copy_([out[i] for i in places], rows)
-
-
 def _filled(
     leaves: Sequence[torch.Tensor], groups: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
 ) -> list[Stack]:

@@ -10,8 +10,10 @@ import torch
 
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import norms as host_norms
+from gradxform.backend.host.readable import elementwise as readable_elementwise
 from gradxform.numerics import rescale
-from gradxform_torch import _fused, _private
+from gradxform.numerics.elementwise import Combination
+from gradxform_torch import _fused, _private, _sums
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import is_writable
 
@@ -66,6 +68,38 @@ def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> S
         return list(_private.foreach_mul(list(leaves), number))
     _private.foreach_mul_(list(leaves), number)
     return list(leaves)
+
+
+def elementwise(
+    backend: Any,
+    formula: Callable[..., Any],
+    columns: Sequence[Sequence[torch.Tensor]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None = None,
+    **static: Any,
+) -> list[Any]:
+    """Apply a formula to the elements of each leaf."""
+    found = combined(backend, formula, columns, numbers, factors) if isinstance(formula, Combination) else None
+    return readable_elementwise(backend, formula, columns, numbers, factors, **static) if found is None else found
+
+
+def combined(
+    backend: Any,
+    formula: Combination,
+    columns: Sequence[Sequence[torch.Tensor]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any] | None,
+    into: Sequence[Any] | None = None,
+) -> list[torch.Tensor] | None:
+    """Add up products of columns and weights; None if a weight is on a device, or needs another kernel."""
+    given = [backend.view(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
+    if any([isinstance(x, torch.Tensor) for x in given]):
+        return None
+    weights = list(map(float, host.evaluated(formula.weights, given[: len(numbers)], {})))
+    if factors is not None:
+        first = [weights[0] * float(factor) for factor in given[len(numbers) :]]
+        weights[0] = first[0] if len(set(first)) == 1 else first
+    return _sums.combined(columns, weights, into)
 
 
 def clip(

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.host import namespace
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _fused, _packed, _private, _products, _steady
+from gradxform_torch import _fused, _packed, _private, _products, _steady, _sums
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import PLAIN, is_writable, readable, traced, transformed
@@ -70,12 +69,11 @@ class Kernels(Readable, Along):
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
-        if _fused.on_device([*leaves, factors] if isinstance(factors, torch.Tensor) else leaves):
-            factors = self.namespace_of(leaves[0]).float64(factors)
-            found = _products.multiply(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
-            return super().multiply(leaves, factors, inplace) if found is None else found
-        if isinstance(factors, (int, float)) and _fused.on_device(leaves, narrow=True):
-            found = _products.by_number(leaves, factors, [inplace and is_writable(leaf) for leaf in leaves])
+        if _fused.on_device([*leaves, factors] if isinstance(factors, torch.Tensor) else leaves, narrow=True):
+            own = [inplace and is_writable(leaf) for leaf in leaves]
+            found = _products.by_number(leaves, factors, own) if isinstance(factors, float) else None
+            if found is None:
+                found = _products.multiply(leaves, self.namespace_of(leaves[0]).float64(factors), own)
             return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)
@@ -103,24 +101,6 @@ class Kernels(Readable, Along):
             for i, new in zip(made, _private.foreach_mul([out[i] for i in made], factors_made), strict=True):
                 out[i] = new
         return out
-
-    def multiply_in_turn(
-        self, leaves: Sequence[torch.Tensor], factors: Sequence[Any], inplace: bool
-    ) -> list[torch.Tensor]:
-        """Each leaf times several factors; on an accelerator without float64 many small leaves at a time."""
-        if len(factors) > 1 and torch.compiler.is_compiling() and len({leaf.device for leaf in leaves}) == 1:
-            return self.multiply_at_once(leaves, factors)  # a graph of fewer nodes
-        plain, given = super().multiply_in_turn, [*leaves, *(x for x in factors if isinstance(x, torch.Tensor))]
-        if len(factors) < 2 or not _fused.on_device(given, narrow=True) or _fused.on_device(given):
-            return plain(leaves, factors, inplace)
-        one, *parts = zip(*rescale.parts_of([self.namespace_of(leaf) for leaf in leaves], factors), strict=True)
-        out = [leaf if inplace and is_writable(leaf) else None for leaf in leaves]
-
-        def kernel(_: Any, rows: Any, __: Any) -> list[torch.Tensor]:
-            leaf, *beside = [row for (row,) in rows]
-            return [rescale.times_parts(self.namespace_of(leaf), leaf, *beside)]
-
-        return _packed.in_parts(kernel, rescale.times_parts, [leaves, one, *parts], None, out)
 
     def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
         """One leaf times a float64 array that broadcasts against it."""
@@ -191,31 +171,24 @@ class Kernels(Readable, Along):
         static: dict[str, Any],
     ) -> list[Any]:
         plain, tensors = super().elementwise, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
-        if not _fused.on_device(tensors, narrow=True):
+        accelerated = _fused.on_device(tensors, narrow=True)
+        if isinstance(formula, Combination) and (accelerated or readable(tensors)):
+            found = _steady.combined(self, formula, columns, numbers, factors, out)
+            if found is not None:
+                return found
+        if not accelerated:
             return plain(formula, columns, numbers, factors, **static)
         if factors is not None:
             factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
-        weights, on = None, dict[torch.device, _fused.Weights]()
-        if isinstance(formula, Combination) and _fused.on_device(tensors):
-            known = not any([isinstance(number, torch.Tensor) for number in numbers])
-            weights = (namespace.compute if known else self.compute)(formula.weights, *numbers)
 
         def kernel(formula: Callable[..., Any], rows: Any, own: Any) -> list[Any]:
-            given = [column for (column,) in rows]
-            alone = own is None or isinstance(own[0], torch.Tensor)
-            if weights is None or not alone or not _fused.are_combined(given):
-                return plain(formula, rows, numbers, own, **static)
-            device = given[0].device
-            if device not in on:
-                on[device] = _fused.weights(self.namespace_of(given[0]), *weights)
-            return [_fused.combined(given[0], given[1], on[device], None if own is None else own[0])]
+            return plain(formula, rows, numbers, own, **static)
 
         return _packed.in_parts(kernel, formula, columns, factors, out)
 
     def _on_device(self, factor: Any, leaf: torch.Tensor) -> Any:
-        """A factor as a tensor where its leaf is; a pair of them as it is."""
-        known = isinstance(factor, (bool, int, float, np.ndarray, np.generic, torch.Tensor))
-        return self.namespace_of(leaf).float64(factor) if known else factor
+        """A factor as a tensor where its leaf is."""
+        return self.namespace_of(leaf).float64(factor)
 
     def of_matrices(
         self,

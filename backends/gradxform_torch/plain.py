@@ -102,7 +102,7 @@ class Plain(Backend):
 
     def to_numpy(self, leaf: torch.Tensor) -> Any:
         """Convert to NumPy: sparse tensors become dense, bfloat16 the dtype of ml_dtypes."""
-        leaf = leaf.detach().cpu().resolve_conj()
+        leaf = leaf.detach().cpu().resolve_conj().resolve_neg()
         leaf = leaf.to_dense() if leaf.layout != torch.strided else leaf
         if leaf.dtype == torch.bfloat16:
             import ml_dtypes

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.host.readable import elementwise as readable_elementwise
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.backend.steady import steady
@@ -100,7 +99,7 @@ class Torch(Kernels):
 
         return [_sharded.on_shards([leaf], functools.partial(one, i))[0] for i, leaf in enumerate(leaves)]
 
-    @steady(readable_elementwise)
+    @steady(_steady.elementwise)
     def elementwise(
         self,
         formula: Callable[..., Any],

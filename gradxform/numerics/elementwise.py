@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, sums_dtype
+from gradxform.numerics import Array, dtype_name, sums_dtype
 from gradxform.numerics.rescale import by_parts, known_product, product
 
 
@@ -42,13 +42,14 @@ def of_leaf(
 ) -> Array:
     """Apply an elementwise formula to a leaf, times a factor, and other arrays; complex arrays by parts.
 
-    The result has the dtype of the leaf's sums. Single numbers beside the leaf, such as random words, keep their dtype.
+    The result has the dtype of the leaf's sums. Integers and single numbers beside the leaf, such as random words, keep
+    their dtype.
     """
     dtype = sums_dtype(column[0])
 
     def real(leaf: Any, *others: Any) -> Array:
         first = xp.cast(leaf, dtype)
-        rest = [xp.cast(part, dtype) if len(getattr(part, "shape", ())) else part for part in others]
+        rest = [part if _is_number(part) else xp.cast(part, dtype) for part in others]
         if isinstance(formula, Combination):
             return combined(xp, [first, *rest], weights_of(formula, xp, numbers, factor))
         if factor is not None:
@@ -79,3 +80,7 @@ def times(xp: Any, x: Array, weight: Any) -> Array:
 
 def _is_one(weight: Any) -> bool:
     return isinstance(weight, (int, float)) and weight == 1.0
+
+
+def _is_number(part: Any) -> bool:
+    return not len(getattr(part, "shape", ())) or dtype_name(part).startswith("int")

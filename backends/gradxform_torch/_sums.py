@@ -1,0 +1,85 @@
+"""Sums of leaves times numbers, by multi-tensor functions: one pass per term.
+
+Products and sums are rounded to the dtype of a leaf's sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gradxform.numerics.rescale import is_extreme
+from gradxform_torch import _private
+from gradxform_torch._readable import is_writable
+
+Columns = Sequence[Sequence[torch.Tensor]]
+Weights = Sequence[float | list[float]]
+"""For each column, a number, or one per leaf."""
+
+
+def combined(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> list[torch.Tensor] | None:
+    """Add up products of columns and weights; overwrite `into` where it is one of the columns.
+
+    None for what needs another kernel: numbers that float32 does not hold, and leaves that a multi-tensor function
+    takes one by one on an accelerator.
+    """
+    if any([is_extreme(number) for given in weights for number in (given if isinstance(given, list) else [given])]):
+        return None
+    groups: dict[Any, list[int]] = {}
+    for i, row in enumerate(zip(*columns, strict=True)):
+        groups.setdefault((row[0].device, *[x.dtype for x in row]), []).append(i)
+    if not all([device.type == "cpu" or {_wide(first)}.issuperset(others) for device, first, *others in groups]):
+        return None
+    if len(groups) == 1:
+        return _alike(columns, weights, into)
+    out: list[Any] = [None] * len(columns[0])
+    for places in groups.values():
+        some = [[column[i] for i in places] for column in columns]
+        own = [[given[i] for i in places] if isinstance(given, list) else given for given in weights]
+        for i, new in zip(places, _alike(some, own, into and [into[i] for i in places]), strict=True):
+            out[i] = new
+    return out
+
+
+def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> list[torch.Tensor]:
+    """`combined` of leaves of the same dtypes."""
+    if columns[0][0].is_complex():
+        parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
+        return list(map(torch.view_as_complex, _alike(parts, weights, None)))
+    dtype, terms = _wide(columns[0][0].dtype), list(zip(columns, weights, strict=True))
+    place = next((i for i, column in enumerate(columns) if into and _is_written(into, column, dtype)), None)
+    if place is None and all([column[0].dtype == dtype for column in columns]):
+        first = weights.index(1.0) if 1.0 in weights else None
+        other = next((i for i, weight in enumerate(weights) if i != first and isinstance(weight, float)), None)
+        if first is not None and other is not None:
+            total = list(_private.foreach_add(columns[first], columns[other], alpha=weights[other]))
+            terms = [term for i, term in enumerate(terms) if i not in (first, other)]
+        else:
+            column, weight = terms.pop(next((i for i, w in enumerate(weights) if isinstance(w, list)), -1))
+            total = list(_private.foreach_mul(column, weight))
+    else:
+        converted = next((i for i, column in enumerate(columns) if column[0].dtype != dtype), None)
+        column, weight = terms.pop(converted if place is None else place)
+        total = list(column) if place is not None else [x.to(dtype) for x in column]
+        if weight != 1.0:
+            _private.foreach_mul_(total, weight)
+    for column, weight in terms:
+        wide = column if column[0].dtype == dtype else [x.to(dtype) for x in column]
+        if isinstance(weight, float):
+            _private.foreach_add_(total, wide, alpha=weight)
+        else:
+            for x, y, number in zip(total, wide, weight, strict=True):
+                x.add_(y, alpha=number)
+    return total
+
+
+def _is_written(into: Sequence[Any], column: Sequence[torch.Tensor], dtype: torch.dtype) -> bool:
+    """Whether a column is to be overwritten with the result, and can be."""
+    return all([x is y and x.dtype == dtype and is_writable(x) for x, y in zip(into, column, strict=True)])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the sums of a leaf."""
+    return dtype if dtype in (torch.float64, torch.complex128) else torch.float32
