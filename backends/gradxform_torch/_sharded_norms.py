@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gradxform.numerics import devices
+from gradxform.core import group as devices
 from gradxform_torch._namespace import Namespace
 from gradxform_torch._sharded import axis_of, is_sharded, local
 

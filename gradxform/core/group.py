@@ -121,7 +121,7 @@ def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]
     given = [vector for vector, _ in vectors]
     rows, _ = gather(backend, group.axis, given, (), like)
     return [
-        backend.compute(_norms_over, row, ord=float(ord), same=group.replicated)
+        backend.compute(norms_over, row, ord=float(ord), same=group.replicated)
         for row, (_, ord) in zip(rows, vectors, strict=True)
     ]
 
@@ -206,7 +206,7 @@ class _Rows:
         return self._xp.any(x, axis=0)
 
 
-def _norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
+def norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
     """Combine each column into a norm; for replicated leaves, use the first device's number."""
     found = formulas.total_norm_scaled(_Rows(xp), rows, active=None, ord=ord)
     return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
