@@ -22,10 +22,9 @@ def mgda(trees: Any) -> Any:
     A step along its negative increases no task's loss: its product with each gradient is at least its squared norm. It
     is zero at a Pareto-stationary point.
 
-    The weights are computed from the inner products of all pairs, exactly up to rounding, without iterations and
-    without reading a value. The weighted sum is rounded once. A tree whose leaves are all None, and None in a tree,
-    count as zero. A NaN or an infinity anywhere turns everything into NaN. Squares of norms may exceed float64's range,
-    and so may ratios of norms.
+    The weights are computed in float64 from the inner products of all pairs, without iterations and without reading a
+    value. A tree whose leaves are all None, and None in a tree, count as zero. A NaN or an infinity anywhere turns
+    everything into NaN. Ratios of norms beyond 1e150 count as zero.
 
     Args:
         trees: List of at most ten trees of equal structure and real floating dtype, one per task.

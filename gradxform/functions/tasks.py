@@ -21,7 +21,7 @@ def mean(trees: Any) -> Any:
 
     .. math:: g_i = \tfrac{1}{k} \sum_k g_i^{(k)}
 
-    Each mean is rounded once. None counts as zero.
+    None counts as zero.
 
     Args:
         trees: List of trees of equal structure and real floating dtype.
@@ -56,7 +56,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
         \text{ for each } j \text{ with } g^{(i)} \cdot g^{(j)} < 0, \quad g = \sum_i g^{(i)}
 
     For each task, the seed draws the order of the other tasks, equally in every framework. The gradients are read for
-    the inner product of each pair, and once more for the sum, which is rounded once.
+    the inner product of each pair, and once more for the sum.
 
     Args:
         trees: List of trees of equal structure and real floating dtype, one per task.

@@ -26,7 +26,7 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
 
     .. math:: g_i \leftarrow g_i + \lambda \, p_i
 
-    The sum is rounded once. A sparse gradient becomes dense, since every element of its parameter decays.
+    A sparse gradient becomes dense, since every element of its parameter decays.
 
     Args:
         weight_decay: Factor :math:`\lambda`, in gradient units per parameter unit: a number, a 0-d array or a schedule.

@@ -38,7 +38,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow m / (1 - d^t)
 
     If `decay` is a schedule, m is divided by the sum of the weights. Without `debias`, m is returned. Averages are
-    float32 (float64 for float64 gradients) and rounded once a step. A None gradient leaves its average unchanged.
+    float32 (float64 for float64 gradients). A None gradient leaves its average unchanged.
 
     Args:
         decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule.
@@ -123,8 +123,8 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     .. math:: m \leftarrow g_i + d\,m, \quad g_i \leftarrow m
 
-    With `nesterov`, the result is :math:`g_i + d\,m` with the new m. Traces are float32 (float64 for float64 gradients)
-    and rounded once a step. A None gradient leaves its trace unchanged.
+    With `nesterov`, the result is :math:`g_i + d\,m` with the new m. Traces are float32 (float64 for float64 gradients).
+    A None gradient leaves its trace unchanged.
 
     Args:
         decay: Share d of the trace kept at each step, from 0 to 1: a number, a 0-d array or a schedule.
@@ -188,8 +188,7 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     .. math:: m \leftarrow d\,m + (1 - d)\,g_i, \quad g_i \leftarrow g_i + a\,m
 
     The average starts with the first gradient: in the first step, ``m = g``. A gradient that is None in the first step
-    starts from zero; None leaves its average unchanged. Averages are float32 (float64 for float64 gradients) and
-    rounded once a step.
+    starts from zero; None leaves its average unchanged. Averages are float32 (float64 for float64 gradients).
 
     Args:
         decay: Weight d of the old average, from 0 to 1: a number, a 0-d array or a schedule.
