@@ -304,10 +304,10 @@ def table(model: str, only: str) -> str:
 
 
 def about(models: Sequence[str]) -> str:
-    """Return command, date, commit, machine and versions."""
+    """Return command, date, commit, machine, its load at the start, and versions."""
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True, cwd=Path(__file__).parent)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "torch", "jax", "tensorflow"))
-    machine = "{processor}, {cores} cores, load {load_at_start:.1f}".format(**_machine())
+    machine = "{processor}, {cores} cores, load {load_at_start:.1f} at the start".format(**_machine())
     command = f"python tests/benchmarks/averages.py --model {' '.join(models)}"
     return f"Written by `{command}` on {time.strftime('%Y-%m-%d')} at commit `{commit.strip()}`: {machine}; {versions}."
 
@@ -319,10 +319,10 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--only", default="", help="part of a transform's name")
     parser.add_argument("--out", type=Path, help=f"a page with {MARK}, after which the tables go")
     options = parser.parse_args(arguments)
-    tables = [table(model, options.only) for model in options.model]
+    parts = [about(options.model), *(table(model, options.only) for model in options.model)]
     if options.out is not None:
         head = options.out.read_text(encoding="utf-8").partition(MARK)[0]
-        options.out.write_text("\n\n".join([head + MARK, *tables, about(options.model)]) + "\n", encoding="utf-8")
+        options.out.write_text("\n\n".join([head + MARK, *parts]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
