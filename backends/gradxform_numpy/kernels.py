@@ -14,7 +14,8 @@ from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
 from gradxform.numerics.elementwise import Formula
-from gradxform.numerics.rescale import by_number, is_extreme
+from gradxform.numerics.rescale import is_extreme
+from gradxform.numerics.rescale import times as rescaled
 from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
@@ -121,7 +122,7 @@ def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if name_of(leaf) == "float64" or (leaf.dtype == _FLOAT32 and not is_extreme(factor)):
         return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
-    return _as_given(leaf, by_number(host.Namespace, np.asarray(leaf), factor), out)
+    return _as_given(leaf, rescaled(host.Namespace, np.asarray(leaf), factor), out)
 
 
 def _as_given(leaf: Any, result: Any, out: Any) -> Any:

@@ -194,11 +194,11 @@ class Backend(Along, Devices, Writing, abc.ABC):
             found = []
             for i, leaf in enumerate(leaves):
                 xp = self.namespace_of(leaf)
-                if isinstance(factors, (int, float)):
-                    new = rescale.by_number(xp, leaf, factors)
-                else:
+                factor = factors
+                if not isinstance(factors, (int, float)):
                     factor = xp.float64(factors)
-                    new = rescale.times(xp, leaf, xp.take(factor, i) if len(factor.shape) else factor)
+                    factor = xp.take(factor, i) if len(factor.shape) else factor
+                new = rescale.times(xp, leaf, factor)
                 found.append(self.as_given(leaf, new))
             return found
 

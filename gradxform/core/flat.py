@@ -60,9 +60,7 @@ class Flat(Measured):
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
             factor = factor_of((place,), Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
             if pending is not None:
-                due = compute(formulas.differs, factor)
-                left[i] = compute(formulas.one_if, due, pending)
-                factor = compute(formulas.product_if, due, factor, pending)
+                factor, left[i] = compute(formulas.joined, factor, pending)
             new.append(self.backend.multiply_over(leaf, factor, view.owned[i]))
         view = view.given(new, applied=False)
         if not left:

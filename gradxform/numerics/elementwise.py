@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import Array, dtype_name, sums_dtype
-from gradxform.numerics.rescale import by_parts, known_product, product
+from gradxform.numerics.rescale import by_parts, product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def of_leaf(
         if isinstance(formula, Combination):
             return combined(xp, [first, *rest], weights_of(formula, xp, numbers, factor))
         if factor is not None:
-            first = times(xp, first, factor)
+            first = product(xp, first, factor)
         given = [xp.cast(xp.float64(number), dtype) for number in numbers]
         return xp.cast(formula(xp, first, *rest, *given, **static), dtype)
 
@@ -68,14 +68,9 @@ def weights_of(formula: Combination, xp: Any, numbers: Sequence[Any], factor: An
 
 def combined(xp: Any, elements: Sequence[Array], weights: Sequence[Any]) -> Array:
     """Add up products of elements and weights."""
-    return functools.reduce(operator.add, [times(xp, x, weight) for x, weight in zip(elements, weights, strict=True)])
-
-
-def times(xp: Any, x: Array, weight: Any) -> Array:
-    """Multiply elements by a number or by an array of the framework."""
-    if _is_one(weight):
-        return x
-    return known_product(xp, x, weight) if isinstance(weight, (int, float)) else product(xp, x, weight)
+    return functools.reduce(
+        operator.add, [x if _is_one(by) else product(xp, x, by) for x, by in zip(elements, weights, strict=True)]
+    )
 
 
 def _is_one(weight: Any) -> bool:

@@ -90,11 +90,14 @@ def _total(xp: Any, norms: Array, ord: float) -> Array:
         return xp.sum(norms)
     if ord == _INF:
         return xp.where(xp.any(is_nan(xp, norms)), float("nan"), xp.max(norms))
-    power = xp.sum(norms * norms if ord == 2 else norms**ord)
-    positive = power > 0.0
-    safe = xp.where(positive, power, 1.0)
-    root = xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord)
-    return xp.where(positive, root, power)
+    return safe_root(xp, xp.sum(norms * norms if ord == 2 else norms**ord), ord)
+
+
+def safe_root(xp: Any, total: Array, ord: float) -> Array:
+    """Return a root; zero, with derivative zero, if the total is zero."""
+    zero = equal(total, 0.0)
+    safe = xp.where(zero, 1.0, total)
+    return xp.where(zero, total, xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord))
 
 
 def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:
@@ -107,19 +110,10 @@ def product(xp: Any, first: Array, second: Array) -> Array:
     return first * second
 
 
-def differs(xp: Any, factor: Array) -> Array:
-    """Whether any factor differs from one; NaN does."""
-    return xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)
-
-
-def product_if(xp: Any, condition: Array, first: Array, second: Array) -> Array:
-    """Multiply two factors if a condition holds, else return the first."""
-    return first * xp.where(condition > 0.0, second, 1.0)
-
-
-def one_if(xp: Any, condition: Array, factor: Array) -> Array:
-    """Return 1 if a condition holds, else the factor."""
-    return xp.where(condition > 0.0, 1.0, factor)
+def joined(xp: Any, factor: Array, pending: Array) -> tuple[Array, Array]:
+    """Join factors of slices with a pending one, unless they are all one; return them, and what is still pending."""
+    due = xp.any(xp.where(equal(factor, 1.0), 0.0, 1.0) > 0.0)
+    return factor * xp.where(due, pending, 1.0), xp.where(due, 1.0, pending)
 
 
 def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:

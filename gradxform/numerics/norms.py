@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, widest
-from gradxform.numerics.formulas import equal
+from gradxform.numerics.formulas import safe_root as safe_root
 from gradxform.numerics.sums import Axes, add
 
 _LEAST, _MOST = {"float64": 2.0**-1022, "float32": 2.0**-126}, {"float64": 2.0**1000, "float32": 2.0**120}
@@ -55,13 +55,6 @@ def _other(xp: Any, leaf: Array, axes: Axes, ord: float) -> Array:
 
 def _squares(xp: Any, parts: Sequence[Array], axes: Axes) -> Array:
     return functools.reduce(operator.add, [add(xp, part * part, axes) for part in parts])
-
-
-def safe_root(xp: Any, total: Array, ord: float) -> Array:
-    """Return a root; zero, with derivative zero, if the total is zero."""
-    zero = equal(total, 0.0)
-    safe = xp.where(zero, 1.0, total)
-    return xp.where(zero, total, xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord))
 
 
 def sizes_of(xp: Any, leaf: Array) -> Array:

@@ -13,41 +13,28 @@ LEAST, MOST = 2.0**-126, 2.0**127
 """Powers of two between which a factor is a normal number of float32."""
 
 
-def times(xp: Any, leaf: Array, factor: Array) -> Array:
+def times(xp: Any, leaf: Array, factor: Any) -> Array:
     """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one."""
 
     def scaled(part: Array) -> Array:
         return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
 
+    if isinstance(factor, (int, float)):
+        return leaf if factor == 1.0 else by_parts(xp, scaled, leaf)
     return xp.where(equal(factor, 1.0), leaf, by_parts(xp, scaled, leaf))
 
 
-def by_number(xp: Any, leaf: Array, factor: float) -> Array:
-    """Multiply a leaf by a Python number."""
-    if factor == 1.0:
-        return leaf
+def product(xp: Any, x: Array, factor: Any) -> Array:
+    """Multiply float32 or float64 elements by a number or an array in float64.
 
-    def scaled(part: Array) -> Array:
-        return xp.cast(known_product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
-
-    return by_parts(xp, scaled, leaf)
-
-
-def product(xp: Any, x: Array, factor: Array) -> Array:
-    """Multiply float32 or float64 elements by a float64 factor, rounded to float32 once; in two steps if it is far."""
-    if dtype_name(x) in DOUBLE:
-        return x * xp.cast(factor, "float64")
-    near, far = in_steps(xp, factor)
-    return xp.no_reassociation(x * xp.cast(near, "float32")) * xp.cast(far, "float32")
-
-
-def known_product(xp: Any, x: Array, factor: float) -> Array:
-    """`product` with a Python number: two steps only where it needs them."""
-    dtype = dtype_name(x)
-    *first, last = [factor] if dtype in DOUBLE else known_steps(factor)
+    It is rounded to float32 once; in two steps if it is far from one.
+    """
+    dtype, known = dtype_name(x), isinstance(factor, (int, float))
+    steps = [factor] if dtype in DOUBLE else known_steps(factor) if known else in_steps(xp, factor)
+    *first, last = [xp.cast(xp.float64(step), dtype) for step in steps]
     for step in first:
-        x = xp.no_reassociation(x * xp.cast(xp.float64(step), dtype))
-    return x * xp.cast(xp.float64(last), dtype)
+        x = xp.no_reassociation(x * step)
+    return x * last
 
 
 def in_steps(xp: Any, factor: Array) -> tuple[Array, Array]:

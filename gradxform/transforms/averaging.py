@@ -123,8 +123,8 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     .. math:: m \leftarrow g_i + d\,m, \quad g_i \leftarrow m
 
-    With `nesterov`, the result is :math:`g_i + d\,m` with the new m. Traces are float32 (float64 for float64 gradients).
-    A None gradient leaves its trace unchanged.
+    With `nesterov`, the result is :math:`g_i + d\,m` with the new m. Traces are float32 (float64 for float64
+    gradients). A None gradient leaves its trace unchanged.
 
     Args:
         decay: Share d of the trace kept at each step, from 0 to 1: a number, a 0-d array or a schedule.

@@ -14,8 +14,8 @@ import numpy as np
 from gradxform.backend.host import threads, together
 from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics import sums_dtype
-from gradxform.numerics.elementwise import Combination, combined, times, weights_of
-from gradxform.numerics.rescale import is_extreme
+from gradxform.numerics.elementwise import Combination, combined, weights_of
+from gradxform.numerics.rescale import is_extreme, product
 
 BLOCK = 1 << 14
 """Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
@@ -135,7 +135,7 @@ def _add(
 
     def one(xp: Any, out: Any, *some: Any) -> None:
         first, *others = [part.astype(kind, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
-        first = first if factor is None else times(Namespace, first, factor)
+        first = first if factor is None else product(Namespace, first, factor)
         np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
 
     work.add(one, row, out, sizes)
