@@ -25,6 +25,9 @@ MIXED = "mixed"
 """A pseudo dtype: float32, float16, bfloat16 and float64 in one tree."""
 
 
+_SUMS = re.compile("ema|trace|grokfast|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
+
+
 @dataclass(frozen=True)
 class Row:
     """One transform and its budgets."""
@@ -62,6 +65,11 @@ class Row:
     def dtypes(self) -> tuple[str, ...]:
         """The supported gradient dtypes."""
         return tuple(dtype for dtype in DTYPES if not (self.real and dtype in COMPLEX))
+
+    @property
+    def sums(self) -> bool:
+        """Whether some results are sums of terms, which are judged by the largest one."""
+        return _SUMS.search(self.expression) is not None
 
     @property
     def mixed(self) -> bool:

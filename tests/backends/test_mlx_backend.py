@@ -225,7 +225,8 @@ def test_right_numbers_without_float64(row: Row, without_float64: None) -> None:
     for dtype in ("float32", "complex64"):
         if dtype in row.dtypes:
             run = parity.runner(row.tx, "mlx", "eager")
-            assert_right(row, ordinary_and_hard(row, dtype), "jax", "eager", run, float64=False)  # judged as one that flushes
+            # judged as one that flushes
+            assert_right(row, ordinary_and_hard(row, dtype), "jax", "eager", run, float64=False)
 
 
 def test_a_gpu_is_told_by_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
