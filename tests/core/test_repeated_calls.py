@@ -112,9 +112,11 @@ def test_in_place(row: Row, framework: str) -> None:
     if framework == "torch":
         named = {path: importlib.import_module("torch").nn.Parameter(leaf) for path, leaf in params.items()}
     steps = scaled(framework, {path: leaf for path, leaf in TREE.items() if leaf is not None})
-    given = [{path: array(leaf) for path, leaf in step.items()} for step in steps]
-    expected = parity.expected_steps(tx, given, {path: array(leaf) for path, leaf in params.items()})
-    for gradients, wanted in zip(steps, expected, strict=True):
+    wanted, judged = [updates for updates, _ in run(tx, steps, params)], row.sums and row.products is None
+    if judged:
+        numbers = [{path: array(leaf) for path, leaf in step.items()} for step in steps]
+        wanted = parity.expected_steps(tx, numbers, {path: array(leaf) for path, leaf in params.items()})
+    for gradients, right in zip(steps, wanted, strict=True):
         given = dict(gradients)
         if framework == "torch":
             for path, leaf in gradients.items():
@@ -123,10 +125,14 @@ def test_in_place(row: Row, framework: str) -> None:
             gradients = {path: parameter.grad for path, parameter in named.items()}
         else:
             state = gx.numpy.apply_(tx, gradients, state, params=params)
-        assert_expected({path: array(leaf) for path, leaf in gradients.items() if leaf is not None}, wanted)
+        found = {path: array(right[path] * 0 if leaf is None else leaf) for path, leaf in gradients.items()}
+        if judged:
+            assert_expected(found, right)
+        else:
+            assert_ulp(found, dict(right), 2 * row.ulp)
         for path, leaf in gradients.items():
             if leaf is None:
-                assert not wanted[path].any()
+                assert not array(right[path]).any()
             else:
                 assert leaf is given[path]
             assert not any(np.shares_memory(array(given[path]), held) for held in arrays(state))
