@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 import gradxform as gx
+from gradxform.proof.registry import Row
 from gradxform.testing import max_ulp
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": ml_dtypes.bfloat16}
@@ -64,7 +65,8 @@ FEW = (CLIP, "clip_norm(1.0)", "clip_rms(0.1)", "clip_percentile(40.0, 3)", "ski
 """Expressions that run in every dtype."""
 BY_LEAF = ("per_leaf", "clip_adagc(")
 """Words in expressions of transforms that keep numbers of each leaf, so states of a split tree differ."""
-ORDERS = {"ord=3": 4, "ord=2.5": 4}
+ORDERS = 16
+"""The budget of norms of other orders."""
 
 
 def device(place: int, step: int, dtype: str, shared: bool = True) -> dict[str, Any]:
@@ -121,8 +123,13 @@ def is_by_leaf(expression: str) -> bool:
 
 
 def budget(expression: str, dtype: str) -> float:
-    """The error budget in ULP."""
-    return next((ulp for word, ulp in ORDERS.items() if word in expression), 1 if dtype == "bfloat16" else 2)
+    """How far two results may be apart, in ULP: twice the error budget."""
+    return 2.0 * float(ORDERS if "ord=2.5" in expression or "ord=3" in expression else _budget(expression, dtype))
+
+
+def _budget(expression: str, dtype: str) -> Any:
+    row = Row(expression)
+    return row.budget(dtype, row.sums and dtype != "bfloat16")
 
 
 def off(found: dict[str, Any], wanted: dict[str, Any]) -> float:

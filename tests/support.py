@@ -17,8 +17,11 @@ import pytest
 
 import gradxform as gx
 from gradxform.backend import lookup
+from gradxform.proof import parity
 from gradxform.proof.conformance import right_numbers
+from gradxform.proof.judge import judge
 from gradxform.proof.registry import STATELESS, Row, first
+from gradxform.proof.ulp import apart, budget
 from gradxform.testing import max_ulp
 
 assert_right = right_numbers
@@ -167,11 +170,28 @@ def assert_bits(found: Any, wanted: Any) -> None:
 
 
 def assert_ulp(found: Any, wanted: Any, ulp: float = 2, what: Any = "") -> None:
-    """Assert that two trees agree within some ULP; 0 includes the sign of zero."""
+    """Assert that two trees agree within some ULP, half precision within 1, float64 within 16; 0 has signs of zero."""
     for path, got, right in _pairs(found, wanted):
-        assert max_ulp(got, right) <= ulp, (what, path, got, right)
+        assert max_ulp(got, right) <= budget(right.dtype, ulp), (what, path, got, right)
         signs = [np.signbit(np.stack([x.real, x.imag]).astype(np.float64)) for x in (got, right)]
         assert ulp or np.all(np.isnan(right) | (signs[0] == signs[1])), (what, path, got, right)
+
+
+def assert_sums(found: Any, wanted: Any, term: Any, further: float = 0, times: float = 1, what: Any = "") -> None:
+    """Assert that sums of arrays are within their budget: ULP of the largest term, which is given in the same tree.
+
+    `further`: the ULP that steps of a sum add; `times`: 2 between two frameworks.
+    """
+    for (path, got, right), size in zip(_pairs(found, wanted), arrays(term), strict=True):
+        allowed = times * (budget(right.dtype, 2, True) + further)
+        distance = apart(got, right, np.abs(np.broadcast_to(size, right.shape)).astype(np.float64))
+        assert np.all(distance <= allowed), (what, path, float(distance.max()), got, right)
+
+
+def assert_expected(found: Any, wanted: parity.Expected, what: Any = "") -> None:
+    """Assert that leaves by path are within the budget of the reference."""
+    verdict = judge(found, wanted, "numpy", Row("the reference's"))
+    assert not (verdict.over or verdict.wrong), (what, verdict)
 
 
 def assert_close(found: Any, wanted: Any, rtol: float = 0.0, atol: float = 4 * 2.0**-23) -> None:

@@ -65,7 +65,7 @@ def _far(*trees: Any) -> bool:
 
 
 def _sizes(leaf: Any) -> Any:
-    return np.abs(leaf).astype(np.float64)
+    return np.asarray(np.abs(leaf), np.float64)
 
 
 def _counted(got: parity.Leaves, wanted: parity.Expected, given: parity.Leaves) -> parity.Leaves:
@@ -74,7 +74,7 @@ def _counted(got: parity.Leaves, wanted: parity.Expected, given: parity.Leaves) 
     found = {}
     for path, right in wanted.items():
         tiny = (_sizes(given[path]) <= 1e-18) & (_sizes(got[path]) <= 1e-17)
-        found[path] = np.where(tiny | (large & np.isnan(got[path])), right, got[path]).astype(right.dtype)
+        found[path] = np.asarray(np.where(tiny | (large & np.isnan(got[path])), right, got[path]), right.dtype)
     return found
 
 

@@ -25,6 +25,9 @@ MIXED = "mixed"
 """A pseudo dtype: float32, float16, bfloat16 and float64 in one tree."""
 
 
+_SUMS = re.compile("ema|trace|grokfast|accumulate|decayed|noise|feedback|centralize|cautious|spikes|orthogonal_")
+
+
 @dataclass(frozen=True)
 class Row:
     """One transform and its budgets."""
@@ -62,6 +65,11 @@ class Row:
     def dtypes(self) -> tuple[str, ...]:
         """The supported gradient dtypes."""
         return tuple(dtype for dtype in DTYPES if not (self.real and dtype in COMPLEX))
+
+    @property
+    def sums(self) -> bool:
+        """Whether some results are sums of terms, which are judged by the largest one."""
+        return _SUMS.search(self.expression) is not None
 
     @property
     def mixed(self) -> bool:
@@ -110,7 +118,7 @@ class Entry:
     sums: bool = False
     """Whether it sums elements, for which compilers take half a minute in 64 bits."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Tables without it, and why: table, devices, mesh, accelerator, chains, chains in float64."""
+    """Tables without it, and why: table, devices, mesh, accelerator, chains, chains in float64, without float64."""
 
     @property
     def real(self) -> bool:
@@ -298,7 +306,10 @@ ENTRIES = (
         {"orthogonal_to_parameters()": Cost(1300, 1.51, mesh={"float32": 2_570_592, "bfloat16": 5_421_216})},
         ("orthogonal_to_parameters()",),
         needs="parameters",
-        left_out={"chains in float64": "the ratio of its norms, 1e-188 to 1e242, is beyond float64"},
+        left_out={
+            "without float64": "what is left of parallel gradients is rounding errors, larger than the bound for them",
+            "chains in float64": "the ratio of its norms, 1e-188 to 1e242, is beyond float64",
+        },
     ),
     Entry(
         "cautious",
@@ -452,6 +463,11 @@ STATEFUL = tuple(row for row in ROWS if row not in STATELESS)
 def first() -> tuple[Row, ...]:
     """The first row of each transform."""
     return tuple(entry.rows[0] for entry in ENTRIES if entry.rows)
+
+
+def rows_of(table: str) -> tuple[Row, ...]:
+    """The rows of the transforms that are in a table."""
+    return tuple(row for entry in ENTRIES if table not in entry.left_out for row in entry.rows)
 
 
 def on_devices(table: str) -> Iterator[tuple[Entry, str, Cost]]:

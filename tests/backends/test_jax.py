@@ -236,7 +236,7 @@ for kind in (AxisType.Auto, AxisType.Explicit):
         with jax.enable_x64(True):
             result = tx(jax.device_put(x.astype(dtype), sharding))
             assert result.sharding == sharding
-            assert gx.testing.max_ulp(np.asarray(result), tx(x.astype(dtype))) <= 2, (kind, dtype)
+            assert gx.testing.max_ulp(np.asarray(result), tx(x.astype(dtype))) <= (4 if dtype == np.float32 else 32)
 """
 
 

@@ -75,10 +75,10 @@ def _row(numbers: Any) -> Row:
     return [Decimal(float(x)) for x in numbers]
 
 
-def error(found: Any, right: Row) -> float:
-    """Return the largest error of a vector, relative to the norm of the right one."""
+def error(found: Any, right: Row, term: float = 0.0) -> float:
+    """Return the largest error of a vector, relative to the norm of the right one, or of a term that is larger."""
     if not all(map(math.isfinite, found)):
         return math.inf
     with decimal.localcontext(CONTEXT):
         apart = max(abs(Decimal(float(x)) - y) for x, y in zip(found, right, strict=True))
-        return float(apart / _dot(right, right).sqrt())
+        return float(apart / max(_dot(right, right).sqrt(), Decimal(term)))

@@ -9,12 +9,24 @@ import conflicts
 import ml_dtypes
 import numpy as np
 import pytest
-from support import EAGER, FRAMEWORKS, INDUCTOR, MODES, XLA, arrays, assert_bits, call, slow, tensors
+from support import (
+    EAGER,
+    FRAMEWORKS,
+    INDUCTOR,
+    MODES,
+    XLA,
+    array,
+    arrays,
+    assert_bits,
+    assert_sums,
+    call,
+    slow,
+    tensors,
+)
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.proof import parity
-from gradxform.testing import max_ulp
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"mgda": gx.mgda, "cagrad": gx.cagrad, "upgrad": gx.upgrad}
 RIGHT: dict[str, Callable[..., Any]] = {"mgda": conflicts.mgda, "cagrad": conflicts.cagrad, "upgrad": conflicts.upgrad}
@@ -45,9 +57,11 @@ def test_right_numbers(framework: str, mode: str, dtype: str) -> None:
         if dtype == "float64":
             np.testing.assert_allclose(conflicts.flat(named), right, rtol=0, atol=2e-14, err_msg=name)
             continue
-        for path, part in (("a", right[:12].reshape(3, 4)), ("b", right[12:])):
-            wanted = part.astype(np.float32).astype(DTYPES[dtype])
-            assert max_ulp(named[path], wanted) <= (2 if dtype == "float32" else 1), (name, path)
+        wanted, terms = (
+            {"a": flat[:12].reshape(3, 4), "b": flat[12:]} for flat in (right, np.max(np.abs(rows), axis=0))
+        )
+        rounded = {path: part.astype(np.float32).astype(DTYPES[dtype]) for path, part in wanted.items()}
+        assert_sums(named, rounded, terms, what=name)
 
 
 ROWS = {
@@ -75,7 +89,7 @@ def test_the_shortest_vector(kind: str) -> None:
     rows = rows_of(kind)
     found = gx.mgda([[row] for row in rows])[0]
     size = np.max(np.abs(rows @ rows.T))
-    assert np.min(rows @ found) >= found @ found - 1e-15 * size
+    assert np.min(rows @ found) >= found @ found - 4e-15 * size
     if kind not in ("zero", "all zero"):
         np.testing.assert_allclose(found, conflicts.mgda(rows), rtol=0, atol=1e-14 * np.sqrt(size))
     else:
@@ -90,7 +104,7 @@ def test_no_projection_conflicts(kind: str) -> None:
     assert np.min(rows @ found / norms) >= -1e-14 * np.max(norms)
     np.testing.assert_allclose(found, conflicts.upgrad(rows), rtol=0, atol=1e-14 * np.max(norms))
     if np.min(rows @ rows.T) >= 0:
-        np.testing.assert_allclose(found, rows.mean(axis=0), rtol=1e-15)
+        np.testing.assert_allclose(found, rows.mean(axis=0), rtol=4e-15)
 
 
 @pytest.mark.parametrize("c", [0.0, 0.2, 0.5, 0.9, 1.5])
@@ -102,7 +116,7 @@ def test_the_worst_task_within_a_distance_of_the_mean(kind: str, c: float) -> No
     size, radius = max(np.max(np.linalg.norm(rows, axis=1)), 1e-300), c * np.linalg.norm(mean)
     assert np.linalg.norm(found - mean) <= radius + 1e-13 * size
     if c == 0:
-        np.testing.assert_allclose(found, mean, rtol=1e-15)
+        np.testing.assert_allclose(found, mean, rtol=4e-15, atol=4e-15 * size)
     for start in (np.ones(len(rows)), np.arange(1.0, len(rows) + 1)):
         bound = conflicts.bound(rows / size, c, start / start.sum())
         assert np.min(rows / size @ found / size) >= bound - 1e-7
@@ -130,7 +144,8 @@ def test_the_size_of_gradients_does_not_matter(framework: str, unit: float) -> N
     for function in FUNCTIONS.values():
         one, other = function(tensors(framework, small)), function(tensors(framework, large))
         scaled = [leaf * np.float32(unit) for leaf in arrays(one)]
-        assert_bits(arrays(other), scaled)
+        largest = [np.max([np.abs(tree[path]) for tree in large], axis=0) for path in large[0]]
+        assert_sums(arrays(other), scaled, largest, times=2)
 
 
 @slow(EAGER, framework="jax")
@@ -167,7 +182,9 @@ def test_zeros_give_zeros_and_none_counts_as_zeros(framework: str) -> None:
 def test_the_radius_may_be_an_array(framework: str) -> None:
     trees, backend = tensors(framework, conflicts.trees(np.float32)), lookup.backend(framework)
     for c in (0.25, 0.0):
-        assert_bits(gx.cagrad(trees, backend.from_numpy(np.array(c, np.float32))), gx.cagrad(trees, c))
+        found, wanted = gx.cagrad(trees, backend.from_numpy(np.array(c, np.float32))), gx.cagrad(trees, c)
+        largest = {path: np.max([np.abs(array(tree[path])) for tree in trees], axis=0) for path in found}
+        assert_sums(found, wanted, largest, times=2)
     for lost in (np.nan, np.inf):
         spoilt = gx.cagrad(trees, backend.from_numpy(np.array(lost, np.float32)))
         assert all(np.isnan(leaf).all() for leaf in arrays(spoilt))

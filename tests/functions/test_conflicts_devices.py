@@ -7,12 +7,11 @@ import json
 import conflicts
 import numpy as np
 import pytest
-from support import PROCESSES, python, slow
+from support import PROCESSES, assert_sums, python, slow
 from test_conflicts import FUNCTIONS, RIGHT
 from without_float64 import indexing, of_torch
 
 import gradxform as gx
-from gradxform.testing import max_ulp
 
 SLOW = (pytest.mark.slow(reason="thousands of operations on pairs are counted; mgda is quick"),)
 ALL = {**FUNCTIONS, "pcgrad": lambda trees: gx.pcgrad(trees, 0)}
@@ -57,7 +56,7 @@ def test_launches_on_cuda(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("unit", [1.0, 1e15, 1e-12])
 def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In pairs of float32 numbers, with squares beyond float32."""
+    """In float32, with squares beyond it."""
     torch = pytest.importorskip("torch")
     trees = [{p: (leaf * unit).astype(np.float32) for p, leaf in t.items()} for t in conflicts.trees(np.float64)]
     rows = np.stack([conflicts.flat(tree) for tree in trees])
@@ -66,8 +65,9 @@ def test_without_float64(unit: float, monkeypatch: pytest.MonkeyPatch) -> None:
             given = [{path: torch.from_numpy(leaf) for path, leaf in tree.items()} for tree in trees]
             found = {path: leaf.numpy() for path, leaf in function(given).items()}
             right = (RIGHT[name](rows / unit) * unit).astype(np.float32)
-            assert max_ulp(found["a"], right[:12].reshape(3, 4)) <= 2, name
-            assert max_ulp(found["b"], right[12:]) <= 2, name
+            largest = np.max(np.abs(rows), axis=0)
+            assert_sums(found["a"], right[:12].reshape(3, 4), largest[:12].reshape(3, 4), what=name)
+            assert_sums(found["b"], right[12:], largest[12:], what=name)
 
 
 @slow(PROCESSES)
@@ -78,7 +78,7 @@ def test_on_a_mesh(kind: str) -> None:
     reports = json.loads(python("tests/functions/jax_conflicts.py", kind).stdout.splitlines()[-1])
     assert set(reports) == {"mgda", "cagrad", "upgrad", "pcgrad"}
     for name, found in reports.items():
-        assert found["off"] <= 2, (name, found)
+        assert found["off"] <= 8, (name, found)
         assert found["spread"] == [], name
         assert set(found["traffic"]) == {"all-reduce"} and found["traffic"]["all-reduce"] <= 64, (name, found)
-        assert found["vmapped"] <= 2, name
+        assert found["vmapped"] <= 8, name

@@ -58,4 +58,4 @@ def test_an_example_of_zeros_is_not_clipped() -> None:
 def test_a_huge_example_beside_a_small_one(framework: str) -> None:
     for grads in ([np.full((1, 1), 1e200), np.full((1, 1), 1.0)], [np.full((1, 1), 1.0), np.full((1, 1), 1e200)]):
         sums, _ = gx.per_example_clip_global_norm(tensors(framework, grads), 1.0)
-        np.testing.assert_allclose(arrays(sums), [np.ravel(leaf) / 1e200 for leaf in grads], rtol=1e-15)
+        np.testing.assert_allclose(arrays(sums), [np.ravel(leaf) / 1e200 for leaf in grads], rtol=4e-15)

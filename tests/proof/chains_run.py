@@ -211,9 +211,9 @@ def _hold_state(
 ) -> None:
     """Compare a last state with another framework's: paths, dtypes, shapes, counters and flags.
 
-    Other numbers agree to twice the budget of sums, of the largest number or term in their array. Not judged if subnormal numbers are flushed:
-    counters that depend on them. Also not judged: numbers next to ill-conditioned results, and numbers that flushed
-    values determine.
+    Other numbers agree to twice the budget of sums, of the largest number or term in their array. Not judged if
+    subnormal numbers are flushed: counters that depend on them. Also not judged: numbers next to ill-conditioned
+    results, and numbers that flushed values determine.
     """
     beside, own = dict(_leaves(first)), dict(_leaves(gx.to_numpy(state)))
     for (path, got), (other, right) in zip(own.items(), beside.items(), strict=True):

@@ -43,7 +43,7 @@ def test_the_least_share(eps: float, share: int, factor: float) -> None:
     updates, gradients = np.ones(1000, np.float32), np.full(1000, -1.0, np.float32)
     gradients[:share] = 1.0
     wanted = np.where(gradients > 0, np.float32(factor), np.float32(0.0))
-    assert_ulp(changed(gx.cautious(eps=eps), updates, gradients), wanted, 1)
+    assert_ulp(changed(gx.cautious(eps=eps), updates, gradients), wanted, 4)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_least_share(eps: float, share: int, factor: float) -> None:
 def test_edges(update: float, gradient: float, wanted: list[float]) -> None:
     """The second element disagrees. Nothing that is not finite becomes zero, and no product underflows."""
     found = changed(gx.cautious(), f32(update, 1.0), f32(gradient, -1.0))
-    assert_ulp(found, f32(*wanted), 1)
+    assert_ulp(found, f32(*wanted), 4)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
