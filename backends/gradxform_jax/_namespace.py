@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -144,5 +143,3 @@ class Namespace(Defaults):
         ends = [*starts[1:], len(index)]
         runs = [lax.slice_in_dim(vector, index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
         return lax.concatenate(runs, 0) if len(runs) > 1 else runs[0]
-
-

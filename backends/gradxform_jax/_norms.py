@@ -17,6 +17,7 @@ from gradxform_jax import _rows
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax._parts import folded, in_parts, is_traced
 
+
 def has_double(leaves: Sequence[Any]) -> bool:
     """Whether a 64-bit leaf is among them."""
     return any(dtype_name(leaf) in DOUBLE for leaf in leaves)
@@ -24,7 +25,7 @@ def has_double(leaves: Sequence[Any]) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def norm(leaves: tuple[Any, ...], axes: tuple[int, ...] | None, ord: float) -> Any:
-    """Return the norm of one array, or the norms over some axes with keepdims; or the 2-norm of several narrow arrays."""
+    """Return the norm of one array, or norms over some axes with keepdims; or the 2-norm of several narrow arrays."""
     if ord == 2 and not has_double(leaves):
         return lax.sqrt(folded(lax.add, [_squares(leaf, axes) for leaf in leaves]))
     (leaf,) = leaves

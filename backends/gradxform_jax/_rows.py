@@ -1,4 +1,4 @@
-"""Sums of squares in float64; large float32 leaves on the CPU by short rows in float32, whose sums are added in float64.
+"""Sums of squares in float64; for large float32 leaves on the CPU, sums of short rows in float32 that are then added.
 
 XLA converts to float64 more slowly than the CPU reads memory. The rows are made by cutting one axis.
 """
@@ -42,7 +42,7 @@ def _small(leaf: Any) -> Any:
 
 
 def _by_rows(leaf: Any) -> Any:
-    total, heaviest = _sums(barrier(leaf))
+    total, heaviest = _sums(leaf)
     # Rows round little if no row has much of the sum, and the sum is in float32's range.
     sound = (total > leaf.size * _ONLY_ROUNDING_LOST) & (heaviest < total * _HEAVY)
     return lax.cond(sound, lambda: total, lambda: _plain(leaf))

@@ -86,7 +86,10 @@ class JAX(Plain):
         with self.scope():
             given = [list(column) for column in columns]
             each_factor = [None] * len(given[0]) if factors is None else list(map(Namespace.float64, factors))
-            function, others = _elementwise(formula, tuple(sorted(static.items()))), list(map(Namespace.float64, numbers))
+            function, others = (
+                _elementwise(formula, tuple(sorted(static.items()))),
+                list(map(Namespace.float64, numbers)),
+            )
             return in_parts(lambda own, *some: function(list(some), others, own), each_factor, *given)
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
@@ -223,9 +226,9 @@ def _factor(factor: Any) -> Factor:
     far = lax.div(size, near)
     usual = lax.bitwise_and(lax.gt(size, 0.0), lax.is_finite(size))
     far = lax.mul(lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far), lax.sign(factor))
+    near, far = (lax.convert_element_type(step, np.float32) for step in (near, far))
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
-    steps = [lax.convert_element_type(step, np.float32) for step in (near, far)]
-    return barrier(Factor(factor, *steps, lax.eq(factor, 1.0)))
+    return barrier(Factor(factor, near, far, lax.eq(factor, 1.0)))
 
 
 @jax.jit
