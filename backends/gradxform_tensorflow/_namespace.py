@@ -51,7 +51,7 @@ class Namespace(Defaults):
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         """A tensor in a dtype."""
-        return to(x, tf.as_dtype(dtype))
+        return cast_to(x, tf.as_dtype(dtype))
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -138,7 +138,7 @@ def is_read(value: Any) -> bool:
     return isinstance(value, (int, float, np.ndarray, np.generic))
 
 
-def to(x: Any, dtype: Any) -> Any:
+def cast_to(x: Any, dtype: Any) -> Any:
     """Cast a tensor; return it if it has the dtype."""
     return x if x.dtype == dtype else tf.cast(x, dtype)
 

@@ -19,7 +19,7 @@ from gradxform.backend.host import namespace as host
 from gradxform.numerics.elementwise import Combination, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, in_steps, known_steps
 from gradxform_tensorflow import _eager, _graph, _packing
-from gradxform_tensorflow._namespace import Namespace, is_read, to
+from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
@@ -90,14 +90,15 @@ def _rounded(leaves: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
     """Products in the leaves' dtypes."""
     made = _products(list(map(_parts, leaves)), factors)
     return [
-        _joined([to(part, leaf.dtype.real_dtype) for part in parts]) for leaf, parts in zip(leaves, made, strict=True)
+        _joined([cast_to(part, leaf.dtype.real_dtype) for part in parts])
+        for leaf, parts in zip(leaves, made, strict=True)
     ]
 
 
 def _parts(leaf: Any) -> list[Any]:
     """A leaf's real parts, in the dtype of its sums."""
     parts = [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    return [part if part.dtype == tf.float64 else to(part, tf.float32) for part in parts]
+    return [part if part.dtype == tf.float64 else cast_to(part, tf.float32) for part in parts]
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -16,7 +16,7 @@ from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, matrices, rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_tensorflow import _eager, _graph, _norms, _packing, _products, _ranking
-from gradxform_tensorflow._namespace import Namespace, is_read, to
+from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
@@ -176,7 +176,7 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
     if bound is None:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+    return cast_to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
 
 
 backend = TensorFlow()
