@@ -103,8 +103,12 @@ class Namespace(Defaults):
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Choose elementwise, in float64; Python numbers would become float32."""
-        return tf.where(condition, _wide(yes), _wide(no))
+        """Choose elementwise; a Python number has the dtype of the other side, or float64."""
+        dtype = next((x.dtype for x in (yes, no) if tf.is_tensor(x)), tf.float64)
+        yes, no = (x if tf.is_tensor(x) else tf.constant(x, dtype) for x in (yes, no))
+        if condition.shape.rank == 0 and yes.shape.is_fully_defined() and yes.shape == no.shape:
+            return tf.raw_ops.Select(condition=condition, x=yes, y=no)  # copies neither
+        return tf.where(condition, yes, no)
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:

@@ -120,12 +120,14 @@ def _products(rows: Sequence[Sequence[Any]], factors: Sequence[Any]) -> list[lis
     if not open_:
         return found
 
-    def done() -> list[list[Any]]:
-        return [[Namespace.no_reassociation(part) * seconds[id(factors[i])] for part in found[i]] for i in open_]
+    def ends(guarded: Callable[[Any], Any]) -> list[list[Any]]:
+        return [[tf.raw_ops.Mul(x=guarded(part), y=seconds[id(factors[i])]) for part in found[i]] for i in open_]
 
-    branches = _eager.has_only_cpus() and not _graph.is_xla()
-    ends = _eager.cond(far, done, lambda: [found[i] for i in open_]) if branches else done()
-    for i, row in zip(open_, ends, strict=True):
+    if _eager.has_only_cpus() and not _graph.is_xla():
+        rest = _eager.cond(far, lambda: ends(lambda part: part), lambda: [found[i] for i in open_])
+    else:
+        rest = ends(Namespace.no_reassociation)
+    for i, row in zip(open_, rest, strict=True):
         found[i] = row
     return found
 
@@ -141,7 +143,7 @@ def _steps(factors: Any) -> tuple[Any, Any, Any]:
 
 def _by_tensors(factor: Any, first: Any) -> Callable[[Any], Any]:
     def times(part: Any) -> Any:
-        return part * (factor if part.dtype == tf.float64 else first)
+        return part * factor if part.dtype == tf.float64 else part * first
 
     return times
 
