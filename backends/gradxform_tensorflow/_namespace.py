@@ -51,7 +51,7 @@ class Namespace(Defaults):
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
         """A tensor in a dtype."""
-        return to(x, tf.as_dtype(dtype))
+        return cast_to(x, tf.as_dtype(dtype))
 
     @staticmethod
     def max_over(x: Any, axes: Any) -> Any:
@@ -103,8 +103,12 @@ class Namespace(Defaults):
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Choose elementwise, in float64; Python numbers would become float32."""
-        return tf.where(condition, _wide(yes), _wide(no))
+        """Choose elementwise; a Python number has the dtype of the other side, or float64."""
+        dtype = next((x.dtype for x in (yes, no) if tf.is_tensor(x)), tf.float64)
+        yes, no = (x if tf.is_tensor(x) else tf.constant(x, dtype) for x in (yes, no))
+        if condition.shape.rank == 0 and yes.shape.is_fully_defined() and yes.shape == no.shape:
+            return tf.raw_ops.Select(condition=condition, x=yes, y=no)  # copies neither
+        return tf.where(condition, yes, no)
 
     @staticmethod
     def rounded(x: Any, dtype: str) -> Any:
@@ -138,7 +142,7 @@ def is_read(value: Any) -> bool:
     return isinstance(value, (int, float, np.ndarray, np.generic))
 
 
-def to(x: Any, dtype: Any) -> Any:
+def cast_to(x: Any, dtype: Any) -> Any:
     """Cast a tensor; return it if it has the dtype."""
     return x if x.dtype == dtype else tf.cast(x, dtype)
 

@@ -43,42 +43,41 @@ def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
     large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
-    found = [None if i in set(large) else _exact(leaf) for i, leaf in enumerate(leaves)]
-    if large:
-        totals = _graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in large))
-        for i, total in zip(large, tf.unstack(totals, len(large)), strict=True):
-            found[i] = total
-    return tf.stack(found)
+    small = sorted(set(range(len(leaves))).difference(large))
+    if not large:
+        return _exactly(*leaves)
+    found = _graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in large))
+    if small:
+        found = tf.concat([found, _exactly(*(leaves[i] for i in small))], 0)
+    return tf.gather(found, np.argsort([*large, *small]))
 
 
 def _is_large(leaf: Any) -> bool:
-    return leaf.dtype == tf.float32 and (leaf.shape.num_elements() or 0) > _LARGE
+    """Whether a leaf is read in rows."""
+    count = leaf.shape.num_elements() or 0
+    return leaf.dtype == tf.float32 and count > _LARGE and count % _ROW == 0
 
 
 def _by_rows(*leaves: Any) -> Any:
     """Sums of squares of large float32 leaves."""
-    counts = np.array([leaf.shape.num_elements() for leaf in leaves], np.float64)
-    totals, heaviest = (tf.stack(column) for column in zip(*map(_rows, leaves), strict=True))
-    sound = (totals > counts * _ONLY_ROUNDING_LOST) & (heaviest < totals * _HEAVY)  # an infinite row is heavy
+    counts = np.array([leaf.shape.num_elements() for leaf in leaves])
+    shape, axis = tf.constant([-1, _ROW]), tf.constant(1)
+    rows = [_raw.EuclideanNorm(input=_raw.Reshape(tensor=leaf, shape=shape), axis=axis) for leaf in leaves]
+    totals, heaviest = _exactly(*rows), tf.stack([_raw.Max(input=row, axis=0) for row in rows])
+    # An infinite row is heavy.
+    sound = (totals > counts * _ONLY_ROUNDING_LOST) & (tf.square(tf.cast(heaviest, tf.float64)) < totals * _HEAVY)
     return _eager.cond(tf.reduce_all(sound), lambda: totals, lambda: _exactly(*leaves))
 
 
-def _rows(leaf: Any) -> tuple[Any, Any]:
-    """The sum of squares, and the square of the heaviest row."""
-    flat, rest = _raw.Reshape(tensor=leaf, shape=[-1]), leaf.shape.num_elements() % _ROW
-    rows = _raw.Reshape(tensor=flat[:-rest] if rest else flat, shape=[-1, _ROW])
-    found = _raw.Cast(x=_raw.EuclideanNorm(input=rows, axis=1), DstT=tf.float64)
-    total = 2.0 * _raw.L2Loss(t=found)
-    return total + _exact(flat[-rest:]) if rest else total, tf.square(tf.reduce_max(found))
-
-
 def _exactly(*leaves: Any) -> Any:
-    return tf.stack(list(map(_exact, leaves)))
+    return 2.0 * tf.stack(list(map(_half, leaves)))
 
 
-def _exact(leaf: Any) -> Any:
-    parts = [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    return tf.add_n([2.0 * _raw.L2Loss(t=_raw.Cast(x=part, DstT=tf.float64)) for part in parts])
+def _half(leaf: Any) -> Any:
+    """Half the sum of a leaf's squares."""
+    if leaf.dtype.is_complex:
+        return _half(tf.math.real(leaf)) + _half(tf.math.imag(leaf))
+    return _raw.L2Loss(t=_raw.Cast(x=leaf, DstT=tf.float64))
 
 
 def own(function: str, leaves: Sequence[Any], axes: tuple[int, ...] | None) -> Any:

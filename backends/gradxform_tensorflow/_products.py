@@ -19,7 +19,7 @@ from gradxform.backend.host import namespace as host
 from gradxform.numerics.elementwise import Combination, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, in_steps, known_steps
 from gradxform_tensorflow import _eager, _graph, _packing
-from gradxform_tensorflow._namespace import Namespace, is_read, to
+from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
@@ -90,14 +90,15 @@ def _rounded(leaves: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
     """Products in the leaves' dtypes."""
     made = _products(list(map(_parts, leaves)), factors)
     return [
-        _joined([to(part, leaf.dtype.real_dtype) for part in parts]) for leaf, parts in zip(leaves, made, strict=True)
+        _joined([cast_to(part, leaf.dtype.real_dtype) for part in parts])
+        for leaf, parts in zip(leaves, made, strict=True)
     ]
 
 
 def _parts(leaf: Any) -> list[Any]:
     """A leaf's real parts, in the dtype of its sums."""
     parts = [tf.math.real(leaf), tf.math.imag(leaf)] if leaf.dtype.is_complex else [leaf]
-    return [part if part.dtype == tf.float64 else to(part, tf.float32) for part in parts]
+    return [part if part.dtype == tf.float64 else cast_to(part, tf.float32) for part in parts]
 
 
 def _joined(parts: Sequence[Any]) -> Any:
@@ -119,12 +120,14 @@ def _products(rows: Sequence[Sequence[Any]], factors: Sequence[Any]) -> list[lis
     if not open_:
         return found
 
-    def done() -> list[list[Any]]:
-        return [[Namespace.no_reassociation(part) * seconds[id(factors[i])] for part in found[i]] for i in open_]
+    def ends(guarded: Callable[[Any], Any]) -> list[list[Any]]:
+        return [[tf.raw_ops.Mul(x=guarded(part), y=seconds[id(factors[i])]) for part in found[i]] for i in open_]
 
-    branches = _eager.has_only_cpus() and not _graph.is_xla()
-    ends = _eager.cond(far, done, lambda: [found[i] for i in open_]) if branches else done()
-    for i, row in zip(open_, ends, strict=True):
+    if _eager.has_only_cpus() and not _graph.is_xla():
+        rest = _eager.cond(far, lambda: ends(lambda part: part), lambda: [found[i] for i in open_])
+    else:
+        rest = ends(Namespace.no_reassociation)
+    for i, row in zip(open_, rest, strict=True):
         found[i] = row
     return found
 
@@ -140,7 +143,7 @@ def _steps(factors: Any) -> tuple[Any, Any, Any]:
 
 def _by_tensors(factor: Any, first: Any) -> Callable[[Any], Any]:
     def times(part: Any) -> Any:
-        return part * (factor if part.dtype == tf.float64 else first)
+        return part * factor if part.dtype == tf.float64 else part * first
 
     return times
 

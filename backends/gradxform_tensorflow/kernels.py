@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from gradxform.backend.lookup import register
 from gradxform.numerics import formulas, matrices, rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_tensorflow import _eager, _graph, _norms, _packing, _products, _ranking
-from gradxform_tensorflow._namespace import Namespace, is_read, to
+from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
@@ -83,21 +82,18 @@ class TensorFlow(Readable, Plain):
         return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
-        """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory."""
+        """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.
+
+        Numbers are conditions: they select whole arrays, which takes no pass at all.
+        """
 
         def kernel(columns: Any, numbers: Any) -> Any:
             return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
-        large = [i for i, leaf in enumerate(columns[0]) if (leaf.shape.num_elements() or 0) > _LARGE]
-        if not large or not _graph.is_fusible():
-            return list(kernel(columns, numbers))
-        small = [i for i in range(len(columns[0])) if i not in set(large)]
-        given = [[column[i] for i in large] for column in columns], numbers
-        made = [
-            *_graph.fused(kernel, given)(*given),
-            *kernel([[column[i] for i in small] for column in columns], numbers),
-        ]
-        return [new for _, new in sorted(zip([*large, *small], made, strict=True), key=operator.itemgetter(0))]
+        is_large = any((leaf.shape.num_elements() or 0) > _LARGE for leaf in columns[0])
+        if is_large and not numbers and _graph.is_fusible():
+            kernel = _graph.fused(kernel, (columns, numbers))
+        return list(kernel(columns, numbers))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is known to be one."""
@@ -176,7 +172,7 @@ def _bound(bound: Any, of: Any, to: Any) -> Any:
     if bound is None:
         return None
     given = tf.is_tensor(bound) or isinstance(bound, tf.Variable)
-    return to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
+    return cast_to(tf.cast(bound if given else tf.constant(bound, tf.float64), of), to)
 
 
 backend = TensorFlow()
