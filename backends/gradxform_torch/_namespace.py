@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.namespace import Namespace as host
+from gradxform.numerics.elementwise import Combination
 from gradxform.numerics.namespace import Defaults
 from gradxform_torch import _private
 from gradxform_torch._readable import transformed
@@ -246,7 +247,9 @@ class Numbered:
 
 
 def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A formula of elements whose indices a function gives."""
+    """A formula of elements whose indices a function gives; a combination asks for none."""
+    if isinstance(formula, Combination):
+        return formula
 
     def of_part(xp: Any, *operands: Any, **static: Any) -> Any:
         return formula(Numbered(xp, iota), *operands, **static)

@@ -69,8 +69,9 @@ def _beside(leaf: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def by_number(leaves: Sequence[torch.Tensor], factor: float, own: Sequence[bool]) -> list[torch.Tensor] | None:
-    """Multiply each leaf by a Python number; None if float32 does not hold it, and for complex leaves."""
-    if rescale.is_extreme(factor) or any([leaf.is_complex() for leaf in leaves]):
+    """Multiply each leaf by a Python number; None for numbers and leaves that take float64, where the device has it."""
+    half = [leaf.itemsize == 2 and _fused.has_float64(leaf.device) for leaf in leaves]
+    if rescale.is_extreme(factor) or any(half) or any([leaf.is_complex() for leaf in leaves]):
         return None
     out = list(leaves)
     for (_, dtype), places in by_dtype(leaves).items():

@@ -1,7 +1,7 @@
 """Norms and sums of tensors that are sharded over a mesh.
 
-Processes exchange norms and sums of shards in float64, for all leaves of a mesh at once: one collective per sharded mesh
-dimension. Each process combines them in the same order, so all get the same bits and make the same decisions.
+Processes exchange norms and sums of shards in float64, for all leaves of a mesh at once: one collective per sharded
+mesh dimension. Each process combines them in the same order, so all get the same bits and make the same decisions.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Products and sums are rounded to the dtype of a leaf's sums.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def combined(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> 
     groups: dict[Any, list[int]] = {}
     for i, row in enumerate(zip(*columns, strict=True)):
         groups.setdefault((row[0].device, *[x.dtype for x in row]), []).append(i)
-    if not all([device.type == "cpu" or {_wide(first)}.issuperset(others) for device, first, *others in groups]):
+    if any([device.type != "cpu" and {_wide(kinds[0])} != {*kinds} for device, *kinds in groups]):
         return None
     if len(groups) == 1:
         return _alike(columns, weights, into)
@@ -73,6 +74,18 @@ def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> li
             for x, y, number in zip(total, wide, weight, strict=True):
                 x.add_(y, alpha=number)
     return total
+
+
+def in_registers(columns: Sequence[torch.Tensor], weights: Sequence[Any]) -> torch.Tensor:
+    """Add up products of tensors and weights, in the weights' dtype: numbers, or tensors that broadcast."""
+    terms = []
+    for x, weight in zip(columns, weights, strict=True):
+        out = torch.empty_like(x, dtype=_wide(x.dtype))
+        if isinstance(weight, float):
+            terms.append(torch.mul(x.to(out.dtype), weight, out=out))
+        else:
+            terms.append(torch.mul(x, weight.reshape(-1), out=out))
+    return functools.reduce(torch.Tensor.add_, terms)
 
 
 def _is_written(into: Sequence[Any], column: Sequence[torch.Tensor], dtype: torch.dtype) -> bool:

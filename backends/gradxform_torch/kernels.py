@@ -181,8 +181,22 @@ class Kernels(Readable, Along):
         if factors is not None:
             factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
 
+        on: dict[torch.device, Sequence[Any]] = {}
+
         def kernel(formula: Callable[..., Any], rows: Any, own: Any) -> list[Any]:
-            return plain(formula, rows, numbers, own, **static)
+            given = [column for (column,) in rows]
+            xp = self.namespace_of(given[0])
+            if given[0].is_complex():
+                return plain(formula, rows, numbers, own, **static)
+            if not isinstance(formula, Combination):
+                if own is not None:
+                    rows = [[_sums.in_registers(given[:1], own)], *rows[1:]]
+                return plain(formula, rows, numbers, **static)
+            if xp.device not in on:
+                on[xp.device] = formula.weights(xp, *map(xp.float64, numbers))
+            first, *others = on[xp.device]
+            first = first if own is None else own[0] * first
+            return [_sums.in_registers(given, [first, *others])]
 
         return _packed.in_parts(kernel, formula, columns, factors, out)
 
