@@ -115,10 +115,9 @@ def judge(got: Leaves, wanted: Leaves, framework: str, row: Row) -> Verdict:
         given = wanted.terms[path] if isinstance(wanted, Expected) else np.zeros(right.shape, right.dtype)
         for name, found, exact, term in _parts(path, got[path], right, given):
             distance = apart(found, exact, term)
-            if framework in _FLUSHING and exact.dtype.name != "float16":
-                lost = _lost(found, exact, distance, row.part)
-                flushed += int(lost.sum())
-                distance = np.where(lost, 0.0, distance)
+            lost = _lost(found, exact, distance, row.part, framework in _FLUSHING and exact.dtype.name != "float16")
+            flushed += int(lost.sum())
+            distance = np.where(lost, 0.0, distance)
             if distance.size and distance.max() > 0:
                 worst = larger(worst, difference(name, found, exact, distance))
                 beyond = np.where(distance > row.budget(right.dtype, term > 0), distance, 0.0)
@@ -145,10 +144,12 @@ def _judge_products(got: Leaves, wanted: Leaves, row: Row) -> Verdict:
     return verdict
 
 
-def _lost(found: Any, exact: Any, distance: Any, part: float) -> Any:
+def _lost(found: Any, exact: Any, distance: Any, part: float, flushing: bool) -> Any:
     """Elements that became zero or lost bits because an intermediate number was subnormal."""
-    least = _smallest(exact)
-    lost = (found == 0) | ((part < 1) & (distance > 1) & (np.abs(found - exact) <= least))
+    least, off = _smallest(exact), np.abs(found - exact)
+    lost = (part < 1) & (off * part <= 4 * 2.0 ** (-1074 if exact.dtype == np.float64 else -149))
+    if flushing:
+        lost |= (found == 0) | ((part < 1) & (distance > 1) & (off <= least))
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 

@@ -62,7 +62,8 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
             total = functools.partial(np.sum, axis=over, keepdims=True, initial=0)
             mean = Sum(each(total, leaf.value) / -count, total(np.broadcast_to(leaf.term, leaf.shape)) / count)
             sizes = np.abs(leaf.value).astype(np.float64) / count
-            leaf.become(summed(leaf, leaf, mean, least=total(np.where(np.isfinite(sizes), sizes, 0.0))))
+            least = total(np.where(np.isfinite(sizes), sizes, 0.0))
+            leaf.become(summed(leaf, leaf, mean, least=least, rounds=False))  # a factor before it stays pending
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:

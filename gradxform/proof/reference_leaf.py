@@ -93,6 +93,7 @@ def coefficient(norm: Any, max_norm: Any, single: bool) -> Any:
     limit = np.float32(max_norm)
     kind = np.float32 if single and np.all((0 < limit) & (limit < math.inf)) else np.float64
     factor = np.where(np.isfinite(norm), max_norm / np.where(norm == 0, 1, number(norm)), np.nan)
+    factor = np.where(np.abs(factor) < 2.0**-1074, 0 * factor, factor)  # factors are float64 numbers
     within = (narrowed(norm, kind) <= narrowed(max_norm, kind)) | (max_norm == math.inf)
     return np.where(within, number(1), _moved(factor, 2.0**-50 if single else DOUBLE * 2.0**-53))
 
