@@ -26,9 +26,10 @@ def beginning(verdict: str) -> Iterator[str]:
         (
             "| budget | for |",
             "|---|---|",
-            "| 2 ULP | float32, float64, complex64, complex128 |",
+            "| 2 ULP | rescaled float32 and complex64 |",
             "| 1 ULP | float16 and bfloat16 |",
-            "| 4 ULP | p-norms with p other than 1, 2 and infinity |",
+            "| 16 ULP | float64 and complex128; p-norms with p other than 1, 2 and infinity |",
+            "| 4 ULP of the largest term (float64: 16) | sums of terms: averages, decay, noise, means over axes |",
             "| see below (*) | `orthogonalize`: products of matrices |",
             "| 0 ULP | value clips, powers of two, `identity`, `stop`, `freeze`, gradients within their limit |",
         )

@@ -61,7 +61,7 @@ class Numbers:
             for wrong, cases in tally.wrong.items():
                 trees = f"all {tally.cases} trees" if len(cases) == tally.cases else ", ".join(cases)
                 found.append(f"{name}: {wrong} in {trees}{tally.why}")
-            found.extend(f"{name}: {over}; the budget is {row.ulp:g} ULP" for over in tally.over[:1])
+            found.extend(f"{name}: over budget at {over}" for over in tally.over[:1])
         return found
 
 

@@ -25,8 +25,6 @@ NAMES = {
     ("mlx", "eager"): "MLX",
     ("mlx", "compiled"): "MLX, mx.compile",
 }
-_USUAL = 2
-"""The usual budget in ULP."""
 _FAR = 4
 """Above this error in ULP, the page names the trees."""
 
@@ -40,7 +38,6 @@ def page(numbers: Numbers, sizes: Sizes, command: str, devices: str = "") -> str
         _by_transform(numbers),
         "## By framework\n\nThe largest error over all transforms.",
         _by_framework(numbers),
-        _wider(numbers),
         *_natives(numbers),
         _subnormal(numbers),
         *trees_measured(sizes),
@@ -76,7 +73,9 @@ def _by_transform(numbers: Numbers) -> str:
 
 def _budget(row: Row) -> str:
     """The budget in float32, in ULP or in units of products of matrices."""
-    return f"{row.ulp:g}" if row.products is None else f"{row.products:,.0f} *"
+    if row.products is not None:
+        return f"{row.products:,.0f} *"
+    return f"{float(row.budget('float32', row.sums)):g}{' of the largest term' if row.sums else ''}"
 
 
 def _by_framework(numbers: Numbers) -> str:
@@ -90,16 +89,6 @@ def _worst(numbers: Numbers, column: str, of: Row | Where) -> str:
     found = ((key, tally) for key, tally in numbers.results.items() if key.column == column)
     tallies = [t for key, t in found if key.row == of or (key.where == of and key.row.products is None)]
     return cell(merged(tallies)) if tallies else ""
-
-
-def _wider(numbers: Numbers) -> str:
-    """Name the transforms behind the errors above the usual budget."""
-    rows = [key.row for key, tally in numbers.results.items() if key.row.ulp > _USUAL and tally.ulp > _USUAL]
-    if not rows:
-        return ""
-    budget = max(row.ulp for row in rows)
-    listed = ", ".join(f"`{row.expression}`" for row in dict.fromkeys(rows))
-    return f"Errors above {_USUAL} ULP come from {listed}, whose budget is {budget:g} ULP."
 
 
 def _everything(numbers: Numbers) -> Iterator[str]:
