@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradxform.backend.along import Axes, pairs
-from gradxform.numerics import formulas, inner
+from gradxform.numerics import formulas, subsets
 from gradxform_torch import _fused, _packed, _private, _products, _stacked
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
@@ -108,7 +108,7 @@ class Along(Plain):
                 found.append([torch.dot(one, other) for one, other in pairs(wide)])
             else:
                 found.append(plain([row], factors))
-        return [self.compute(inner.total, *parts) for parts in zip(*found, strict=True)]
+        return [self.compute(subsets.total, *parts) for parts in zip(*found, strict=True)]
 
     def multiply_slices(
         self, leaves: Sequence[torch.Tensor], factors: Sequence[torch.Tensor], inplace: Sequence[bool]
