@@ -149,7 +149,7 @@ def _lost(found: Any, exact: Any, distance: Any, part: float, flushing: bool) ->
     least, off = _smallest(exact), np.abs(found - exact)
     lost = (part < 1) & (off * part <= 4 * 2.0 ** (-1074 if exact.dtype == np.float64 else -149))
     if flushing:
-        lost |= (found == 0) | ((part < 1) & (distance > 1) & (off <= least))
+        lost |= (found == 0) | ((part < 1) & (distance > 1) & (off <= 4 * least))
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 
