@@ -53,8 +53,9 @@ class Each:
         return _stacked(self.numbers)
 
     def __jax_array__(self) -> Any:
-        """Let functions of jax.numpy take the vector."""
-        return self.vector
+        """Return the vector for `jnp.asarray`, which users call out of the library's scope."""
+        with jax.enable_x64(True):
+            return self.vector
 
     def total(self, active: tuple[bool, ...] | None) -> Any:
         """Return the 2-norm of leaves with these norms."""

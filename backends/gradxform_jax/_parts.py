@@ -10,9 +10,9 @@ import jax
 
 from gradxform_jax._namespace import barrier
 
-_PART = 64
-"""Leaves of a part: few enough that a kernel compiles in hundredths of a second."""
-_MANY = 4 * _PART
+_PART = 128
+"""Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
+_MANY = 2 * _PART
 
 
 def is_traced(tree: Any) -> bool:

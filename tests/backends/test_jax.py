@@ -245,6 +245,25 @@ def test_gradients_sharded_over_four_devices() -> None:
     python("-c", SHARDED, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=4")
 
 
+@pytest.mark.parametrize("count", [8, 40])
+def test_norms_measured_in_a_branch_are_measured_again_outside(count: int) -> None:
+    @gx.transform
+    def by_largest(g: Any) -> Any:
+        norms = g.norms()
+
+        def largest() -> Any:
+            return g.compute(lambda xp, norm: xp.max(norm), norms)
+
+        factor = jax.lax.cond(
+            g.leaves[0][0] > 0, largest, lambda: g.compute(lambda xp, norm: 1.0 / xp.max(norm), norms)
+        )
+        return g.scaled(factor).scaled(g.compute(lambda xp, norm: 1.0 / norm, g.norms()))
+
+    leaves = [jnp.full(4, i + 1.0) for i in range(count)]
+    for found in (by_largest(leaves), jax.jit(lambda g: by_largest(g))(leaves)):
+        assert_ulp(found, [np.full(4, count, np.float32)] * count)
+
+
 def test_no_tracer_leaks() -> None:
     with jax.checking_leaks():
         jax.jit(lambda g, c: gx.chain(gx.clip_norm(c), gx.clip_value(c), gx.scale(c))(g))(grads(), 0.5)

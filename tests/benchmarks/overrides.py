@@ -140,9 +140,8 @@ def _inside(framework: str) -> Iterator[Override]:
     if framework in ("numpy", "torch"):
         yield Override(framework, "plans", clip, plan, "plan_of", lambda *_, **__: None)
     if framework == "jax":
-        own, rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_norms", "_rows", "_each"))
+        rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_rows", "_each"))
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
-        yield Override(framework, "norms: small leaves together", clip, own, "_groups", lambda leaves: [])
         yield Override(framework, "norms: numbers apart", each, many, "MANY", math.inf)
     if framework == "tensorflow":
         own, packing = (importlib.import_module(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_packing"))
