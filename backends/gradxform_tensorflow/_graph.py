@@ -22,11 +22,6 @@ def is_fusible() -> bool:
     return graph and (_private.is_function(tf.compat.v1.get_default_graph()) or not _eager.has_only_cpus())
 
 
-def is_compiled(arrays: Sequence[Any]) -> bool:
-    """Whether XLA compiles what is computed from these arrays: the whole graph, or a `fused` part."""
-    return is_xla() or (is_fusible() and _is_known(arrays))
-
-
 def _is_known(arguments: Any) -> bool:
     """Whether shapes are known, and XLA supports the device (not Apple's GPUs)."""
     known = all(array.shape.is_fully_defined() for array in tf.nest.flatten(arguments) if tf.is_tensor(array))

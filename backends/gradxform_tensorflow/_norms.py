@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.norms import safe_root
-from gradxform_tensorflow import _eager, _graph, _products
+from gradxform_tensorflow import _eager, _graph, _packing, _products
 from gradxform_tensorflow._namespace import Namespace
 
 _raw = tf.raw_ops
@@ -42,14 +42,23 @@ def _squares(*leaves: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 def _on_cpus(leaves: Sequence[Any]) -> Any:
-    large = [i for i, leaf in enumerate(leaves) if _is_large(leaf)]
-    small = sorted(set(range(len(leaves))).difference(large))
-    if not large:
-        return _exactly(*leaves)
-    found = _graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in large))
-    if small:
-        found = tf.concat([found, _exactly(*(leaves[i] for i in small))], 0)
-    return tf.gather(found, np.argsort([*large, *small]))
+    """Sums of squares of large leaves in rows, of small ones of one size together, and of others."""
+    groups = [[i for i, leaf in enumerate(leaves) if _is_large(leaf)]]
+    found = [_graph.on_cpus(_by_rows, _exactly, *(leaves[i] for i in groups[0]))] if groups[0] else []
+    for places in _packing.small(leaves, [i for i, leaf in enumerate(leaves) if not leaf.dtype.is_complex]):
+        sizes: dict[int, list[int]] = {}
+        for i in places:
+            sizes.setdefault(leaves[i].shape.num_elements(), []).append(i)
+        for size, group in sizes.items():
+            if len(group) >= _packing.FEW:
+                whole = tf.reshape(_packing.pack([leaves[i] for i in group]), [len(group), size])
+                found.append(tf.reduce_sum(tf.square(tf.cast(whole, tf.float64)), 1))
+                groups.append(group)
+    others = sorted(set(range(len(leaves))).difference(*groups))
+    if others:
+        found.append(_exactly(*(leaves[i] for i in others)))
+    order = [i for group in (*groups, others) for i in group]
+    return tf.gather(tf.concat(found, 0), np.argsort(order))
 
 
 def _is_large(leaf: Any) -> bool:

@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,36 +25,68 @@ _FAR = 2.0**30
 """Factors beyond this can take a product of several out of float32's range."""
 
 
+class _Factor(NamedTuple):
+    """A float64 tensor, and the two steps in float32 that it takes."""
+
+    whole: Any
+    first: Any
+    second: Any
+    """One where the first step is enough."""
+
+
 def multiply(leaves: Sequence[Any], factors: Any) -> list[Any]:
-    """Each leaf times its factor; unchanged bit by bit if the factor is one."""
+    """Each leaf times its factor; unchanged bit by bit if the factor is one. Small leaves are multiplied together."""
     if is_read(factors):
         return _multiply_known(leaves, np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist())
-    each = [factors] * len(leaves) if factors.shape.rank == 0 else tf.unstack(factors, len(leaves))
-    same = tf.equal(factors, 1.0)
-    untouched = [same] * len(leaves) if factors.shape.rank == 0 else tf.unstack(same, len(leaves))
-    return [
-        tf.raw_ops.Select(condition=as_it_is, x=leaf, y=new)
-        for as_it_is, leaf, new in zip(untouched, leaves, _rounded(leaves, each), strict=True)
-    ]
+    far, vectors = _steps(factors)
+    out, rest, alone = list(leaves), set(range(len(leaves))), factors.shape.rank == 0
+    given, by = [], []
+    groups = _packing.small(leaves, range(len(leaves))) if not tf.executing_eagerly() else []
+    for places in groups:
+        some = [leaves[i] for i in places]
+        given.append(_packing.pack(some))
+        index = np.repeat(places, [leaf.shape.num_elements() for leaf in some])
+        by.append(vectors if alone else _Factor(*(tf.gather(vector, index) for vector in vectors)))
+        rest.difference_update(places)
+    each = [vectors] * len(leaves) if alone else _each(vectors, len(leaves))
+    given, by = [*given, *(leaves[i] for i in rest)], [*by, *(each[i] for i in rest)]
+    made = [_unless_one(*one) for one in zip(given, by, _rounded(given, by, far), strict=True)]
+    for places, whole in zip(groups, made, strict=False):
+        for i, leaf in zip(places, _packing.unpack(whole, [leaves[i] for i in places]), strict=True):
+            out[i] = leaf
+    for i, new in zip(rest, made[len(groups) :], strict=True):
+        out[i] = new
+    return out
 
 
 def multiply_over(leaf: Any, factor: Any) -> Any:
     """One leaf times a float64 array that broadcasts against it."""
-    factor = tf.convert_to_tensor(factor, tf.float64)
-    return tf.where(tf.equal(factor, 1.0), leaf, _rounded([leaf], [factor])[0])
+    far, own = _steps(factor)
+    return _unless_one(leaf, own, _rounded([leaf], [own], far)[0])
+
+
+def _unless_one(leaf: Any, factor: _Factor, new: Any) -> Any:
+    one = tf.equal(factor.whole, 1.0)
+    if one.shape.rank == 0:
+        return tf.raw_ops.Select(condition=one, x=leaf, y=new)  # copies neither
+    return tf.where(one, leaf, new)
 
 
 def combined(
     formula: Combination, columns: Sequence[Sequence[Any]], numbers: Sequence[Any], factors: Sequence[Any] | None
 ) -> list[Any]:
     """Sums of products of each leaf and the arrays beside it."""
-    rows, weights = list(zip(*columns, strict=True)), []
-    if factors is None:
-        weights = [_weights(formula, numbers, None)] * len(rows)
-    else:
-        known = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in factors}.values()}
-        weights = [known[id(factor)] for factor in factors]
-    terms = iter(_products([_parts(part) for row in rows for part in row], [w for own in weights for w in own]))
+    rows = list(zip(*columns, strict=True))
+    given = [None] * len(rows) if factors is None else factors
+    known = {id(factor): _weights(formula, numbers, factor) for factor in {id(f): f for f in given}.values()}
+    weights = [weight for factor in given for weight in known[id(factor)]]
+    tensors = {id(weight): weight for weight in weights if not is_read(weight)}
+    far, by = None, {}
+    if tensors:
+        far, vectors = _steps(tf.stack(list(tensors.values())))
+        by = dict(zip(tensors, _each(vectors, len(tensors)), strict=True))
+    parts = [_parts(part) for row in rows for part in row]
+    terms = iter(_products(parts, [by.get(id(weight), weight) for weight in weights], far))
     found = [[next(terms) for _ in row] for row in rows]
     return [_joined([functools.reduce(operator.add, each) for each in zip(*row, strict=True)]) for row in found]
 
@@ -67,7 +99,7 @@ def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[
 
 
 def _multiply_known(leaves: Sequence[Any], factors: Sequence[float]) -> list[Any]:
-    """Each leaf times a number; in eager code small leaves with the same factor together."""
+    """Each leaf times a number; small leaves with the same factor together."""
     out = list(leaves)
     alike: dict[tuple[float, float], list[int]] = {}
     for i, factor in enumerate(factors):
@@ -75,7 +107,7 @@ def _multiply_known(leaves: Sequence[Any], factors: Sequence[float]) -> list[Any
             alike.setdefault((factor, math.copysign(1.0, factor)), []).append(i)  # tells 0.0 from -0.0
     for (factor, _), places in alike.items():
         rest = set(places)
-        for group in _packing.small(leaves, places) if _eager.readable(leaves) else ():
+        for group in _packing.small(leaves, places):
             some = [leaves[i] for i in group]
             (whole,) = _rounded([_packing.pack(some)], [factor])
             for i, leaf in zip(group, _packing.unpack(whole, some), strict=True):
@@ -86,9 +118,9 @@ def _multiply_known(leaves: Sequence[Any], factors: Sequence[float]) -> list[Any
     return out
 
 
-def _rounded(leaves: Sequence[Any], factors: Sequence[Any]) -> list[Any]:
+def _rounded(leaves: Sequence[Any], factors: Sequence[Any], far: Any = None) -> list[Any]:
     """Products in the leaves' dtypes."""
-    made = _products(list(map(_parts, leaves)), factors)
+    made = _products(list(map(_parts, leaves)), factors, far)
     return [
         _joined([cast_to(part, leaf.dtype.real_dtype) for part in parts])
         for leaf, parts in zip(leaves, made, strict=True)
@@ -105,47 +137,49 @@ def _joined(parts: Sequence[Any]) -> Any:
     return tf.complex(*parts) if len(parts) > 1 else parts[0]
 
 
-def _products(rows: Sequence[Sequence[Any]], factors: Sequence[Any]) -> list[list[Any]]:
-    """Multiply each row of real arrays by its factor, a Python number or a float64 tensor."""
-    given = {id(factor): factor for factor in factors if not is_read(factor)}
-    far, seconds, by = None, {}, {id(factor): _by_number(factor) for factor in factors if is_read(factor)}
-    if given:
-        whole = next(iter(given.values())) if len(given) == 1 else tf.stack(list(given.values()))
-        far, *steps = _steps(whole)
-        first, second = ([step] if len(given) == 1 else tf.unstack(step, len(given)) for step in steps)
-        seconds = dict(zip(given, second, strict=True))
-        by |= {key: _by_tensors(*pair) for key, *pair in zip(given, given.values(), first, strict=True)}
-    found = [[by[id(factor)](part) for part in row] for row, factor in zip(rows, factors, strict=True)]
-    open_ = [i for i, factor in enumerate(factors) if id(factor) in seconds and rows[i][0].dtype != tf.float64]
-    if not open_:
+def _products(rows: Sequence[Sequence[Any]], factors: Sequence[Any], far: Any) -> list[list[Any]]:
+    """Multiply each row of real arrays by its factor, a Python number or a `_Factor`.
+
+    `far`: whether one of them needs its second step.
+    """
+    numbers = {str(factor): _by_number(factor) for factor in factors if not isinstance(factor, _Factor)}
+    found = [
+        [_by_tensor(part, factor) if isinstance(factor, _Factor) else numbers[str(factor)](part) for part in row]
+        for row, factor in zip(rows, factors, strict=True)
+    ]
+    unfinished = [
+        i for i, factor in enumerate(factors) if isinstance(factor, _Factor) and rows[i][0].dtype == tf.float32
+    ]
+    if not unfinished:
         return found
 
-    def ends(guarded: Callable[[Any], Any]) -> list[list[Any]]:
-        return [[tf.raw_ops.Mul(x=guarded(part), y=seconds[id(factors[i])]) for part in found[i]] for i in open_]
+    def finished(guarded: Callable[[Any], Any]) -> list[list[Any]]:
+        return [[tf.raw_ops.Mul(x=guarded(part), y=factors[i].second) for part in found[i]] for i in unfinished]
 
     if _eager.has_only_cpus() and not _graph.is_xla():
-        rest = _eager.cond(far, lambda: ends(lambda part: part), lambda: [found[i] for i in open_])
+        rest = _eager.cond(far, lambda: finished(lambda part: part), lambda: [found[i] for i in unfinished])
     else:
-        rest = ends(Namespace.no_reassociation)
-    for i, row in zip(open_, rest, strict=True):
+        rest = finished(Namespace.no_reassociation)
+    for i, row in zip(unfinished, rest, strict=True):
         found[i] = row
     return found
 
 
-def _steps(factors: Any) -> tuple[Any, Any, Any]:
-    """Whether any factor needs two steps, and the steps; the second one is one where it is not needed."""
+def _by_tensor(part: Any, factor: _Factor) -> Any:
+    return part * (factor.whole if part.dtype == tf.float64 else factor.first)
+
+
+def _steps(factors: Any) -> tuple[Any, _Factor]:
+    """Whether any factor needs two steps, and the steps."""
     size, where = tf.abs(factors), Namespace.where
     far = ((size < LEAST) & (size > 0.0)) | ((size > MOST) & (size < math.inf))
     near, rest = in_steps(Namespace, factors)
     first, second = where(far, near, factors), where(far, rest, 1.0)
-    return tf.reduce_any(far), tf.cast(first, tf.float32), tf.cast(second, tf.float32)
+    return tf.reduce_any(far), _Factor(factors, tf.cast(first, tf.float32), tf.cast(second, tf.float32))
 
 
-def _by_tensors(factor: Any, first: Any) -> Callable[[Any], Any]:
-    def times(part: Any) -> Any:
-        return part * factor if part.dtype == tf.float64 else part * first
-
-    return times
+def _each(vectors: _Factor, count: int) -> list[_Factor]:
+    return [_Factor(*one) for one in zip(*(tf.unstack(vector, count) for vector in vectors), strict=True)]
 
 
 def _by_number(factor: float) -> Callable[[Any], Any]:

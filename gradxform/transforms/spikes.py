@@ -232,4 +232,4 @@ def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> A
     unit = xp.where(nothing, 1.0, larger)
     one, other = old / unit, new / unit
     mean = decay * (one * one) + (1.0 - decay) * (other * other)
-    return larger * xp.sqrt(xp.where(nothing, xp.ones_like(mean), mean))
+    return larger * xp.sqrt(xp.where(nothing, 1.0, mean))

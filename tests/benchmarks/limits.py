@@ -268,9 +268,9 @@ def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
 @contextlib.contextmanager
 def _without_branches() -> Iterator[None]:
     """Never look whether a sum is right, a gradient unchanged or a factor extreme, nor keep another kernel for XLA."""
-    norms, eager = (_imported(f"gradxform_tensorflow.{name}") for name in ("_cpu_norms", "_eager"))
+    graph, eager = (_imported(f"gradxform_tensorflow.{name}") for name in ("_graph", "_eager"))
     with (
-        mock.patch.object(norms, "_on_cpus", norms._at_once),
+        mock.patch.object(graph, "on_cpus", lambda function, for_xla, *leaves: function(*leaves)),
         mock.patch.object(eager, "cond", lambda _, yes, no: no()),
     ):
         yield
