@@ -41,7 +41,7 @@ class Along(Plain):
         """Split a vector into the shapes of the numbers."""
         if len(numbers) == 1:
             return [joined]
-        parts = joined.split([number.numel() for number in numbers])
+        parts = torch.split(joined, [number.numel() for number in numbers])
         return [part.view(number.shape) for part, number in zip(parts, numbers, strict=True)]
 
     def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> list[Any]:

@@ -13,6 +13,7 @@ import torch
 
 from gradxform.core import group as devices
 from gradxform_torch._namespace import Namespace
+from gradxform_torch._readable import transformed
 from gradxform_torch._sharded import axis_of, is_sharded, local
 
 
@@ -59,7 +60,9 @@ def _over_axes(leaf: Any, axes: tuple[int, ...], found: Any) -> torch.Tensor | N
 
 def _over_rows(rows: torch.Tensor, ord: float) -> torch.Tensor:
     """Combine rows of norms into one row."""
-    found: torch.Tensor = devices.norms_over(Namespace(rows.device), rows, ord=float(ord), same=None)
+    found: torch.Tensor = devices.norms_over(
+        Namespace(rows.device, lasting=transformed()), rows, ord=float(ord), same=None
+    )
     return found
 
 

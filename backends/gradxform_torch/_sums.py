@@ -16,8 +16,8 @@ from gradxform_torch import _private
 from gradxform_torch._readable import is_writable
 
 Columns = Sequence[Sequence[torch.Tensor]]
-Weights = Sequence[float | list[float]]
-"""For each column, a number, or one per leaf."""
+Weights = Sequence[Any]
+"""For each column, a number, or a list of one per leaf."""
 
 
 def combined(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> list[torch.Tensor] | None:
@@ -49,30 +49,29 @@ def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> li
     if columns[0][0].is_complex():
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, _alike(parts, weights, None)))
-    dtype, terms = _wide(columns[0][0].dtype), list(zip(columns, weights, strict=True))
-    place = next((i for i, column in enumerate(columns) if into and _is_written(into, column, dtype)), None)
-    if place is None and all([column[0].dtype == dtype for column in columns]):
-        first = weights.index(1.0) if 1.0 in weights else None
-        other = next((i for i, weight in enumerate(weights) if i != first and isinstance(weight, float)), None)
-        if first is not None and other is not None:
-            total = list(_private.foreach_add(columns[first], columns[other], alpha=weights[other]))
-            terms = [term for i, term in enumerate(terms) if i not in (first, other)]
-        else:
-            column, weight = terms.pop(next((i for i, w in enumerate(weights) if isinstance(w, list)), -1))
-            total = list(_private.foreach_mul(column, weight))
-    else:
-        converted = next((i for i, column in enumerate(columns) if column[0].dtype != dtype), None)
-        column, weight = terms.pop(converted if place is None else place)
-        total = list(column) if place is not None else [x.to(dtype) for x in column]
+    dtype, terms = _wide(columns[0][0].dtype), list[Any](zip(columns, weights, strict=True))
+    written = [i for i, column in enumerate(columns) if into and _is_written(into, column, dtype)]
+    converted = [i for i, column in enumerate(columns) if column[0].dtype != dtype]
+    ones = [i for i, weight in enumerate(weights) if weight == 1.0]
+    if written or converted:
+        column, weight = terms.pop((written or converted)[0])
+        total = list(column) if written else [x.to(dtype) for x in column]
         if weight != 1.0:
             _private.foreach_mul_(total, weight)
+    elif ones and len(terms) > 1:
+        column, _ = terms.pop(ones[0])
+        other, weight = terms.pop()
+        if isinstance(weight, list):
+            other, weight = _private.foreach_mul(other, weight), 1.0
+        total = list(_private.foreach_add(column, other, alpha=weight))
+    else:
+        column, weight = terms.pop(next((i for i, weight in enumerate(weights) if isinstance(weight, list)), -1))
+        total = list(_private.foreach_mul(column, weight))
     for column, weight in terms:
         wide = column if column[0].dtype == dtype else [x.to(dtype) for x in column]
-        if isinstance(weight, float):
-            _private.foreach_add_(total, wide, alpha=weight)
-        else:
-            for x, y, number in zip(total, wide, weight, strict=True):
-                x.add_(y, alpha=number)
+        if isinstance(weight, list):
+            wide, weight = _private.foreach_mul(wide, weight), 1.0
+        _private.foreach_add_(total, wide, alpha=weight)
     return total
 
 

@@ -59,9 +59,12 @@ class Kernels(Readable, Along):
 
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
-        if _fused.on_device(leaves):
-            found = _fused.norms(leaves, ord)
-            return super().norms(leaves, ord) if found is None else found
+        if _fused.on_device(leaves, narrow=True):
+            found = _fused.norms(leaves, ord) if _fused.on_device(leaves) else None
+            if found is not None:
+                return found
+            each = self.norms_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)  # of one shape together
+            return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in each])
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
         with np.errstate(all="ignore"):
@@ -90,15 +93,15 @@ class Kernels(Readable, Along):
             elif leaf.itemsize == 2:  # in place, torch would round the factor to the leaf's dtype
                 out[i] = _put(leaf, leaf * factor, inplace)
             else:
-                own, factor_of = fused[inplace and is_writable(leaf)]
-                own.append(i)
-                factor_of.append(factor)
+                places, numbers = fused[inplace and is_writable(leaf)]
+                places.append(i)
+                numbers.append(factor)
         written, factors_written = fused[True]
         if written:
             _private.foreach_mul_([out[i] for i in written], factors_written)
-        made, factors_made = fused[False]
-        if made:
-            for i, new in zip(made, _private.foreach_mul([out[i] for i in made], factors_made), strict=True):
+        fresh, factors_made = fused[False]
+        if fresh:
+            for i, new in zip(fresh, _private.foreach_mul([out[i] for i in fresh], factors_made), strict=True):
                 out[i] = new
         return out
 

@@ -24,7 +24,7 @@ LAUNCHES = {  # on mps; 300 are copies into gradients
     "scale(0.3)": 310,
     "chain(clip_norm(1.0), clip_global_norm(1.0), scale(-0.1))": 1500,
 }
-ALONG = {"clip_norm(1.0, axes=0)": 500, "centralize(axes=0)": 260, "clip_adaptive(0.01, axes=0)": 750}
+ALONG = {"clip_norm(1.0, axes=0)": 500, "centralize(axes=0)": 310, "clip_adaptive(0.01, axes=0)": 750}
 PRIMITIVES = {"clip_global_norm(1.0)": 3900, "clip_norm(1.0)": 6200, "normalize_global_norm()": 3800, "scale(0.3)": 900}
 """In MLX's graph."""
 
