@@ -208,8 +208,8 @@ class Factor(NamedTuple):
 @jax.jit  # leaves of one shape are traced once
 def _multiply(leaf: Any, by: Factor) -> Any:
     scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(_product(part, by), part.dtype), leaf)
-    one = by.is_one if by.is_one.ndim == 0 else jnp.broadcast_to(by.is_one, leaf.shape)
-    return weak_as(leaf, lax.select(one, leaf, scaled))
+    choose = lax.select if by.is_one.ndim == 0 else jnp.where
+    return weak_as(leaf, choose(by.is_one, leaf, scaled))
 
 
 def _product(x: Any, by: Factor) -> Any:

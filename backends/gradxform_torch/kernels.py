@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -105,12 +106,23 @@ class Kernels(Readable, Along):
                 out[i] = new
         return out
 
+    def norm_over(self, leaf: torch.Tensor, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes; of narrow leaves that may be read, with one copy in float64."""
+        if axes and ord == 2 and leaf.dtype in _fused.REAL and readable([leaf]):
+            wide = leaf.detach().double()
+            return wide.mul_(wide).sum(axes, keepdim=True).sqrt_()
+        return super().norm_over(leaf, axes, ord)
+
     def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
         """One leaf times a float64 array that broadcasts against it."""
         own = inplace and is_writable(leaf)
-        factors = [factor] if isinstance(factor, torch.Tensor) else []
-        if leaf.ndim and not leaf.is_complex() and _fused.on_device([leaf, *factors]):
+        given = [leaf, factor] if isinstance(factor, torch.Tensor) else [leaf]
+        if leaf.ndim and not leaf.is_complex() and _fused.on_device(given):
             return torch.mul(leaf, self.namespace_of(leaf).float64(factor), out=leaf if own else torch.empty_like(leaf))
+        if leaf.dtype in (torch.float32, torch.float64) and readable(given):
+            by = torch.as_tensor(factor)
+            if leaf.dtype == torch.float64 or not _is_extreme(by):
+                return torch.mul(leaf, by.to(leaf.dtype), out=leaf if own else None)
         return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
 
     def clip(
@@ -305,6 +317,12 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
         return list(leaves)
     inplace = inplace and not (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves]))
     return list(_steady.times_one(leaves, factor, inplace))
+
+
+def _is_extreme(factors: torch.Tensor) -> bool:
+    """Whether float32 does not hold one of the factors."""
+    size = factors.abs()
+    return bool(((size > rescale.MOST) & (size < math.inf) | (size < rescale.LEAST) & (size > 0.0)).any())
 
 
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:

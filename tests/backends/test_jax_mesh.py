@@ -20,8 +20,11 @@ TRANSFORMS = transforms("mesh", "*s")
 
 HELD = 1 << 16
 """Temporary bytes per device (the largest shard has 256 KiB in float32), or as many as optax needs."""
-COPIES = {"chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": 1 << 20}
-"""On the CPU, XLA computes float32 sums in a library that reads memory, so clipped leaves are written."""
+COPIES = {
+    "chain(clip_value(0.5), clip_global_norm(1.0), scale(-0.1))": 1 << 20,
+    "accumulate(clip_global_norm(1.0), 2)": 1 << 20,
+}
+"""On the CPU, XLA computes float32 sums in a library that reads memory, so clipped and averaged leaves are written."""
 WIDENED = {"top_k(0.1)": 1 << 20}
 """On the CPU, XLA converts the bfloat16 leaves that a loop reads to float32."""
 BESIDE = 1 << 14
@@ -35,7 +38,6 @@ COPIED = {
     "error_feedback(clip_global_norm(1.0))",
     "orthogonal_to_parameters()",
     "trace(0.9, nesterov=True)",
-    "accumulate(clip_global_norm(1.0), 2)",
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
     "clip_spikes(1.5, warmup=0)",

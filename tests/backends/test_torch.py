@@ -662,3 +662,19 @@ def test_many_small_gradients_are_clamped_in_one_call(expression: str, dtype: st
     for one, right in zip(parameters, wanted, strict=True):
         assert one.grad is not None and one.grad.dtype == right.dtype
         assert bits(one.grad) == bits(right)
+
+
+def test_a_negative_view_in_numpy() -> None:
+    """The imaginary part of a conjugate negates when it is read."""
+    given = torch.tensor([3.0 + 4.0j, 1.0 - 2.0j]).conj().imag
+    assert given.is_neg()
+    np.testing.assert_array_equal(gx.torch.backend.to_numpy(given), np.float32([-4.0, 2.0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_limit_that_requires_a_gradient(dtype: Any) -> None:
+    limit = torch.tensor(1.0, dtype=dtype, requires_grad=True)
+    clipped = gx.clip_norm(limit)({"w": torch.tensor(W, dtype=dtype)})["w"]
+    clipped.sum().backward()
+    assert_ulp(clipped.detach(), CLIPPED)
+    assert_ulp(limit.grad, 1.4, ulp=1)
