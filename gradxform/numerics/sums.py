@@ -8,7 +8,7 @@ from gradxform.numerics import Array, widest
 
 Axes = tuple[int, ...] | None
 """Axes to sum over with keepdims; None for all axes without keepdims."""
-_ROW = 32
+_ROW = 8
 """Numbers that float32 adds up with little rounding."""
 
 
@@ -32,7 +32,7 @@ def _along(xp: Any, x: Array, axis: int) -> Array:
     if count < 2:
         return xp.sum_over(x, (axis,))
     there, shape = (slice(None),) * axis, tuple(x.shape)
-    rows = xp.reshape(x[(*there, slice(count * _ROW))], (*shape[:axis], count, _ROW, *shape[axis + 1 :]))
+    rows = xp.reshape(x[(*there, slice(count * _ROW), ...)], (*shape[:axis], count, _ROW, *shape[axis + 1 :]))
     sums = xp.reshape(xp.sum_over(rows, (axis + 1,)), (*shape[:axis], count, *shape[axis + 1 :]))
-    rest = x[(*there, slice(count * _ROW, None))]
+    rest = x[(*there, slice(count * _ROW, None), ...)]
     return _along(xp, sums, axis) + xp.sum_over(rest, (axis,))

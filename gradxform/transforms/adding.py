@@ -117,8 +117,10 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         for places, some in _by_place(dense).items():
             given = tuple(word for part in zip(*(words[i] for i in some), strict=True) for word in part)
             keys = compute(_keys, state.count, *(g.backend.axis_index(axis) for axis in places), seed=key, words=given)
-            for k, word in enumerate(keys):
-                streams[k // len(some)][some[k % len(some)]] = word
+            with g.backend.scope():
+                for rank, i in enumerate(some):
+                    for key_part, stream in zip(keys, streams, strict=True):
+                        stream[i] = key_part[rank, ...]
         noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return noised, NoiseState(stateful.advanced(g, state.count))
 
@@ -152,8 +154,8 @@ def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
     return found
 
 
-def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[int, ...]) -> tuple[Array, ...]:
-    """Key of each leaf: two words, all first words before all second words.
+def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tuple[int, ...]) -> tuple[Array, Array]:
+    """Key of each leaf: a vector of first words and one of second words.
 
     With the device's positions along axes, the keys differ by device.
     """
@@ -165,7 +167,7 @@ def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tu
     found = threefry.block(xp, *of_step, *(xp.take(both, tuple(range(i, i + count))) for i in (0, count)))
     for place in places:
         found = threefry.block(xp, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
-    return tuple(xp.take(part, i) for part in found for i in range(count))
+    return found
 
 
 def _upper(word: int) -> int:

@@ -151,8 +151,11 @@ def sign() -> GradientTransformation:
         leaves = [g.leaves[i] for i in g.chosen]
         if not leaves:
             return g
-        found = g.given(elements.chosen(g, _sign, leaves))
-        return found if g.factor is None else found.scaled(g.backend.compute(_unit, g.factor))
+        if g.factor is None:
+            return g.given(elements.chosen(g, _sign, leaves))
+        ones = elements.chosen(g, _sign_of_finite, leaves)  # whose products do not underflow
+        units = [g.backend.compute(_unit, g.factor, index=i) for i in g.chosen]
+        return g.given(g.backend.elementwise(_sign, [ones], (), units))
 
     return stateless(signs)
 
@@ -164,9 +167,15 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
 
 
-def _unit(xp: Any, factor: Array) -> Array:
-    """The sign of a factor; NaN stays."""
-    return xp.where(factor > 0.0, 1.0, xp.where(factor < 0.0, -1.0, factor * 0.0))
+def _sign_of_finite(xp: Any, x: Array) -> Array:
+    """The sign; infinity stays, because zero times infinity has no sign."""
+    return xp.where(xp.isfinite(x), _sign(xp, x), x)
+
+
+def _unit(xp: Any, factor: Array, *, index: int) -> Array:
+    """The sign of a leaf's factor; infinity and NaN stay."""
+    own = formulas.take(xp, factor, index=index)
+    return xp.where(xp.isfinite(own), xp.where(own > 0.0, 1.0, xp.where(own < 0.0, -1.0, 0.0)), own)
 
 
 @factory

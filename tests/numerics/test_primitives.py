@@ -389,7 +389,7 @@ def test_rows_that_are_alike(framework: str, mode: str) -> None:
     for seed in (0, 1, 3, 166, *range(10, 30 if mode == "eager" else 14)):
         tree = {"w": alike(seed)}
         ((result,), _) = run([tree], tree)
-        assert_ulp(result.leaves, parity.expected(tx, tree), what=seed)
+        assert_ulp(result.leaves, dict(parity.expected(tx, tree)), what=seed)
 
 
 @slow(TRACES)

@@ -165,7 +165,7 @@ def _norm64(flat: Any) -> float:
     if not 0 < largest < math.inf:
         return largest
     exponent = math.frexp(largest)[1]
-    return math.ldexp(math.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent)
+    return float(np.ldexp(math.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent))
 
 
 def _squares64(flat: Any) -> float:
