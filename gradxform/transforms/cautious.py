@@ -110,4 +110,4 @@ def _enlarging(xp: Any, root: Array, eps: Array) -> Array:
     """The inverse of the share of ones, which is their mean square."""
     share = root * root
     least = xp.where(share < eps, eps, share)
-    return xp.where(least == 0.0, 1.0, 1.0 / least)
+    return xp.where(formulas.equal(least, 0.0), 1.0, 1.0 / least)
