@@ -138,7 +138,7 @@ def inverse(xp: Any, norm: Array) -> Array:
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Convert norms to root mean squares with element counts."""
-    return norms / xp.no_reassociation(xp.sqrt(xp.stack(counts)))  # TensorFlow has an inexact inverse root
+    return norms / xp.sqrt(xp.stack(counts))
 
 
 def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
