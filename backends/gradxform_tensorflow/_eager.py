@@ -11,9 +11,6 @@ import tensorflow as tf
 
 from gradxform_tensorflow import _private
 
-_LARGE = 1 << 15
-"""Number of elements from which, on the CPU, a branch costs less than another pass."""
-
 
 def readable(tensors: Iterable[Any]) -> bool:
     """Whether all are CPU tensors with values that no tape may be watching."""
@@ -41,12 +38,3 @@ def cond(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
     if tf.executing_eagerly():
         return yes() if bool(condition) else no()
     return tf.cond(condition, yes, no)
-
-
-def select(condition: Any, yes: Any, no: Callable[[], Any]) -> Any:
-    """A tensor, bit by bit, or its replacement."""
-    if tf.executing_eagerly():
-        return yes if bool(condition) else no()
-    if (yes.shape.num_elements() or 0) > _LARGE:
-        return tf.cond(condition, lambda: yes, no)
-    return tf.where(condition, yes, no())

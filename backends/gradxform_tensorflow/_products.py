@@ -88,7 +88,13 @@ def combined(
     parts = [_parts(part) for row in rows for part in row]
     terms = iter(_products(parts, [by.get(id(weight), weight) for weight in weights], far))
     found = [[next(terms) for _ in row] for row in rows]
-    return [_joined([functools.reduce(operator.add, each) for each in zip(*row, strict=True)]) for row in found]
+    return [_joined([_sum(each) for each in zip(*row, strict=True)]) for row in found]
+
+
+def _sum(terms: Sequence[Any]) -> Any:
+    """A sum that TensorFlow's optimizer does not merge with the next one, whose terms it would reorder."""
+    found = functools.reduce(operator.add, terms)
+    return found if tf.executing_eagerly() else tf.ensure_shape(found, found.shape)
 
 
 def _weights(formula: Combination, numbers: Sequence[Any], factor: Any) -> list[Any]:

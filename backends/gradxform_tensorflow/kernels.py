@@ -20,7 +20,7 @@ from gradxform_tensorflow.plain import Plain
 
 _DOUBLE = (tf.float64, tf.complex128)
 _LARGE = 1 << 16
-"""Below so many elements, what XLA saves is less than what it takes to compile."""
+"""Below so many elements, what XLA saves is less than what it takes to compile, and an op more than its work."""
 
 
 class TensorFlow(Readable, Plain):
@@ -63,7 +63,7 @@ class TensorFlow(Readable, Plain):
 
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: Callable[..., Any] | Combination,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -72,14 +72,20 @@ class TensorFlow(Readable, Plain):
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
-        if isinstance(formula, Combination) and _eager.has_only_cpus() and not _eager.readable(columns[0]):
-            return _products.combined(formula, columns, list(map(self.number, numbers)), factors)
+        # NumPy computes small leaves together, but TensorFlow would copy its results.
+        is_plain = _has_large(columns[0]) or not _eager.readable(columns[0])
+        if isinstance(formula, Combination) and _eager.has_only_cpus() and is_plain:
+            return _products.combined(formula, columns, self._known(numbers), factors and self._known(factors))
 
         def kernel(columns: Any, numbers: Any, factors: Any) -> Any:
             return super(TensorFlow, self).elementwise(formula, columns, numbers, factors, **static)
 
         given = columns, numbers, factors
         return list((_graph.fused(kernel, given) if _graph.is_fusible() else kernel)(*given))
+
+    def _known(self, numbers: Sequence[Any]) -> list[Any]:
+        """Numbers, read where that is free."""
+        return [self._seen(number) if self._all_readable([number]) else self.number(number) for number in numbers]
 
     def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.
@@ -90,8 +96,7 @@ class TensorFlow(Readable, Plain):
         def kernel(columns: Any, numbers: Any) -> Any:
             return Plain.each(self, formula, columns, numbers)  # TensorFlow's threads are faster than NumPy
 
-        is_large = any((leaf.shape.num_elements() or 0) > _LARGE for leaf in columns[0])
-        if is_large and not numbers and _graph.is_fusible():
+        if _has_large(columns[0]) and not numbers and _graph.is_fusible():
             kernel = _graph.fused(kernel, (columns, numbers))
         return list(kernel(columns, numbers))
 
@@ -140,6 +145,10 @@ class TensorFlow(Readable, Plain):
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as TensorFlow's and Keras's own functions compute it."""
         return _norms.own(function, leaves, axes)
+
+
+def _has_large(leaves: Sequence[Any]) -> bool:
+    return any((leaf.shape.num_elements() or 0) > _LARGE for leaf in leaves)
 
 
 def _on_accelerator(kernel: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
