@@ -120,7 +120,7 @@ class Kernels(Readable, Along):
         if leaf.ndim and not leaf.is_complex() and _fused.on_device(given):
             return torch.mul(leaf, self.namespace_of(leaf).float64(factor), out=leaf if own else torch.empty_like(leaf))
         if leaf.dtype in (torch.float32, torch.float64) and readable(given):
-            by = torch.as_tensor(factor)
+            by = self.namespace_of(leaf).float64(factor)
             if leaf.dtype == torch.float64 or not _is_extreme(by):
                 return torch.mul(leaf, by.to(leaf.dtype), out=leaf if own else None)
         return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
@@ -291,8 +291,9 @@ class Kernels(Readable, Along):
         return _fused.copied(leaves) if _fused.on_device(leaves) else super().copied(leaves)
 
     def copied_into(self, out: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same, written into tensors of an accelerator."""
-        if not _fused.on_device(leaves) or not all(map(is_writable, out)):
+        """The same, written into tensors."""
+        eager = readable(leaves) or _fused.on_device(leaves, narrow=True)
+        if not eager or not all(map(is_writable, out)):
             return self.copied(leaves)
         _private.foreach_copy_(list(out), list(leaves))
         return list(out)
