@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gradxform.numerics import Array, dtype_name
+from gradxform.numerics import Array, dtype_name, widest
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -49,12 +49,12 @@ def normal(xp: Any, key: tuple[Any, Any], numbers: Array) -> Array:
 
 
 def _log(xp: Any, word: Array) -> Array:
-    """Return log((w + 1/2) / 2^32) of a word w; near one from the distance to it, which float32 holds."""
-    near = word < 0  # the upper half
-    number = xp.float64(xp.where(near, -1 - word, word)) + 0.5
-    share = number / 2.0**32
-    far = xp.where(near, 0.5, share)
-    return xp.where(near, xp.log1p(-share), xp.log(far))
+    """Return log((w + 1/2) / 2^32) of an unsigned word w; in float32, near one, from the distance to one."""
+    number, negative = xp.float64(word) + 0.5, word < 0
+    if widest(xp) == "float64":
+        return xp.log(xp.where(negative, number + 2.0**32, number) / 2.0**32)
+    share = xp.where(negative, xp.float64(-1 - word) + 0.5, number) / 2.0**32
+    return xp.where(negative, xp.log1p(-share), xp.log(xp.where(negative, 0.5, share)))
 
 
 def _cosine(xp: Any, word: Array) -> Array:
