@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gradxform.backend.along import Axes, pairs
-from gradxform.numerics import formulas, subsets
+from gradxform.numerics import subsets
 from gradxform_torch import _fused, _packed, _private, _products, _stacked
 from gradxform_torch._readable import is_writable
 from gradxform_torch.plain import Plain
@@ -64,10 +64,7 @@ class Along(Plain):
         if wide:
             _private.foreach_div_([found[i] for i in wide], [self.count(leaves[i], axes[i]) for i in wide])
 
-        def mean(array: torch.Tensor, over: tuple[int, ...]) -> Any:
-            return self.compute(formulas.quotient, self.sum_over(array, over, None), self.count(array, over))
-
-        return self._stacked(found, leaves, axes, mean)
+        return self._stacked(found, leaves, axes, self.mean_over)
 
     def _reduced(
         self, leaves: Sequence[torch.Tensor], axes: Axes, function: _stacked.Reduction, known: bool = True

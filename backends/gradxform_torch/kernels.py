@@ -293,7 +293,7 @@ class Kernels(Readable, Along):
     def copied_into(self, out: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The same, written into tensors."""
         eager = readable(leaves) or _fused.on_device(leaves, narrow=True)
-        if not eager or not all(map(is_writable, out)):
+        if not out or not eager or not all(map(is_writable, out)):
             return self.copied(leaves)
         _private.foreach_copy_(list(out), list(leaves))
         return list(out)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import types as python_types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +10,6 @@ import numpy as np
 import torch
 
 from gradxform.backend.protocol import Backend
-from gradxform.numerics import rescale, sums_dtype
 from gradxform_torch import _across, _backward
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
@@ -91,24 +88,6 @@ class Plain(Backend):
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, once under torch.compile."""
         return materialized(super().compute(formula, *operands, **static))
-
-    def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
-        """Multiply each leaf by its factor; the steps of the product are found for all leaves at once."""
-        if not isinstance(factors, torch.Tensor) or len({leaf.device for leaf in leaves}) > 1:
-            return super().multiply(leaves, factors, inplace)
-        xp, out = self.namespace_of(leaves[0]), []
-        factor = xp.float64(factors)
-        steps = [materialized(step.float()) for step in rescale.in_steps(xp, factor)]
-        for i, leaf in enumerate(leaves):
-            own, *by = (x.select(0, i) if x.ndim else x for x in (factor, *steps))
-            wide = sums_dtype(leaf)
-            by = [own] if wide == "float64" else by
-
-            def scaled(part: torch.Tensor, by: Any = by, wide: str = wide) -> torch.Tensor:
-                return functools.reduce(operator.mul, by, xp.cast(part, wide)).to(part.dtype)
-
-            out.append(torch.where(own == 1.0, leaf, rescale.by_parts(xp, scaled, leaf)))
-        return out
 
     def from_numpy(self, array: Any) -> torch.Tensor:
         """Copy to a tensor; bfloat16 is copied by its bits."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gradxform.numerics import Array, formulas, matrices, ranking, subsets
+from gradxform.numerics import Array, formulas, matrices, ranking, subsets, widest
 
 Axes = Sequence[tuple[int, ...]]
 """The axes of the slices, per leaf."""
@@ -50,10 +50,15 @@ class Along:
 
     def means_over(self, leaves: Sequence[Array], axes: Axes) -> list[Array]:
         """Return the means of real leaves over axes, in the form of `sum_over`."""
-        return [
-            self.compute(formulas.quotient, self.sum_over(leaf, over, None), self.count(leaf, over))
-            for leaf, over in zip(leaves, axes, strict=True)
-        ]
+        return [self.mean_over(leaf, over) for leaf, over in zip(leaves, axes, strict=True)]
+
+    def mean_over(self, leaf: Array, axes: tuple[int, ...]) -> Array:
+        """Return the means of one leaf; without float64, of a power of two of it, so that no sum overflows."""
+        count, power = self.count(leaf, axes), None
+        if isinstance(count, float) and widest(self.namespace_of(leaf)) == "float32":
+            power = 0.5 ** int(count).bit_length()
+        whole = self.sum_over(leaf, axes, power)
+        return self.compute(formulas.quotient, whole, count if power is None else count * power)
 
     def sizes(self, leaves: Sequence[Array]) -> Array:
         """Return the largest absolute value of each leaf, as a vector."""

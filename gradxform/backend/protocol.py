@@ -191,16 +191,17 @@ class Backend(Along, Devices, Writing, abc.ABC):
     def multiply(self, leaves: Sequence[Array], factors: Array, inplace: bool) -> list[Array]:
         """Multiply each leaf by its factor and round once; a factor of one changes nothing."""
         with self.scope():
-            found = []
-            for i, leaf in enumerate(leaves):
-                xp = self.namespace_of(leaf)
-                factor = factors
-                if not isinstance(factors, (int, float)):
-                    factor = xp.float64(factors)
-                    factor = xp.take(factor, i) if len(factor.shape) else factor
-                new = rescale.times(xp, leaf, factor)
-                found.append(self.as_given(leaf, new))
-            return found
+            spaces = [self.namespace_of(leaf) for leaf in leaves]
+            if isinstance(factors, (int, float)):
+                made = [rescale.times(xp, leaf, factors) for xp, leaf in zip(spaces, leaves, strict=True)]
+            else:
+                factor = spaces[0].float64(factors)
+                vectors = factor, *map(spaces[0].materialize, rescale.in_steps(spaces[0], factor))
+                made = []
+                for i, (xp, leaf) in enumerate(zip(spaces, leaves, strict=True)):
+                    own, *steps = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in vectors]
+                    made.append(rescale.times(xp, leaf, own, steps))
+            return [self.as_given(leaf, new) for leaf, new in zip(leaves, made, strict=True)]
 
     def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:
         """Multiply one leaf by a broadcasting float64 array, like `multiply`."""

@@ -30,7 +30,9 @@ class Flat(Measured):
             return self
         if self.active is not self.source.everything:
             factor = self.backend.compute(formulas.where_active, factor, active=self.active)
-        if self.factor is not None:
+        if isinstance(self.factor, float) and isinstance(factor, (int, float)):
+            factor = self.factor * factor  # stays known
+        elif self.factor is not None:
             factor = self.backend.compute(formulas.product, self.factor, factor)
         return self._replace(factor=factor, due=self.source.mask(map(operator.or_, self.due, self.active)))
 

@@ -32,6 +32,8 @@ def starting(first: Combination, later: Combination) -> Combination:
 
     def weights(xp: Any, is_later: Any, *numbers: Any) -> tuple[Any, ...]:
         both = zip(first.weights(xp, *numbers), later.weights(xp, *numbers), strict=True)
+        if isinstance(is_later, float):
+            return tuple(then if is_later > 0.0 else now for now, then in both)
         return tuple(xp.where(is_later > 0.0, then, now) for now, then in both)
 
     return Combination(weights)
@@ -62,7 +64,8 @@ def of_leaf(
 
 def weights_of(formula: Combination, xp: Any, numbers: Sequence[Any], factor: Any) -> list[Any]:
     """Return the weights of a combination whose first element is multiplied by a factor."""
-    first, *others = formula.weights(xp, *map(xp.float64, numbers))
+    given = [number if isinstance(number, (int, float)) else xp.float64(number) for number in numbers]
+    first, *others = formula.weights(xp, *given)  # known ones on the host, which has float64
     return [first if factor is None else factor if _is_one(first) else first * xp.float64(factor), *others]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import Array, widest
 
 _INF = float("inf")
 
@@ -45,7 +45,12 @@ def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array
     within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
     limit = xp.where(within, 1.0, xp.where(max_norm < 0, 0.0, max_norm))
     divisor = xp.where(within, 1.0, norm)
-    return limit / xp.where(xp.isfinite(divisor), divisor, float("nan"))
+    return limit / xp.where(_divides(xp, divisor), divisor, float("nan"))
+
+
+def _divides(xp: Any, norm: Array) -> Array:
+    """Whether a norm is finite; without float64, float32 may not hold what is divided by a norm beyond 1e18."""
+    return xp.isfinite(norm) if widest(xp) == "float64" else norm <= 1e18
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
@@ -133,7 +138,7 @@ def stack(xp: Any, *numbers: Array) -> Array:
 
 def inverse(xp: Any, norm: Array) -> Array:
     """Return 1 / n; 1 for a zero norm, NaN for a nonfinite one."""
-    return xp.where(xp.isfinite(norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
+    return xp.where(_divides(xp, norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
 
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:

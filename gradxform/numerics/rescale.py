@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype
+from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype, widest
 from gradxform.numerics.formulas import equal, is_nan
 
 LEAST, MOST = 2.0**-126, 2.0**127
 """Powers of two between which a factor is a normal number of float32."""
 
 
-def times(xp: Any, leaf: Array, factor: Any) -> Array:
-    """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one."""
+def times(xp: Any, leaf: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:
+    """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one.
+
+    `steps` are those of `in_steps`, if they are known.
+    """
 
     def scaled(part: Array) -> Array:
-        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor), dtype_name(part))
+        return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor, steps), dtype_name(part))
 
     if isinstance(factor, (int, float)):
         return leaf if factor == 1.0 else by_parts(xp, scaled, leaf)
     return xp.where(equal(factor, 1.0), leaf, by_parts(xp, scaled, leaf))
 
 
-def product(xp: Any, x: Array, factor: Any) -> Array:
+def product(xp: Any, x: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:
     """Multiply float32 or float64 elements by a number or an array in float64.
 
     It is rounded to float32 once; in two steps if it is far from one.
     """
     dtype, known = dtype_name(x), isinstance(factor, (int, float))
-    steps = [factor] if dtype in DOUBLE else known_steps(factor) if known else in_steps(xp, factor)
-    *first, last = [xp.cast(xp.float64(step), dtype) for step in steps]
+    own = [factor] if dtype in DOUBLE else known_steps(factor) if known else steps or in_steps(xp, factor)
+    *first, last = [xp.cast(xp.float64(step), dtype) for step in own]
     for step in first:
         x = xp.no_reassociation(x * step)
     return x * last
 
 
-def in_steps(xp: Any, factor: Array) -> tuple[Array, Array]:
+def in_steps(xp: Any, factor: Array) -> tuple[Array, ...]:
     """Split a factor into two that float32 holds; the second is 1 or -1 unless it is needed.
 
-    Neither is so small that infinity times it would not be infinite.
+    Neither is so small that infinity times it would not be infinite. Without float64, a factor is one step.
     """
+    if widest(xp) == "float32":
+        return (factor,)
     size = xp.abs(factor)
     near = xp.where(size < LEAST, LEAST, xp.where(size > MOST, MOST, size))
     near = xp.where(size <= size, near, 1.0)

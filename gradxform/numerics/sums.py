@@ -8,7 +8,7 @@ from gradxform.numerics import Array, widest
 
 Axes = tuple[int, ...] | None
 """Axes to sum over with keepdims; None for all axes without keepdims."""
-_ROW = 8
+_ROW = 16
 """Numbers that float32 adds up with little rounding."""
 
 
@@ -22,17 +22,19 @@ def add(xp: Any, x: Array, axes: Axes) -> Array:
     """Sum over axes; without float64 in short rows, and then their sums likewise."""
     if widest(xp) == "float64":
         return xp.sum_over(x, axes)
-    for axis in range(len(x.shape)) if axes is None else [axis % len(x.shape) for axis in axes]:
-        x = _along(xp, x, axis)
-    return xp.reshape(x, ()) if axes is None else x
+    if axes is None:
+        return xp.reshape(_along(xp, xp.reshape(x, (-1,)), 0), ())
+    for axis in axes:
+        x = _along(xp, x, axis % len(x.shape))
+    return x
 
 
 def _along(xp: Any, x: Array, axis: int) -> Array:
-    count = x.shape[axis] // _ROW
-    if count < 2:
+    there, shape, size = (slice(None),) * axis, tuple(x.shape), x.shape[axis] // _ROW * _ROW
+    if size < 2 * _ROW:
         return xp.sum_over(x, (axis,))
-    there, shape = (slice(None),) * axis, tuple(x.shape)
-    rows = xp.reshape(x[(*there, slice(count * _ROW), ...)], (*shape[:axis], count, _ROW, *shape[axis + 1 :]))
-    sums = xp.reshape(xp.sum_over(rows, (axis + 1,)), (*shape[:axis], count, *shape[axis + 1 :]))
-    rest = x[(*there, slice(count * _ROW, None), ...)]
-    return _along(xp, sums, axis) + xp.sum_over(rest, (axis,))
+    whole = x if size == shape[axis] else x[(*there, slice(size), ...)]
+    rows = xp.reshape(whole, (*shape[:axis], size // _ROW, _ROW, *shape[axis + 1 :]))
+    sums = xp.reshape(xp.sum_over(rows, (axis + 1,)), (*shape[:axis], size // _ROW, *shape[axis + 1 :]))
+    found = _along(xp, sums, axis)
+    return found if whole is x else found + xp.sum_over(x[(*there, slice(size, None), ...)], (axis,))

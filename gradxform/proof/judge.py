@@ -147,9 +147,9 @@ def _judge_products(got: Leaves, wanted: Leaves, row: Row) -> Verdict:
 def _lost(found: Any, exact: Any, distance: Any, part: float, flushing: bool) -> Any:
     """Elements that became zero or lost bits because an intermediate number was subnormal."""
     least, off = _smallest(exact), np.abs(found - exact)
-    lost = (part < 1) & (off * part <= 4 * 2.0 ** (-1074 if exact.dtype == np.float64 else -149))
+    lost = (part < 1) & (off > 0) & (off * part <= 4 * 2.0 ** (-1074 if exact.dtype == np.float64 else -149))
     if flushing:
-        lost |= (found == 0) | ((part < 1) & (distance > 1) & (off <= 4 * least))
+        lost |= (found == 0) | ((part < 1) & (distance > 1) & (off <= least))
     return lost & (exact != 0) & (np.abs(exact) <= least / exact.dtype.type(part))
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform.core import arguments, elements
 from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
@@ -120,7 +122,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
             with g.backend.scope():
                 for rank, i in enumerate(some):
                     for key_part, stream in zip(keys, streams, strict=True):
-                        stream[i] = key_part[rank, ...]
+                        on_host = isinstance(key_part, np.ndarray)
+                        stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
         noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
         return noised, NoiseState(stateful.advanced(g, state.count))
 

@@ -75,7 +75,8 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
             total = g.backend.compute(_weight, divisor, now)
             divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, now),)
+            log = math.log(d) if arguments.static(d) and d else -math.inf
+            known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
             g = g.scaled(g.backend.compute(_debiasing, *known))
         return g, EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
 
@@ -89,9 +90,9 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 _averaged = Combination(lambda xp, decay: (1.0 - decay, decay))
 
 
-def _weight_at(xp: Any, count: Array, decay: Array) -> Array:
-    """Sum of the weights at a step, 1 - d^t, accurate for a decay near one."""
-    return -xp.expm1(count * xp.log(decay))
+def _weight_at(xp: Any, count: Array, log: Array) -> Array:
+    """Sum of the weights at a step, 1 - d^t, from the logarithm of the decay."""
+    return -xp.expm1(count * log)
 
 
 def _weight(xp: Any, weight: Array, decay: Array) -> Array:

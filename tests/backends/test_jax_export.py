@@ -25,7 +25,7 @@ NORMS = ("clip_norm(", "clip_global_norm(", "clip_average_norm(", "clip_rms(", "
 NORMS += ("clip_adagc(", "clip_zscore(", "normalize_norm(", "normalize_global_norm(")
 WIDE: dict[str, set[str]] = {
     **{words: {SUMS, ELEMENTS} for words in (*NORMS, "cautious(", "centralize(", "orthogonal_to_parameters(")},
-    **{words: {ELEMENTS} for words in ("add_noise(", "clip_spikes(")},
+    "add_noise(": {ELEMENTS},
     "top_k(": {"while"},  # over the bits of a number, not over leaves
     "ord=float('inf')": set(),  # a maximum in the leaf's own dtype
 }

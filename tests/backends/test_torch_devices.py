@@ -310,9 +310,8 @@ def test_in_place_as_by_numpy(tx: str, dtype: Any, attached: bool, accelerated: 
         for name, parameter in parameters.items():
             found = np.zeros(shapes[name]) if parameter.grad is None else parameter.grad.float().numpy()
             near = torch.tensor(wanted[name]).to(dtype).float().numpy()
-            assert ulps(found.astype(np.float32), near.astype(np.float32)).max() <= (
-                8 if dtype == torch.float32 else 2**17
-            )
+            # Of terms, which are about one.
+            assert np.abs(found - near).max() <= np.abs(near).max() * (2.0**-20 if dtype == torch.float32 else 2.0**-6)
 
 
 @pytest.mark.parametrize("tx", ["ema(0.9)", "trace(0.9)", "sign()", "clip_global_norm(1.0)", "clip_norm(1.0)"])

@@ -77,7 +77,9 @@ def test_formulas_of_other_libraries_and_sums_per_example(monkeypatch: pytest.Mo
             for name, leaf in clip(own).items():
                 assert max_ulp(array(leaf), expected[name]) <= BUDGET + 2, (clip, name)
         found, number_clipped = gx.per_example_clip_norm({"w": torch.from_numpy(batch)}, 5.5)
-        np.testing.assert_allclose(array(found["w"]), sums["w"], rtol=0, atol=2 * BUDGET * 2.0**-24 * np.abs(batch).max())
+        np.testing.assert_allclose(
+            array(found["w"]), sums["w"], rtol=0, atol=2 * BUDGET * 2.0**-24 * np.abs(batch).max()
+        )
         assert optree.tree_map(int, number_clipped) == optree.tree_map(int, clipped)
         out = gx.clip_value(torch.tensor(0.3))({"w": torch.from_numpy(batch)})
         assert max_ulp(array(out["w"]), limit["w"]) == 0

@@ -192,7 +192,6 @@ ADAPTERS: Any = (
     ("is_due", "a skipped step moves the parameters", instead(lambda tx, state: True), TORCH),
     ("tensorflow.apply", "the gradients are not transformed",
      instead(lambda tx, grads_and_vars, params=None: list(grads_and_vars)), TENSORFLOW),
-    ("rows that are alike", "none are", after(lambda alike: alike & False), TENSORFLOW),
     ("tensorflow.GradientProcessor", "the state is not kept", instead(lambda self, new: []), TENSORFLOW),
     ("jax.freeze", "the optimizer receives zeros", given(_frozen_before), JAX),
     ("jax.as_optax", "extra arguments are lost", given(_without_extra), JAX),

@@ -189,8 +189,6 @@ VIEW: Any = (
      instead(formulas.clip_coefficient_double)),
     ("finiteness", "an infinity is let through",
      instead(lambda xp, x, shown: xp.where(abs(shown) >= 0, x, xp.zeros_like(x)))),
-    ("mean of a sum", "the sum is not divided", instead(lambda xp, total, lost, every: total + lost)),
-    ("rounding error", "it is dropped", instead(lambda xp, x, *rest: 0.0 * x)),
     ("words of a path", "every gradient has the same noise", instead(lambda path: (0.0, 0.0))),
     ("weights of tasks", "gradients are projected in the wrong direction", after(lambda found: 2.0 - found)),
 )  # fmt: skip
@@ -238,7 +236,6 @@ FUNCTIONS: Any = (
     ("cagrad", "the radius is ignored", given(lambda cagrad, trees, c=0.5: cagrad(trees, 0.25))),
     ("upgrad", "the projections are added up", given(lambda upgrad, trees: gx.scale(float(len(trees)))(upgrad(trees)))),
     ("inner products", "tasks do not conflict", after(lambda found: [abs(number) for number in found])),
-    ("units of gradients", "all gradients are measured in ones", after(lambda found: dict.fromkeys(found, (1.0, 1.0)))),
     ("reverse_gradient", "the gradient is not reversed", given(lambda reverse, x, scale=1.0: reverse(x, -scale)),
      FLOWS),
 )  # fmt: skip
