@@ -76,7 +76,7 @@ class JAX(Plain):
 
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: elementwise.Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -268,7 +268,7 @@ def _compiled(formula: Callable[..., Any], **static: Any) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _elementwise(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
+def _elementwise(formula: elementwise.Formula, static: tuple[tuple[str, Any], ...]) -> Callable[..., list[Any]]:
     @jax.jit  # leaves of one shape are traced once
     def one(column: list[Any], numbers: list[Any], by: Factor | None) -> Any:
         if by is not None:

@@ -32,7 +32,7 @@ class _Piece(NamedTuple):
 
 def in_parts(
     kernel: Kernel,
-    formula: Callable[..., Any] | OfLeaves,
+    formula: Any,
     columns: Sequence[Sequence[Any]],
     factors: Sequence[Any] | None,
     into: Sequence[Any] | None,
@@ -127,7 +127,7 @@ def _parts(counts: Sequence[int], places: Sequence[int]) -> Iterator[list[_Piece
 
 def _compute(
     kernel: Kernel,
-    formula: Callable[..., Any] | OfLeaves,
+    formula: Any,
     columns: Sequence[Sequence[Any]],
     factors: Sequence[Any] | None,
     pieces: Sequence[_Piece],

@@ -11,7 +11,7 @@ import torch
 
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import matrices, rescale
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _fused, _packed, _private, _products, _steady, _sums
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
@@ -155,7 +155,7 @@ class Kernels(Readable, Along):
 
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -167,7 +167,7 @@ class Kernels(Readable, Along):
     def elementwise_into(
         self,
         out: Sequence[Any],
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -179,7 +179,7 @@ class Kernels(Readable, Along):
     def _elementwise(
         self,
         out: Sequence[Any] | None,
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None,

@@ -11,7 +11,7 @@ import torch
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
 from gradxform.backend.steady import steady
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _sharded_ranking, _steady
 from gradxform_torch.kernels import Kernels
@@ -102,7 +102,7 @@ class Torch(Kernels):
     @steady(_steady.elementwise)
     def elementwise(
         self,
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
@@ -114,14 +114,15 @@ class Torch(Kernels):
             return super().elementwise(formula, columns, numbers, factors, **static)
         rows = list(zip(*columns, strict=True))
         shards = [_sharded.shards_of(row) for row in rows]
+        of_place: Any = formula
         alone = isinstance(formula, Combination)  # which asks for no place in the whole
         if alone or _fused.on_device([x for own in shards for x in own if isinstance(x, torch.Tensor)], narrow=True):
-            of_all: Any = formula if alone else _sharded.OfShards(formula, columns[0])
+            of_all: Any = formula if alone else _sharded.OfShards(of_place, columns[0])
             made = super().elementwise(of_all, list(zip(*shards, strict=True)), numbers, factors, **static)
         else:
             made = []
             for i, own in enumerate(shards):
-                one, factor = _sharded.of_shard(formula, columns[0][i]), None if factors is None else [factors[i]]
+                one, factor = _sharded.of_shard(of_place, columns[0][i]), None if factors is None else [factors[i]]
                 made += super().elementwise(one, [[part] for part in own], numbers, factor, **static)
         return [_sharded.like(row[0], own[0], new) for row, own, new in zip(rows, shards, made, strict=True)]
 
@@ -178,7 +179,7 @@ class Torch(Kernels):
     def elementwise_into(
         self,
         out: Sequence[Any],
-        formula: Callable[..., Any],
+        formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
