@@ -1,6 +1,6 @@
 """The figures of docs/numbers/speed.md that `gradxform bench` does not print: why some goals are missed.
 
-    python tests/benchmarks/limits.py [attach] [averages] [muon] [graph] [compile] [compiled] [trace] [--slow]
+    python tests/benchmarks/limits.py [attach] [muon] [graph] [compile] [compiled] [trace] [--slow]
 
 Each name is a table. Without names, all are printed except `compile`, `compiled` and `trace`, which take minutes and
 need `--slow`.
@@ -30,7 +30,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, Tree, gradients, transformation
+from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, gradients, transformation
 from gradxform.cli.quiet import quiet
 
 Table = list[list[str]]
@@ -82,47 +82,6 @@ def _sgd(torch: Any, attached: bool) -> Side:
         return Side(clipped, list, restore)
     _imported("gradxform_torch").attach(optimizer, gx.clip_global_norm(limit))
     return Side(optimizer.step, list, restore)
-
-
-# --- averages: what a state costs in NumPy ---------------------------------------------------------------------------
-
-
-def averages() -> Table:
-    """Stateful transforms of six small leaves (mlp) in NumPy, beside two lines that round at each operation."""
-    tree = gradients(TREES["mlp"]())
-    table = [["transform", "microseconds", "by hand", "ratio"]]
-    for expression, weights in (
-        ("ema(0.9)", (0.1, 0.9)),
-        ("trace(0.9)", (1.0, 0.9)),
-        ("accumulate(identity(), 4)", (0.25, 1.0)),
-    ):
-        own, other = _times((Side(_stepping(expression, tree), list), Side(_by_hand(weights, tree), list))).T
-        ratio = float(np.median(own / other))
-        table.append([f"`{expression}`", *(f"{np.median(times) * 1e6:.0f}" for times in (own, other)), f"{ratio:.1f}"])
-    return table
-
-
-def _stepping(expression: str, tree: Tree) -> Callable[[], Any]:
-    tx = gx.parse(expression)
-    state = tx.init(tree)
-
-    def step() -> Any:
-        nonlocal state
-        updates, state = tx.update(tree, state)
-        return updates
-
-    return step
-
-
-def _by_hand(weights: tuple[float, float], tree: Tree) -> Callable[[], Any]:
-    state = {path: np.zeros_like(leaf) for path, leaf in tree.items()}
-
-    def step() -> Any:
-        nonlocal state
-        state = {path: weights[0] * tree[path] + weights[1] * old for path, old in state.items()}
-        return {path: 1.0 * new for path, new in state.items()}
-
-    return step
 
 
 # --- compile: what XLA makes of a chain -----------------------------------------------------------------------
@@ -306,7 +265,7 @@ def _first_calls(name: str, length: int, turn: int) -> list[float]:
 
 # --- the command -----------------------------------------------------------------------------------------------------
 
-TABLES = {table.__name__.rstrip("_"): table for table in (attach, averages, muon, graph_, compile_, compiled, trace)}
+TABLES = {table.__name__.rstrip("_"): table for table in (attach, muon, graph_, compile_, compiled, trace)}
 SLOW = {"compile", "compiled", "trace"}
 
 
