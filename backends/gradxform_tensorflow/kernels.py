@@ -34,12 +34,6 @@ class TensorFlow(Readable, Plain):
         """The memory of a tensor."""
         return array.numpy() if isinstance(array, tf.Variable) else _eager.view(array)
 
-    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors; products of known factors stay known."""
-        if formula is formulas.product and all(isinstance(operand, (int, float)) for operand in operands):
-            return float(operands[0]) * float(operands[1])
-        return super().compute(formula, *operands, **static)
-
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the leaves' norms."""
         if _eager.readable(leaves):

@@ -15,7 +15,7 @@ _INF = float("inf")
 
 def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm."""
-    return _clip_coefficient(xp, norm, max_norm, xp.rounded(norm, "float64"), xp.rounded(max_norm, "float64"))
+    return _clip_coefficient(xp, norm, max_norm, norm, max_norm)
 
 
 def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
