@@ -24,7 +24,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import combined, longdouble, norms, selecting, threads
+from gradxform.backend.host import norms, selecting, threads
 from gradxform.cli import text
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
@@ -106,7 +106,7 @@ def kernels(framework: str) -> Iterator[Override]:
     plain = importlib.import_module(f"gradxform_{framework}.plain").Plain
     for name, chain in CHAINS.items():
         if getattr(fast, name) is not getattr(plain, name):
-            for dtype in ("float32", "float64")[: 1 if name == "compute" else 2]:  # others return longdouble to it
+            for dtype in ("float32", "float64"):
                 without = getattr(plain, name)
                 without = _of_vectors(without) if name == "compute" else without
                 yield Override(framework, name, chain, fast, name, without, dtype)
@@ -133,9 +133,6 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
-        yield Override(framework, "longdouble for pairs", clip, longdouble, "WIDER", False, "float64")
-        sums = CHAINS["elementwise"]
-        yield Override(framework, "elementwise: sums in place", sums, combined, "combinations", lambda *_: None)
         yield Override(framework, "selection by bits", "sign()", selecting, "where", np.where)
     if framework in ("numpy", "torch"):
         yield Override(framework, "plans", clip, plan, "plan_of", lambda *_, **__: None)
