@@ -132,7 +132,7 @@ def _budget(expression: str, dtype: str) -> Any:
     return row.budget(dtype, row.sums and dtype != "bfloat16")
 
 
-def off(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+def off(found: dict[str, Any], wanted: dict[str, Any], expression: str = "") -> float:
     """The largest distance of two trees' leaves in ULP; NaN equals NaN."""
     assert found.keys() == wanted.keys()
-    return max(float(max_ulp(np.asarray(found[name]), np.asarray(wanted[name]))) for name in wanted)
+    return furthest([found[name] for name in wanted], list(wanted.values()), expression)

@@ -256,12 +256,14 @@ def _new_deviation(
     warmup: int,
     dtype: str,
 ) -> Array:
-    warm, off = count >= warmup, xp.where(norm < limits, norm, limits) - new_mean
-    size = xp.abs(xp.where(warm, off, norm - mean))
-    unit = xp.power_of_two(xp.stop_gradient(xp.where(size > deviation, size, deviation)))  # squares are in range
-    variance, off = (deviation / unit) * (deviation / unit), off / unit
-    first = variance + ((norm - mean) / unit * ((norm - new_mean) / unit) - variance) / (count + 1.0)
-    later = decay * variance + (1.0 - decay) * off * off
+    warm = count >= warmup
+    change = xp.where(warm, xp.where(norm < limits, norm, limits) - new_mean, norm - mean)
+    size = xp.stop_gradient(xp.abs(change))
+    unit = xp.power_of_two(xp.where(size > deviation, size, deviation))  # in which squares are in range
+    spread, change = deviation / unit, change / unit
+    variance = spread * spread
+    first = variance + (change * ((norm - new_mean) / unit) - variance) / (count + 1.0)
+    later = decay * variance + (1.0 - decay) * change * change
     new = xp.where(warm, later, first)
     root = unit * xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
     return xp.where(held(xp, norm, dtype), root, deviation)

@@ -68,7 +68,7 @@ def right_everywhere(strategy: Any, expression: str, split: str, dtype: str, com
         results = everywhere(strategy, step, compiled=compiled, per_replica=(trees, states))
         states = [state for _, state in results]
         for (updates, _), each in zip(results, right, strict=True):
-            distance = table.off({name: array(leaf) for name, leaf in updates.items()}, each)
+            distance = table.off({name: array(leaf) for name, leaf in updates.items()}, each, expression)
             assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
     if not table.is_by_leaf(expression) or split == "leaves":
         same_everywhere(states)

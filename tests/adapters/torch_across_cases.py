@@ -67,7 +67,7 @@ def right_on_all(expression: str, split: str, dtype: str, axis: Any = None) -> N
     for tree, right in zip(given, wanted, strict=True):
         asked.append(calls(functools.partial(tx.update, tree, state, tree)))
         updates, state = tx.update(tree, state, tree)
-        distance = table.off({name: array(leaf) for name, leaf in updates.items()}, right[rank()])
+        distance = table.off({name: array(leaf) for name, leaf in updates.items()}, right[rank()], expression)
         assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
     more = 0  # for dtypes, and for PyTorch's rounded norms of slices
     if "global_norm(1.0, like=" in expression:
@@ -97,7 +97,7 @@ def _() -> None:
                 tree = tensors("torch", table.device(rank(), 0, dtype))
                 right = table.expected(expression, world(), dtype, split)[0][0][rank()]
                 found = tx({name: leaf.requires_grad_() for name, leaf in tree.items()})
-                distance = table.off({name: array(leaf) for name, leaf in found.items()}, right)
+                distance = table.off({name: array(leaf) for name, leaf in found.items()}, right, expression)
                 assert distance <= table.budget(expression, dtype), (expression, split, dtype, distance)
 
 
@@ -168,7 +168,7 @@ def _() -> None:
             right = alone.init(given)
             for _ in range(2):
                 wanted, right = alone.update(given, right, given)
-            distance = table.off({name: array(leaf) for name, leaf in updates.items()}, wanted)
+            distance = table.off({name: array(leaf) for name, leaf in updates.items()}, wanted, expression)
             assert distance <= table.budget(expression, "float32"), (expression, distance)
         else:
             assert updates == mine
@@ -520,7 +520,7 @@ def _() -> None:
             wanted = tx({s: table.merged(pair, "leaves") for s, pair in trees.items()})
             right = table.parts(wanted[str(stage)], 2, "leaves")[place]
             found = spread(tensors("torch", trees[str(stage)][place]))
-            assert table.off({name: array(leaf) for name, leaf in found.items()}, right) <= 2, (expression, dtype)
+            assert table.off({name: array(leaf) for name, leaf in found.items()}, right) <= table.budget(expression, dtype)
         clip = gx.measure(gx.clip_global_norm(1.0), "c")
         both = gx.across(gx.across(clip, mesh.get_group("a")), mesh.get_group("b"), split="leaves", replicated="r")
         given = tensors("torch", trees[str(stage)][place])

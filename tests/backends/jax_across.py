@@ -75,7 +75,7 @@ def measured(expression: str, dtype: str, split: str, how: str) -> dict[str, Any
         updates, state = run(tree, state)
         for i in range(COUNT):
             mine = {name: np.asarray(leaf)[i] for name, leaf in updates.items()}
-            worst = max(worst, cases.off(mine, right[i]))
+            worst = max(worst, cases.off(mine, right[i], expression))
     common = {name: np.asarray(value) for name, value in (gx.metrics(state) if tx.stateful else {}).items()}
     return {
         "off": worst,
@@ -126,7 +126,7 @@ def proven() -> dict[str, Any]:
         wanted, _ = inner.update(given, alone)
         text = compiled.as_text()
         found[expression] = {
-            "off": 0.0 if "noise" in expression else cases.off(updates, wanted),
+            "off": 0.0 if "noise" in expression else cases.off(updates, wanted, expression),
             "traffic": traffic(text),
             "moves": len(MOVES.findall(text)),
         }

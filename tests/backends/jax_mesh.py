@@ -103,7 +103,7 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
     else:
         state = tx.init(spread)
         found, after = step(spread, state, params)
-    report["off"] = max(float(ulps(np.asarray(found[name]), np.asarray(wanted[name])).max()) for name in given)
+    report["off"] = furthest([found[path] for path in given], [wanted[path] for path in given], name)
     report["spread"] = [name for name in given if not _is_as(found[name], spread[name])]
     report["state"] = sum(not _is_sharded(leaf, spread) for part in (state, after) for leaf in _arrays(part))
     return report
