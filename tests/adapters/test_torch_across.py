@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("PyTorch was built without gloo", allow_module_level=True)
 
-import torch_across_cases as cases  # noqa: E402
 import process_groups as groups  # noqa: E402
+import torch_across_cases as cases  # noqa: E402
 
 GROUPS = "starts groups of two and four processes; one process stays quick"
 CLIP = gx.clip_global_norm(1.0)

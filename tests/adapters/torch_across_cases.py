@@ -12,10 +12,10 @@ from typing import Any
 
 import across_cases as table
 import numpy as np
-import torch
 import process_groups as groups
-from support import array, assert_ulp, tensors
+import torch
 from process_groups import agree, meshes, rank, told, world
+from support import array, assert_ulp, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup

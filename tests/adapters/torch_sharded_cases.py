@@ -16,11 +16,11 @@ import conformance
 import ml_dtypes  # noqa: F401, without which NumPy knows no bfloat16
 import numpy as np
 import optree
-import torch
 import process_groups as groups
+import torch
 from drivers import TorchApply, TorchAttach
-from support import array, assert_ulp, tensors
 from process_groups import agree, meshes, problems, rank
+from support import array, assert_ulp, tensors
 
 import gradxform as gx
 from gradxform.proof import parity, products
