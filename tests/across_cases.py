@@ -6,10 +6,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from support import furthest
 
 import gradxform as gx
 from gradxform.proof.registry import Row
-from gradxform.testing import max_ulp
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": ml_dtypes.bfloat16}
 SHAPES = {"v": (7,), "w": (6, 5)}

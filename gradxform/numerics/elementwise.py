@@ -50,10 +50,11 @@ def of_leaf(
     dtype = sums_dtype(column[0])
 
     def real(leaf: Any, *others: Any) -> Array:
+        if isinstance(formula, Combination):
+            elements = [xp.cast(part, dtype) for part in (leaf, *others)]
+            return combined(xp, elements, weights_of(formula, xp, numbers, factor))
         first = xp.cast(leaf, dtype)
         rest = [part if _is_number(part) else xp.cast(part, dtype) for part in others]
-        if isinstance(formula, Combination):
-            return combined(xp, [first, *rest], weights_of(formula, xp, numbers, factor))
         if factor is not None:
             first = product(xp, first, factor)
         given = [xp.cast(xp.float64(number), dtype) for number in numbers]

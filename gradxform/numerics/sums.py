@@ -19,8 +19,8 @@ def sum_over(xp: Any, leaf: Array, axes: Axes, weights: Any) -> Array:
 
 
 def add(xp: Any, x: Array, axes: Axes) -> Array:
-    """Sum over axes; without float64 in short rows, and then their sums likewise."""
-    if widest(xp) == "float64":
+    """Sum over axes; without float64, or if the framework adds one by one, in short rows, and their sums likewise."""
+    if not getattr(xp, "adds_one_by_one", widest(xp) == "float32"):
         return xp.sum_over(x, axes)
     if axes is None:
         return xp.reshape(_along(xp, xp.reshape(x, (-1,)), 0), ())

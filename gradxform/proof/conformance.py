@@ -31,6 +31,10 @@ _NORMS = re.compile("norm|rms|adaptive|adagc|percentile|zscore|orthogonal|skip")
 """Transforms that take norms."""
 
 
+_TWICE = "zscore|adagc|centralize.*norm"
+"""Norms that make a limit, and norms of sums: errors of two computations in float32."""
+
+
 def right_numbers(
     row: Row, group: Group, framework: str, mode: str, run: parity.Runner | None = None, float64: bool = True
 ) -> None:
@@ -40,7 +44,7 @@ def right_numbers(
     infinite. A run with a state that depends on them is then judged up to the first one.
     """
     run = run or parity.runner(row.tx, framework, mode)
-    several = row.ulp > 2 or re.search("zscore|adagc", row.expression)  # products, or norms that make a limit
+    several = row.ulp > 2 or re.search(_TWICE, row.expression)
     judged, most = row, SUMS * (2 if several else 1)
     if row.ulp and not float64:
         judged = dataclasses.replace(row, ulp=max(row.ulp, most))

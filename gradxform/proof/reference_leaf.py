@@ -181,7 +181,7 @@ def _kept(value: Any, leaf: Leaf, term: Any, rounds: bool = True) -> Any:
         unit = _budget(leaf) * (2.0**-24 if is_single(leaf) else 2.0**-53)
         value = each(lambda part, size: part + number(size * unit * _random(part)), value, term)
     if not rounds:
-        return value
+        return _flushed(value, np.dtype(np.float32 if is_single(leaf) else np.float64))
     if is_single(leaf):
         return each(lambda part: stored(np.asarray(part).astype(np.float64), np.float32), value)
     return each(lambda part: stored(part, np.float64), value)

@@ -194,7 +194,9 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
     def rule(g: Flat, state: SpikesState, context: Context) -> tuple[Flat, SpikesState]:
         dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, stateful.between(g, theta, 0.0, math.inf), state.count, warmup=first)
-        numbers = [limits, stateful.between(g, d, 0.0, 1.0)]
+        now = stateful.between(g, d, 0.0, 1.0)
+        share = 1.0 - d if arguments.static(d) else g.backend.compute(_rest, now)  # in float32, 1 - 0.999 is inexact
+        numbers = [limits, now, share]
         out = elements.mapped(dense, _limited, old, numbers=numbers[:1])
         new = elements.mapped(dense, _new_rms, old, numbers=numbers, out=old if context.owned else None)
         count = stateful.advanced(g, state.count)
@@ -212,6 +214,10 @@ def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:
     return xp.where(count >= warmup, threshold, 0.0)
 
 
+def _rest(xp: Any, decay: Array) -> Array:
+    return 1.0 - decay
+
+
 def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
     some = threshold > 0.0
     limit = rms * xp.sqrt(xp.where(some, threshold, 1.0))
@@ -219,17 +225,17 @@ def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
     return xp.where(spike, xp.where(x < 0.0, -limit, limit), x)
 
 
-def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array) -> Array:
+def _new_rms(xp: Any, x: Array, rms: Array, threshold: Array, decay: Array, share: Array) -> Array:
     """The root of the average with one more square; squares are relative to the larger, so that they are in range.
 
     Only the larger is used more than once: a compiler would keep a quotient or a mean in memory.
     """
     size = xp.abs(_limited(xp, x, rms, threshold))
     new = xp.where(xp.isfinite(size), size, rms)
-    old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (decay < 1.0), new, 0.0)
+    old, new = xp.where((rms > 0.0) & (decay > 0.0), rms, 0.0), xp.where((new > 0.0) & (share > 0.0), new, 0.0)
     larger = xp.where(new > old, new, old)
     nothing = larger <= 0.0
     unit = xp.where(nothing, 1.0, larger)
     one, other = old / unit, new / unit
-    mean = decay * (one * one) + (1.0 - decay) * (other * other)
+    mean = decay * (one * one) + share * (other * other)
     return larger * xp.sqrt(xp.where(nothing, 1.0, mean))

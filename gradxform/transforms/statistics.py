@@ -265,5 +265,6 @@ def _new_deviation(
     first = variance + (change * ((norm - new_mean) / unit) - variance) / (count + 1.0)
     later = decay * variance + (1.0 - decay) * change * change
     new = xp.where(warm, later, first)
-    root = unit * xp.where(new > 0.0, xp.sqrt(xp.where(new > 0.0, new, 1.0)), 0.0)
+    positive = new > 0.0  # the derivative of a root of zero is infinite
+    root = unit * xp.where(positive, xp.sqrt(xp.where(positive, new, 1.0)), 0.0)
     return xp.where(held(xp, norm, dtype), root, deviation)

@@ -520,7 +520,8 @@ def _() -> None:
             wanted = tx({s: table.merged(pair, "leaves") for s, pair in trees.items()})
             right = table.parts(wanted[str(stage)], 2, "leaves")[place]
             found = spread(tensors("torch", trees[str(stage)][place]))
-            assert table.off({name: array(leaf) for name, leaf in found.items()}, right) <= table.budget(expression, dtype)
+            distance = table.off({name: array(leaf) for name, leaf in found.items()}, right, expression)
+            assert distance <= table.budget(expression, dtype), (expression, dtype, distance)
         clip = gx.measure(gx.clip_global_norm(1.0), "c")
         both = gx.across(gx.across(clip, mesh.get_group("a")), mesh.get_group("b"), split="leaves", replicated="r")
         given = tensors("torch", trees[str(stage)][place])

@@ -20,13 +20,14 @@ import process_groups as groups
 import torch
 from drivers import TorchApply, TorchAttach
 from process_groups import agree, meshes, problems, rank
-from support import array, assert_ulp, tensors
+from support import array, assert_ulp, furthest, tensors
 
 import gradxform as gx
 from gradxform.proof import parity, products
 from gradxform.proof.gradients import gradients
 from gradxform.proof.reference import norm as reference_norm
 from gradxform.proof.registry import ROWS, Row
+from gradxform.proof.ulp import DOUBLE
 from gradxform.testing import max_ulp
 
 case = groups.Cases()
@@ -804,7 +805,7 @@ WHOLE = [
 
 def same_over_a_square(given: Any, tree: Any) -> None:
     for tx in WHOLE:
-        assert_same(tx(given), tx(tree), given)
+        assert_same(tx(given), tx(tree), given, expression=repr(tx))
     noise = gx.add_noise(0.1, 5)
     assert_same(noise.update(given, noise.init(given))[0], noise.update(tree, noise.init(tree))[0], given, 0)
 

@@ -20,8 +20,7 @@ import optax
 from devices import transforms, update
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-
-from gradxform.proof.ulp import ulps
+from support import furthest
 
 LEAVES = {
     "rows": ((1024, 256), P("x", None)),

@@ -21,9 +21,7 @@ from devices import update
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax_mesh import LEAVES, TRANSFORMS, _arrays, _is_as, _is_sharded, main
-
-import gradxform as gx
-from gradxform.proof.ulp import ulps
+from support import furthest
 
 STEPS = 4
 BOTH = ("x", "y")
@@ -46,7 +44,7 @@ def measured(name: str, given: dict[str, np.ndarray], mesh: Any, jitted: bool) -
     compiled = jax.jit(step)
     for _ in range(STEPS):
         after = list(compiled(*after, spread))
-    return report | _scanned(step, spread, state, after) | _donated(step, spread, state) | _alone(tx, given, mesh)
+    return report | _scanned(step, spread, state, after) | _donated(step, spread, state) | _alone(name, given, mesh)
 
 
 def _shardings(state: Any, spread: dict[str, Any], mesh: Any) -> Any:
@@ -89,8 +87,9 @@ def _donated(step: Any, spread: Any, state: Any) -> dict[str, Any]:
     }
 
 
-def _alone(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: Any) -> dict[str, Any]:
+def _alone(name: str, given: dict[str, np.ndarray], mesh: Any) -> dict[str, Any]:
     """Compare shard_map and vmap with the same slices run separately."""
+    tx = TRANSFORMS[name]
 
     def twice(grads: Any) -> Any:
         found, state = update(tx, grads, tx.init(grads), grads)
@@ -103,13 +102,13 @@ def _alone(tx: gx.GradientTransformation, given: dict[str, np.ndarray], mesh: An
     with jax.set_mesh(jax.make_mesh((1,), ("alone",))):
         for device in mesh.devices.flat[:3]:
             wanted = compiled({name: jnp.asarray(_on(device, leaf)) for name, leaf in placed.items()})
-            off = max(off, _off({name: _on(device, leaf) for name, leaf in found.items()}, wanted))
+            off = max(off, _off({path: _on(device, leaf) for path, leaf in found.items()}, wanted, name))
         few = {name: jnp.asarray(leaf[:16]) for name, leaf in own.items()}
         more = jax.tree_util.tree_map(lambda leaf: leaf * leaf.dtype.type(2), few)
         both = jax.tree_util.tree_map(lambda *leaves: jnp.stack(leaves), few, more)
         mapped_over = jax.jit(jax.vmap(twice))(both)
         each = [
-            _off(jax.tree_util.tree_map(lambda x, i=i: x[i], mapped_over), compiled(one))
+            _off(jax.tree_util.tree_map(lambda x, i=i: x[i], mapped_over), compiled(one), name)
             for i, one in enumerate((few, more))
         ]
     return {"shard_map off": off, "vmap off": max(each)}
@@ -123,10 +122,10 @@ def _copied(tree: Any) -> Any:
     return jax.tree_util.tree_map(lambda leaf: leaf.copy() if isinstance(leaf, jax.Array) else leaf, tree)
 
 
-def _off(found: Any, wanted: Any) -> float:
+def _off(found: Any, wanted: Any, expression: str = "") -> float:
     pairs = zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted), strict=True)
     inexact = [(np.asarray(a), np.asarray(b)) for a, b in pairs if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return max((float(ulps(a, b).max()) for a, b in inexact if a.size), default=0.0)
+    return furthest(*zip(*inexact, strict=True), expression)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import pytest
 from support import PROCESSES, assert_ulp, f32, python, slow
 
 import gradxform as gx
+from gradxform.proof.registry import Row
+from gradxform.proof.ulp import SUMS
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -55,7 +57,7 @@ def test_on_eight_devices(how: str, dtype: str) -> None:
 def test_on_eight_devices_what_lies_on_all_is_proven_to_be_the_same() -> None:
     reports = json.loads(python("tests/backends/jax_across.py", "proven", "float32").stdout.splitlines()[-1])
     for name, found in reports.items():
-        assert found["off"] <= 2, name
+        assert found["off"] <= (2 * SUMS if Row(name).sums else 2), name
         assert set(found["traffic"]) <= {"all-reduce"}, name
         assert found["moves"] == (0 if "noise" in name else 2), name  # one for each axis
         assert found["traffic"].get("all-reduce", 0) <= 24, name

@@ -9,7 +9,8 @@ import pytest
 from support import PROCESSES, python, slow
 
 from gradxform.proof import products
-from gradxform.proof.registry import on_devices
+from gradxform.proof.registry import Row, on_devices
+from gradxform.proof.ulp import SUMS
 
 pytest.importorskip("jax")
 import jax_mesh_matrices as matrices
@@ -30,8 +31,6 @@ WIDENED = {"top_k(0.1)": 1 << 20}
 BESIDE = 1 << 14
 """Bytes of numbers beyond the clipped bfloat16 leaves, which optax's chain also writes."""
 MEASURED = {expression: cost.mesh for _, expression, cost in on_devices("mesh")}
-OFF = {"orthogonal_to_parameters()": 14}
-"""Measured, in ULP, where a gradient nearly cancels against its parameters; other sums are rounded otherwise."""
 COPIED = {
     "cautious()",
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))",
@@ -40,8 +39,6 @@ COPIED = {
     "trace(0.9, nesterov=True)",
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
-    "clip_spikes(1.5, warmup=0)",
-    "ema(0.9)",
     "error_feedback(sign())",
     "grokfast()",
     "top_k(0.1)",
@@ -50,6 +47,11 @@ COPIED = {
 """On the CPU, XLA copies donated float32 arrays that two results use: known limitation."""
 NUMBERS = 1024
 """The most numbers in one all-reduce: the norms of the columns on one device."""
+
+
+def allowed_off(name: str, dtype: str) -> int:
+    """Two float32 results may be apart by twice the budget of sums, and by 2 ULP if they are rescaled."""
+    return 1 if dtype != "float32" else 2 * SUMS if Row(name).sums else 2
 
 
 @pytest.mark.parametrize("mode", ["jit", "eager"])
@@ -63,7 +65,7 @@ def test_every_transform_on_a_mesh(kind: str, dtype: str, mode: str) -> None:
     if mode == "jit":
         assert reports["clip_global_norm(1.0)"]["traffic"] and reports["clip_global_norm(1.0)"]["temporary"] > 0
     for name, found in reports.items():
-        assert found["off"] <= (OFF.get(name, 2) if dtype == "float32" else 1), name
+        assert found["off"] <= allowed_off(name, dtype), name
         assert found["spread"] == [], name
         assert found["state"] == 0, name
         if mode == "jit":
@@ -87,11 +89,11 @@ def test_every_transform_donated_scanned_in_shard_map_and_vmapped(kind: str, dty
         assert found["init"] == 0, name
         assert found["warned"] == [], name
         assert found["aliases"] >= found["arrays"], name  # and most numbers
-        assert found["scan off"] == 0, name
+        assert found["scan off"] <= (2 * SUMS if Row(name).sums else 0), name  # a loop may fuse sums otherwise
         if dtype == "float32":
             assert (max(found["held"], found["scan held"]) > 4 * HELD) == (name in COPIED), name
         assert found["scan spread"] == found["scan state"] == found["scan gathers"] == 0, name
-        assert max(found["shard_map off"], found["vmap off"]) <= (2 if dtype == "float32" else 1), name
+        assert max(found["shard_map off"], found["vmap off"]) <= allowed_off(name, dtype), name
 
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])

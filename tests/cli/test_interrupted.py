@@ -21,7 +21,7 @@ pytestmark = [
 
 COMMANDS = {
     "demo": ["demo", "--frameworks", "torch", "--steps", "100000"],
-    "parity": ["parity", "--full", "--frameworks", "numpy", "--out", "parity.md"],
+    "parity": ["parity"],
     "bench": ["bench", "--full", "--frameworks", "numpy"],
     "report": ["report", "--chain", "clip_norm(1.0)"],
     "compare": ["compare", "a", "b", "--report", "page.html", "--picture", "compare.png"],

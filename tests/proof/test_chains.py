@@ -58,6 +58,8 @@ def covering(most: int) -> list[chains.Structure]:
         new = structure.names - seen
         if "add_noise" in structure.names and structure.names & {"clip_percentile", "clip_zscore"}:
             continue
+        if {"orthogonal_to_parameters", "top_k"} <= structure.names:  # which of two rounded numbers is larger
+            continue
         if len(new) >= (3 if len(found) < most // 2 else 1) and len(structure.expression) < 300:
             found.append(structure)
             seen |= structure.names
