@@ -107,7 +107,7 @@ def limit(
     """
     factor = coefficient(norm, max_norm, single)
     unsure = unsure if order in (1, 2, math.inf) else max(unsure, DOUBLE / _budget(leaf))
-    value, term = each(np.multiply, leaf.value, factor), _scaled(leaf.term, factor)
+    value, term = _vanished(each(np.multiply, leaf.value, factor)), _scaled(leaf.term, factor)
     leaf.become(Sum(value, each(lambda part, own: own + _sizes(part) * unsure * (factor != 1), value, term)))
     if by_slices and np.any(factor != 1):
         held = kept(leaf.value, leaf)
@@ -131,7 +131,7 @@ def limit_all(
 
 def times(value: Any, factor: Any) -> Any:
     """Multiply by a real factor; complex values by parts, to avoid infinity times zero."""
-    return each(np.multiply, value, _moved(number(factor), 2.0**-50))
+    return _vanished(each(np.multiply, value, _moved(number(factor), 2.0**-50)))
 
 
 def by(one: Leaf | Sum, factor: Any) -> Sum:
@@ -208,13 +208,16 @@ def _scaled(term: Any, factor: Any) -> Any:
 
 
 _SHAKING: list[Any] = []
-"""A generator and a flag for flushing, while results with perturbed rounding are computed."""
+"""A generator, and flags for flushing and vanishing, while results with perturbed rounding are computed."""
 
 
 @contextlib.contextmanager
-def shaken(rng: Any, flushing: bool) -> Iterator[None]:
-    """In this context, sums change by up to their budget; ill-conditioned results change a lot."""
-    _SHAKING.append((rng, flushing))
+def shaken(rng: Any, flushing: bool, vanishing: bool = False) -> Iterator[None]:
+    """In this context, sums change by up to their budget; ill-conditioned results change a lot.
+
+    `flushing`: subnormal numbers become zero. `vanishing`: products that a float64 factor may lose become zero.
+    """
+    _SHAKING.append((rng, flushing, vanishing))
     try:
         yield
     finally:
@@ -229,6 +232,12 @@ def _moved(value: Any, unit: float) -> Any:
     if not _SHAKING:
         return value
     return each(lambda part: part * (1 + number(unit * _random(part))), value)
+
+
+def _vanished(value: Any) -> Any:
+    if not _SHAKING or not _SHAKING[-1][2]:
+        return value
+    return each(lambda part: np.where(np.abs(part) < 1e-300, 0, part), value)
 
 
 def _flushed(value: Any, dtype: Any) -> Any:

@@ -20,7 +20,8 @@ run = CliRunner().invoke
 
 def test_parity_of_given_gradients(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", w=np.float32([30, 40]), b=np.float16([300]))
-    result = run(app, ["parity", "--gradients", str(tmp_path / "g.npz"), "--frameworks", "numpy,torch"])
+    given = ["parity", "--gradients", str(tmp_path / "g.npz"), "--frameworks", "numpy,torch"]
+    result = run(app, given, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     assert "g.npz" in result.output
     assert "numpy eager" in result.output

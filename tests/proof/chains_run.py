@@ -93,7 +93,7 @@ class Wanted:
         if flushing not in self._others:
             found = []
             for seed in range(SHAKES):
-                with reference_leaf.shaken(np.random.default_rng(seed), flushing and seed % 2 == 0):
+                with reference_leaf.shaken(np.random.default_rng(seed), flushing and seed % 2 == 0, seed % 2 == 0):
                     found.append(parity.expected_steps(*self.given))
             self._others[flushing] = found
         return self._others[flushing]
