@@ -24,7 +24,7 @@ def test_parity_of_given_gradients(tmp_path: Path) -> None:
     result = run(app, given, env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     assert "g.npz" in result.output
-    assert "numpy eager" in result.output
+    assert "numpy, torch" in result.output
 
 
 @slow("compiles in four frameworks; of given gradients, it stays quick")
