@@ -30,6 +30,8 @@ SELDOM = {("jax", "eager"): 5, ("tensorflow", "eager"): 10}
 FLUSHING = ("jax", "tensorflow")
 """Frameworks whose kernels flush subnormal numbers to zero."""
 SHAKES = 6
+FLUSHED = 5
+"""Subnormal numbers that a result may have lost: one in each transform of a chain."""
 
 
 class Count:
@@ -186,9 +188,10 @@ def _hold(
 def _is_far(got: Any, good: Any, term: Any, others: Sequence[Any], flushing: bool) -> Any:
     """Whether results are further off than an ill-conditioned result moves when a few last bits change.
 
-    If subnormal numbers are flushed, a sum may have lost one.
+    If subnormal numbers are flushed, it may have lost some of them.
     """
-    lost = float(np.finfo(np.float64 if good.dtype == np.float64 else np.float32).smallest_normal) if flushing else 0.0
+    least = np.finfo(np.float64 if good.dtype == np.float64 else np.float32).smallest_normal
+    lost = FLUSHED * float(least) if flushing else 0.0
     allowed = _allowed(good, term)
     near = np.min([apart(got, other, term) for other in others], axis=0)
     with np.errstate(all="ignore"):
