@@ -11,7 +11,6 @@ from gradxform.backend.lookup import owner
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
-from gradxform.core.plan import ready_plan
 from gradxform.core.transformation import Context
 from gradxform_numpy.kernels import backend
 
@@ -59,22 +58,13 @@ def apply_(
     if len(set(map(id, leaves))) < len(leaves):
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
-    plain = params is None and gradients is None
-    signature = backend.signature(leaves) if plain else None
-    ready = None if signature is None else ready_plan(tx, backend, structure, signature, leaves, state, inplace=True)
-    if ready is not None:
-        plan, given = ready
-        known = plan.known(given)
-        results, state = plan.result(known), plan.new_state(known) if tx.stateful else state
-    else:
-        view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
-        if view is None:
-            return state
-        if tx.stateful:
-            fitting.check_state(view, state)
-        view, state = tx.rule(view, state, Context(params, {} if gradients is None else {"gradients": gradients}))
-        results = view.results()
-    for old, new in zip(leaves, results, strict=True):
+    view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
+    if view is None:
+        return state
+    if tx.stateful:
+        fitting.check_state(view, state)
+    view, state = tx.rule(view, state, Context(params, {} if gradients is None else {"gradients": gradients}))
+    for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:
             np.copyto(old, new)
     return state

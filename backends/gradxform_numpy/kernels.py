@@ -19,7 +19,6 @@ from gradxform.numerics.rescale import times as rescaled
 from gradxform_numpy.plain import Plain, like, name_of
 
 _FLOAT32 = np.dtype(np.float32)
-_PLANNED = {np.ndarray, type(None)}
 
 
 class NumPy(Readable, Plain):
@@ -39,18 +38,6 @@ class NumPy(Readable, Plain):
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors, all of which are NumPy's."""
         return host.evaluated(formula, operands, static)
-
-    def planned(self, tree: Any) -> Any:
-        """For plain arrays."""
-        leaves, structure = self.flatten(tree)
-        signature = self.signature(leaves)
-        return None if signature is None else (leaves, structure, signature)
-
-    def signature(self, leaves: Sequence[Any]) -> tuple[Any, ...] | None:
-        """Each leaf's dtype, or None for None; None if a leaf is no plain array."""
-        if set(map(type, leaves)) <= _PLANNED:
-            return tuple([None if leaf is None else leaf.dtype for leaf in leaves])
-        return None
 
     @host.silent
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:

@@ -15,7 +15,6 @@ from gradxform.core import fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
-from gradxform.core.plan import Plan, ready_plan
 from gradxform.core.transformation import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
@@ -26,8 +25,6 @@ from gradxform_torch._writing import Named, gradients_of, write
 from gradxform_torch.sharded import backend, is_writable
 
 NormBefore = Callable[[], torch.Tensor]
-
-_CPU = torch.device("cpu")
 
 
 def init(tx: GradientTransformation, named_parameters: Any) -> Any:
@@ -142,13 +139,6 @@ def transformed(
     """
     gradients = gradients_of(named)
     paths = paths_of(named)
-    ready = _plan(tx, paths, gradients, state, owned) if scale is None and found_inf is None else None
-    if ready is not None and (ready[0].norm_of is not None) >= measured:
-        plan, leaves = ready  # of which no gradient is asked
-        known = plan.known(leaves)
-        write(named, gradients, plan.result(known), plan.skipped, owned)
-        norm_of = None if plan.norm_of is None else functools.partial(_stored, plan.norm_of(known), _CPU)
-        return plan.new_state(known) if tx.stateful else state, norm_of
     keys = keys_of(paths)
     view = view_of(named, keys, gradients, tx.axes, inplace=True)
     if view is None:
@@ -185,16 +175,6 @@ def _stored(known: Callable[[], Norm], device: torch.device) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.to(device, dtype, copy=True)
     return torch.tensor(float(value), dtype=dtype, device=device)
-
-
-def _plan(
-    tx: GradientTransformation, paths: list[str], gradients: Sequence[torch.Tensor | None], state: Any, owned: bool
-) -> tuple[Plan, Sequence[Any]] | None:
-    """The plan for gradients of some paths, and what it runs on."""
-    signature = backend.signature(gradients)
-    if signature is None or len(set(paths)) < len(paths):
-        return None
-    return ready_plan(tx, backend, tuple(paths), signature, gradients, state, inplace=True, owned=owned)
 
 
 def in_place(state: Any, new: Any) -> Any:

@@ -12,12 +12,11 @@ import torch
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_torch import _fused, _packed, _private, _products, _steady, _sums
+from gradxform_torch import _fused, _packed, _private, _products, _host, _sums
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
 from gradxform_torch._readable import PLAIN, is_writable, readable, traced, transformed
 
-_STRIDED = torch.strided
 
 
 class Kernels(Readable, Along):
@@ -36,28 +35,6 @@ class Kernels(Readable, Along):
         """A tensor of the array's memory."""
         return torch.from_numpy(array)
 
-    def planned(self, tree: Any) -> Any:
-        """For lists and dicts of ordinary dense tensors on the CPU, outside of compilers."""
-        if type(tree) not in (list, dict):
-            return None
-        leaves, structure = self.flatten(tree)
-        signature = self.signature(leaves)
-        return None if signature is None else (leaves, structure, signature)
-
-    def signature(self, leaves: Sequence[torch.Tensor | None]) -> tuple[torch.dtype | None, ...] | None:
-        """Each leaf's dtype, or None for None; None if a leaf is not an ordinary dense tensor on the CPU."""
-        if traced():
-            return None
-        asked, dtypes = torch.is_grad_enabled(), list[torch.dtype | None]()
-        for leaf in leaves:  # one pass, since this precedes each step of a small model
-            if leaf is None:
-                dtypes.append(None)
-            elif type(leaf) in PLAIN and leaf.is_cpu and leaf.layout is _STRIDED and not (asked and leaf.requires_grad):
-                dtypes.append(leaf.dtype)
-            else:
-                return None
-        return tuple(dtypes) if any(dtypes) else None
-
     def norms(self, leaves: Sequence[torch.Tensor], ord: float) -> Any:
         """The vector of the leaves' norms."""
         if _fused.on_device(leaves, narrow=True):
@@ -69,7 +46,7 @@ class Kernels(Readable, Along):
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
         with np.errstate(all="ignore"):
-            return _steady.norms(self, leaves, ord)
+            return _host.norms(self, leaves, ord)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
@@ -81,7 +58,7 @@ class Kernels(Readable, Along):
             return super().multiply(leaves, factors, inplace) if found is None else found
         if isinstance(factors, torch.Tensor) or traced():
             return super().multiply(leaves, factors, inplace)
-        if np.ndim(factors) == 0 and len({leaf.device for leaf in leaves}) == 1 and _steady.is_plain(leaves, factors):
+        if np.ndim(factors) == 0 and len({leaf.device for leaf in leaves}) == 1 and _host.is_plain(leaves, factors):
             return _times_one(leaves, float(factors), inplace)
         each = np.broadcast_to(np.asarray(factors, np.float64), (len(leaves),)).tolist()
         out = list(leaves)
@@ -135,7 +112,7 @@ class Kernels(Readable, Along):
         if factors is None and low is high is None:
             return list(leaves)
         if factors is None and eager and _fused.are_numbers(low, high) and all([leaf.is_cpu for leaf in leaves]):
-            return _steady.between(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
+            return _host.between(leaves, low, high, [inplace and is_writable(leaf) for leaf in leaves])
         scaled = list(leaves)
         if factors is not None:
             scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
@@ -188,7 +165,7 @@ class Kernels(Readable, Along):
         plain, tensors = super().elementwise, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
         accelerated = _fused.on_device(tensors, narrow=True)
         if isinstance(formula, Combination) and (accelerated or readable(tensors)):
-            found = _steady.combined(self, formula, columns, numbers, factors, out)
+            found = _host.combined(self, formula, columns, numbers, factors, out)
             if found is not None:
                 return found
         if not accelerated:
@@ -317,7 +294,7 @@ def _times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> 
     if factor == 1:
         return list(leaves)
     inplace = inplace and not (torch.is_grad_enabled() and any([leaf.requires_grad for leaf in leaves]))
-    return list(_steady.times_one(leaves, factor, inplace))
+    return list(_host.times_one(leaves, factor, inplace))
 
 
 def _is_extreme(factors: torch.Tensor) -> bool:

@@ -10,10 +10,9 @@ import torch
 
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Backward
-from gradxform.backend.steady import steady
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
-from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _sharded_ranking, _steady
+from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _sharded_ranking
 from gradxform_torch.kernels import Kernels
 
 
@@ -40,7 +39,6 @@ class Torch(Kernels):
         """Gather and convert to NumPy."""
         return super().to_numpy(_sharded.whole(leaf))
 
-    @steady(_steady.norms)
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
         """Vector of the whole leaves' norms."""
         if _sharded.any_sharded(leaves):
@@ -66,7 +64,6 @@ class Torch(Kernels):
         own, *others = _sharded.shards_of([leaf] if weights is None else [leaf, weights])
         return _sharded_norms.sum_over(leaf, axes, super().sum_over(own, axes, others[0] if others else None))
 
-    @steady(_steady.multiply)
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor."""
         if _sharded.any_sharded(leaves):
@@ -85,7 +82,6 @@ class Torch(Kernels):
             return _sharded.on_shards(leaves, lambda own: self.divide(function, own, divisors))
         return super().divide(function, leaves, divisors)
 
-    @steady(_steady.clip)
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
         if not _sharded.any_sharded(leaves):
@@ -99,7 +95,6 @@ class Torch(Kernels):
 
         return [_sharded.on_shards([leaf], functools.partial(one, i))[0] for i, leaf in enumerate(leaves)]
 
-    @steady(_steady.elementwise)
     def elementwise(
         self,
         formula: Formula,
@@ -213,7 +208,6 @@ class Torch(Kernels):
             return self.copied(leaves)
         return super().copied_into(out, leaves)
 
-    @steady(_steady.compute)
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first."""
         return super().compute(formula, *map(_sharded.whole, operands), **static)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -156,17 +156,6 @@ class Backend(Along, Devices, Writing, abc.ABC):
     def zeros(self, leaves: Sequence[Array]) -> list[Array]:
         """Return new zeros with the leaves' shapes, dtypes and devices."""
         return [self.xp.zeros_like(leaf) for leaf in leaves]
-
-    def planned(self, tree: Any) -> tuple[Sequence[Array], Hashable, tuple[Any, ...]] | None:
-        """Return a tree's leaves, its structure, and each leaf's dtype (None for None), if calls may repeat a plan.
-
-        None where more than dtypes decides which kernels run: sparse leaves, tracers, leaves of several kinds.
-        """
-        return None
-
-    def signature(self, leaves: Sequence[Array | None]) -> tuple[Any, ...] | None:
-        """Return each leaf's dtype (None for None), as `planned` does."""
-        return None
 
     # --- kernels -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from gradxform.core import checks, fitting
 from gradxform.core.flat import Flat
-from gradxform.core.recorder import Number
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Formula
@@ -66,9 +65,7 @@ def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], num
 
 
 def is_number(factor: Any) -> bool:
-    """Whether a factor is the same for all leaves; a plan does not know."""
-    if isinstance(factor, Number):
-        return False
+    """Whether a factor is the same for all leaves."""
     shape = getattr(factor, "shape", None)
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 

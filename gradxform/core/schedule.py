@@ -11,7 +11,6 @@ import numpy as np
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.keeping import keeping
-from gradxform.core.recorder import Number, Scalar
 from gradxform.core.transformation import Context, GradientTransformation
 
 
@@ -35,40 +34,16 @@ def scheduled(
     pattern = at(numbers)
     formulas = {name: functools.partial(_value_at, schedule) for name, schedule in schedules.items()}
 
-    def check(name: str, value: Any) -> None:
-        at({**numbers, name: value})
-
-    checked = {
-        name: functools.partial(_number_at, schedule, functools.partial(check, name))
-        for name, schedule in schedules.items()
-    }
-    """For plans, which cannot pass a value to the factory to be checked."""
-
     def start(params: Any) -> ScheduleState:
         return ScheduleState(stateful.Fresh(params).count(), pattern.init(params))
 
     def rule(view: Flat, state: ScheduleState, context: Context) -> tuple[Flat, ScheduleState]:
-        wanted = checked if isinstance(state.count, Number) else formulas
-        found = {name: view.backend.compute(formula, state.count) for name, formula in wanted.items()}
-        tx = at({name: _as_array(value) for name, value in found.items()})
+        found = {name: view.backend.compute(formula, state.count) for name, formula in formulas.items()}
+        tx = at({name: np.asarray(value) if isinstance(value, float) else value for name, value in found.items()})
         view, inner = tx.rule(view, state.inner, context)
         return view, ScheduleState(stateful.advanced(view, state.count), inner)
 
     return keeping("a hyperparameter that is a schedule", ScheduleState, rule, start)
-
-
-def _number_at(schedule: Callable[[Any], Any], check: Callable[[Any], None], xp: Any, step: Any) -> Any:
-    """The value of a schedule; one that is no number is refused as its factory refuses it."""
-    value = _value_at(schedule, xp, step)
-    if type(value) is not float and (isinstance(value, (list, tuple)) or np.ndim(value)):
-        check(value)
-    return value
-
-
-def _as_array(value: Any) -> Any:
-    if isinstance(value, Number):
-        return Scalar(value.place)
-    return np.asarray(value) if isinstance(value, float) else value
 
 
 def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:

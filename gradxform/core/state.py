@@ -9,9 +9,8 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, branching, elements
+from gradxform.core import arguments, elements
 from gradxform.core.flat import Flat, Norm, flat_view
-from gradxform.core.recorder import Number, Unplanned
 from gradxform.core.source import INEXACT, NARROW
 from gradxform.numerics import Array, formulas
 
@@ -131,14 +130,7 @@ def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
 
 def is_known(condition: Any) -> bool:
     """Whether a condition is a number on the host, so that only one outcome is computed."""
-    if isinstance(condition, Number):  # a plan has it in branches only
-        raise Unplanned
     return isinstance(condition, (bool, int, float, np.bool_))
-
-
-def is_read(condition: Any) -> bool:
-    """Whether a condition is known on the host, or will be when a plan runs."""
-    return isinstance(condition, Number) or is_known(condition)
 
 
 def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
@@ -170,8 +162,6 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
 
 def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
     """Return zeros if a condition holds, else the arrays; `out` may be overwritten if given."""
-    if arrays and isinstance(condition, Number):
-        return branching.zero_if(view, condition, arrays)
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
@@ -200,27 +190,21 @@ def applied_if(
     What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
     read, both outcomes are computed and one is selected.
     """
-    if not isinstance(condition, Number) and (not is_known(condition) or view.groups):  # other devices wait for numbers
+    if not is_known(condition) or view.groups:  # other devices wait for numbers
         new, after = inner.rule(given(), state, context._replace(owned=False))
         number = float(condition) if is_known(condition) else condition
         return _chosen(new, number), either(view, condition, after, state)
 
-    def applied() -> tuple[Flat, Any]:
+    if condition:
         return inner.rule(given(), state, context)
-
-    def left_out() -> tuple[Flat, Any]:
-        own = [view.leaves[i] for i in view.chosen]
-        fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
-        nothing = view.given(fresh(own))
-        if inner.may_stop:
-            kept = context._replace(owned=False)
-            found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
-            nothing = nothing._replace(stopped=found.stopped, active=found.active)
-        return nothing, state
-
-    if isinstance(condition, Number):
-        return branching.branched(view, condition, applied, left_out)
-    return applied() if condition else left_out()
+    own = [view.leaves[i] for i in view.chosen]
+    fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
+    nothing = view.given(fresh(own))
+    if inner.may_stop:
+        kept = context._replace(owned=False)
+        found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
+        nothing = nothing._replace(stopped=found.stopped, active=found.active)
+    return nothing, state
 
 
 def _chosen(view: Flat, condition: Any) -> Flat:

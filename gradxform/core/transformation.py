@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
-from gradxform.core import fitting, matching, plan
+from gradxform.core import fitting, matching
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
 
@@ -193,10 +193,6 @@ class GradientTransformation(Base):
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
-        if params is None and not extra:
-            planned = plan.updated(self, updates, state)
-            if planned is not NotImplemented:
-                return planned
         view = flat_view(updates) or _holes(updates, self.axes)
         if view is None:
             return updates, state

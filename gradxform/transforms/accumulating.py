@@ -71,7 +71,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         dense, compute = g.dense(), g.backend.compute
         old = elements.state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
-        known = stateful.is_read(due) and not g.groups  # then sums are either returned or kept
+        known = stateful.is_known(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
         total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 

@@ -16,7 +16,6 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from gradxform.backend.host import selecting
-from gradxform.backend.steady import steady
 from gradxform.numerics.namespace import Defaults
 
 P = ParamSpec("P")
@@ -175,9 +174,8 @@ def _bfloat16(near: Any) -> Any:
 
 
 def silent(kernel: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a kernel to silence NumPy's warnings. A plan does so once for all of its steps."""
+    """Decorate a kernel to silence NumPy's warnings."""
 
-    @steady(kernel)
     @functools.wraps(kernel)
     def quiet(*args: P.args, **kwargs: P.kwargs) -> T:
         with np.errstate(all="ignore"):

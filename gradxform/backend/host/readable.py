@@ -13,7 +13,6 @@ import numpy as np
 from gradxform.backend.host import elements, namespace
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.protocol import Backend
-from gradxform.backend.steady import steady
 from gradxform.numerics import Array, norms, ranking, sums
 from gradxform.numerics.elementwise import Formula
 
@@ -53,7 +52,6 @@ class Readable(Backend):
         """Wrap a NumPy array that nobody else holds."""
         return self.from_numpy(array)
 
-    @steady(elementwise)
     def elementwise(
         self,
         formula: Formula,

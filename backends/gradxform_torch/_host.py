@@ -1,4 +1,4 @@
-"""Kernels for ordinary dense tensors on the CPU outside of compilers, which NumPy reads; a plan has checked that."""
+"""Kernels for ordinary dense tensors on the CPU outside of compilers, which NumPy reads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import torch
 
 from gradxform.backend.host import namespace as host
 from gradxform.backend.host import norms as host_norms
-from gradxform.backend.host.readable import elementwise as readable_elementwise
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
-from gradxform_torch import _fused, _private, _sums
+from gradxform_torch import _private, _sums
 from gradxform_torch._namespace import Namespace, rounded_number
-from gradxform_torch._readable import is_writable
 
 _NARROW = {torch.float16, torch.bfloat16}
 _SMALL = 1 << 13
@@ -32,21 +30,6 @@ def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
     except RuntimeError:  # one asks for a gradient, or negates or conjugates what it sees
         views = list(map(backend.view, wide))
     return host_norms.norms(views, ord)
-
-
-def compute(backend: Any, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-    """Evaluate a formula of numbers and of vectors, which are NumPy's or a state's."""
-    return host.evaluated(formula, operands, static)
-
-
-def multiply(backend: Any, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> Sequence[torch.Tensor]:
-    """Each leaf times its factor."""
-    if type(factors) is float:
-        if factors == 1:
-            return leaves
-        if is_plain(leaves, factors):
-            return times_one(leaves, factors, inplace)
-    return backend.multiply(leaves, factors, inplace)
 
 
 def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:
@@ -70,19 +53,6 @@ def times_one(leaves: Sequence[torch.Tensor], factor: float, inplace: bool) -> S
     return list(leaves)
 
 
-def elementwise(
-    backend: Any,
-    formula: Callable[..., Any],
-    columns: Sequence[Sequence[torch.Tensor]],
-    numbers: Sequence[Any],
-    factors: Sequence[Any] | None = None,
-    **static: Any,
-) -> list[Any]:
-    """Apply a formula to the elements of each leaf."""
-    found = combined(backend, formula, columns, numbers, factors) if isinstance(formula, Combination) else None
-    return readable_elementwise(backend, formula, columns, numbers, factors, **static) if found is None else found
-
-
 def combined(
     backend: Any,
     formula: Combination,
@@ -100,17 +70,6 @@ def combined(
         first = [weights[0] * float(factor) for factor in given[len(numbers) :]]
         weights[0] = first[0] if len(set(first)) == 1 else first
     return _sums.combined(columns, weights, into)
-
-
-def clip(
-    backend: Any, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
-) -> Sequence[torch.Tensor]:
-    """min(max(factor * leaf, low), high)."""
-    if factors is not None or not _fused.are_numbers(low, high):
-        return backend.clip(leaves, low, high, factors, inplace)
-    # A plan has found that no gradient is asked of the leaves.
-    own = [inplace and ((leaf.is_contiguous() and not leaf.is_neg()) or is_writable(leaf)) for leaf in leaves]
-    return between(leaves, low, high, own)
 
 
 def between(leaves: Sequence[torch.Tensor], low: Any, high: Any, own: Sequence[bool]) -> list[torch.Tensor]:
