@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,23 +33,16 @@ class NumPy(Readable, Plain):
         """The array itself."""
         return array
 
-    @host.silent
-    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Evaluate a formula of numbers and vectors, all of which are NumPy's."""
-        return host.evaluated(formula, operands, static)
+    compute = staticmethod(host.compute)
+    norms = staticmethod(host_norms.norms)
 
-    @host.silent
-    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
-        """The vector of the leaves' norms."""
-        return host_norms.norms(leaves, ord)
-
-    @host.silent
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
         each = factors if type(factors) is float else np.asarray(factors, np.float64).tolist()
-        if isinstance(each, float):
-            return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
-        return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
+        with np.errstate(all="ignore"):
+            if isinstance(each, float):
+                return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
+            return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
 
     def elementwise_into(
         self,
@@ -76,21 +68,19 @@ class NumPy(Readable, Plain):
         threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
         return list(out)
 
-    @host.silent
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
         scaled: Sequence[Any] = leaves
         if factors is not None:
             wide = [leaf.astype(np.float32) if leaf.dtype.itemsize == 2 else leaf for leaf in leaves]
             scaled = self.multiply(wide, factors, inplace)
-        if scaled is leaves and all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves]):
-            known = type(low) is type(high) is float and low and high  # zeros of both signs are equal
-            bounds = _bounds32(low, high) if known else _rounded(low, high, _FLOAT32, _FLOAT32)
-            return [_between(leaf, bounds, inplace) for leaf in leaves]
-        return [
-            _between(new, _rounded(low, high, old.dtype, new.dtype), inplace or new is not old)
-            for new, old in zip(scaled, leaves, strict=True)
-        ]
+        with np.errstate(all="ignore"):
+            kinds = {(old.dtype, new.dtype) for old, new in zip(leaves, scaled, strict=True)}
+            bounds = {kind: _rounded(low, high, *kind) for kind in kinds}
+            return [
+                _between(new, bounds[old.dtype, new.dtype], inplace or new is not old)
+                for new, old in zip(scaled, leaves, strict=True)
+            ]
 
 
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
@@ -122,13 +112,11 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
 
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
     """Round bounds to a dtype, in another one."""
-    return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in (low, high)]
-
-
-@functools.lru_cache(256)
-def _bounds32(low: float, high: float) -> Sequence[Any]:
-    """Bounds in float32, which most calls repeat."""
-    return _rounded(low, high, _FLOAT32, _FLOAT32)
+    found = [dtype.type(bound) if type(bound) is float else bound for bound in (low, high)]
+    return [
+        None if bound is None else np.asarray(bound).astype(dtype, copy=False).astype(wide, copy=False)
+        for bound in found
+    ]
 
 
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ def combined(
     given = [backend.view(x) if isinstance(x, torch.Tensor) and x.is_cpu else x for x in (*numbers, *(factors or ()))]
     if any([isinstance(x, torch.Tensor) for x in given]):
         return None
-    weights: list[Any] = list(map(float, host.evaluated(formula.weights, given[: len(numbers)], {})))
+    weights: list[Any] = list(map(float, host.compute(formula.weights, *given[: len(numbers)])))
     if factors is not None:
         first = [weights[0] * float(factor) for factor in given[len(numbers) :]]
         weights[0] = first[0] if len(set(first)) == 1 else first

@@ -162,7 +162,7 @@ def transformed(
 
 def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
     """The input gradients' norm, if the transform measured it; along axes, over all devices."""
-    known = given.known_norm(left.stopped, along=bool(tx.axes)) if given.leaves else None
+    known = given.norm_before(left, along=bool(tx.axes)) if given.leaves else None
     if known is None:
         return None
     return functools.partial(_stored, known, given.leaves[0].device)

@@ -27,9 +27,7 @@ def readable(tensors: Iterable[Any]) -> bool:
     given = list(tensors)
     if not given:
         return not torch.compiler.is_compiling()
-    if traced():
-        return False
-    if not (PLAIN.issuperset({type(t) for t in given}) and all([t.is_cpu for t in given])):
+    if traced() or not (PLAIN.issuperset(map(type, given)) and all([t.is_cpu for t in given])):
         return False
     return not (torch.is_grad_enabled() and any([t.requires_grad for t in given]))
 

@@ -12,11 +12,10 @@ import torch
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_torch import _fused, _packed, _private, _products, _host, _sums
+from gradxform_torch import _fused, _host, _packed, _private, _products, _sums
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
-from gradxform_torch._readable import PLAIN, is_writable, readable, traced, transformed
-
+from gradxform_torch._readable import is_writable, readable, traced, transformed
 
 
 class Kernels(Readable, Along):
@@ -45,8 +44,7 @@ class Kernels(Readable, Along):
             return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in each])
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
-        with np.errstate(all="ignore"):
-            return _host.norms(self, leaves, ord)
+        return _host.norms(self, leaves, ord)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""

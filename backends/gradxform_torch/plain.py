@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.protocol import Backend
-from gradxform_torch import _across, _backward
+from gradxform_torch import _across, _backward, _sharded
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
 from gradxform_torch._readable import transformed
@@ -86,8 +86,8 @@ class Plain(Backend):
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors, once under torch.compile."""
-        return materialized(super().compute(formula, *operands, **static))
+        """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
+        return materialized(super().compute(formula, *map(_sharded.whole, operands), **static))
 
     def from_numpy(self, array: Any) -> torch.Tensor:
         """Copy to a tensor; bfloat16 is copied by its bits."""

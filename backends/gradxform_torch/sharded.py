@@ -208,10 +208,6 @@ class Torch(Kernels):
             return self.copied(leaves)
         return super().copied_into(out, leaves)
 
-    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
-        """Compute a formula of numbers and vectors, gathered first."""
-        return super().compute(formula, *map(_sharded.whole, operands), **static)
-
     def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
         """Return the first tensors, with a custom backward pass."""
         if _sharded.any_sharded(first):

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, cast
 
@@ -87,7 +87,15 @@ def preload() -> None:
 
 def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
     """Whether all leaves except None are arrays of a backend, of known types."""
-    return all(kind is type(None) or _by_type.get(kind) is backend for kind in {type(leaf) for leaf in leaves})
+    return all_of(backend, set(map(type, leaves)))
+
+
+def all_of(backend: Backend, kinds: Iterable[type]) -> bool:
+    """Whether all types except that of None are known ones of a backend."""
+    for kind in kinds:
+        if _by_type.get(kind) is not backend and kind is not type(None):
+            return False
+    return True
 
 
 def kind_of(leaf: Any) -> Backend | None:
@@ -147,7 +155,13 @@ def lookup(tree: Any) -> Backend | None:
 
 def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     """Return the backend that owns a tree, with leaves and structure; None if there are no leaves."""
-    first = unwrapped(first_leaf(tree))
+    first = first_leaf(tree)
+    found = _by_type.get(type(first))
+    if found is not None:
+        flat = found.flatten(tree)
+        if belong(found, flat[0]):
+            return found, flat
+    first = unwrapped(first)
     found = None if first is None else owner(first)
     if found is None or found.name == "numpy":
         if first is None or (found is None and not is_number(first)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import checks, fitting
+from gradxform.backend.lookup import belong
+from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Formula
 
 STATE_ADVICE = "Start again with tx.init(params), or pass the tree that the state was made for"
@@ -21,7 +22,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
     Raises:
         TypeError: names the transform, the path, the dtype and the reason.
     """
-    checks.dtypes(view.source, view.chosen, REAL, f"{why}; use masked(...) to exclude it", transform)
+    view.check(REAL, f"{why}; use masked(...) to exclude it", transform)
 
 
 def mapped(
@@ -36,15 +37,9 @@ def mapped(
 
     The result goes into `out` if given.
     """
-    chosen, compute = dense.chosen, dense.backend.compute
-    if not chosen:
+    if not dense.chosen:
         return []
-    own = [dense.leaves[i] for i in chosen]
-    factors: list[Any] | None = None
-    if dense.factor is not None:
-        factors = [
-            dense.factor if is_number(dense.factor) else compute(formulas.take, dense.factor, index=i) for i in chosen
-        ]
+    own, factors = [dense.leaves[i] for i in dense.chosen], dense.each_factor()
     if out is None:
         return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
     return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
@@ -78,7 +73,11 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the grad
             shape; names the path.
     """
     leaves = fitting.aligned(view, tree, (own, what), advice).leaves
-    found = [leaves[view.source.kept[i]] for i in view.chosen]
+    found, own_leaves = [leaves[view.source.kept[i]] for i in view.chosen], [view.leaves[i] for i in view.chosen]
+    if belong(view.backend, found) and not any([leaf is None for leaf in found]):
+        dense, backs = view.backend.dense(found)
+        if backs is None and [leaf.shape for leaf in dense] == [leaf.shape for leaf in own_leaves]:
+            return list(dense)
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
             one = "an update" if own == "the updates" else "a gradient"
@@ -144,10 +143,14 @@ def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
         slot = view.source.kept[i]
-        old = leaves[slot] if isinstance(leaves[slot], view.backend.types) else view.backend.adopt(leaves[slot])
-        same = view.backend.dtype(leaf) == view.backend.dtype(old)
-        leaves[slot] = leaf if same else view.backend.cast(leaf, old)
+        leaves[slot] = leaf if leaf.dtype == leaves[slot].dtype else _cast(view, leaf, leaves[slot])
     return found.tree(view.backend, leaves)
+
+
+def _cast(view: Flat, leaf: Array, like: Any) -> Array:
+    """Round a leaf to the dtype of one in a state, which may be NumPy's."""
+    like = like if isinstance(like, view.backend.types) else view.backend.adopt(like)
+    return leaf if view.backend.dtype(leaf) == view.backend.dtype(like) else view.backend.cast(leaf, like)
 
 
 def sums_dtype(view: Flat) -> str:

@@ -1,20 +1,62 @@
-"""The flat view of a tree of gradients: norms, scaling, clipping and stopping."""
+"""The view of a tree of gradients that rules see: norms, scaling, clipping and stopping."""
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from gradxform.backend.lookup import opened
-from gradxform.core import checks
-from gradxform.core.measured import Measured
-from gradxform.core.measured import Norm as Norm
-from gradxform.core.source import NARROW, REAL, SINGLE
+from gradxform.backend.protocol import Backend
+from gradxform.core import group as devices
+from gradxform.core.group import Group, Mask
+from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE, Leaves
 from gradxform.numerics import Array, formulas
 
+_FIRST = "first"
+"""The key of the first global norm and its leaves, beside the norms of single leaves."""
 
-class Flat(Measured):
+
+class Slots(NamedTuple):
+    """Norms over all devices for each slot of a tree; a device may have None where another has a slice."""
+
+    values: Array
+    """0 where no device has an active leaf."""
+    there: Array
+    """1 where a device has an active leaf, else 0."""
+
+
+class Norm(NamedTuple):
+    """A norm in float64, and whether it is compared with a limit in float32.
+
+    `single` is one bool, or one per leaf: false if a float64 leaf is in scope. If other devices may have such a leaf,
+    it is a number gathered from them.
+    """
+
+    value: Array
+    single: bool | tuple[bool, ...] | Array
+    backend: Backend
+    slots: Slots | None = None
+    """The norms by slot, if devices have slices of leaves and their trees may differ."""
+
+    def everywhere(self) -> Norm:
+        """Return the norms of all slots if known, else the norms of the leaves."""
+        return self if self.slots is None else self._replace(value=self.slots.values)
+
+
+class Raw(NamedTuple):
+    """The norms of leaves without pending factors, and for which leaves they are known."""
+
+    vector: Array
+    known: Mask
+
+    def without(self, places: Sequence[int]) -> Raw:
+        """Forget the norms of some leaves."""
+        gone = set(places)
+        return self._replace(known=tuple([known and i not in gone for i, known in enumerate(self.known)]))
+
+
+class Flat(Leaves):
     """The leaves of one tree of gradients, each with a pending factor.
 
     Scaling multiplies the pending factors. A leaf is read once for its norm, and read and written once at the end.
@@ -23,23 +65,229 @@ class Flat(Measured):
 
     __slots__ = ()
 
+    # --- norms ---------------------------------------------------------------------------------------------------
+
+    def norms(self, ord: float = 2) -> Norm:
+        """Return the norm of each active leaf, including its pending factor, as a vector."""
+        found = self.own_norms(ord)
+        return self.common(found, ord)[0] if self.groups else found
+
+    def global_norm(self, ord: float = 2) -> Norm:
+        """Return the global norm of all active leaves, a 0-d number."""
+        own = self.own_norms(ord)
+        norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord)
+        if self.factor is None and len(self.scope) == len(self.leaves):
+            self.measured.setdefault(_FIRST, (norm, self.chosen))
+        return norm
+
+    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
+        """Return the global norm from the norms of the leaves."""
+        return self._norm_of(norms, ord, self._apart) if self.groups else self.own_norm_of(norms, ord)
+
+    def rms(self) -> Norm:
+        """Return the root mean square of each active leaf, as a vector."""
+        return self._per_element(formulas.per_root, 2)
+
+    def average_norms(self, ord: float = 2) -> Norm:
+        """Return the norm of each active leaf divided by its number of elements, as a vector."""
+        return self._per_element(formulas.per_count, ord)
+
+    def is_finite(self) -> Array:
+        """Whether all active leaves of all devices are finite, as a 0-d number."""
+        ord = math.inf if self.source.kinds & DOUBLE else 2  # the sum of float64 squares may overflow
+        own = self.own_norms(ord)
+        # Other devices may have chosen the other order, so all combine the norms with inf.
+        found = self.shared([(lambda mask: self.own_norm_of(own, ord, mask).value, math.inf)], self.groups)
+        return self.backend.compute(formulas.is_finite, found.values[0])
+
+    def norm_before(self, left: Flat, along: bool = False) -> Callable[[], Norm] | None:
+        """Return a function for the global norm of this tree's leaves that are not stopped in what is left of it.
+
+        None if some were not measured. It uses the first measured global norm, else the 2-norm from the norms of the
+        leaves. It never communicates with other devices, and keeps no leaf alive.
+        """
+        live = self.live(left.stopped)
+        found, chosen = self.measured.get(_FIRST, (None, ()))
+        if found is not None and list(chosen) == list(live) and self.factor is None:
+            return lambda: found
+        raw, factor, backend = self.measured.get(2.0), self.factor, self.backend
+        if along or raw is None or not live or not all(raw.known[i] for i in live):
+            return None
+        single, active = self._is_single(live), self.mask(live) if len(live) < len(self.leaves) else None
+
+        def computed() -> Norm:
+            norms = raw.vector if factor is None else backend.compute(formulas.scaled_norm, raw.vector, factor)
+            return Norm(backend.compute(formulas.total_norm_scaled, norms, active=active, ord=2.0), single, backend)
+
+        return computed
+
+    def own_norms(self, ord: float) -> Norm:
+        """Return the norms of this device's parts of the leaves."""
+        self.check()
+        value = self._raw(float(ord))
+        if self.factor is not None:
+            value = self.backend.compute(formulas.scaled_norm, value, self.factor)
+        single: Any = self._is_single(self.chosen)
+        if not single and not self.source.kinds.isdisjoint(SINGLE):
+            single = tuple(dtype in SINGLE for dtype in self.source.dtypes)
+        return Norm(value, single, self.backend)
+
+    def own_norm_of(self, norms: Norm, ord: float, mask: Mask | None = None) -> Norm:
+        """Return the global norm of the active leaves of this device, or of those in a mask."""
+        if not (self.chosen if mask is None else any(mask)):
+            return Norm(0.0, True, self.backend)
+        single = norms.single is True or self._is_single(self.chosen)
+        if mask is None and len(self.chosen) < len(self.leaves):
+            mask = self.active
+        plain = single and self.factor is None and ord in (1, 2, math.inf) and not self.groups
+        formula = formulas.total_norm if plain else formulas.total_norm_scaled
+        return Norm(self.backend.compute(formula, norms.value, active=mask, ord=float(ord)), single, self.backend)
+
+    def _is_single(self, places: Sequence[int]) -> bool:
+        """Whether the norms of leaves are compared in float32."""
+        return self.source.kinds <= SINGLE or all(self.source.dtypes[i] in SINGLE for i in places)
+
+    def _raw(self, ord: float) -> Array:
+        """Return the leaves' norms without factors, each measured once; any number for leaves that are not active."""
+        if not self.leaves:
+            return self.backend.compute(devices.no_numbers)
+        found: Raw | None = self.measured.get(ord)
+        missing = self.chosen if found is None else [i for i in self.chosen if not found.known[i]]
+        if not self.chosen:
+            return self.backend.compute(formulas.stack, *[0.0] * len(self.leaves))
+        if found is not None and not missing:
+            return found.vector
+        if len(missing) == len(self.leaves):
+            found = Raw(self.backend.norms(self.leaves, ord), (True,) * len(missing))
+        else:
+            new, there = self.backend.norms([self.leaves[i] for i in missing], ord), self.mask(missing)
+            rank = {i: rank for rank, i in enumerate(missing)}
+            index = tuple([rank.get(i, 0) for i in range(len(there))])
+            old = 0.0 if found is None else found.vector
+            vector = self.backend.compute(formulas.spread, new, old, index=index, there=there)
+            found = Raw(vector, there if found is None else tuple(map(operator.or_, there, found.known)))
+        self.measured[ord] = found
+        return found.vector
+
+    def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
+        """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
+        found = [self.backend.count(leaf, None) for leaf in self.dense().leaves]
+        norms, compute = self.own_norms(ord), self.backend.compute
+        if any(group.by_leaf for group in self.groups):
+            counts_of = self._beside(norms, found)
+            value, count = map(self._of_leaves, self._common([(norms.value, ord), (counts_of, 1)]))
+            return norms._replace(value=compute(_PER_TOLD[formula], value, count))
+        if not found:
+            return norms
+        counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
+        return norms._replace(value=compute(formula, norms.value, counts=counts))
+
+    # --- norms over devices --------------------------------------------------------------------------------------
+
+    def common(self, norms: Norm, ord: float, *beside: Array) -> tuple[Norm, *tuple[Array, ...]]:
+        """Combine the norms of leaves whose slices are on several devices, and the maxima of other numbers per leaf.
+
+        Returns them unchanged if devices have no slices of leaves.
+        """
+        if not any(group.by_leaf for group in self.groups):
+            return norms, *beside
+        vectors = [(norms.value, ord), *((numbers, math.inf) for numbers in beside)]
+        if all(group.traced for group in self.groups if group.by_leaf):
+            value, *others = map(self._of_leaves, self._common(vectors))
+            return norms._replace(value=value), *others
+        there = self._beside(norms, map(float, self.active))
+        value, *others, held = self._common([*vectors, (there, math.inf)])
+        slots = Slots(value, held)
+        return norms._replace(value=self._of_leaves(value), slots=slots), *others
+
+    def shared(
+        self,
+        asked: Sequence[tuple[devices.Own, float]],
+        groups: Sequence[Group] | None = None,
+        slots: Slots | None = None,
+    ) -> devices.Whole:
+        """Combine numbers that every device computes from masks of its active leaves, as norms.
+
+        One collective carries them all. By default along the axes on which devices have their own leaves. With `slots`,
+        masks cover all slots.
+        """
+        groups, single = self._apart if groups is None else groups, self._is_single(self.chosen)
+        mask, kept = self.active, self.source.kept
+        if slots is not None:
+            mask, kept = (True,) * len(self.source.slots), range(len(self.source.slots))
+        there = None if slots is None else slots.there
+        return devices.whole(self.backend, groups, asked, mask, kept, single, self._like, there)
+
+    @property
+    def _like(self) -> Array | None:
+        return self.leaves[0] if self.leaves else None
+
+    @property
+    def _apart(self) -> Sequence[Group]:
+        """The groups whose devices have their own leaves."""
+        return [group for group in self.groups if not group.by_leaf]
+
+    def _norm_of(self, norms: Norm, ord: float, groups: Sequence[Group]) -> Norm:
+        """Return the global norm of the active leaves of all devices."""
+        whole = norms.everywhere()
+        found = self.shared([(lambda mask: self.own_norm_of(whole, ord, mask).value, ord)], groups, norms.slots)
+        return Norm(found.values[0], found.single, self.backend)
+
+    def _common(self, vectors: Sequence[tuple[Any, float]]) -> list[Any]:
+        """Combine vectors with one number per leaf over the devices that hold slices, as norms by slot."""
+        count, compute = len(self.source.slots), self.backend.compute
+        if not count:
+            return [value for value, _ in vectors]
+        place = {self.source.kept[i]: i for i in self.chosen}
+        index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
+        if not all(there):  # another device may have what is None here
+            none = compute(formulas.stack, *[0.0] * count)
+            vectors = [
+                (compute(formulas.spread, v, 0.0, index=index, there=there) if self.leaves else none, ord)
+                for v, ord in vectors
+            ]
+        for group in reversed([group for group in self.groups if group.by_leaf]):
+            found = devices.of_slots(self.backend, group, vectors, self._like)
+            vectors = [(value, ord) for value, (_, ord) in zip(found, vectors, strict=True)]
+        return [value for value, _ in vectors]
+
+    def _beside(self, norms: Norm, numbers: Iterable[Any]) -> Array:
+        """Turn known numbers of leaves into a vector."""
+        return self.backend.compute(devices.beside, norms.value, numbers=tuple(numbers)) if self.leaves else 0.0
+
+    def _of_leaves(self, numbers: Any) -> Any:
+        """Select the numbers of the leaves from numbers of slots."""
+        kept = tuple(self.source.kept)
+        return (
+            numbers if len(kept) == len(self.source.slots) else self.backend.compute(formulas.take, numbers, index=kept)
+        )
+
+    # --- what a rule does ----------------------------------------------------------------------------------------
+
+    def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
+        """Compute `formula(xp, *operands)` on numbers and norms in float64."""
+        return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
+
     def scaled(self, factor: Array | float) -> Flat:
         """Multiply the active leaves by a number, or by a vector with one factor per leaf."""
-        self.check_inexact()
+        self.check()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
-        if self.active is not self.source.everything:
-            factor = self.backend.compute(formulas.where_active, factor, active=self.active)
-        if isinstance(self.factor, float) and isinstance(factor, (int, float)):
-            factor = self.factor * factor  # stays known
-        elif self.factor is not None:
-            factor = self.backend.compute(formulas.product, self.factor, factor)
-        return self._replace(factor=factor, due=self.source.mask(map(operator.or_, self.due, self.active)))
+        before, due = self.factor, ()
+        if len(self.chosen) < len(self.leaves):
+            due = self.active
+            factor = self.backend.compute(formulas.where_active, factor, active=due)
+            if before is not None:
+                due = tuple(map(operator.or_, self.due, due)) if self.due else ()
+        if isinstance(before, float) and isinstance(factor, (int, float)):
+            factor = before * factor  # stays known
+        elif before is not None:
+            factor = self.backend.compute(formulas.product, before, factor)
+        return self._replace(factor=factor, due=due)
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
         """Multiply each slice of the active leaves over some axes by a factor computed from its norm."""
-        self.check_inexact()
-        checks.axes(self.source, self.chosen, self.leaves, axes)
+        self.check_axes(axes)
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
     def scaled_by(
@@ -49,26 +297,25 @@ class Flat(Measured):
 
         A leaf whose factors are all one keeps its pending factor and is not rounded.
         """
-        self.check_inexact()
-        view, new, left = self.densified(), [], {}
-        compute = self.backend.compute
-        together = view.backend.together([view.leaves[i] for i in self.chosen]) if view.factor is None else ()
+        view, new, left = self.dense(), [], {}
+        backend, compute = self.backend, self.backend.compute
+        together = backend.together([view.leaves[i] for i in self.chosen]) if view.factor is None else ()
         if together:
             return view._scaled_together(together, axes, ord, factor_of)
         for place, i in enumerate(self.chosen):
-            (leaf,) = view._widened([i])
-            norm = self.backend.norm_over(view.leaves[i], axes[place], ord)
+            norm = backend.norm_over(view.leaves[i], axes[place], ord)
             pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
-            factor = factor_of((place,), Norm(norm, self.source.dtypes[i] in SINGLE, self.backend))
+            factor = factor_of((place,), Norm(norm, self.source.dtypes[i] in SINGLE, backend))
             if pending is not None:
                 factor, left[i] = compute(formulas.joined, factor, pending)
-            new.append(self.backend.multiply_over(leaf, factor, view.owned[i]))
+            new.append(backend.multiply_over(view._widened([i])[0], factor, view.owned[i]))
         view = view.given(new, applied=False)
         if not left:
             return view
-        places = range(len(self.leaves))
-        every = [left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in places]
+        every = [
+            left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in range(len(self.leaves))
+        ]
         return view._replace(factor=compute(formulas.stack, *every))
 
     def _scaled_together(
@@ -93,20 +340,19 @@ class Flat(Measured):
 
     def clipped(self, low: Any, high: Any) -> Flat:
         """Clip each element of the active leaves to two bounds."""
-        chosen = self.chosen
-        if not chosen:
+        if not self.chosen:
             return self
         why = "only real floating-point values can be ordered; use clip_norm, or masked(...) to exclude it"
-        checks.dtypes(self.source, chosen, REAL, why, "clip_value")
+        self.check(REAL, why, "clip_value")
         for name, bound in (("low", low), ("high", high)):
-            checks.broadcast(self.source, chosen, self.leaves, name, bound)
-        view = self if _includes_zero(low, high) else self.densified()
+            self._check_broadcast(name, bound)
+        view = self if _includes_zero(low, high) else self.dense()
         if not view.source.kinds & NARROW:
-            return view._clipped(chosen, low, high)
-        changed = {i: view._changed(i) for i in chosen}
+            return view._clipped(self.chosen, low, high)
+        changed = {i: view._changed(i) for i in self.chosen}
         for kind in dict.fromkeys(changed.values()):
             bounds = [bound if bound is None or not kind else view._bound(bound, kind) for bound in (low, high)]
-            view = view._clipped([i for i in chosen if changed[i] == kind], *bounds)
+            view = view._clipped([i for i in self.chosen if changed[i] == kind], *bounds)
         return view
 
     def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
@@ -117,9 +363,8 @@ class Flat(Measured):
 
     def slices(self, axes: tuple[int, ...]) -> Flat:
         """Make the active leaves dense, and check that each has the axes."""
-        self.check_inexact()
-        checks.axes(self.source, self.chosen, self.leaves, axes)
-        return self.densified()
+        self.check_axes(axes)
+        return self.dense()
 
     def divided(self, divisors: dict[int, Array], function: str) -> Flat:
         """Divide some leaves by numbers or broadcasting arrays, rounded as in a library's function."""
@@ -127,14 +372,7 @@ class Flat(Measured):
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
         return view.with_leaves(list(divisors), new)
 
-    def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
-        """Compute `formula(xp, *operands)` on numbers and norms in float64."""
-        return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
-
-    def stop(self) -> Flat:
-        """Stop the active leaves: zeros in the result, holes for later transforms; adapters may skip them."""
-        stopped = self.source.mask(map(operator.or_, self.stopped, self.active))
-        return self._replace(stopped=stopped, active=self.source.nothing)
+    # --- inside --------------------------------------------------------------------------------------------------
 
     def _changed(self, i: int) -> str:
         """The original dtype of a leaf whose values are wider now; else an empty string."""
@@ -144,16 +382,56 @@ class Flat(Measured):
     def _widened(self, places: Sequence[int]) -> list[Array]:
         """Convert leaves to the dtypes of their sums."""
         found = [self.leaves[i] for i in places]
-        if not self.source.kinds & NARROW:
-            return found
-        narrow = [self.source.dtypes[i] in NARROW for i in places]
-        short = [leaf for leaf, is_short in zip(found, narrow, strict=True) if is_short]
-        wide = iter(self.backend.elementwise(formulas.same, [short], ()) if short else ())
-        return [next(wide) if is_short else leaf for leaf, is_short in zip(found, narrow, strict=True)]
+        narrow = [n for n, i in enumerate(places) if self.source.dtypes[i] in NARROW]
+        if narrow:
+            wide = self.backend.elementwise(formulas.same, [[found[n] for n in narrow]], ())
+            for n, leaf in zip(narrow, wide, strict=True):
+                found[n] = leaf
+        return found
 
     def _bound(self, bound: Any, dtype: str) -> Any:
         """Round a bound to a dtype."""
         return self.backend.compute(formulas.rounded, bound, dtypes=(dtype,))
+
+    def check_axes(self, axes: tuple[int, ...]) -> None:
+        """Reject axes that an active leaf does not have."""
+        self.check()
+        for i in self.chosen:
+            shape = self.backend.shape(self.leaves[i])
+            if shape is None:
+                continue
+            there = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
+            if len(there) < len(axes):
+                raise ValueError(
+                    f"axes {axes} are not {len(axes)} axes of the gradient at {self.source.path(i)!r}, whose shape is "
+                    f"{shape}; choose the gradients with masked(...)"
+                )
+
+    def _check_broadcast(self, name: str, bound: Any) -> None:
+        """Reject a bound that would broadcast a leaf to a larger shape."""
+        given = getattr(bound, "shape", ())
+        bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
+        if not bound_shape:
+            return
+        for i in self.chosen:
+            shape = self.backend.shape(self.leaves[i])
+            if shape is not None and not _broadcasts(bound_shape, shape):
+                raise ValueError(
+                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {self.source.path(i)!r} "
+                    f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
+                )
+
+
+def _broadcasts(given: tuple[int | None, ...], shape: tuple[int | None, ...]) -> bool:
+    """Whether a shape broadcasts to another; unknown sizes count as equal."""
+    matched = zip(reversed(given), reversed(shape), strict=False)
+    return len(given) <= len(shape) and all(b in (1, s) or s is None or b is None for b, s in matched)
+
+
+def _includes_zero(low: Any, high: Any) -> bool:
+    """Whether clipping surely keeps zeros; traced bounds are not read."""
+    numbers = (low is None or isinstance(low, (int, float))) and (high is None or isinstance(high, (int, float)))
+    return numbers and (low is None or low <= 0) and (high is None or high >= 0)
 
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
@@ -173,21 +451,9 @@ def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
     return -max_abs, max_abs
 
 
+_PER_TOLD = {formulas.per_root: devices.per_root, formulas.per_count: devices.per_count}
+
+
 def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
-    """Return the flat view of a tree of arrays, or None if it has no array. A view is returned unchanged.
-
-    Raises:
-        TypeError: arrays of two frameworks, or a leaf that is not an array; names the paths.
-    """
-    if isinstance(tree, Flat):
-        return tree
-    backend, (leaves, structure) = opened(tree)
-    if backend is None:
-        return None
-    return Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=inplace)
-
-
-def _includes_zero(low: Any, high: Any) -> bool:
-    """Whether clipping surely keeps zeros; traced bounds are not read."""
-    numbers = (low is None or isinstance(low, (int, float))) and (high is None or isinstance(high, (int, float)))
-    return numbers and (low is None or low <= 0) and (high is None or high >= 0)
+    """Return the view of a tree of arrays, or None if it has no array."""
+    return Flat.read(tree, inplace=inplace)

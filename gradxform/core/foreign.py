@@ -31,16 +31,15 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         params = context.params
-        if params is not None and not all(view.scope):
+        if params is not None and len(view.scope) < len(view.leaves):
             params = _like(where, view, params)
         extra = context.extra if _takes_extra(tx) else {}
         tree, state = tx.update(view.scoped_tree(), state, params, **extra)
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
-        given = [i for i, inside in enumerate(view.scope) if inside]
-        if len(leaves) != len(given):
-            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(given)}")
-        new = {i: leaf for i, leaf in zip(given, leaves, strict=True) if not view.stopped[i]}
-        return view.replaced(new), state
+        if len(leaves) != len(view.scope):
+            raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}")
+        new = dict(zip(view.scope, leaves, strict=True))
+        return view.densified().given([new[i] for i in view.chosen]).lent(), state
 
     def start(params: Any) -> Any:
         if isinstance(params, Flat):  # a view without leaves has None everywhere
@@ -94,6 +93,6 @@ def _takes_extra(tx: Any) -> bool:
 def _like(where: str, view: Flat, params: Any) -> Any:
     """Return the parameters of the gradients in scope, and None for the others."""
     found = fitting.aligned(view, params, ("the gradients", f"{where}: the parameters"))
-    inside = {view.source.kept[i] for i, there in enumerate(view.scope) if there}
+    inside = {view.source.kept[i] for i in view.scope}
     kept = [unwrapped(leaf) if slot in inside else None for slot, leaf in enumerate(found.leaves)]
     return found.tree(view.backend, kept)

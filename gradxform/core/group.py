@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.protocol import Backend
-from gradxform.core.source import Mask
 from gradxform.numerics import Array, formulas
 
+Mask = tuple[bool, ...]
+"""One bool per leaf."""
 Own = Callable[[Mask], Any]
 """Computes this device's number from the leaves in a mask."""
 Kind = tuple[bool, ...]
@@ -243,11 +244,6 @@ def no_numbers(xp: Any) -> Array:
 def beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
     """Turn known numbers into a vector on the device of another one."""
     return xp.stack(numbers)
-
-
-def spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
-    """Arrange the numbers of leaves by slot, with zeros for holes."""
-    return xp.where(xp.mask(there), xp.take(vector, index), 0.0)
 
 
 def per_root(xp: Any, norms: Array, counts: Array) -> Array:

@@ -202,8 +202,8 @@ def applied_if(
     nothing = view.given(fresh(own))
     if inner.may_stop:
         kept = context._replace(owned=False)
-        found = inner.rule(nothing._replace(owned=view.source.nothing), state, kept)[0]
-        nothing = nothing._replace(stopped=found.stopped, active=found.active)
+        found = inner.rule(nothing.lent(), state, kept)[0]
+        nothing = nothing._replace(stopped=found.stopped, chosen=found.chosen)
     return nothing, state
 
 
@@ -214,7 +214,7 @@ def _chosen(view: Flat, condition: Any) -> Flat:
     kept = elements.chosen(view, _or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
     factor = view.factor
     if factor is not None:
-        active = None if view.active is view.source.everything else view.active
+        active = None if len(view.chosen) == len(view.leaves) else view.active
         factor = view.backend.compute(_or_one, factor, condition, active=active)
     return view.given(kept, applied=False)._replace(factor=factor)
 
@@ -250,9 +250,9 @@ def by_row(view: Flat, norm: Norm, rows: int) -> Any:
     if not view.leaves:
         return view.backend.compute(_none, rows=rows)
     row_of = rows_of(view)
-    if view.active is view.source.everything and row_of == tuple(range(rows)):
+    if len(view.chosen) == len(view.leaves) and row_of == tuple(range(rows)):
         return norms
-    places = {row: place for place, row in enumerate(row_of) if view.active[place]}
+    places = {row_of[place]: place for place in view.chosen}
     index = tuple(places.get(row, 0) for row in range(rows))
     return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
 

@@ -104,7 +104,7 @@ def _batched(name: str, grads: Any) -> Flat:
     view = fitting.gradients_view(name, grads)
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
-    view.check_inexact()
+    view.check()
     elements.check_real(view, name, "examples are added up as real numbers")
     view = view.dense()
     lengths = []

@@ -15,16 +15,17 @@ _INF = float("inf")
 
 def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm."""
-    return _clip_coefficient(xp, norm, max_norm, norm, max_norm)
+    limit = at_least_zero(xp, max_norm)
+    return _clip_coefficient(xp, norm, limit, norm <= limit)
 
 
 def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     """`clip_coefficient_double`, but norm and limit are compared after rounding to float32."""
-    limit = xp.rounded(max_norm, "float32")
-    fits = xp.isfinite(limit) & (limit > 0.0)  # a limit out of float32's range is compared in float64
-    return _clip_coefficient(
-        xp, norm, max_norm, xp.where(fits, xp.rounded(norm, "float32"), norm), xp.where(fits, limit, max_norm)
-    )
+    limit = at_least_zero(xp, max_norm)
+    near = xp.rounded(limit, "float32")
+    fits = xp.isfinite(near) & (near > 0.0)  # a limit out of float32's range is compared in float64
+    within = xp.where(fits, xp.rounded(norm, "float32"), norm) <= xp.where(fits, near, limit)
+    return _clip_coefficient(xp, norm, limit, within)
 
 
 def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:
@@ -41,11 +42,10 @@ def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) 
     )
 
 
-def _clip_coefficient(xp: Any, norm: Array, max_norm: Array, rounded_norm: Array, rounded_max: Array) -> Array:
-    within = (rounded_norm <= xp.where(rounded_max < 0, 0.0, rounded_max)) | (max_norm >= _INF)
-    limit = xp.where(within, 1.0, xp.where(max_norm < 0, 0.0, max_norm))
+def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Array:
+    within = within | (limit >= _INF)
     divisor = xp.where(within, 1.0, norm)
-    return limit / xp.where(_divides(xp, divisor), divisor, float("nan"))
+    return xp.where(within, 1.0, limit) / xp.where(_divides(xp, divisor), divisor, float("nan"))
 
 
 def _divides(xp: Any, norm: Array) -> Array:
@@ -100,7 +100,7 @@ def _total(xp: Any, norms: Array, ord: float) -> Array:
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
     """Return a root; zero, with derivative zero, if the total is zero."""
-    zero = equal(total, 0.0)
+    zero = (total <= 0.0) & (total >= 0.0)
     safe = xp.where(zero, 1.0, total)
     return xp.where(zero, total, xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord))
 
@@ -129,6 +129,11 @@ def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
 def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
     """Select one or more numbers of a vector; a 0-d factor applies to every leaf."""
     return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
+
+
+def spread(xp: Any, numbers: Array, others: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
+    """Arrange numbers in the places of a mask; elsewhere are others."""
+    return xp.where(xp.mask(there), xp.take(numbers, index), others)
 
 
 def stack(xp: Any, *numbers: Array) -> Array:

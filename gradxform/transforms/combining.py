@@ -74,7 +74,7 @@ def chain(*txs: Any) -> GradientTransformation:
     order.check(txs)
 
     def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
-        return _each(parts, [view.scope] * len(parts), view, states, context)
+        return _each(parts, [None] * len(parts), view, states, context)
 
     return GradientTransformation(rule, _starts([(tx, None) for tx in parts]))
 
@@ -189,16 +189,20 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
 
 
 def _each(
-    parts: Sequence[GradientTransformation], masks: Sequence[Sequence[bool]], view: Flat, states: Any, context: Context
+    parts: Sequence[GradientTransformation],
+    masks: Sequence[Sequence[bool] | None],
+    view: Flat,
+    states: Any,
+    context: Context,
 ) -> tuple[Flat, Any]:
     """Apply each part to its own leaves with its own state; stateless parts pass any state through."""
     outer, new = view, []
-    kept = any(tx.stateful for tx in parts)
+    kept = any([tx.start is not None for tx in parts])
     if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
         what = ", ".join(tx.name or "a transform of another library" for tx in parts)
         raise ValueError(not_its_own(f"{len(parts)} transforms ({what})", f"a tuple of {len(parts)}", states))
     for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
-        inside, state = tx.rule(view.focus(mask), states[rank] if kept else None, context)
+        inside, state = tx.rule(view if mask is None else view.focus(mask), states[rank] if kept else None, context)
         view = inside.widen(outer)
         new.append(state)
     return view, tuple(new) if kept else states

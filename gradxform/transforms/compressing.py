@@ -65,7 +65,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
 
     def rule(g: Flat) -> Flat:
         elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
-        g.check_inexact()
+        g.check()
         _check_whole(g)
         ranks = {i: _rank(g, i, float(fraction)) for i in g.chosen}
         some = [i for i, rank in ranks.items() if rank is not None]

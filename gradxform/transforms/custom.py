@@ -53,7 +53,7 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
         own = [whole.leaves[i] for i in whole.chosen]
         results = [fn(leaf) for leaf in g.backend.copied(own)]
         made = whole.given([_checked(whole, i, new) for i, new in zip(whole.chosen, results, strict=True)])
-        return made._replace(owned=g.source.nothing)  # the user may keep a reference to a result
+        return made.lent()  # the user may keep a reference to a result
 
     return stateless(applied)
 

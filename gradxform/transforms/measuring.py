@@ -116,7 +116,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         first, last = before.everywhere(), after.everywhere()
 
         def left(mask: Mask) -> Mask:
-            return mask if before.slots is not None else g.source.mask(map(operator.and_, mask, out.active))
+            return mask if before.slots is not None else tuple(map(operator.and_, mask, out.active))
 
         def norm_before(mask: Mask) -> Any:
             return g.own_norm_of(first, 2, mask).value

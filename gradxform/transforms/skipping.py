@@ -43,7 +43,7 @@ def zero_nonfinite() -> GradientTransformation:
     """
 
     def zeroed(g: Flat) -> Flat:
-        g.check_inexact()
+        g.check()
         if not g.chosen:
             return g
         leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))

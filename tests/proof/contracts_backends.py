@@ -188,7 +188,7 @@ ADAPTERS: Any = (
      TORCH),
     ("moved parameters", "all are old plus update", instead(lambda xp, update, new, old: old + update), TORCH),
     ("moved parameters", "all are the optimizer's own", instead(lambda xp, update, new, old: new), TORCH),
-    ("reached", "nothing is copied", instead(lambda tx, view: view.source.nothing), TORCH),
+    ("reached", "nothing is copied", instead(lambda tx, view: (False,) * len(view.leaves)), TORCH),
     ("is_due", "a skipped step moves the parameters", instead(lambda tx, state: True), TORCH),
     ("tensorflow.apply", "the gradients are not transformed",
      instead(lambda tx, grads_and_vars, params=None: list(grads_and_vars)), TENSORFLOW),

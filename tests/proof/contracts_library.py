@@ -174,7 +174,7 @@ VIEW: Any = (
     ("view.own_norms", "the pending factor is forgotten",
      given(lambda norms, self, ord: norms(self._replace(factor=None), ord))),
     ("view.global_norm", "stopped and masked-out gradients count in the norm",
-     given(lambda norm, self, ord=2: norm(self._replace(active=self.source.everything), ord))),
+     given(lambda norm, self, ord=2: norm(self._replace(chosen=range(len(self.leaves))), ord))),
     ("view.scaled", "the factor is applied twice",
      given(lambda scaled, self, factor: scaled(scaled(self, factor), factor))),
     ("view.results", "a None becomes a zero", after(lambda found: [0.0 if leaf is None else leaf for leaf in found])),

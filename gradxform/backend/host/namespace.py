@@ -7,19 +7,15 @@ CPU.
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
 from gradxform.backend.host import selecting
 from gradxform.numerics.namespace import Defaults
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Namespace(Defaults):
@@ -173,34 +169,16 @@ def _bfloat16(near: Any) -> Any:
     return np.ldexp(np.rint(mantissa * 256) / 256, exponent).astype(np.float64)
 
 
-def silent(kernel: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a kernel to silence NumPy's warnings."""
-
-    @functools.wraps(kernel)
-    def quiet(*args: P.args, **kwargs: P.kwargs) -> T:
-        with np.errstate(all="ignore"):
-            return kernel(*args, **kwargs)
-
-    return quiet
-
-
-@silent
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
-    return evaluated(formula, operands, static)
-
-
-def evaluated(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    """`compute`, where warnings are silenced already."""
-    given = operands
-    if not (len(operands) == 2 and type(operands[0]) is type(operands[1]) is float):  # which most are
-        given = [operand if type(operand) is float else _operand(operand) for operand in operands]
-    if not static and len(given) == 2 and type(given[0]) is type(given[1]) is float:
+    given = [operand if type(operand) is float else _operand(operand) for operand in operands]
+    if not static and all([type(operand) is float for operand in given]):
         try:
             return formula(Floats, *given)
         except (OverflowError, ZeroDivisionError, ValueError, AttributeError):  # or a function that floats lack
             pass
-    result = formula(Namespace, *given, **static)
+    with np.errstate(all="ignore"):
+        result = formula(Namespace, *given, **static)
     if type(result) is np.float64:
         return float(result)
     return result if isinstance(result, tuple) or np.ndim(result) else float(result)

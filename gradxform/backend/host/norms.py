@@ -41,9 +41,14 @@ def norms(leaves: Sequence[Any], ord: float) -> Any:
     """Return the arrays' norms as a float64 vector."""
     if ord == 2 and len(leaves) < _MANY and _are_small(leaves):  # fewer calls
         return np.array([_norm32(leaf) for leaf in leaves])
+    with np.errstate(all="ignore"):
+        return _norms(leaves, ord)
+
+
+def _norms(leaves: Sequence[Any], ord: float) -> Any:
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
-        return norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
+        return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
     work, sizes = functools.partial(_norm, ord=ord), [leaf.size for leaf in leaves]
     small: Sequence[int] = ()
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
@@ -120,10 +125,11 @@ def _norm32(leaf: Any) -> float:
 def _norm_by_rows(flat: Any) -> float:
     cut = flat.size // _ROW * _ROW
     rows = flat[:cut].reshape(-1, _ROW)
-    sums = np.vecdot(rows, rows)
-    total = float(np.add.reduce(sums, dtype=np.float64))
-    if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
-        total = _again(rows, sums.astype(np.float64), total)
+    with np.errstate(all="ignore"):
+        sums = np.vecdot(rows, rows)
+        total = float(np.add.reduce(sums, dtype=np.float64))
+        if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
+            total = _again(rows, sums.astype(np.float64), total)
     return math.sqrt(total if cut == flat.size else total + _dot64(flat[cut:].astype(np.float64)))
 
 

@@ -16,6 +16,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.numerics import Array, norms, ranking, sums
 from gradxform.numerics.elementwise import Formula
 
+_NUMBERS = {float, int, np.ndarray}
 _FEW = 1 << 13
 """Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
 
@@ -127,7 +128,7 @@ class Readable(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Evaluate a formula of numbers and vectors."""
-        if self._all_readable(operands):
+        if self.readable(()) if _NUMBERS.issuperset(map(type, operands)) else self._all_readable(operands):
             return namespace.compute(formula, *map(self._seen, operands), **static)
         return super().compute(formula, *operands, **static)
 
