@@ -112,11 +112,8 @@ def _as_given(leaf: Any, result: Any, out: Any) -> Any:
 
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
     """Round bounds to a dtype, in another one."""
-    found = [dtype.type(bound) if type(bound) is float else bound for bound in (low, high)]
-    return [
-        None if bound is None else np.asarray(bound).astype(dtype, copy=False).astype(wide, copy=False)
-        for bound in found
-    ]
+    near = [dtype.type(bound) if type(bound) is float else bound for bound in (low, high)]  # faster
+    return [None if bound is None else np.asarray(bound).astype(dtype).astype(wide) for bound in near]
 
 
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:

@@ -273,7 +273,7 @@ class Flat(Leaves):
         self.check()
         if isinstance(factor, (int, float)) and factor == 1:
             return self
-        before, due = self.factor, ()
+        before, due = self.factor, self.due[:0]
         if len(self.chosen) < len(self.leaves):
             due = self.active
             factor = self.backend.compute(formulas.where_active, factor, active=due)
@@ -417,8 +417,8 @@ class Flat(Leaves):
             shape = self.backend.shape(self.leaves[i])
             if shape is not None and not _broadcasts(bound_shape, shape):
                 raise ValueError(
-                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {self.source.path(i)!r} "
-                    f"of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
+                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at "
+                    f"{self.source.path(i)!r} of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
                 )
 
 

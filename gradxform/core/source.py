@@ -11,7 +11,8 @@ import numpy as np
 from gradxform.backend.lookup import all_of, is_number, opened, owner, unwrapped
 from gradxform.backend.misplaced import as_leaf, short
 from gradxform.backend.protocol import Backend
-from gradxform.core.group import Group, Mask
+from gradxform.core.group import Group
+from gradxform.core.group import Mask as Mask
 from gradxform.numerics import Array, formulas
 
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
