@@ -65,7 +65,7 @@ class Kernels(Readable, Along):
             if factor == 1:
                 continue
             if leaf.is_complex() or (leaf.dtype != torch.float64 and rescale.is_extreme(factor)):
-                out[i] = self.multiply_over(leaf, factor, inplace)
+                out[i] = _put(leaf, rescale.times(self.namespace_of(leaf), leaf, factor), inplace)
             elif leaf.itemsize == 2:  # in place, torch would round the factor to the leaf's dtype
                 out[i] = _put(leaf, leaf * factor, inplace)
             else:
@@ -272,6 +272,14 @@ class Kernels(Readable, Along):
             return self.copied(leaves)
         _private.foreach_copy_(list(out), list(leaves))
         return list(out)
+
+    def zeroed(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The leaves, filled with zeros where they may be written."""
+        eager = readable(leaves) or _fused.on_device(leaves, narrow=True)
+        if not leaves or not eager or not all(map(is_writable, leaves)):
+            return self.zeros(leaves)
+        _private.foreach_zero_(list(leaves))
+        return list(leaves)
 
     def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Fresh zeros."""

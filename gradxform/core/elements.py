@@ -10,7 +10,7 @@ from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Formula
+from gradxform.numerics.elementwise import Combination, Formula
 
 STATE_ADVICE = "Start again with tx.init(params), or pass the tree that the state was made for"
 """The advice for a state with different keys."""
@@ -43,6 +43,17 @@ def mapped(
     if out is None:
         return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
     return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
+
+
+def times(dense: Flat, leaves: Sequence[Array], factor: Any) -> list[Array]:
+    """Multiply arrays in the places of the active leaves by a number, in the memory of these if the tree owns it."""
+    backend, factors = dense.backend, [factor] * len(leaves)
+    if not dense.is_owned(dense.chosen):
+        return backend.elementwise(_product, [leaves], (), factors)
+    return backend.elementwise_into([dense.leaves[i] for i in dense.chosen], _product, [leaves], (), factors)
+
+
+_product = Combination(lambda xp: (1.0,))
 
 
 def written(dense: Flat, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:

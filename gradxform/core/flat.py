@@ -416,9 +416,10 @@ class Flat(Leaves):
         for i in self.chosen:
             shape = self.backend.shape(self.leaves[i])
             if shape is not None and not _broadcasts(bound_shape, shape):
+                path = self.source.path(i)
                 raise ValueError(
-                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at "
-                    f"{self.source.path(i)!r} of shape {shape} to a larger one; give a number, or a bound of the gradient's shape"
+                    f"clip_value: {name} of shape {bound_shape} would broadcast the gradient at {path!r} of shape "
+                    f"{shape} to a larger one; give a number, or a bound of the gradient's shape"
                 )
 
 

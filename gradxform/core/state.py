@@ -165,7 +165,7 @@ def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[A
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
-        return view.backend.zeros(arrays)
+        return view.backend.zeros(arrays) if out is None else view.backend.zeroed(arrays)
     if out is None:
         return view.backend.each(_zero_if, [arrays], [condition])
     return view.backend.each_into(out, _zero_if, [arrays], [condition])
@@ -175,8 +175,10 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
 
-def shown(dense: Flat, new: Sequence[Array], context: Context) -> Flat:
-    """Replace the active leaves with arrays that the new state shares, protected from in-place writes."""
+def shown(dense: Flat, new: Sequence[Array], context: Context, factor: Any = None) -> Flat:
+    """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
+    if factor is not None and dense.chosen:
+        return dense.given(elements.times(dense, new, factor))
     if dense.is_owned(dense.chosen) and not dense.source.kinds & NARROW:
         return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
     return dense.given(new).lent() if context.owned else dense.given(dense.backend.copied(new))  # or the adapter copies

@@ -58,14 +58,12 @@ def in_steps(xp: Any, factor: Array) -> tuple[Array, ...]:
 
 
 def known_steps(factor: float) -> list[float]:
-    """`in_steps` of a Python number, without a step by one."""
-    if not is_extreme(factor):
-        return [factor]
-    near = LEAST if abs(factor) < 1.0 else MOST
-    far = factor / near
-    if math.isfinite(far):
-        far = math.copysign(min(max(abs(far), LEAST), MOST), far)
-    return [near, far]
+    """`in_steps` of a Python number: one step if float32 holds it, two or three otherwise."""
+    steps: list[float] = []
+    while is_extreme(factor) and len(steps) < 2:
+        steps.append(LEAST if abs(factor) < 1.0 else MOST)
+        factor /= steps[0]
+    return [*steps, math.copysign(steps[0], factor) if is_extreme(factor) else factor]
 
 
 def is_extreme(factor: float) -> bool:

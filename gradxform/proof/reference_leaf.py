@@ -154,9 +154,11 @@ def summed(leaf: Leaf, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.
         value, term = each(np.add, value, part.value), each(np.add, term, part.term)
         largest = each(lambda one, other: np.maximum(one, _sizes(other)), largest, part.value)
     largest = each(lambda one: np.maximum(one, least) * (1 + further / _budget(leaf)), largest)
-    found = Sum(_kept(value, leaf, largest, rounds), each(np.add, term, largest))
+    unit = float(np.finfo(np.float32 if is_single(leaf) else np.float64).tiny)  # numbers below have its ULP
+    whole = each(lambda part, own: part + np.maximum(own, unit), term, largest)
+    found = Sum(_kept(value, leaf, largest, rounds), whole)
     most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)
-    if terms > leaf.cancelled * most:
+    if terms > leaf.cancelled * most and terms > unit * 2.0**40:
         leaf.cancelled = terms / most if most else math.inf
     return found
 
@@ -211,6 +213,19 @@ _SHAKING: list[Any] = []
 """A generator, and flags for flushing and vanishing, while results with perturbed rounding are computed."""
 
 
+_WATCHES: list[list[bool]] = []
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[list[bool]]:
+    """In this context, subnormal numbers that leaves or states come to add an item to the list."""
+    _WATCHES.append([])
+    try:
+        yield _WATCHES[-1]
+    finally:
+        _WATCHES.pop()
+
+
 @contextlib.contextmanager
 def shaken(rng: Any, flushing: bool, vanishing: bool = False) -> Iterator[None]:
     """In this context, sums change by up to their budget; ill-conditioned results change a lot.
@@ -241,8 +256,16 @@ def _vanished(value: Any) -> Any:
 
 
 def _flushed(value: Any, dtype: Any) -> Any:
-    """Flush subnormal numbers of a dtype; bfloat16 has the range of float32."""
-    if not _SHAKING or not _SHAKING[-1][1]:
+    """Flush subnormal numbers of a dtype; bfloat16 has the range of float32, in which float16 is computed."""
+    flushing, watch = bool(_SHAKING) and _SHAKING[-1][1], None if _SHAKING or not _WATCHES else _WATCHES[-1]
+    if not (flushing or watch is not None) or dtype.name == "float16":
         return value
     least = np.finfo(np.float32 if dtype.name == "bfloat16" else dtype).tiny
-    return each(lambda part: np.where(np.abs(part) < least, 0, part), value)
+
+    def one(part: Any) -> Any:
+        low = np.abs(part) < least
+        if watch is not None and (low & (part != 0)).any():
+            watch.append(True)
+        return np.where(low, 0, part) if flushing else part
+
+    return each(one, value)

@@ -338,7 +338,7 @@ ENTRIES = (
         "trace",
         (
             Row("trace(0.9)"),
-            Row("trace(0.9, nesterov=True)"),
+            Row("trace(0.9, nesterov=True)", part=0.1),
             Row("masked(trace(0.9), '**/w')"),
         ),
         {"trace(0.9)": Cost(20, 2.51, 0.51), "trace(0.9, nesterov=True)": Cost(45, 2.51, 1.51)},

@@ -76,11 +76,10 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 
         def means() -> Flat:
-            whole = dense.given(total)
-            return (whole if known else whole.lent()).scaled(1.0 / (unit * k))
+            return stateful.shown(dense, total, context, 1.0 / (unit * k))
 
         out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
-        kept = stateful.zero_if(g, due, total, old if context.owned else None)
+        kept = stateful.zero_if(g, due, total, into)
         sums = elements.replaced_in(dense, state.sum, kept)
         count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
         return out, AccumulateState(count, sums, stateful.stored(g, due, state.due), new)

@@ -70,15 +70,17 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
-        g, divisor = stateful.shown(dense, new, context), state.divisor
+        divisor, by = state.divisor, None
         if not arguments.static(d):
             total = g.backend.compute(_weight, divisor, now)
             divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
             log = math.log(d) if arguments.static(d) and d else -math.inf
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
-            g = g.scaled(g.backend.compute(_debiasing, *known))
-        return g, EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
+            by = g.backend.compute(_debiasing, *known)
+        return stateful.shown(dense, new, context, by), EmaState(
+            count, elements.replaced_in(dense, state.ema, new), divisor
+        )
 
     def start(params: Any) -> EmaState:
         fresh = stateful.Fresh(params)
@@ -158,18 +160,14 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
         dense = g.dense()
         old = elements.state(dense, state.trace, "trace: the traces")
         now = stateful.between(g, d, 0.0, 1.0)
-        ahead = elements.mapped(dense, _ahead, old, numbers=[now]) if nesterov else None
-        new = elements.mapped(dense, _traced, old, numbers=[now], out=old if context.owned else None)
-        out = stateful.shown(dense, new, context) if ahead is None else dense.given(ahead)
+        new = elements.mapped(dense, _plus, old, numbers=[now], out=old if context.owned else None)
+        out = elements.written(dense, _plus, new, numbers=[now]) if nesterov else stateful.shown(dense, new, context)
         return out, TraceState(elements.replaced_in(dense, state.trace, new))
 
     return keeping("trace", TraceState, rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
 
 
-_traced = Combination(lambda xp, decay: (1.0, decay))
-
-
-_ahead = Combination(lambda xp, decay: (1.0 + decay, decay * decay))
+_plus = Combination(lambda xp, multiple: (1.0, multiple))
 
 
 class GrokfastState(NamedTuple):
@@ -222,10 +220,9 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
         dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
         numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
-        out = elements.mapped(dense, _amplified, old, numbers=[*numbers, most])
         new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
-        count = stateful.advanced(g, state.count)
-        return dense.given(out), GrokfastState(count, elements.replaced_in(dense, state.average, new))
+        out, count = elements.written(dense, _plus, new, numbers=[most]), stateful.advanced(g, state.count)
+        return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
     def start(params: Any) -> GrokfastState:
         fresh = stateful.Fresh(params)
@@ -239,9 +236,3 @@ def _is_later(xp: Any, count: Array) -> Array:
 
 
 _averaged_from_first = starting(Combination(lambda xp, decay: (1.0, 0.0)), _averaged)
-
-
-_amplified = starting(
-    Combination(lambda xp, decay, amplitude: (1.0 + amplitude, 0.0)),
-    Combination(lambda xp, decay, amplitude: (1.0 + amplitude * (1.0 - decay), amplitude * decay)),
-)
