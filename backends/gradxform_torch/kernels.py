@@ -12,11 +12,10 @@ import torch
 from gradxform.backend.host.readable import Readable
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
-from gradxform_torch import _fused, _packed, _private, _products, _host, _sums
+from gradxform_torch import _fused, _host, _packed, _private, _products, _sums
 from gradxform_torch._along import Along
 from gradxform_torch._namespace import Namespace, rounded_number
-from gradxform_torch._readable import PLAIN, is_writable, readable, traced, transformed
-
+from gradxform_torch._readable import is_writable, readable, traced, transformed
 
 
 class Kernels(Readable, Along):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradxform.core import hints
-from gradxform.core.transformation import GradientTransformation, factories
+from gradxform.core.transform import GradientTransformation, factories
 
 
 def parse(expression: str) -> GradientTransformation:

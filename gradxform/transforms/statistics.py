@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core import arguments
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, Norm, clip_coefficient
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import Fresh, between, by_row, one_row, rows_of, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.numerics import Array, formulas
 
 
@@ -69,32 +68,31 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
         norm, new = _observed(g, state.count, per_leaf)
         dtype = g.backend.dtype(state.history)
-        history = stateful.stored(
+        history = stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
-        count = stateful.stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
-        share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
+        count = stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
+        share, finite = between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
         limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
-    def start(params: Any) -> PercentileState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> PercentileState:
         rows = fresh.rows(per_leaf)
         return PercentileState(fresh.numbers((rows,), "int32"), fresh.numbers((rows, length)))
 
-    return keeping("clip_percentile", PercentileState, rule, start)
+    return stateful(PercentileState, rule, start, stage="clip")
 
 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and the norms as rows of a state."""
     if not per_leaf:
-        return (norm := g.global_norm()), stateful.one_row(g, norm)
-    return (norm := g.norms()), stateful.by_row(g, norm, count.shape[0])
+        return (norm := g.global_norm()), one_row(g, norm)
+    return (norm := g.norms()), by_row(g, norm, count.shape[0])
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
     """The limits of rows as one limit, or one per leaf."""
-    return g.backend.compute(formulas.take, rows, index=stateful.rows_of(g) if per_leaf else 0)
+    return g.backend.compute(formulas.take, rows, index=rows_of(g) if per_leaf else 0)
 
 
 _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": float(np.finfo(np.float64).max)}
@@ -199,21 +197,20 @@ def clip_zscore(
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.average, state.deviation)
         dtype = g.backend.dtype(state.average)
-        limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
-        now = stateful.between(g, d, 0.0, 1.0)
+        limits = compute(_spike_limit, new, *before, between(g, z, 0.0, math.inf), warmup=first)
+        now = between(g, d, 0.0, 1.0)
         mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
         deviation = compute(_new_deviation, new, *before, limits, mean, now, warmup=first, dtype=dtype)
         count = compute(counted, state.count, new, dtype=dtype)
         numbers = zip((count, mean, deviation), before, strict=True)
-        after = ZScoreState(*(stateful.stored(g, value, old) for value, old in numbers))
+        after = ZScoreState(*(stored(g, value, old) for value, old in numbers))
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
 
-    def start(params: Any) -> ZScoreState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> ZScoreState:
         rows = (fresh.rows(per_leaf),)
         return ZScoreState(fresh.numbers(rows, "int32"), fresh.numbers(rows), fresh.numbers(rows))
 
-    return keeping("clip_zscore", ZScoreState, rule, start)
+    return stateful(ZScoreState, rule, start, stage="clip")
 
 
 def _spike_limit(

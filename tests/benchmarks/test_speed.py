@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gradxform.core.plan import plan_of
 from support import FRAMEWORKS, XLA, array, in_mode, slow, tensors
 from typer.testing import CliRunner
 
@@ -21,7 +22,6 @@ from gradxform.cli import app
 from gradxform.cli.bench import run as bench
 from gradxform.cli.bench.task import CHAINS, TREES, Step, gradients, transformation
 from gradxform.cli.bench.timing import Disagreement, Effort, compare
-from gradxform.core.plan import plan_of
 
 TRACED = [name for name in FRAMEWORKS if name != "numpy"]
 
