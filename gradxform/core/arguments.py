@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -112,17 +111,6 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
     if len(set(found)) < len(found):
         raise ValueError(f"{transform}: axes must be distinct, got {value!r}")
     return tuple(int(axis) for axis in found)
-
-
-def peer(transform: str, known: Mapping[str, Any], like: Any, ord: float, axes: tuple[int, ...] | None) -> Any:
-    """Return the library named by `like`; its function must support the order and the axes."""
-    if not isinstance(like, str) or like not in known:
-        raise ValueError(f"{transform}: like must be one of {', '.join(map(repr, known))}, got {like!r}")
-    found = known[like]
-    for name, value, plain, free in (("ord", ord, 2.0, found.any_order), ("axes", axes, None, found.any_axes)):
-        if value != plain and not free:
-            raise ValueError(f"{transform}: {found.function} has no {name}; got {name}={value!r} with like={like!r}")
-    return found
 
 
 def bound(name: str, value: Any) -> Any:

@@ -9,7 +9,7 @@ from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import clip_coefficient, interval
 from gradxform.core.transform import GradientTransformation, stateless
-from gradxform.transforms import like as peers
+from gradxform.transforms import peers
 
 
 @factory
@@ -111,13 +111,10 @@ def clip_norm(
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
     """
-    c, p, over = (
-        arguments.limit("clip_norm", "max_norm", max_norm),
-        arguments.order("clip_norm", ord),
-        arguments.axes("clip_norm", axes),
-    )
+    c = arguments.limit("clip_norm", "max_norm", max_norm)
+    p, over = arguments.order("clip_norm", ord), arguments.axes("clip_norm", axes)
     if like is not None:
-        peer = arguments.peer("clip_norm", peers.EACH, like, p, over)
+        peer = peers.find("clip_norm", peers.EACH, like, p, over)
         return stateless(lambda g: peers.clip_norm(g, peer, c, over, p), stage="clip")
     if over is not None:
         return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, c)), stage="clip")
@@ -163,7 +160,7 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
     """
     c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
     if like is not None:
-        peer = arguments.peer("clip_global_norm", peers.TOGETHER, like, p, None)
+        peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
         return stateless(lambda g: peers.clip_global_norm(g, peer, c, p), stage="clip")
     return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), c)), stage="clip")
 
