@@ -359,17 +359,17 @@ def _value_at(schedule: Callable[[Any], Any], xp: Any, step: Any) -> Any:
 def replaced(value: Any, swap: Callable[[Any], Any]) -> Any:
     """Replace the numbers, arrays and functions in a hyperparameter; return it unchanged if nothing changes."""
     if isinstance(value, GradientTransformation) and value.name in factories:
-        old = [item for _, item in value.arguments]
-        new = [replaced(item, swap) for item in old]
-        names = [name for name, _ in value.arguments]
-        return value if _same(new, old) else _rebuilt(value.name, zip(names, new, strict=True))
-    if type(value) is dict:
-        new = [replaced(item, swap) for item in value.values()]
-        return value if _same(new, value.values()) else dict(zip(value, new, strict=True))
-    if type(value) in (list, tuple):
-        new = [replaced(item, swap) for item in value]
-        return value if _same(new, value) else type(value)(new)
-    return swap(value)
+        old, names = [item for _, item in value.arguments], [name for name, _ in value.arguments]
+    elif type(value) in (list, tuple, dict):
+        old = list(value.values() if type(value) is dict else value)
+    else:
+        return swap(value)
+    new = [replaced(item, swap) for item in old]
+    if all(one is other for one, other in zip(new, old, strict=True)):
+        return value
+    if isinstance(value, GradientTransformation):
+        return _rebuilt(value.name, list(zip(names, new, strict=True)))
+    return type(value)(zip(value, new, strict=True) if type(value) is dict else new)
 
 
 def hyperparameters(tx: Any) -> list[Any]:
@@ -399,14 +399,10 @@ def split(
     return [value for value in hyperparameters(tx) if is_array(value)], rebuild
 
 
-def _same(new: Sequence[Any], old: Any) -> bool:
-    return all(a is b for a, b in zip(new, old, strict=True))
-
-
-def _rebuilt(name: str, arguments: Any) -> GradientTransformation:
+def _rebuilt(name: str, arguments: Sequence[tuple[str | None, Any]]) -> GradientTransformation:
     """Call a factory with arguments and their names."""
-    given = list(arguments)
-    return factories[name](*[v for k, v in given if k is None], **{k: v for k, v in given if k is not None})
+    named = {key: item for key, item in arguments if key is not None}
+    return factories[name](*[item for key, item in arguments if key is None], **named)
 
 
 def _holes(tree: Any, axes: Sequence[Any]) -> Flat | None:

@@ -201,13 +201,7 @@ def _quotient(xp: Any, before: Array, after: Array) -> Array:
 
 
 def _any_smaller(
-    xp: Any,
-    before: Array,
-    after: Array,
-    slack: Array,
-    *,
-    active: tuple[bool, ...],
-    left: tuple[bool, ...],
+    xp: Any, before: Array, after: Array, slack: Array, *, active: tuple[bool, ...], left: tuple[bool, ...]
 ) -> Array:
     after = xp.where(xp.mask(left), after, 0.0)
     least = xp.where(xp.isfinite(before), before - before * slack, before)

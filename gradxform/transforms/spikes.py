@@ -83,7 +83,7 @@ def clip_adagc(
         together, rows = clip_coefficient(g.norm_of(norms), c), by_row(g, norms, state.count.shape[0])
         limits = compute(_multiple, rows, state.average, between(g, r, 0.0, math.inf))
         now = between(g, d, 0.0, 1.0)
-        average = compute(_new_average, rows, *before, limits, together, now, warmup=first, dtype=dtype)
+        average = compute(_new_average, rows, limits, together, now, *before, warmup=first, dtype=dtype)
         count = compute(counted, state.count, rows, dtype=dtype)
         seen, most = (compute(formulas.take, each, index=rows_of(g)) for each in (state.count, limits))
         factor = compute(_in_turn, seen, together, clip_coefficient(norms, most), warmup=first)
@@ -108,17 +108,9 @@ def _in_turn(xp: Any, count: Array, together: Array, own: Array, *, warmup: int)
 
 
 def _new_average(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    average: Array,
-    limits: Array,
-    together: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
+    xp: Any, norm: Array, limits: Array, together: Array, decay: Array, *before: Array, warmup: int, dtype: str
 ) -> Array:
+    count, average = before
     warm = count >= warmup
     clipped = xp.where(warm, xp.where(norm < limits, norm, limits), norm * together)
     least = xp.where(clipped < average, clipped, average)

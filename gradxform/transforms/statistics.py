@@ -60,9 +60,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
         Seetharaman, Wichern, Pardo and Le Roux, AutoClip: adaptive gradient clipping for source separation networks,
         2020.
     """
-    p = arguments.limit("clip_percentile", "percentile", percentile)
-    if arguments.static(percentile) and not p <= 100:
-        raise ValueError(f"clip_percentile: percentile must be between 0 and 100, got {percentile!r}")
+    p = arguments.number("clip_percentile", "percentile", percentile, 0.0, 100.0)
     length = arguments.integer("clip_percentile", "window", window, 1)
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
@@ -199,11 +197,9 @@ def clip_zscore(
         dtype = g.backend.dtype(state.average)
         limits = compute(_spike_limit, new, *before, between(g, z, 0.0, math.inf), warmup=first)
         now = between(g, d, 0.0, 1.0)
-        mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
-        deviation = compute(_new_deviation, new, *before, limits, mean, now, warmup=first, dtype=dtype)
-        count = compute(counted, state.count, new, dtype=dtype)
-        numbers = zip((count, mean, deviation), before, strict=True)
-        after = ZScoreState(*(stored(g, value, old) for value, old in numbers))
+        moments = compute(_moments, new, limits, now, *before, warmup=first, dtype=dtype)
+        numbers = zip((compute(counted, state.count, new, dtype=dtype), *moments), before, strict=True)
+        after = ZScoreState(*[stored(g, value, old) for value, old in numbers])
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
 
     def start(fresh: Fresh) -> ZScoreState:
@@ -223,38 +219,17 @@ def _spike_limit(
     return xp.where(xp.isfinite(norm), xp.where(spike, mean + threshold * deviation * part, math.inf), 0.0)
 
 
-def _new_mean(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    mean: Array,
-    deviation: Array,
-    limits: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
-) -> Array:
-    first = mean + (norm - mean) / (count + 1.0)
-    later = decay * mean + (1.0 - decay) * xp.where(norm < limits, norm, limits)
-    return xp.where(held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)
-
-
-def _new_deviation(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    mean: Array,
-    deviation: Array,
-    limits: Array,
-    new_mean: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
-) -> Array:
-    warm = count >= warmup
-    change = xp.where(warm, xp.where(norm < limits, norm, limits) - new_mean, norm - mean)
+def _moments(
+    xp: Any, norm: Array, limits: Array, decay: Array, *before: Array, warmup: int, dtype: str
+) -> tuple[Array, Array]:
+    """The mean and the deviation with one more norm."""
+    count, mean, deviation = before
+    known, warm = held(xp, norm, dtype), count >= warmup
+    limited = xp.where(norm < limits, norm, limits)
+    new_mean = xp.where(
+        known, xp.where(warm, decay * mean + (1.0 - decay) * limited, mean + (norm - mean) / (count + 1.0)), mean
+    )
+    change = xp.where(warm, limited - new_mean, norm - mean)
     size = xp.stop_gradient(xp.abs(change))
     unit = xp.power_of_two(xp.where(size > deviation, size, deviation))  # in which squares are in range
     spread, change = deviation / unit, change / unit
@@ -264,4 +239,4 @@ def _new_deviation(
     new = xp.where(warm, later, first)
     positive = new > 0.0  # the derivative of a root of zero is infinite
     root = unit * xp.where(positive, xp.sqrt(xp.where(positive, new, 1.0)), 0.0)
-    return xp.where(held(xp, norm, dtype), root, deviation)
+    return new_mean, xp.where(known, root, deviation)
