@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gradxform.backend.lookup import adapter, extends, preload
 from gradxform.core import hints
 from gradxform.core.parse import parse
-from gradxform.core.transformation import EmptyState, GradientTransformation
+from gradxform.core.transform import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.functions.conflicts import cagrad, mgda, upgrad
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
@@ -29,7 +29,7 @@ from gradxform.transforms.adding import add_decayed_weights, add_noise
 from gradxform.transforms.averaging import ema, grokfast, trace
 from gradxform.transforms.cautious import cautious
 from gradxform.transforms.clipping import clip_average_norm, clip_global_norm, clip_norm, clip_rms, clip_value
-from gradxform.transforms.combining import chain, identity, masked, partition
+from gradxform.transforms.combining import OrderWarning, chain, identity, masked, partition
 from gradxform.transforms.compressing import error_feedback, top_k
 from gradxform.transforms.custom import elementwise, transform, xp
 from gradxform.transforms.measuring import measure, metrics
@@ -40,7 +40,6 @@ from gradxform.transforms.normalizing import (
     orthogonal_to_parameters,
     sign,
 )
-from gradxform.transforms.order import OrderWarning
 from gradxform.transforms.orthogonalizing import orthogonalize
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.transforms.skipping import has_updated, skip_large, skip_nonfinite, zero_nonfinite

@@ -12,7 +12,7 @@ import optree
 from gradxform.backend import lookup
 from gradxform.backend.extras import install
 from gradxform.core.foreign import as_transformation
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof import conformance, parity
 from gradxform.proof.extended import bits
 from gradxform.proof.registry import DTYPES

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform.core import operands
 from gradxform.core.parse import read
+from gradxform.core.transform import hyperparameters, replaced
 from gradxform.core.variables import Variables
 
 PACKAGE = "import gradxform_keras before loading"
@@ -85,7 +85,7 @@ def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
         return _Name(f"object_{len(objects) - 1}")
 
     try:
-        expression = repr(operands.replaced(tx, name))
+        expression = repr(replaced(tx, name))
         again = read(expression, objects)
     except (TypeError, ValueError):
         again = None
@@ -97,7 +97,7 @@ def _named(what: str, tx: GradientTransformation) -> tuple[str, dict[str, Any]]:
 
 
 def _reason(tx: GradientTransformation) -> str:
-    odd = [value for value in operands.values(tx) if not isinstance(value, _PLAIN) and not _is_keras_s(value)]
+    odd = [value for value in hyperparameters(tx) if not isinstance(value, _PLAIN) and not _is_keras_s(value)]
     if not odd and _chooses_variables(tx):
         return "since it chooses variables. Write their paths, such as 'encoder/kernel'"
     if not odd:

@@ -12,14 +12,13 @@ import numpy as np
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
-from gradxform.core import operands
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context, hyperparameters
 from gradxform.core.updates import GRADIENTS
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
-from gradxform.transforms.applied import is_due
+from gradxform.transforms.skipping import is_due
 from gradxform_keras import _private
 
 
@@ -62,7 +61,7 @@ class Held:
             for leaf, path in found
         ]
         self._structure = self.backend.flatten(first)[1]
-        for value in operands.values(self.tx):  # so that JAX traces limits that are variables
+        for value in hyperparameters(self.tx):  # so that JAX traces limits that are variables
             if isinstance(value, keras.Variable):
                 _private.track(optimizer, value)
 

@@ -9,10 +9,9 @@ from typing import Any
 from gradxform import GradientTransformation
 from gradxform.core import updates
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform.core.updates import GRADIENTS, UPDATES
-from gradxform.transforms.applied import is_due
-from gradxform.transforms.reach import reached
+from gradxform.transforms.skipping import is_due
 from gradxform_keras._held import Held, summed, unrecorded, value_of
 
 
@@ -40,9 +39,9 @@ class HeldUpdates(Held):
         with unrecorded(self.backend):
             gradients, self.replicas = summed(self.backend, slots)
             there = [gradient is not None for gradient in gradients]
-            if self.tx.wheres:
+            if self.tx.traits.selections:
                 view = self._view(self._read(self.variables))
-                mask = [False] * len(there) if view is None else reached(self.tx, view)
+                mask = [False] * len(there) if view is None else self.tx.reached(view)
                 there = [a and b for a, b in zip(there, mask, strict=True)]
             values = self._read([v for v, chosen in zip(self.variables, there, strict=True) if chosen])
             kept = iter(values if self.backend.name == "jax" else self.backend.copied(values))  # JAX's are immutable
@@ -63,7 +62,7 @@ class HeldUpdates(Held):
             view = self._view(slots)
             if view is None:
                 return
-            extra = {"gradients": self.by_key(gradients)} if self.tx.needs_gradients else {}
+            extra = {"gradients": self.by_key(gradients)} if "gradients" in self.tx.traits.needs else {}
             view, state = self.tx.rule(view, self.state(), Context(self.by_key(old), extra, added=True))
             due, view = is_due(self.tx, state), view.settled()
             moved = updates.moved(self.backend, view.leaves, new, before, due)

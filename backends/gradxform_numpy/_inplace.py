@@ -11,7 +11,7 @@ from gradxform.backend.lookup import owner
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform_numpy.kernels import backend
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform_tensorflow import _private
 from gradxform_tensorflow.kernels import backend
 

@@ -11,7 +11,7 @@ from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform.core.variables import path_of
 from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow.kernels import backend

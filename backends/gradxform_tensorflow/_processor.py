@@ -15,7 +15,7 @@ from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.variables import keys_of, path_of
 from gradxform.functions.convert import matched
-from gradxform.transforms.applied import is_due
+from gradxform.transforms.skipping import is_due
 from gradxform_tensorflow import _applied as applied
 from gradxform_tensorflow import _pairs as pairs
 from gradxform_tensorflow import _private

@@ -12,7 +12,7 @@ from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.functions.convert import matched
-from gradxform.transforms.applied import is_due
+from gradxform.transforms.skipping import is_due
 from gradxform_torch._held import Held, by_path, held
 from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, transformed

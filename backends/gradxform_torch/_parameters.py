@@ -15,7 +15,7 @@ from gradxform.core import fitting
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import formulas
 from gradxform_torch import _private
@@ -56,7 +56,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 def started(tx: GradientTransformation, named: Named) -> Any:
     """Initial state for named parameters."""
-    view = view_of(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.axes)
+    view = view_of(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.traits.axes)
     return tx.init({} if view is None else view)
 
 
@@ -140,7 +140,7 @@ def transformed(
     gradients = gradients_of(named)
     paths = paths_of(named)
     keys = keys_of(paths)
-    view = view_of(named, keys, gradients, tx.axes, inplace=True)
+    view = view_of(named, keys, gradients, tx.traits.axes, inplace=True)
     if view is None:
         return state, None
     if tx.stateful:
@@ -162,7 +162,7 @@ def transformed(
 
 def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
     """The input gradients' norm, if the transform measured it; along axes, over all devices."""
-    known = given.norm_before(left, along=bool(tx.axes)) if given.leaves else None
+    known = given.norm_before(left, along=bool(tx.traits.axes)) if given.leaves else None
     if known is None:
         return None
     return functools.partial(_stored, known, given.leaves[0].device)

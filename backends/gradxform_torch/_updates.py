@@ -11,11 +11,10 @@ from gradxform import GradientTransformation
 from gradxform.core import fitting, updates
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 from gradxform.core.variables import keys_of
 from gradxform.numerics import Array, formulas
-from gradxform.transforms.applied import is_due
-from gradxform.transforms.reach import reached
+from gradxform.transforms.skipping import is_due
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
 from gradxform_torch._held import Held
@@ -52,9 +51,9 @@ class Moved(NamedTuple):
 def kept(tx: GradientTransformation, named: Named, closure: bool, every: bool) -> Kept:
     """Copy the parameters that a transform may change: those that have a gradient, or may get one from a closure."""
     own = [p.detach() if closure or p.grad is not None else None for _, p in named]
-    if tx.wheres and not every:
+    if tx.traits.selections and not every:
         view = _view(tx, named, [p.detach() for _, p in named])
-        there = [False] * len(named) if view is None else reached(tx, view)
+        there = [False] * len(named) if view is None else tx.reached(view)
         own = [p if chosen else None for p, chosen in zip(own, there, strict=True)]
     with torch.no_grad():
         copies = iter(backend.copied([p for p in own if p is not None]))
@@ -83,7 +82,7 @@ def moved(tx: GradientTransformation, before: Kept, signs: Sequence[int], state:
             fitting.check_state(view, state)
         keys = keys_of(paths_of(named))
         extra = {}
-        if tx.needs_gradients:
+        if "gradients" in tx.traits.needs:
             signed = [_signed(p.grad, sign) for (_, p), sign in zip(named, signs, strict=True)]
             extra["gradients"] = dict(zip(keys, signed, strict=True))
         context = Context(dict(zip(keys, old, strict=True)), extra, owned=found_inf is None, added=True)
@@ -117,7 +116,7 @@ def _signed(gradient: torch.Tensor | None, sign: int) -> torch.Tensor | None:
 
 
 def _view(tx: GradientTransformation, named: Named, tensors: Sequence[torch.Tensor | None]) -> Flat | None:
-    return view_of(named, keys_of(paths_of(named)), tensors, tx.axes, inplace=True)
+    return view_of(named, keys_of(paths_of(named)), tensors, tx.traits.axes, inplace=True)
 
 
 def _write(named: Named, old: Sequence[Any], after: Flat, due: Any) -> None:

@@ -15,7 +15,7 @@ from gradxform.cli import device
 from gradxform.cli.gradients import read
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
 from gradxform.proof.place import Place

@@ -17,7 +17,7 @@ from gradxform.cli.parity import hard_cases
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import say, table
 from gradxform.cli.versions import versions
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
 from gradxform.testing import frameworks_or_installed

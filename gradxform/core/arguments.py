@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from gradxform.backend.lookup import holds_arrays
 from gradxform.backend.misplaced import instead, short
 
+_INF = float("inf")
 Scalar = Annotated[Any, "may be a schedule"]
 """A Python number, or a 0-d array, tensor or variable of the framework that the transform runs in.
 
@@ -22,11 +22,11 @@ def static(value: Any) -> bool:
     return isinstance(value, (bool, int, float, np.number))
 
 
-def number(transform: str, name: str, value: Any) -> Scalar:
-    """Check a hyperparameter that may be any number except NaN."""
-    kind = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
-    if isinstance(value, (bool, type)) or not (static(value) or kind) or "bool" in kind or "complex" in kind:
-        what = f"dtype {kind}" if kind else f"type {type(value).__name__}"
+def number(transform: str, name: str, value: Any, least: float = -_INF, most: float = _INF) -> Scalar:
+    """Check a hyperparameter that may be any number in a range, but not NaN; arrays are not read."""
+    dtype = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
+    if isinstance(value, (bool, type)) or not (static(value) or dtype) or "bool" in dtype or "complex" in dtype:
+        what = f"dtype {dtype}" if dtype else f"type {type(value).__name__}"
         raise TypeError(
             f"{transform}: {name} must be a real number or a 0-d array of them, got {short(value)} of {what}"
             + _hint(transform, name, value)
@@ -39,9 +39,22 @@ def number(transform: str, name: str, value: Any) -> Scalar:
                 + _hint(transform, name, value)
             )
         return value
-    if value != value:  # NaN
+    if value != value:
         raise ValueError(f"{transform}: {name} must not be NaN")
+    if not least <= value <= most:
+        allowed = f"at least {least:g}" if most == _INF else f"between {least:g} and {most:g}"
+        raise ValueError(f"{transform}: {name} must be {allowed}, got {value!r}")
     return _float(transform, name, value)
+
+
+def limit(transform: str, name: str, value: Any) -> Scalar:
+    """Check a limit: not negative and not NaN; zero and infinity are allowed."""
+    return number(transform, name, value, 0.0)
+
+
+def unit_interval(transform: str, name: str, value: Any) -> Scalar:
+    """Check a hyperparameter between 0 and 1."""
+    return number(transform, name, value, 0.0, 1.0)
 
 
 def _hint(transform: str, name: str, value: Any) -> str:
@@ -56,22 +69,6 @@ def _float(transform: str, name: str, value: Any) -> float:
         return float(value)
     except OverflowError:
         raise ValueError(f"{transform}: {name} is an integer too large for float64") from None
-
-
-def limit(transform: str, name: str, value: Any) -> Scalar:
-    """Check a limit: not negative and not NaN; zero and infinity are allowed."""
-    checked = number(transform, name, value)
-    if static(value) and checked < 0:
-        raise ValueError(f"{transform}: {name} must be at least 0, got {value!r}")
-    return checked
-
-
-def unit_interval(transform: str, name: str, value: Any) -> Scalar:
-    """Check a hyperparameter between 0 and 1."""
-    checked = number(transform, name, value)
-    if static(value) and not 0 <= checked <= 1:
-        raise ValueError(f"{transform}: {name} must be between 0 and 1, got {value!r}")
-    return checked
 
 
 def integer(transform: str, name: str, value: Any, least: int | None = None) -> int:
@@ -114,23 +111,8 @@ def axes(transform: str, value: Any) -> tuple[int, ...] | None:
     return tuple(int(axis) for axis in found)
 
 
-def peer(transform: str, known: Mapping[str, Any], like: Any, ord: float, axes: tuple[int, ...] | None) -> Any:
-    """Return the library named by `like`; its function must support the order and the axes."""
-    if not isinstance(like, str) or like not in known:
-        raise ValueError(f"{transform}: like must be one of {', '.join(map(repr, known))}, got {like!r}")
-    found = known[like]
-    for name, value, plain, free in (("ord", ord, 2.0, found.any_order), ("axes", axes, None, found.any_axes)):
-        if value != plain and not free:
-            raise ValueError(f"{transform}: {found.function} has no {name}; got {name}={value!r} with like={like!r}")
-    return found
-
-
 def bound(name: str, value: Any) -> Any:
     """Check a bound of clip_value: None, a number except NaN, or an array."""
-    if value is None or not static(value):
-        if value is not None and not hasattr(value, "shape"):
-            raise TypeError(
-                f"clip_value: {name} must be a number or an array, got {short(value)} of type {type(value).__name__}"
-            )
+    if value is None or (hasattr(value, "shape") and not static(value)):
         return value
     return number("clip_value", name, value)

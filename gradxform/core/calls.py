@@ -10,7 +10,7 @@ from gradxform.backend.lookup import holds_arrays, owner, unwrapped
 from gradxform.backend.misplaced import instead, misplaced, short
 from gradxform.core.foreign import is_transformation
 from gradxform.core.hints import argument_named
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 
 _PLAIN = (bool, int, float, str, type(None), GradientTransformation)
 

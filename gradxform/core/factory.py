@@ -11,9 +11,7 @@ import numpy as np
 
 from gradxform.core import calls
 from gradxform.core.arguments import Scalar
-from gradxform.core.autograph import unconverted
-from gradxform.core.schedule import scheduled
-from gradxform.core.transformation import GradientTransformation, factories
+from gradxform.core.transform import GradientTransformation, factories, scheduled, unconverted
 from gradxform.core.variables import recorded
 
 P = ParamSpec("P")
@@ -45,10 +43,7 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
             if not any(calls.holds_gradients(given[name]) for name in scalars.intersection(given)):
                 raise
             raise TypeError(calls.gradients_first(make, args, kwargs)) from None
-        arguments = _arguments(signature, bound)
-        return GradientTransformation(
-            made.rule, made.start, make.__name__, arguments, (*schedules.values(), *made.schedules)
-        )
+        return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound), made.traits)
 
     factories[make.__name__] = named
     return named

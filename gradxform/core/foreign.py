@@ -9,7 +9,7 @@ from gradxform.backend.lookup import holds_arrays, unwrapped
 from gradxform.backend.misplaced import kind_of, misplaced, short
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.transform import Context, GradientTransformation, Traits
 
 
 def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") -> GradientTransformation:
@@ -46,7 +46,8 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
             params = params.tree() if params.leaves else params.scoped_tree()
         return tx.init(params)
 
-    return GradientTransformation(rule, start)
+    label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
+    return GradientTransformation(rule, start, traits=Traits(label=label))
 
 
 def is_transformation(tx: Any) -> bool:
@@ -76,12 +77,6 @@ def _refusal(tx: Any, other: Any, call: str) -> str:
         hint = "; call it first" if callable(tx) else ""
     expected = "expected a transformation or an object with init and update"
     return f"{expected}, got {short(tx)} of type {type(tx).__name__}{hint}"
-
-
-def name_of(tx: Any) -> str:
-    """Return the name of a transformation; for a foreign one, the name of its factory."""
-    own = tx.name if isinstance(tx, GradientTransformation) else ""
-    return own or getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
 
 
 def _takes_extra(tx: Any) -> bool:

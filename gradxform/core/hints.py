@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradxform.core.other_names import KEYWORDS, NAMES
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 
 ADAPTERS = ("jax", "keras", "mlx", "numpy", "tensorflow", "torch")
 """The frameworks that have a package here, `gradxform_<framework>`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradxform.backend import lookup
 from gradxform.backend.misplaced import short
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 
 _HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")
 """Attributes that hold a state in adapters, Keras and Flax NNX optimizers, and train states."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from gradxform.core import arguments, elements
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT, NARROW
 from gradxform.numerics import Array, formulas
-
-if TYPE_CHECKING:
-    from gradxform.core.transformation import Context, GradientTransformation
 
 _MOST = 2.0**31 - 1
 
@@ -80,7 +77,7 @@ class Fresh:
 
 
 def first(
-    tx: GradientTransformation,
+    tx: Any,
     likes: Sequence[tuple[Sequence[int], str]],
     keys: Sequence[str],
     paths: Sequence[str],
@@ -175,7 +172,7 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
 
-def shown(dense: Flat, new: Sequence[Array], context: Context, factor: Any = None) -> Flat:
+def shown(dense: Flat, new: Sequence[Array], context: Any, factor: Any = None) -> Flat:
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
     if factor is not None and dense.chosen:
         return dense.given(elements.times(dense, new, factor))
@@ -185,7 +182,7 @@ def shown(dense: Flat, new: Sequence[Array], context: Context, factor: Any = Non
 
 
 def applied_if(
-    view: Flat, condition: Any, inner: GradientTransformation, given: Callable[[], Flat], state: Any, context: Context
+    view: Flat, condition: Any, inner: Any, given: Callable[[], Flat], state: Any, context: Any
 ) -> tuple[Flat, Any]:
     """Apply a transform if a condition holds; otherwise return zeros and the old state.
 
@@ -202,7 +199,7 @@ def applied_if(
     own = [view.leaves[i] for i in view.chosen]
     fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
     nothing = view.given(fresh(own))
-    if inner.may_stop:
+    if inner.traits.stops:
         kept = context._replace(owned=False)
         found = inner.rule(nothing.lent(), state, kept)[0]
         nothing = nothing._replace(stopped=found.stopped, chosen=found.chosen)

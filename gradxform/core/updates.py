@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.backend.protocol import Backend
 from gradxform.core.source import NARROW
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.numerics import Array, dtype_name, formulas
 
 GRADIENTS, UPDATES = "gradients", "updates"
@@ -24,7 +24,7 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
             f"{transform}: on must be 'gradients' (before the optimizer's step) or 'updates' (what it adds to the "
             f"parameters), got {on!r}"
         )
-    if on == GRADIENTS and tx.needs_gradients:
+    if on == GRADIENTS and "gradients" in tx.traits.needs:
         raise ValueError(f"{transform}: {tx!r} compares updates with their gradients; write on='updates'")
 
 

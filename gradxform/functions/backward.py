@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 from gradxform.backend.lookup import opened, preload
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, fitting, operands
+from gradxform.core import arguments, fitting
 from gradxform.core.arguments import Scalar
-from gradxform.core.autograph import unconverted
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
 from gradxform.core.source import INEXACT
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.transform import Context, GradientTransformation, split, unconverted
 from gradxform.numerics import Array
 from gradxform.transforms.combining import chain
 from gradxform.transforms.scaling import scale as scale_by
@@ -67,7 +66,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         places = [i for i, leaf in enumerate(leaves) if _flows(backend, leaf)]
         if backend is None or not places:
             return x
-        numbers, rebuild = operands.split(tx, backend)
+        numbers, rebuild = split(tx, backend)
         # The backward pass keeps only the tree's structure, no leaves.
         skeleton = backend.unflatten(structure, [None] * len(leaves))
         count, bare = len(leaves), backend.flatten(skeleton)[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
-from gradxform.core.autograph import unconverted
+from gradxform.core.transform import unconverted
 from gradxform.functions.several import Several, products, several, weighted
 from gradxform.numerics import subsets
 

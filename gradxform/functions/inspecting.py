@@ -10,9 +10,9 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.core import arguments, fitting
-from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT
+from gradxform.core.transform import unconverted
 from gradxform.core.variables import listed_paths
 from gradxform.numerics import Array
 

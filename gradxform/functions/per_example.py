@@ -10,9 +10,9 @@ import numpy as np
 
 from gradxform.core import arguments, elements, fitting
 from gradxform.core.arguments import Scalar
-from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, Norm, clip_coefficient
 from gradxform.core.source import SINGLE
+from gradxform.core.transform import unconverted
 from gradxform.numerics import Array, formulas
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments
-from gradxform.core.autograph import unconverted
+from gradxform.core.transform import unconverted
 from gradxform.functions.several import products, several, weighted
 from gradxform.numerics import Array, formulas
 from gradxform.numerics import random as threefry

@@ -11,7 +11,7 @@ import optree
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place, anywhere
 from gradxform.proof.reference import references
 from gradxform.proof.ulp import apart
@@ -151,7 +151,7 @@ def _step(tx: GradientTransformation, backend: Backend, mode: str) -> Callable[.
 
 def beside(tx: GradientTransformation, params: Any) -> dict[str, Any]:
     """The extra arguments of an update: the parameters serve as gradients where updates need them."""
-    return {"gradients": params} if getattr(tx, "needs_gradients", False) else {}
+    return {"gradients": params} if "gradients" in tx.traits.needs else {}
 
 
 def cost(tx: GradientTransformation, tree: Any, framework: str, mode: str, place: Place) -> Cost:

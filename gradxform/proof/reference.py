@@ -18,7 +18,7 @@ import numpy as np
 
 from gradxform.core.factory import schedulable
 from gradxform.core.readings import by_glob
-from gradxform.core.transformation import GradientTransformation, factories
+from gradxform.core.transform import GradientTransformation, factories
 from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
 from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import (

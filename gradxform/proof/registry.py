@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core.parse import parse
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof import products
 from gradxform.proof.ulp import budget
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
+from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
 
@@ -71,24 +70,23 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         dense, compute = g.dense(), g.backend.compute
         old = elements.state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
-        known = stateful.is_known(due) and not g.groups  # then sums are either returned or kept
+        known = is_known(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
         total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 
         def means() -> Flat:
-            return stateful.shown(dense, total, context, 1.0 / (unit * k))
+            return shown(dense, total, context, 1.0 / (unit * k))
 
-        out, new = stateful.applied_if(dense, due, inner, means, state.inner, context)
-        kept = stateful.zero_if(g, due, total, into)
+        out, new = applied_if(dense, due, inner, means, state.inner, context)
+        kept = zero_if(g, due, total, into)
         sums = elements.replaced_in(dense, state.sum, kept)
-        count = stateful.stored(g, compute(_next_place, state.count, every=k), state.count)
-        return out, AccumulateState(count, sums, stateful.stored(g, due, state.due), new)
+        count = stored(g, compute(_next_place, state.count, every=k), state.count)
+        return out, AccumulateState(count, sums, stored(g, due, state.due), new)
 
-    def start(params: Any) -> AccumulateState:
-        fresh = stateful.Fresh(params)
-        return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), inner.init(params))
+    def start(fresh: Fresh) -> AccumulateState:
+        return AccumulateState(fresh.count(), fresh.zeros(), fresh.flag(False), inner.init(fresh.params))
 
-    return keeping("accumulate", AccumulateState, rule, start)
+    return stateful(AccumulateState, rule, start, inner, stage="accumulate")
 
 
 _sum = Combination(lambda xp, unit: (unit, 1.0))

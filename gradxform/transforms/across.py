@@ -10,7 +10,7 @@ from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
 from gradxform.core.group import Group, replicated_in
 from gradxform.core.matching import Where
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.transform import Context, GradientTransformation, declared
 
 _SPLITS = ("tree", "leaves")
 
@@ -95,7 +95,8 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         view = flat_view(params)
         return inner.init(params if view is None else entered(view))
 
-    return GradientTransformation(rule, start if inner.stateful else None)
+    traits = declared(inner, axes=(axis,), states=lambda state: (state,))
+    return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
 def _overlap(one: Any, other: Any) -> bool:

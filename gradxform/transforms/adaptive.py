@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, Norm, clip_coefficient
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import between
+from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.numerics import Array
 from gradxform.transforms import units
 
@@ -58,19 +58,19 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
     c, least = arguments.limit("clip_adaptive", "clipping", clipping), arguments.limit("clip_adaptive", "eps", eps)
     over = units.check("clip_adaptive", axes)
 
-    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(g: Flat, context: Context) -> Flat:
         params = elements.params(g, context.params, "clip_adaptive")
         found = units.axes("clip_adaptive", over, g)
         each = [found[i] for i in g.chosen]
 
         def factor(places: Sequence[int], norm: Norm) -> Array:
             sizes = g.backend.norms_over([params[p] for p in places], [each[p] for p in places], 2.0)
-            allowed = g.backend.compute(_of_unit, g.backend.joined(sizes), c, stateful.between(g, least, 0.0, math.inf))
+            allowed = g.backend.compute(_of_unit, g.backend.joined(sizes), c, between(g, least, 0.0, math.inf))
             return clip_coefficient(norm, allowed)
 
-        return g.scaled_by(each, 2.0, factor), state
+        return g.scaled_by(each, 2.0, factor)
 
-    return GradientTransformation(rule)
+    return stateless(rule, needs=("params",), stage="clip")
 
 
 def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:

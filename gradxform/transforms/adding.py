@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import advanced, between
+from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
 from gradxform.numerics.elementwise import Combination
@@ -53,12 +52,12 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
     """
     a = arguments.number("add_decayed_weights", "weight_decay", weight_decay)
 
-    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(g: Flat, context: Context) -> Flat:
         dense = g.dense()
         params = elements.params(dense, context.params, "add_decayed_weights")
-        return elements.written(dense, _decayed, params, numbers=[a]), state
+        return elements.written(dense, _decayed, params, numbers=[a])
 
-    return GradientTransformation(rule)
+    return stateless(rule, needs=("params",), stage="decay")
 
 
 _decayed = Combination(lambda xp, weight_decay: (1.0, weight_decay))
@@ -124,10 +123,10 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
                     for key_part, stream in zip(keys, streams, strict=True):
                         on_host = isinstance(key_part, np.ndarray)
                         stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
-        noised = elements.written(dense, _noised, *streams, numbers=[stateful.between(g, s, 0.0, math.inf)])
-        return noised, NoiseState(stateful.advanced(g, state.count))
+        noised = elements.written(dense, _noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
+        return noised, NoiseState(advanced(g, state.count))
 
-    return keeping("add_noise", NoiseState, rule, lambda params: NoiseState(stateful.Fresh(params).count()))
+    return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()))
 
 
 def _names(paths: Sequence[str]) -> Sequence[str]:

@@ -6,12 +6,11 @@ import math
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import advanced, between, shown, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination, starting
 
@@ -67,26 +66,20 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     d = arguments.unit_interval("ema", "decay", decay)
 
     def rule(g: Flat, state: EmaState, context: Context) -> tuple[Flat, EmaState]:
-        dense, count, now = g.dense(), stateful.advanced(g, state.count), stateful.between(g, d, 0.0, 1.0)
+        dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
         divisor, by = state.divisor, None
         if not arguments.static(d):
             total = g.backend.compute(_weight, divisor, now)
-            divisor = stateful.stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
+            divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
             log = math.log(d) if arguments.static(d) and d else -math.inf
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
             by = g.backend.compute(_debiasing, *known)
-        return stateful.shown(dense, new, context, by), EmaState(
-            count, elements.replaced_in(dense, state.ema, new), divisor
-        )
+        return shown(dense, new, context, by), EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
 
-    def start(params: Any) -> EmaState:
-        fresh = stateful.Fresh(params)
-        return EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,)))
-
-    return keeping("ema", EmaState, rule, start)
+    return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
 
 
 _averaged = Combination(lambda xp, decay: (1.0 - decay, decay))
@@ -159,12 +152,12 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     def rule(g: Flat, state: TraceState, context: Context) -> tuple[Flat, TraceState]:
         dense = g.dense()
         old = elements.state(dense, state.trace, "trace: the traces")
-        now = stateful.between(g, d, 0.0, 1.0)
+        now = between(g, d, 0.0, 1.0)
         new = elements.mapped(dense, _plus, old, numbers=[now], out=old if context.owned else None)
-        out = elements.written(dense, _plus, new, numbers=[now]) if nesterov else stateful.shown(dense, new, context)
+        out = elements.written(dense, _plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
         return out, TraceState(elements.replaced_in(dense, state.trace, new))
 
-    return keeping("trace", TraceState, rule, lambda params: TraceState(stateful.Fresh(params).zeros()))
+    return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
 
 
 _plus = Combination(lambda xp, multiple: (1.0, multiple))
@@ -217,18 +210,14 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     a = arguments.limit("grokfast", "amplitude", amplitude)
 
     def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
-        dense, most = g.dense(), stateful.between(g, a, 0.0, math.inf)
+        dense, most = g.dense(), between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        numbers = [g.backend.compute(_is_later, state.count), stateful.between(g, d, 0.0, 1.0)]
+        numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]
         new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
-        out, count = elements.written(dense, _plus, new, numbers=[most]), stateful.advanced(g, state.count)
+        out, count = elements.written(dense, _plus, new, numbers=[most]), advanced(g, state.count)
         return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
-    def start(params: Any) -> GrokfastState:
-        fresh = stateful.Fresh(params)
-        return GrokfastState(fresh.count(), fresh.zeros())
-
-    return keeping("grokfast", GrokfastState, rule, start)
+    return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 
 
 def _is_later(xp: Any, count: Array) -> Array:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import between
+from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.numerics import Array, formulas
 
 
@@ -56,7 +56,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
     if negated is not None and not isinstance(negated, bool):
         raise ValueError(f"cautious: negated must be True, False or None, got {negated!r}")
 
-    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(g: Flat, context: Context) -> Flat:
         elements.check_real(g, "cautious", "a complex number has no sign")
         gradients = elements.gradients(g, context.extra.get("gradients"), "cautious")
         for i, leaf in zip(g.chosen, gradients, strict=True):
@@ -78,9 +78,9 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
             agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
-        return kept.scaled(g.compute(_enlarging, root, stateful.between(g, least, 0.0, 1.0))), state
+        return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))
 
-    return GradientTransformation(rule)
+    return stateless(rule, needs=("gradients",))
 
 
 def _signs(xp: Any, factor: Array, *, flip: float) -> Array:

@@ -7,10 +7,9 @@ from typing import Any
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, clip_coefficient, interval
-from gradxform.core.transformation import GradientTransformation, stateless
-from gradxform.transforms import like as peers
-from gradxform.transforms.bounds import Ordered
+from gradxform.core.flat import clip_coefficient, interval
+from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.transforms import peers
 
 
 @factory
@@ -38,9 +37,8 @@ def clip_value(
     Raises:
         TypeError: `max_abs` is combined with `low` or `high`, or all are missing. On use: a gradient is complex or
             integer; the message gives its path.
-        ValueError: A bound is NaN, `max_abs` is negative, or ``low > high``. On use: a bound would enlarge a gradient
-            by broadcasting, or ``low > high`` for 0-d arrays in eager code on the CPU. Compiled code does not compare
-            arrays. There, and for reversed arrays with more axes, the upper bound wins.
+        ValueError: A bound is NaN, `max_abs` is negative, or ``low > high`` for two numbers; arrays are not compared,
+            and the upper bound wins. On use: a bound would enlarge a gradient by broadcasting.
 
     Example:
         >>> import numpy as np
@@ -59,17 +57,11 @@ def clip_value(
         )
     if max_abs is not None:
         c = arguments.limit("clip_value", "max_abs", max_abs)
-        return stateless(lambda g: g.clipped(*interval(g, c)))
+        return stateless(lambda g: g.clipped(*interval(g, c)), stage="clip")
     low, high = arguments.bound("low", low), arguments.bound("high", high)
     if arguments.static(low) and arguments.static(high) and low > high:
         raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}; swap them")
-    bounds = Ordered(low, high)
-
-    def clipped(g: Flat) -> Flat:
-        bounds.check(g)
-        return g.clipped(low, high)
-
-    return stateless(clipped)
+    return stateless(lambda g: g.clipped(low, high), stage="clip")
 
 
 @factory
@@ -119,17 +111,14 @@ def clip_norm(
     References:
         Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, 2013.
     """
-    c, p, over = (
-        arguments.limit("clip_norm", "max_norm", max_norm),
-        arguments.order("clip_norm", ord),
-        arguments.axes("clip_norm", axes),
-    )
+    c = arguments.limit("clip_norm", "max_norm", max_norm)
+    p, over = arguments.order("clip_norm", ord), arguments.axes("clip_norm", axes)
     if like is not None:
-        peer = arguments.peer("clip_norm", peers.EACH, like, p, over)
-        return stateless(lambda g: peers.clip_norm(g, peer, c, over, p))
+        peer = peers.find("clip_norm", peers.EACH, like, p, over)
+        return stateless(lambda g: peers.clip_norm(g, peer, c, over, p), stage="clip")
     if over is not None:
-        return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, c)))
-    return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), c)))
+        return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, c)), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), c)), stage="clip")
 
 
 @factory
@@ -171,9 +160,9 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
     """
     c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
     if like is not None:
-        peer = arguments.peer("clip_global_norm", peers.TOGETHER, like, p, None)
-        return stateless(lambda g: peers.clip_global_norm(g, peer, c, p))
-    return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), c)))
+        peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
+        return stateless(lambda g: peers.clip_global_norm(g, peer, c, p), stage="clip")
+    return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), c)), stage="clip")
 
 
 @factory
@@ -207,7 +196,7 @@ def clip_rms(max_rms: Scalar) -> GradientTransformation:
         ``optax.clip_by_block_rms``.
     """
     c = arguments.limit("clip_rms", "max_rms", max_rms)
-    return stateless(lambda g: g.scaled(clip_coefficient(g.rms(), c)))
+    return stateless(lambda g: g.scaled(clip_coefficient(g.rms(), c)), stage="clip")
 
 
 @factory
@@ -240,4 +229,4 @@ def clip_average_norm(max_norm: Scalar) -> GradientTransformation:
         ``tf.compat.v1.clip_by_average_norm``.
     """
     c = arguments.limit("clip_average_norm", "max_norm", max_norm)
-    return stateless(lambda g: g.scaled(clip_coefficient(g.average_norms(), c)))
+    return stateless(lambda g: g.scaled(clip_coefficient(g.average_norms(), c)), stage="clip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,31 @@ from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation, is_transformation
-from gradxform.core.keeping import not_its_own
 from gradxform.core.matching import Where
-from gradxform.core.transformation import Context, GradientTransformation, Start, stateless
-from gradxform.transforms import order
+from gradxform.core.transform import Context, GradientTransformation, Traits, declared, stateless, wrong_state
+from gradxform.core.variables import recorded
+
+Masks = Callable[[Flat], Sequence[Sequence[bool]]]
+
+
+class OrderWarning(UserWarning):
+    """The transforms of a chain are in a wrong order.
+
+    The right order is: unscale, sum over replicas, accumulate, clip, decay, freeze. To silence the warning:
+    ``warnings.simplefilter("ignore", gradxform.OrderWarning)``.
+
+    Example:
+        >>> import warnings
+        >>> import gradxform as gx
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     tx = gx.chain(gx.clip_norm(1.0), gx.accumulate(gx.identity(), every=4))
+        >>> print(caught[0].message)  # doctest: +ELLIPSIS
+        chain: clip_norm(1.0) comes before accumulate(identity(), 4): ...
+
+    References:
+        PyTorch's recipes for mixed precision, which unscale and then clip.
+    """
 
 
 @factory
@@ -34,7 +56,7 @@ def identity() -> GradientTransformation:
     References:
         ``optax.identity``.
     """
-    return stateless(lambda g: g)
+    return stateless(lambda g: g, masks=lambda view: ())
 
 
 @factory
@@ -71,12 +93,12 @@ def chain(*txs: Any) -> GradientTransformation:
         `optax.chain`.
     """
     parts = tuple(as_transformation("chain", tx) for tx in txs)
-    order.check(txs)
+    _check_order(parts)
 
-    def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
-        return _each(parts, [None] * len(parts), view, states, context)
-
-    return GradientTransformation(rule, _starts([(tx, None) for tx in parts]))
+    traits = declared(
+        *parts, masks=lambda view: [view.mask(view.scope)] * len(parts), states=tuple, compose=lambda new: chain(*new)
+    )
+    return _combined(parts, None, traits)
 
 
 @factory
@@ -114,18 +136,23 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
     return only("masked", tx, where)
 
 
-def only(name: str, tx: Any, where: Where) -> GradientTransformation:
+def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransformation:
     """Apply a transform to selected gradients; errors begin with `name`."""
-    inner, where = as_transformation(name, tx), matching.check(name, where)
+    inner, checked = as_transformation(name, tx), matching.check(name, where)
+
+    def mask(view: Flat) -> Sequence[bool]:
+        return matching.chosen(name, checked, view)
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
-        inside, state = inner.rule(view.focus(matching.chosen(name, where, view)), state, context)
+        inside, state = inner.rule(view.focus(mask(view)), state, context)
         return inside.widen(view), state
 
     def start(params: Any) -> Any:
-        return inner.init(_only(params, lambda view: matching.chosen(name, where, view)))
+        view = flat_view(params)
+        return inner.init(params if view is None else view.focus(mask(view)).scoped_view())
 
-    return GradientTransformation(rule, start if inner.stateful else None)
+    traits = declared(inner, name=name, where=(recorded(where),), masks=lambda view: [mask(view)], stage=stage)
+    return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
 @factory
@@ -179,43 +206,70 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]
 
-    def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
-        return _each(parts, masks(view), view, states, context)
+    traits = declared(
+        *(parts[:-1] if default is None else parts),
+        name="partition",
+        where=tuple(map(recorded, rules)),
+        masks=masks,
+        compose=lambda new: partition(dict(zip(rules, new, strict=False)), *new[len(rules) :]),
+    )
+    return _combined(parts, masks, traits)
 
-    def mask(rank: int) -> Callable[[Flat], tuple[bool, ...]]:
-        return lambda view: masks(view)[rank]
 
-    return GradientTransformation(rule, _starts([(tx, mask(rank)) for rank, tx in enumerate(parts)]))
-
-
-def _each(
-    parts: Sequence[GradientTransformation],
-    masks: Sequence[Sequence[bool] | None],
-    view: Flat,
-    states: Any,
-    context: Context,
-) -> tuple[Flat, Any]:
+def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, traits: Traits) -> GradientTransformation:
     """Apply each part to its own leaves with its own state; stateless parts pass any state through."""
-    outer, new = view, []
-    kept = any([tx.start is not None for tx in parts])
-    if kept and not (isinstance(states, tuple) and len(states) == len(parts)):
-        what = ", ".join(tx.name or "a transform of another library" for tx in parts)
-        raise ValueError(not_its_own(f"{len(parts)} transforms ({what})", f"a tuple of {len(parts)}", states))
-    for rank, (tx, mask) in enumerate(zip(parts, masks, strict=True)):
-        inside, state = tx.rule(view if mask is None else view.focus(mask), states[rank] if kept else None, context)
-        view = inside.widen(outer)
-        new.append(state)
-    return view, tuple(new) if kept else states
+    stateful = any([tx.stateful for tx in parts])
+
+    def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
+        if stateful and not (isinstance(states, tuple) and len(states) == len(parts)):
+            names = ", ".join([tx.name or "a transform of another library" for tx in parts])
+            raise wrong_state(f"{len(parts)} transforms ({names})", f"a tuple of {len(parts)}", states)
+        outer, new = view, []
+        each = [None] * len(parts) if masks is None else masks(view)
+        for rank, (tx, mask) in enumerate(zip(parts, each, strict=True)):
+            inside, state = tx.rule(
+                view if mask is None else view.focus(mask), states[rank] if stateful else None, context
+            )
+            view = inside.widen(outer)
+            new.append(state)
+        return view, tuple(new) if stateful else states
+
+    def start(params: Any) -> Any:
+        view = None if masks is None else flat_view(params)
+        if masks is None or view is None:
+            return tuple([tx.init(params) for tx in parts])
+        return tuple([tx.init(view.focus(own).scoped_view()) for tx, own in zip(parts, masks(view), strict=True)])
+
+    return GradientTransformation(rule, start if stateful else None, traits=traits)
 
 
-def _starts(parts: Sequence[tuple[GradientTransformation, Callable[[Flat], Sequence[bool]] | None]]) -> Start | None:
-    """Initial states of several parts; None if all are stateless."""
-    if not any(tx.stateful for tx, _ in parts):
-        return None
-    return lambda params: tuple(tx.init(params if mask is None else _only(params, mask)) for tx, mask in parts)
+_LATE = {
+    ("clip", "unscale"): "the limit would apply to scaled gradients; unscale first",
+    ("clip", "accumulate"): "each part would be clipped instead of their mean; accumulate first: "
+    "accumulate(chain(clip, ...), every)",
+    ("freeze", "decay"): "decay from other libraries moves frozen parameters, and this library's does not decay them; "
+    "freeze last",
+}
+"""A stage, another that must not come after it, and why."""
+_STAGES = {
+    "unscale": "unscale",
+    "accumulate": "accumulate",
+    "MultiSteps": "accumulate",
+    "add_decayed_weights": "decay",
+    "additive_weight_decay": "decay",
+}
+"""Words in the names of other libraries' transforms, and their stages."""
 
 
-def _only(tree: Any, mask: Callable[[Flat], Sequence[bool]]) -> Any:
-    """The view of a tree with None for leaves outside a mask; a tree of only None is returned as it is."""
-    view = flat_view(tree)
-    return tree if view is None else view.focus(mask(view)).scoped_view()
+def _check_order(parts: Sequence[GradientTransformation]) -> None:
+    """Warn of the first two transforms in a wrong order."""
+    stages = [
+        tx.traits.stage or next((_STAGES[word] for word in _STAGES if word in tx.traits.label), "") for tx in parts
+    ]
+    for place, later in enumerate(parts):
+        for earlier, stage in zip(parts[:place], stages, strict=False):
+            why = _LATE.get((stage, stages[place]))
+            if why is not None:
+                shown = later.traits.label or repr(later)
+                warnings.warn(f"chain: {earlier!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
+                return

@@ -6,12 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation, stateless
+from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
 
@@ -167,10 +165,9 @@ def error_feedback(tx: Any) -> GradientTransformation:
         error = elements.mapped(wide, _rest, given, before, out=before if context.owned else None)
         return out, ErrorFeedbackState(elements.replaced_in(out, state.error, error), kept)
 
-    def start(params: Any) -> ErrorFeedbackState:
-        return ErrorFeedbackState(stateful.Fresh(params).zeros(), inner.init(params))
-
-    return keeping("error_feedback", ErrorFeedbackState, rule, start)
+    return stateful(
+        ErrorFeedbackState, rule, lambda fresh: ErrorFeedbackState(fresh.zeros(), inner.init(fresh.params)), inner
+    )
 
 
 _sum = Combination(lambda xp: (1.0, 1.0))

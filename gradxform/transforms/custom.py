@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.core.autograph import unconverted
 from gradxform.core.elements import may_agree
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
 from gradxform.core.source import INEXACT, REAL
-from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.core.transform import GradientTransformation, stateless, unconverted
 
 
 @factory
@@ -121,7 +120,7 @@ def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
             raise TypeError(f"transform: fn must return a flat view, got {found!r:.80} of type {type(found).__name__}")
         return found
 
-    return stateless(applied)
+    return stateless(applied, stops=True)
 
 
 @unconverted

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
 from gradxform.core import group as devices
 from gradxform.core import holding
-from gradxform.core import state as stateful
-from gradxform.core.autograph import unconverted
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.foreign import as_transformation, name_of
-from gradxform.core.keeping import not_its_own
+from gradxform.core.foreign import as_transformation
 from gradxform.core.source import SINGLE, Mask
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import Fresh, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
+from gradxform.core.variables import FUNCTIONS, Variables, own_name
 from gradxform.numerics import Array
-from gradxform.transforms import labels
-from gradxform.transforms.combining import chain, partition
 
+_SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
 
 
@@ -97,16 +96,20 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
     inner = as_transformation("measure", tx)
     if name is not None and not (isinstance(name, str) and name):
         raise TypeError(f"measure: name must be a nonempty string, got {name!r} of type {type(name).__name__}")
-    if inner.name == "chain" and name is None:
-        parts = [part for _, part in inner.arguments]
-        return chain(*(measure(part, own) for part, own in zip(parts, labels.told_apart(parts), strict=True)))
-    if inner.name == "partition" and name is None:
-        inner = _parts_measured(inner)
-    called = name or name_of(tx)
+    traits = inner.traits
+    if traits.compose is not None and name is None:
+        if traits.states is not None:  # of a chain, only the transforms are measured
+            names = _names(traits.parts)
+            made = traits.compose([measure(part, own) for part, own in zip(traits.parts, names, strict=True)])
+            return GradientTransformation(made.rule, made.start, traits=made.traits._replace(compose=None))
+        rules = [_of_where(where) or str(rank) for rank, where in enumerate(traits.where)]
+        both = zip(traits.parts, [*rules, "default"], strict=False)
+        inner = traits.compose([_in_partition(part, label) for part, label in both])
+    called = name or _name(inner)
 
     def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
-        if not (isinstance(state, MeasureState) and called in state.measures):
-            raise ValueError(not_its_own("measure", f"MeasureState with measures of {called!r}", state))
+        if called not in state.measures:
+            raise wrong_state("measure", f"MeasureState with measures of {called!r}", state)
         before = g.norms()
         out, kept = inner.rule(g, state.inner, context)
         compute = g.backend.compute
@@ -135,31 +138,58 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         whole, rest, clipped, lost = found.values
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
         old = state.measures[called]
-        measures = Measures(*(stateful.stored(g, value, place) for value, place in zip(new, old, strict=True)))
+        measures = Measures(*(stored(g, value, place) for value, place in zip(new, old, strict=True)))
         return out, MeasureState({called: measures}, kept)
 
-    def start(params: Any) -> MeasureState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())
-        return MeasureState({called: none}, inner.init(params))
+        return MeasureState({called: none}, inner.init(fresh.params))
 
-    return GradientTransformation(rule, start)
-
-
-def _parts_measured(tx: GradientTransformation) -> GradientTransformation:
-    """Measure a partition's transforms too, each under the label of its rule."""
-    given = dict(zip(("rules", "default"), (value for _, value in tx.arguments), strict=False))
-    names = labels.of_rules(given["rules"])
-    rules = {where: _beneath(part, name) for name, (where, part) in zip(names, given["rules"].items(), strict=True)}
-    default = given.get("default")
-    return partition(rules, None if default is None else _beneath(default, "default"))
+    return stateful(MeasureState, rule, start, inner, states=lambda state: (state.inner,))
 
 
-def _beneath(part: Any, label: str) -> GradientTransformation:
+def _in_partition(part: GradientTransformation, label: str) -> GradientTransformation:
     """Measure a transform of a partition under a label, and the transforms of a chain one by one."""
-    if isinstance(part, GradientTransformation) and part.name == "chain":
-        return chain(*(_beneath(each, label) for _, each in part.arguments))
-    return measure(part, f"partition/{label}/{name_of(part)}")
+    traits = part.traits
+    if traits.compose is not None and traits.states is not None:
+        return traits.compose([_in_partition(each, label) for each in traits.parts])
+    return measure(part, f"partition/{label}/{_name(part)}")
+
+
+def _name(tx: GradientTransformation) -> str:
+    """The name of a transform among metrics."""
+    return tx.name or tx.traits.label or "GradientTransformation"
+
+
+def _names(parts: Sequence[GradientTransformation]) -> list[str | None]:
+    """Names for the masks of a chain, if several are of one kind; None where the transform's own name is enough."""
+    kinds = list(map(_name, parts))
+    return [_of_mask(part) if kinds.count(kind) > 1 else None for part, kind in zip(parts, kinds, strict=True)]
+
+
+def _of_mask(part: GradientTransformation) -> str | None:
+    """What a mask is, selects and applies, such as "masked/encoder/clip_norm"; None for other transforms."""
+    traits = part.traits
+    label = _of_where(traits.where[0]) if traits.where and traits.compose is None else ""
+    inside = () if traits.stage else map(_name, traits.parts)
+    return "/".join([part.name, label, *inside]) if label else None
+
+
+def _of_where(where: Any) -> str:
+    """What a `where` selects: the keys of a pattern, the name of a function or variable; empty if nothing tells."""
+    if isinstance(where, (list, tuple)):  # variables among them
+        return _of_several(map(own_name, where) if isinstance(where, Variables) else map(_of_where, where))
+    if isinstance(where, FUNCTIONS):
+        where = getattr(getattr(where, "func", where), "__name__", "")  # of a functools.partial, its function's
+    pattern = where.pattern if isinstance(where, re.Pattern) else where
+    return "/".join(re.findall(r"[\w. -]+", pattern)) if isinstance(pattern, str) else ""
+
+
+def _of_several(names: Iterable[str]) -> str:
+    """A few names as one; empty if one of them is."""
+    found = list(names)
+    more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    return " ".join([*found[:_SHOWN], *more]) if all(found) else ""
 
 
 def _quotient(xp: Any, before: Array, after: Array) -> Array:
@@ -171,13 +201,7 @@ def _quotient(xp: Any, before: Array, after: Array) -> Array:
 
 
 def _any_smaller(
-    xp: Any,
-    before: Array,
-    after: Array,
-    slack: Array,
-    *,
-    active: tuple[bool, ...],
-    left: tuple[bool, ...],
+    xp: Any, before: Array, after: Array, slack: Array, *, active: tuple[bool, ...], left: tuple[bool, ...]
 ) -> Array:
     after = xp.where(xp.mask(left), after, 0.0)
     least = xp.where(xp.isfinite(before), before - before * slack, before)

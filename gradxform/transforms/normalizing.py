@@ -9,7 +9,7 @@ from typing import Any
 from gradxform.core import elements
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import Context, GradientTransformation, stateless
+from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Combination
 from gradxform.transforms import units
@@ -38,7 +38,7 @@ def normalize_norm() -> GradientTransformation:
     References:
         You, Gitman and Ginsburg, Large batch training of convolutional networks, 2017.
     """
-    return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.norms().value)))
+    return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.norms().value)), stage="clip")
 
 
 @factory
@@ -65,7 +65,7 @@ def normalize_global_norm() -> GradientTransformation:
         Nesterov, Minimization methods for nonsmooth convex and quasiconvex functions, 1984;
         ``optax.normalize_by_update_norm`` (adds 1e-6 to the norm).
     """
-    return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.global_norm().value)))
+    return stateless(lambda g: g.scaled(g.backend.compute(formulas.inverse, g.global_norm().value)), stage="clip")
 
 
 @factory
@@ -211,12 +211,12 @@ def orthogonal_to_parameters() -> GradientTransformation:
         tensor, as in the authors' code.
     """
 
-    def rule(g: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(g: Flat, context: Context) -> Flat:
         elements.check_real(g, "orthogonal_to_parameters", "the angle is that of real vectors")
         params = elements.params(g, context.params, "orthogonal_to_parameters")
         dense, backend = g.dense(), g.backend
         if not dense.chosen:
-            return g, state
+            return g
         own = [dense.leaves[i] for i in dense.chosen]
         norms, sizes = (backend.norms(leaves, 2.0) for leaves in (own, params))
         products, short = [], []
@@ -238,9 +238,9 @@ def orthogonal_to_parameters() -> GradientTransformation:
             params = backend.casts(params, own)
         rest = dense.given(backend.elementwise(_plus, [params, own], (), multiples), applied=False)
         places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
-        return rest.scaled(backend.compute(_restoring, cosines, index=places)), state
+        return rest.scaled(backend.compute(_restoring, cosines, index=places))
 
-    return GradientTransformation(rule)
+    return stateless(rule, needs=("params",))
 
 
 def _inverse_of(xp: Any, norms: Array, *, index: int) -> Array:

@@ -10,7 +10,7 @@ from gradxform.core import arguments, elements
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.source import NARROW
-from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.core.transform import GradientTransformation, stateless
 from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.matrices import newton_schulz
 from gradxform.transforms import units

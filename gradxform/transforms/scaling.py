@@ -8,7 +8,7 @@ from typing import Any
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.core.transform import GradientTransformation, stateless
 
 
 @factory

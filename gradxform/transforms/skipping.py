@@ -6,14 +6,12 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
 from gradxform.core import arguments, elements, holding
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
-from gradxform.core.autograph import unconverted
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, clip_coefficient
 from gradxform.core.foreign import as_transformation
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation, stateless
+from gradxform.core.state import Fresh, applied_if, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful, stateless, unconverted
 from gradxform.numerics import Array
 from gradxform.transforms.accumulating import AccumulateState
 
@@ -113,17 +111,16 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
-        consecutive = stateful.stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
-        total = stateful.stored(g, compute(_in_all, state.total, finite), state.total)
+        consecutive = stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
+        total = stored(g, compute(_in_all, state.total, finite), state.total)
         due = finite if most is None else compute(_or_too_many, finite, consecutive, most=most)
-        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
-        return out, SkipNonfiniteState(consecutive, total, stateful.stored(g, due, state.due), new)
+        out, new = applied_if(g, due, inner, lambda: g, state.inner, context)
+        return out, SkipNonfiniteState(consecutive, total, stored(g, due, state.due), new)
 
-    def start(params: Any) -> SkipNonfiniteState:
-        fresh = stateful.Fresh(params)
-        return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(params))
+    def start(fresh: Fresh) -> SkipNonfiniteState:
+        return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(fresh.params))
 
-    return keeping("skip_nonfinite", SkipNonfiniteState, rule, start)
+    return stateful(SkipNonfiniteState, rule, start, inner)
 
 
 def _in_a_row(xp: Any, count: Array, finite: Array) -> Array:
@@ -183,15 +180,14 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
         compute = g.backend.compute
         norm = g.global_norm()
         due = compute(_is_within, norm.value, clip_coefficient(norm, c))
-        total = stateful.stored(g, compute(_in_all, state.total, due), state.total)
-        out, new = stateful.applied_if(g, due, inner, lambda: g, state.inner, context)
-        return out, SkipLargeState(total, stateful.stored(g, due, state.due), new)
+        total = stored(g, compute(_in_all, state.total, due), state.total)
+        out, new = applied_if(g, due, inner, lambda: g, state.inner, context)
+        return out, SkipLargeState(total, stored(g, due, state.due), new)
 
-    def start(params: Any) -> SkipLargeState:
-        fresh = stateful.Fresh(params)
-        return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(params))
+    def start(fresh: Fresh) -> SkipLargeState:
+        return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(fresh.params))
 
-    return keeping("skip_large", SkipLargeState, rule, start)
+    return stateful(SkipLargeState, rule, start, inner)
 
 
 def _is_within(xp: Any, norm: Array, factor: Array) -> Array:
@@ -237,5 +233,20 @@ def due(state: Any) -> Any:
     if isinstance(state, (AccumulateState, SkipLargeState, SkipNonfiniteState)):
         found, parts = unwrapped(state.due), [state.inner]
     for inside in map(due, parts):
+        found = inside if found is True else found if inside is True else found & inside
+    return found
+
+
+def is_due(tx: GradientTransformation, state: Any) -> Any:
+    """Whether the step with this state applies: True, or a bool of the framework; for adapters.
+
+    Conditions inside a mask concern only the masked variables, and are ignored.
+    """
+    traits = tx.traits
+    if traits.states is None:
+        return True if traits.masks is not None or not tx.stateful else due(state)
+    found = True
+    for part, inner in zip(traits.parts, traits.states(state) if tx.stateful else (), strict=False):
+        inside = is_due(part, inner)
         found = inside if found is True else found if inside is True else found & inside
     return found

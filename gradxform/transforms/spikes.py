@@ -6,12 +6,11 @@ import math
 from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, clip_coefficient
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.statistics import counted, held
 
@@ -81,22 +80,21 @@ def clip_adagc(
     def rule(g: Flat, state: AdaGCState, _: Context) -> tuple[Flat, AdaGCState]:
         compute, before, dtype = g.backend.compute, (state.count, state.average), g.backend.dtype(state.average)
         norms = g.norms()
-        together, rows = clip_coefficient(g.norm_of(norms), c), stateful.by_row(g, norms, state.count.shape[0])
-        limits = compute(_multiple, rows, state.average, stateful.between(g, r, 0.0, math.inf))
-        now = stateful.between(g, d, 0.0, 1.0)
-        average = compute(_new_average, rows, *before, limits, together, now, warmup=first, dtype=dtype)
+        together, rows = clip_coefficient(g.norm_of(norms), c), by_row(g, norms, state.count.shape[0])
+        limits = compute(_multiple, rows, state.average, between(g, r, 0.0, math.inf))
+        now = between(g, d, 0.0, 1.0)
+        average = compute(_new_average, rows, limits, together, now, *before, warmup=first, dtype=dtype)
         count = compute(counted, state.count, rows, dtype=dtype)
-        seen, most = (compute(formulas.take, each, index=stateful.rows_of(g)) for each in (state.count, limits))
+        seen, most = (compute(formulas.take, each, index=rows_of(g)) for each in (state.count, limits))
         factor = compute(_in_turn, seen, together, clip_coefficient(norms, most), warmup=first)
-        after = AdaGCState(stateful.stored(g, count, state.count), stateful.stored(g, average, state.average))
+        after = AdaGCState(stored(g, count, state.count), stored(g, average, state.average))
         return g.scaled(factor), after
 
-    def start(params: Any) -> AdaGCState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> AdaGCState:
         rows = (fresh.rows(True),)
         return AdaGCState(fresh.numbers(rows, "int32"), fresh.numbers(rows))
 
-    return keeping("clip_adagc", AdaGCState, rule, start)
+    return stateful(AdaGCState, rule, start, stage="clip")
 
 
 def _multiple(xp: Any, norm: Array, average: Array, ratio: Array) -> Array:
@@ -110,17 +108,9 @@ def _in_turn(xp: Any, count: Array, together: Array, own: Array, *, warmup: int)
 
 
 def _new_average(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    average: Array,
-    limits: Array,
-    together: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
+    xp: Any, norm: Array, limits: Array, together: Array, decay: Array, *before: Array, warmup: int, dtype: str
 ) -> Array:
+    count, average = before
     warm = count >= warmup
     clipped = xp.where(warm, xp.where(norm < limits, norm, limits), norm * together)
     least = xp.where(clipped < average, clipped, average)
@@ -193,20 +183,16 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
 
     def rule(g: Flat, state: SpikesState, context: Context) -> tuple[Flat, SpikesState]:
         dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
-        limits = g.backend.compute(_after, stateful.between(g, theta, 0.0, math.inf), state.count, warmup=first)
-        now = stateful.between(g, d, 0.0, 1.0)
+        limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
+        now = between(g, d, 0.0, 1.0)
         share = 1.0 - d if arguments.static(d) else g.backend.compute(_rest, now)  # in float32, 1 - 0.999 is inexact
         numbers = [limits, now, share]
         out = elements.mapped(dense, _limited, old, numbers=numbers[:1])
         new = elements.mapped(dense, _new_rms, old, numbers=numbers, out=old if context.owned else None)
-        count = stateful.advanced(g, state.count)
+        count = advanced(g, state.count)
         return dense.given(out), SpikesState(count, elements.replaced_in(dense, state.rms, new))
 
-    def start(params: Any) -> SpikesState:
-        fresh = stateful.Fresh(params)
-        return SpikesState(fresh.count(), fresh.zeros())
-
-    return keeping("clip_spikes", SpikesState, rule, start)
+    return stateful(SpikesState, rule, lambda fresh: SpikesState(fresh.count(), fresh.zeros()), stage="clip")
 
 
 def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:

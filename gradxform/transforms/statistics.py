@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core import arguments
-from gradxform.core import state as stateful
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, Norm, clip_coefficient
-from gradxform.core.keeping import keeping
-from gradxform.core.transformation import Context, GradientTransformation
+from gradxform.core.state import Fresh, between, by_row, one_row, rows_of, stored
+from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.numerics import Array, formulas
 
 
@@ -61,40 +60,37 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
         Seetharaman, Wichern, Pardo and Le Roux, AutoClip: adaptive gradient clipping for source separation networks,
         2020.
     """
-    p = arguments.limit("clip_percentile", "percentile", percentile)
-    if arguments.static(percentile) and not p <= 100:
-        raise ValueError(f"clip_percentile: percentile must be between 0 and 100, got {percentile!r}")
+    p = arguments.number("clip_percentile", "percentile", percentile, 0.0, 100.0)
     length = arguments.integer("clip_percentile", "window", window, 1)
 
     def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
         norm, new = _observed(g, state.count, per_leaf)
         dtype = g.backend.dtype(state.history)
-        history = stateful.stored(
+        history = stored(
             g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
         )
-        count = stateful.stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
-        share, finite = stateful.between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
+        count = stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
+        share, finite = between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
         limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
 
-    def start(params: Any) -> PercentileState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> PercentileState:
         rows = fresh.rows(per_leaf)
         return PercentileState(fresh.numbers((rows,), "int32"), fresh.numbers((rows, length)))
 
-    return keeping("clip_percentile", PercentileState, rule, start)
+    return stateful(PercentileState, rule, start, stage="clip")
 
 
 def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and the norms as rows of a state."""
     if not per_leaf:
-        return (norm := g.global_norm()), stateful.one_row(g, norm)
-    return (norm := g.norms()), stateful.by_row(g, norm, count.shape[0])
+        return (norm := g.global_norm()), one_row(g, norm)
+    return (norm := g.norms()), by_row(g, norm, count.shape[0])
 
 
 def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
     """The limits of rows as one limit, or one per leaf."""
-    return g.backend.compute(formulas.take, rows, index=stateful.rows_of(g) if per_leaf else 0)
+    return g.backend.compute(formulas.take, rows, index=rows_of(g) if per_leaf else 0)
 
 
 _MOST = {"float32": float(np.nextafter(2.0**128 - 2.0**103, 0.0)), "float64": float(np.finfo(np.float64).max)}
@@ -199,21 +195,18 @@ def clip_zscore(
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.average, state.deviation)
         dtype = g.backend.dtype(state.average)
-        limits = compute(_spike_limit, new, *before, stateful.between(g, z, 0.0, math.inf), warmup=first)
-        now = stateful.between(g, d, 0.0, 1.0)
-        mean = compute(_new_mean, new, *before, limits, now, warmup=first, dtype=dtype)
-        deviation = compute(_new_deviation, new, *before, limits, mean, now, warmup=first, dtype=dtype)
-        count = compute(counted, state.count, new, dtype=dtype)
-        numbers = zip((count, mean, deviation), before, strict=True)
-        after = ZScoreState(*(stateful.stored(g, value, old) for value, old in numbers))
+        limits = compute(_spike_limit, new, *before, between(g, z, 0.0, math.inf), warmup=first)
+        now = between(g, d, 0.0, 1.0)
+        moments = compute(_moments, new, limits, now, *before, warmup=first, dtype=dtype)
+        numbers = zip((compute(counted, state.count, new, dtype=dtype), *moments), before, strict=True)
+        after = ZScoreState(*[stored(g, value, old) for value, old in numbers])
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
 
-    def start(params: Any) -> ZScoreState:
-        fresh = stateful.Fresh(params)
+    def start(fresh: Fresh) -> ZScoreState:
         rows = (fresh.rows(per_leaf),)
         return ZScoreState(fresh.numbers(rows, "int32"), fresh.numbers(rows), fresh.numbers(rows))
 
-    return keeping("clip_zscore", ZScoreState, rule, start)
+    return stateful(ZScoreState, rule, start, stage="clip")
 
 
 def _spike_limit(
@@ -226,38 +219,17 @@ def _spike_limit(
     return xp.where(xp.isfinite(norm), xp.where(spike, mean + threshold * deviation * part, math.inf), 0.0)
 
 
-def _new_mean(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    mean: Array,
-    deviation: Array,
-    limits: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
-) -> Array:
-    first = mean + (norm - mean) / (count + 1.0)
-    later = decay * mean + (1.0 - decay) * xp.where(norm < limits, norm, limits)
-    return xp.where(held(xp, norm, dtype), xp.where(count < warmup, first, later), mean)
-
-
-def _new_deviation(
-    xp: Any,
-    norm: Array,
-    count: Array,
-    mean: Array,
-    deviation: Array,
-    limits: Array,
-    new_mean: Array,
-    decay: Array,
-    *,
-    warmup: int,
-    dtype: str,
-) -> Array:
-    warm = count >= warmup
-    change = xp.where(warm, xp.where(norm < limits, norm, limits) - new_mean, norm - mean)
+def _moments(
+    xp: Any, norm: Array, limits: Array, decay: Array, *before: Array, warmup: int, dtype: str
+) -> tuple[Array, Array]:
+    """The mean and the deviation with one more norm."""
+    count, mean, deviation = before
+    known, warm = held(xp, norm, dtype), count >= warmup
+    limited = xp.where(norm < limits, norm, limits)
+    new_mean = xp.where(
+        known, xp.where(warm, decay * mean + (1.0 - decay) * limited, mean + (norm - mean) / (count + 1.0)), mean
+    )
+    change = xp.where(warm, limited - new_mean, norm - mean)
     size = xp.stop_gradient(xp.abs(change))
     unit = xp.power_of_two(xp.where(size > deviation, size, deviation))  # in which squares are in range
     spread, change = deviation / unit, change / unit
@@ -267,4 +239,4 @@ def _new_deviation(
     new = xp.where(warm, later, first)
     positive = new > 0.0  # the derivative of a root of zero is infinite
     root = unit * xp.where(positive, xp.sqrt(xp.where(positive, new, 1.0)), 0.0)
-    return xp.where(held(xp, norm, dtype), root, deviation)
+    return new_mean, xp.where(known, root, deviation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradxform.core.factory import factory
 from gradxform.core.matching import Where
-from gradxform.core.transformation import GradientTransformation, stateless
+from gradxform.core.transform import GradientTransformation, stateless
 from gradxform.transforms.combining import only
 
 
@@ -29,7 +29,7 @@ def stop() -> GradientTransformation:
     References:
         ``optax.set_to_zero``; `tf.stop_gradient` and `jax.lax.stop_gradient`, as transforms.
     """
-    return stateless(lambda g: g.stop())
+    return stateless(lambda g: g.stop(), stops=True, stage="freeze")
 
 
 @factory
@@ -57,4 +57,4 @@ def freeze(where: Where) -> GradientTransformation:
     References:
         The inverse of ``var_list`` in TensorFlow's optimizers.
     """
-    return only("freeze", stop(), where)
+    return only("freeze", stop(), where, stage="freeze")

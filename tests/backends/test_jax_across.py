@@ -133,8 +133,12 @@ def test_across_is_a_value() -> None:
         assert gx.parse(repr(tx)) == tx and hash(gx.parse(repr(tx))) == hash(tx)
     assert gx.across(CLIP, "d") != gx.across(CLIP, "e")
     assert gx.across(CLIP, "d") != gx.across(CLIP, "d", split="leaves")
-    assert gx.across(CLIP, "d").axes == ("d",)
-    assert gx.chain(gx.masked(gx.across(gx.across(CLIP, "b"), "a"), "w"), gx.across(CLIP, "c")).axes == ("a", "b", "c")
+    assert gx.across(CLIP, "d").traits.axes == ("d",)
+    assert gx.chain(gx.masked(gx.across(gx.across(CLIP, "b"), "a"), "w"), gx.across(CLIP, "c")).traits.axes == (
+        "a",
+        "b",
+        "c",
+    )
     assert not gx.across(CLIP, "d").stateful and gx.across(gx.trace(0.9), "d").stateful
 
 

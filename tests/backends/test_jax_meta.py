@@ -166,7 +166,7 @@ def test_the_loss_after_some_steps_in_parameters_rate_limit_and_factor(name: str
 
 
 def test_every_transform_is_differentiated_or_explained() -> None:
-    from gradxform.core.transformation import factories
+    from gradxform.core.transform import factories
 
     shown = " ".join(repr(make(0.5, 0.5)) for make in SMOOTH.values())
     missing = {name for name in factories if f"{name}(" not in shown}

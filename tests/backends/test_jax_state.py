@@ -71,7 +71,7 @@ def uninterrupted() -> tuple[list[Any], list[Any]]:
 
 
 def test_every_transform_with_a_state_is_here() -> None:
-    from gradxform.core.transformation import factories
+    from gradxform.core.transform import factories
 
     names = " ".join(map(repr, TXS.values()))
     kept = {row.tx.name for row in STATEFUL if row.tx.stateful and row.tx.name != "chain"} - {"masked"}

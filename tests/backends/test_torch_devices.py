@@ -32,7 +32,7 @@ TREE = 4 * math.prod(LARGE) * 4
 TRANSFORMS = {text.replace("<where>", "**/*"): cost for _, text, cost in on_devices("devices")}
 OWNED = {expression: cost.owned for expression, cost in TRANSFORMS.items() if cost.owned is not None}
 """Memory if the adapter owns the state and overwrites it."""
-ON_GRADIENTS = [expression for expression in TRANSFORMS if not built(expression).needs_gradients]
+ON_GRADIENTS = [expression for expression in TRANSFORMS if "gradients" not in built(expression).traits.needs]
 
 ON_UPDATES = {  # the same around a step: launches, and memory with one copy of the parameters and their updates
     "clip_rms(0.1)": (70, 2),

@@ -137,7 +137,7 @@ BESIDE = ("cautious()", "add_decayed_weights(0.1)")
 def own(name: str) -> tuple[Step, Callable[[Any], Any]]:
     """Return a transform's step, and what starts its state."""
     tx = gx.parse(name)
-    if tx.needs_gradients:
+    if "gradients" in tx.traits.needs:
         return lambda grads, beside: (tx.update(grads, gradients=beside)[0], beside), lambda grads: grads
     if name in BESIDE:
         return lambda grads, beside: (tx.update(grads, tx.init(grads), beside)[0], beside), lambda grads: grads

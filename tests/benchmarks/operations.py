@@ -90,7 +90,7 @@ def torch_rows() -> list[str]:
                     cells += [_mebibytes(found.peak), NOTHING] if shapes[0] == LARGE else []
                     continue
                 tx = gx.parse(expression)
-                own = counted(tx, shapes, dtype, "cuda", "updates" if tx.needs_gradients else "attach")
+                own = counted(tx, shapes, dtype, "cuda", "updates" if "gradients" in tx.traits.needs else "attach")
                 sides = own, native(function, shapes, dtype)
                 cells += [str(side.launches.total()) for side in sides]
                 cells += [_mebibytes(side.peak) for side in sides] if shapes[0] == LARGE else []
@@ -188,7 +188,7 @@ def _compiled(tx: Any, spread: Any, moves: Any) -> dict[str, int]:
     state = jax.tree_util.tree_map(
         lambda part: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=shardings.get(part.shape)), state
     )
-    extra = {"gradients": spread} if getattr(tx, "needs_gradients", False) else {}
+    extra = {"gradients": spread} if "gradients" in tx.traits.needs else {}
     return _counts(jax.jit(lambda g, s, extra: tx.update(g, s, g, **extra)).lower(spread, state, extra), moves)
 
 
@@ -250,7 +250,7 @@ def tensorflow_rows() -> list[str]:
         if name in CONFLICTS:
             return all_of(lambda *trees: getattr(gx, name)(trees), given, given)
         tx = gx.parse(name)
-        if not tx.needs_gradients:
+        if "gradients" not in tx.traits.needs:
             return operations(tx, given)
         return all_of(lambda updates, gradients: tx.update(updates, gradients=gradients), given, given)
 

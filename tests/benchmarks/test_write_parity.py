@@ -17,7 +17,7 @@ from parity_page.report import cell
 
 from gradxform.backend import lookup
 from gradxform.cli import device
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 from gradxform.proof.cases import Sizes, groups
 from gradxform.proof.judge import Tally, judge
 from gradxform.proof.registry import ROWS, Row

@@ -14,7 +14,7 @@ from support import PROCESSES, one_sentence, python, slow
 
 import gradxform as gx
 from gradxform.core.other_names import KEYWORDS, NAMES
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 
 W = np.float32([3.0, 4.0])
 TREE = {"encoder": {"kernel": W, "bias": W}, "head": W}

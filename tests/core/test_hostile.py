@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import gradxform as gx
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 
 HOSTILE = {
     "parentheses": "(" * 100_000,

@@ -164,7 +164,7 @@ def test_the_first_pages_hard_cases_are_those_of_the_whole_table() -> None:
 
 
 def test_every_transform_is_in_the_catalogue() -> None:
-    from gradxform.core.transformation import factories
+    from gradxform.core.transform import factories
 
     text = (ROOT / "docs/guides/catalogue.md").read_text()
     for name in factories:

@@ -232,9 +232,7 @@ def _hold_state(
         same = path == other and (got.dtype, got.shape) == (right.dtype, right.shape)
         wrong = right.dtype.kind in "biu" and not np.array_equal(got, right)
         count.elements += got.size
-        close = (
-            same and wrong and (_is_close_call(path, beside, own) or (where[0] in FLUSHING and wanted.moves()))
-        )
+        close = same and wrong and (_is_close_call(path, beside, own) or (where[0] in FLUSHING and wanted.moves()))
         if close:
             count.unjudged += got.size
         elif not same or wrong:

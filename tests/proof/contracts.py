@@ -18,7 +18,7 @@ from typing import Any
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
 from gradxform.core.flat import Flat
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 
 ALL = lookup.FRAMEWORKS
 SEAMS = {
@@ -28,8 +28,8 @@ SEAMS = {
     "either": "gradxform.core.state:either",
     "advanced": "gradxform.core.state:advanced",
     "between": "gradxform.core.state:between",
-    "is_due": "gradxform.transforms.applied:is_due",
-    "equality": "gradxform.core.transformation:GradientTransformation.__eq__",
+    "is_due": "gradxform.transforms.skipping:is_due",
+    "equality": "gradxform.core.transform:GradientTransformation.__eq__",
     "matched": "gradxform.functions.convert:matched",
     "finiteness": "gradxform.transforms.skipping:_zero_nonfinite",
     "words of a path": "gradxform.transforms.adding:_words",
@@ -55,7 +55,7 @@ SEAMS = {
     "torch.attach, hook": "gradxform_torch._attach:Attached._before_step",
     "torch.attach, updates": "gradxform_torch._attach:Attached._after_updates",
     "moved parameters": "gradxform.core.updates:_moved",
-    "reached": "gradxform.transforms.reach:reached",
+    "reached": "gradxform.core.transform:GradientTransformation.reached",
     "tensorflow.apply": "gradxform_tensorflow._apply:apply",
     "tensorflow.GradientProcessor": "gradxform_tensorflow._processor:GradientProcessor._assign",
     "jax.freeze": "gradxform_jax._optax:freeze",
@@ -149,7 +149,7 @@ class Seams:
         def factory(*args: Any, **kwargs: Any) -> GradientTransformation:
             tx = original(*args, **kwargs)
             rule, now = self._counted(target, tx.rule)
-            new = GradientTransformation(rule, tx.start, tx.name, tx.arguments, tx.schedules)
+            new = GradientTransformation(rule, tx.start, tx.name, tx.arguments, tx.traits)
             if broken:
                 exchange(new, now, args, kwargs)
             else:

@@ -123,7 +123,7 @@ def _key(code: types.CodeType) -> Any:
 
 def _aside(module: Any, code: types.CodeType) -> Any:
     """Run the code of a module, and register no transforms."""
-    from gradxform.core.transformation import factories
+    from gradxform.core.transform import factories
 
     aside, registered = types.ModuleType(module.__name__), dict(factories)
     aside.__dict__.update({name: vars(module)[name] for name in ("__file__", "__package__", "__spec__")})

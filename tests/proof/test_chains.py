@@ -15,7 +15,7 @@ from support import CHAINS, slow
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 from gradxform.proof import parity
 from gradxform.proof.gradients import Leaf
 from gradxform.proof.registry import ENTRIES

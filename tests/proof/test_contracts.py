@@ -17,7 +17,7 @@ from support import python
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 
 NEEDS_NONE = {"compile", "planned", "signature", "scope", "namespace_of", "number", "custom_backward"}
 """Primitives that compute nothing; contracts of kernels and of backward passes run through them."""

@@ -65,7 +65,7 @@ STATEFUL = {
     "all": gx.chain(gx.measure(gx.masked(gx.trace(0.5), "w")), gx.partition({"b": gx.ema(0.9)})),
 }
 """One of each that keeps a state."""
-INTERNAL = {"autograph_info__", "axes", "may_stop", "needs_gradients", "rule", "schedules", "start", "wheres"}
+INTERNAL = {"autograph_info__", "reached", "rule", "start", "traits"}
 """Attributes of transformations that the library and its backends use among themselves."""
 TREE = {"w": np.ones((2, 3), np.float32), "b": np.ones(3, np.float16)}
 

@@ -223,7 +223,7 @@ def test_one_element_of_a_million_that_loses_a_tenth_is_not_seen_in_float32() ->
 def test_a_state_of_another_transform_is_refused() -> None:
     _, state = gx.measure(gx.clip_norm(1.0)).update([np.ones(2)], gx.measure(gx.clip_norm(1.0)).init([np.ones(2)]))
     for wrong in (state, gx.EmptyState(), {}):
-        with pytest.raises(ValueError, match=r"measure: .*MeasureState .*'b'"):
+        with pytest.raises(ValueError, match=r"measure: .*MeasureState"):
             gx.measure(gx.clip_norm(1.0), "b").update([np.ones(2)], wrong)
 
 

@@ -12,7 +12,7 @@ import pytest
 import gradxform as gx
 from gradxform.core import state as stateful
 from gradxform.core.flat import flat_view
-from gradxform.core.transformation import Context
+from gradxform.core.transform import Context
 
 
 @pytest.mark.parametrize("condition", [0.0, 1.0, [0.0, 1.0]])

@@ -15,7 +15,7 @@ import pytest
 from support import FRAMEWORKS, MODES, NORM_CLIPS, assert_right
 
 import gradxform as gx
-from gradxform.core.transformation import factories
+from gradxform.core.transform import factories
 from gradxform.proof import extended, parity, registry
 from gradxform.proof.cases import Group, mixed, ordinary_and_hard
 from gradxform.proof.gradients import gradients, least

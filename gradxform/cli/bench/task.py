@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 import gradxform
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place
 
 Array = Any

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from gradxform.cli import writing
 from gradxform.cli.demo.task import CLASSES, NAMES, Run
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 
 _STYLES = ((5.5, "#9ecae1"), (2.8, "#f28e2b"), (0.9, "#111111"))
 """Width and colour by rank. Each line is narrower than the one below, so all show where they coincide."""

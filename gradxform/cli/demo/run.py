@@ -37,7 +37,7 @@ from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
 from gradxform.cli.quiet import quiet
 from gradxform.cli.text import check_names, progress, say
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.place import Place
 from gradxform.transforms.combining import identity

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gradxform.core.transformation import GradientTransformation
+from gradxform.core.transform import GradientTransformation
 
 Array = Any
 """A NumPy array. `Weights` and `Gradients` hold float32 arrays by path, such as "rnn/recurrent"."""
