@@ -59,6 +59,8 @@ def orthogonalize(
     ]
     rows = (rows + rows[-1:] * steps)[:steps]
     for leaf in leaves:
+        if 0 in leaf.shape:
+            continue
         inputs, outputs = _axes(axes, leaf)
         stack = [axis for axis in range(len(leaf.shape)) if axis not in (*inputs, *outputs)]
         order = (*stack, *outputs, *inputs)

@@ -266,10 +266,11 @@ def _check_order(parts: Sequence[GradientTransformation]) -> None:
     stages = [
         tx.traits.stage or next((_STAGES[word] for word in _STAGES if word in tx.traits.label), "") for tx in parts
     ]
-    for place, later in enumerate(parts):
-        for earlier, stage in zip(parts[:place], stages, strict=False):
-            why = _LATE.get((stage, stages[place]))
-            if why is not None:
+    earlier: dict[str, GradientTransformation] = {}
+    for later, stage in zip(parts, stages, strict=True):
+        for (before, after), why in _LATE.items():
+            if after == stage and before in earlier:
                 shown = later.traits.label or repr(later)
-                warnings.warn(f"chain: {earlier!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
+                warnings.warn(f"chain: {earlier[before]!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
                 return
+        earlier.setdefault(stage, later)

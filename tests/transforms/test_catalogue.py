@@ -564,7 +564,7 @@ REFUSED: dict[type[Exception], dict[str, str]] = {
         "grokfast(0.5, -1)": "grokfast: amplitude must be at least 0, got -1",
         "accumulate(identity(), 0)": "accumulate: every must be at least 1, got 0",
         "clip_percentile(101)": "percentile must be between 0 and 100, got 101",
-        "clip_percentile(-1)": "percentile must be at least 0",
+        "clip_percentile(-1)": "percentile must be between 0 and 100",
         "clip_percentile(50, 0)": "window must be at least 1",
         "clip_zscore(warmup=0)": "warmup must be at least 1",
         "clip_zscore(decay=2)": "decay must be between 0 and 1",
