@@ -206,12 +206,13 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]
 
+    keys = tuple(map(recorded, rules))
     traits = declared(
         *(parts[:-1] if default is None else parts),
         name="partition",
-        where=tuple(map(recorded, rules)),
+        where=keys,
         masks=masks,
-        compose=lambda new: partition(dict(zip(rules, new, strict=False)), *new[len(rules) :]),
+        compose=lambda new: partition(dict(zip(keys, new, strict=False)), *new[len(keys) :]),
     )
     return _combined(parts, masks, traits)
 
