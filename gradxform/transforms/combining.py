@@ -250,13 +250,9 @@ _LATE = {
     "freeze last",
 }
 """A stage, another that must not come after it, and why."""
-_STAGES = {
-    "unscale": "unscale",
-    "accumulate": "accumulate",
-    "MultiSteps": "accumulate",
-    "add_decayed_weights": "decay",
-    "additive_weight_decay": "decay",
-}
+_STAGES = {"unscale": "unscale", "accumulate": "accumulate", "MultiSteps": "accumulate"} | dict.fromkeys(
+    ("decayed_weights", "weight_decay"), "decay"
+)
 """Words in the names of other libraries' transforms, and their stages."""
 
 

@@ -105,10 +105,9 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     References:
         Micikevicius et al., Mixed precision training, 2018 (skipped steps of loss scaling); ``optax.apply_if_finite``.
     """
-    inner = as_transformation("skip_nonfinite", tx)
-    most = (
-        None if max_consecutive is None else arguments.integer("skip_nonfinite", "max_consecutive", max_consecutive, 0)
-    )
+    inner, most = as_transformation("skip_nonfinite", tx), max_consecutive
+    if most is not None:
+        most = arguments.integer("skip_nonfinite", "max_consecutive", most, 0)
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
