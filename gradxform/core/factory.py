@@ -34,13 +34,14 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
             raise TypeError(refusal) from None
         given = bound.arguments
         calls.check_order(make, given)
-        schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
+        numbers = [(name, value) for name, value in given.items() if name in scalars]
+        schedules = {name: value for name, value in numbers if callable(value) and not isinstance(value, type)}
         try:
             for name, schedule in schedules.items():
                 calls.check_schedule(make.__name__, name, schedule)
             made = scheduled(make, given, schedules) if schedules else make(*args, **kwargs)
         except TypeError:
-            if not any(calls.holds_gradients(given[name]) for name in scalars.intersection(given)):
+            if not any(calls.holds_gradients(value) for _, value in numbers):
                 raise
             raise TypeError(calls.gradients_first(make, args, kwargs)) from None
         return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound), made.traits)
@@ -54,10 +55,6 @@ def schedulable(make: Callable[..., Any]) -> frozenset[str]:
     """The names of the arguments annotated as `Scalar`, which may be schedules."""
     given = inspect.signature(make, eval_str=True).parameters.values()
     return frozenset(each.name for each in given if Scalar in (each.annotation, *get_args(each.annotation)))
-
-
-def _is_schedule(value: Any) -> bool:
-    return callable(value) and not isinstance(value, type)
 
 
 def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:

@@ -94,6 +94,8 @@ class Traits(NamedTuple):
 def declared(*parts: GradientTransformation, name: str = "", **own: Any) -> Traits:
     """Return traits; those of the transformations inside are inherited."""
     traits = Traits(parts, **own)
+    if not parts:
+        return traits
     inside = [part.traits for part in parts]
     selections = [*[(name, where) for where in traits.where], *[pair for part in inside for pair in part.selections]]
     return traits._replace(

@@ -162,7 +162,8 @@ def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tu
     With the device's positions along axes, the keys differ by device.
     """
     # In halves, which float32 holds.
-    high, low = (xp.int32(xp.stack([float(part(word)) for word in words])) for part in (_upper, _lower))
+    halves = [float(word >> 16) for word in words], [float(word & 0xFFFF) for word in words]
+    high, low = (xp.int32(xp.stack(half)) for half in halves)
     both, count = xp.shift_left(high, 16) + low, len(words) // 2
     step = xp.int32(step)
     of_step = threefry.block(xp, *seed, step * 0, step)
@@ -170,14 +171,6 @@ def _keys(xp: Any, step: Array, *places: Array, seed: tuple[int, int], words: tu
     for place in places:
         found = threefry.block(xp, *found, found[0] * 0, found[0] * 0 + xp.int32(place))
     return found
-
-
-def _upper(word: int) -> int:
-    return word >> 16
-
-
-def _lower(word: int) -> int:
-    return word & 0xFFFF
 
 
 def _noised(xp: Any, x: Array, first: Array, second: Array, stddev: Array) -> Array:

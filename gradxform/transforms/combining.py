@@ -206,12 +206,13 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]
 
+    keys = tuple(map(recorded, rules))
     traits = declared(
         *(parts[:-1] if default is None else parts),
         name="partition",
-        where=tuple(map(recorded, rules)),
+        where=keys,
         masks=masks,
-        compose=lambda new: partition(dict(zip(rules, new, strict=False)), *new[len(rules) :]),
+        compose=lambda new: partition(dict(zip(keys, new, strict=False)), *new[len(keys) :]),
     )
     return _combined(parts, masks, traits)
 
@@ -251,13 +252,9 @@ _LATE = {
     "freeze last",
 }
 """A stage, another that must not come after it, and why."""
-_STAGES = {
-    "unscale": "unscale",
-    "accumulate": "accumulate",
-    "MultiSteps": "accumulate",
-    "add_decayed_weights": "decay",
-    "additive_weight_decay": "decay",
-}
+_STAGES = {"unscale": "unscale", "accumulate": "accumulate", "MultiSteps": "accumulate"} | dict.fromkeys(
+    ("decayed_weights", "weight_decay"), "decay"
+)
 """Words in the names of other libraries' transforms, and their stages."""
 
 

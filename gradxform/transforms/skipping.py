@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
@@ -104,10 +105,9 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     References:
         Micikevicius et al., Mixed precision training, 2018 (skipped steps of loss scaling); ``optax.apply_if_finite``.
     """
-    inner = as_transformation("skip_nonfinite", tx)
-    most = (
-        None if max_consecutive is None else arguments.integer("skip_nonfinite", "max_consecutive", max_consecutive, 0)
-    )
+    inner, most = as_transformation("skip_nonfinite", tx), max_consecutive
+    if most is not None:
+        most = arguments.integer("skip_nonfinite", "max_consecutive", most, 0)
 
     def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
@@ -229,12 +229,9 @@ def has_updated(state: Any) -> Any:
 
 def due(state: Any) -> Any:
     """Whether nothing in a state skips the step; True for other objects."""
-    found, parts = True, holding.parts(state) or ()
     if isinstance(state, (AccumulateState, SkipLargeState, SkipNonfiniteState)):
-        found, parts = unwrapped(state.due), [state.inner]
-    for inside in map(due, parts):
-        found = inside if found is True else found if inside is True else found & inside
-    return found
+        return _all([unwrapped(state.due), due(state.inner)])
+    return _all(map(due, holding.parts(state) or ()))
 
 
 def is_due(tx: GradientTransformation, state: Any) -> Any:
@@ -243,10 +240,16 @@ def is_due(tx: GradientTransformation, state: Any) -> Any:
     Conditions inside a mask concern only the masked variables, and are ignored.
     """
     traits = tx.traits
+    if not tx.stateful or (traits.masks is not None and traits.states is None):
+        return True
     if traits.states is None:
-        return True if traits.masks is not None or not tx.stateful else due(state)
-    found = True
-    for part, inner in zip(traits.parts, traits.states(state) if tx.stateful else (), strict=False):
-        inside = is_due(part, inner)
-        found = inside if found is True else found if inside is True else found & inside
+        return due(state)
+    return _all([is_due(part, inner) for part, inner in zip(traits.parts, traits.states(state), strict=True)])
+
+
+def _all(conditions: Iterable[Any]) -> Any:
+    """Whether all conditions hold; True, or a bool of the framework."""
+    found: Any = True
+    for condition in conditions:
+        found = condition if found is True else found if condition is True else found & condition
     return found

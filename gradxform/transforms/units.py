@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gradxform.core import arguments
@@ -35,8 +35,9 @@ def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
         shape = view.backend.shape(view.leaves[i])
         if shape is not None and len(shape) < 2:
             found[i] = tuple(range(len(shape)))
-            continue
-        found[i] = _of(transform, given, view.source.path(i), view.leaves[i], shape)
+        else:
+            path = view.source.path(i)
+            found[i] = _of(transform, _given(transform, given, path, view.leaves[i]), path, shape)
     return found
 
 
@@ -56,26 +57,24 @@ def sides(transform: str, given: Any, view: Flat) -> list[tuple[tuple[int, ...],
                 f"{transform}: the gradient at {path!r} has shape {shape} and is not a matrix; choose the matrices "
                 f"with masked({transform}(...), where) or partition(...)"
             )
-        own = _matching(transform, given, path) if isinstance(given, Mapping) else given
-        if callable(own):
-            own = check(transform, own(path, view.leaves[i]), True)
+        own = _given(transform, given, path, view.leaves[i], pairs=True)
         if own is None and len(shape) > 2:
             raise ValueError(
                 f"{transform}: {path!r} of shape {shape} is not one matrix; give its axes: 'keras' (the last is the "
                 "output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
             )
-        found.append(_sides(transform, own, path, view.leaves[i], shape))
+        found.append(_sides(transform, own, path, shape))
     return found
 
 
 def _sides(
-    transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | None, ...]
+    transform: str, given: Any, path: str, shape: tuple[int | None, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output axes of one leaf."""
     rank = len(shape)
     pair = given if _is_pair(given) else ("torch" if given is None else given,)
     there = all(isinstance(side, str) or all(-rank <= axis < rank for axis in side) for side in pair)
-    own = [_of(transform, side, path, leaf, shape) for side in pair] if there else [()]
+    own = [_of(transform, side, path, shape) for side in pair] if there else [()]
     inputs, outputs = own if len(own) == 2 else (own[0], tuple(axis for axis in range(rank) if axis not in own[0]))
     if not inputs or not outputs or set(inputs) & set(outputs):
         hint = f"; write axes='torch' (rows are outputs), 'keras' (columns are) or {{{path!r}: 'torch', '**': ...}}"
@@ -91,12 +90,8 @@ def _is_pair(axes: Any) -> bool:
     return isinstance(axes, (list, tuple)) and len(axes) == 2 and all(isinstance(side, (list, tuple)) for side in axes)
 
 
-def _of(transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
+def _of(transform: str, given: Any, path: str, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
     """Axes of one leaf with at least two axes."""
-    if isinstance(given, Mapping):
-        given = _matching(transform, given, path)
-    if callable(given):
-        given = check(transform, given(path, leaf))
     if given is None:
         raise ValueError(
             f"{transform}: give the input axes of {path!r}, since libraries disagree: axes='keras' (all but the last; "
@@ -118,9 +113,11 @@ def _of(transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | Non
     return tuple(there)
 
 
-def _matching(transform: str, given: Mapping[str, Any], path: str) -> Any:
-    for pattern, found in given.items():
-        if by_glob(pattern, [path], rooted=False, alone=True)[0]:
-            return found
-    patterns: Sequence[str] = list(given)
-    raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {patterns}")
+def _given(transform: str, given: Any, path: str, leaf: Any, pairs: bool = False) -> Any:
+    """What a mapping of patterns or a function gives for a leaf; other axes unchanged."""
+    if isinstance(given, Mapping):
+        own = [each for pattern, each in given.items() if by_glob(pattern, [path], rooted=False, alone=True)[0]]
+        if not own:
+            raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {list(given)}")
+        given = own[0]
+    return check(transform, given(path, leaf), pairs) if callable(given) else given
