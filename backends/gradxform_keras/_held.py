@@ -17,7 +17,7 @@ from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
 from gradxform.core.updates import GRADIENTS
-from gradxform.core.variables import keys_of, path_of
+from gradxform.core.where import keys_of, path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.applied import is_due
 from gradxform_keras import _private

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.core import fitting, updates
+from gradxform.core import align, updates
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context
-from gradxform.core.variables import keys_of
+from gradxform.core.where import keys_of
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.applied import is_due
 from gradxform.transforms.reach import reached
@@ -80,7 +80,7 @@ def moved(tx: GradientTransformation, before: Kept, signs: Sequence[int], state:
         if view is None:
             return Moved(state, None, None)
         if tx.stateful:
-            fitting.check_state(view, state)
+            align.check_state(view, state)
         keys = keys_of(paths_of(named))
         extra = {}
         if tx.needs_gradients:

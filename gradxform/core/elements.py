@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import checks, fitting
+from gradxform.core import align, checks
 from gradxform.core.flat import Flat
 from gradxform.core.recorder import Number
 from gradxform.core.source import DOUBLE, REAL
@@ -80,7 +80,7 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the grad
         ValueError: the tree has other keys or containers, lacks a leaf where there is a gradient, or has another
             shape; names the path.
     """
-    leaves = fitting.aligned(view, tree, (own, what), advice).leaves
+    leaves = align.aligned(view, tree, (own, what), advice).leaves
     found = [leaves[view.source.kept[i]] for i in view.chosen]
     for i, leaf in zip(view.chosen, found, strict=True):
         if leaf is None:
@@ -143,7 +143,7 @@ def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     """Return a tree like the gradients', with new leaves in the active places."""
-    found = fitting.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
+    found = align.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
     leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
         slot = view.source.kept[i]

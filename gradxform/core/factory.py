@@ -14,7 +14,7 @@ from gradxform.core.arguments import Scalar
 from gradxform.core.autograph import unconverted
 from gradxform.core.schedule import scheduled
 from gradxform.core.transformation import GradientTransformation, factories
-from gradxform.core.variables import recorded
+from gradxform.core.where import recorded
 
 P = ParamSpec("P")
 

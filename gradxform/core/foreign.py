@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.backend.lookup import holds_arrays, unwrapped
 from gradxform.backend.misplaced import kind_of, misplaced, short
-from gradxform.core import fitting
+from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context, GradientTransformation
 
@@ -93,7 +93,7 @@ def _takes_extra(tx: Any) -> bool:
 
 def _like(where: str, view: Flat, params: Any) -> Any:
     """Return the parameters of the gradients in scope, and None for the others."""
-    found = fitting.aligned(view, params, ("the gradients", f"{where}: the parameters"))
+    found = align.aligned(view, params, ("the gradients", f"{where}: the parameters"))
     inside = {view.source.kept[i] for i, there in enumerate(view.scope) if there}
     kept = [unwrapped(leaf) if slot in inside else None for slot, leaf in enumerate(found.leaves)]
     return found.tree(view.backend, kept)

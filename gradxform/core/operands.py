@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.backend.protocol import Backend
 from gradxform.core.transformation import GradientTransformation, factories
-from gradxform.core.variables import Variables
+from gradxform.core.where import Variables
 from gradxform.numerics import Array
 
 Rebuild = Callable[[Sequence[Array]], GradientTransformation]

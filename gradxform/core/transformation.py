@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
-from gradxform.core import fitting, matching, plan
+from gradxform.core import align, plan
 from gradxform.core.autograph import unconverted
 from gradxform.core.flat import Flat, flat_view
+from gradxform.core.where import verify
 
 if TYPE_CHECKING:
     from gradxform_jax.typed import Base  # so that `optax.chain(tx, ...)` passes pyright
@@ -166,7 +167,7 @@ class GradientTransformation(Base):
             return
         if view is not None:
             for name, where in wheres:
-                matching.verify(name, where, view)
+                verify(name, where, view)
 
     @unconverted
     def update(self, updates: Tree, state: Any = None, params: Any = None, **extra: Any) -> tuple[Tree, Any]:
@@ -200,9 +201,9 @@ class GradientTransformation(Base):
         view = flat_view(updates) or _holes(updates, self.axes)
         if view is None:
             return updates, state
-        fitting.check_gradients(view, updates)
+        align.check_gradients(view, updates)
         if self.start is not None:
-            fitting.check_state(view, state)
+            align.check_state(view, state)
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 

@@ -6,13 +6,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation, is_transformation
 from gradxform.core.keeping import not_its_own
-from gradxform.core.matching import Where
 from gradxform.core.transformation import Context, GradientTransformation, Start, stateless
+from gradxform.core.where import Where, check, chosen
 from gradxform.transforms import order
 
 
@@ -116,14 +115,14 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
 
 def only(name: str, tx: Any, where: Where) -> GradientTransformation:
     """Apply a transform to selected gradients; errors begin with `name`."""
-    inner, where = as_transformation(name, tx), matching.check(name, where)
+    inner, where = as_transformation(name, tx), check(name, where)
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
-        inside, state = inner.rule(view.focus(matching.chosen(name, where, view)), state, context)
+        inside, state = inner.rule(view.focus(chosen(name, where, view)), state, context)
         return inside.widen(view), state
 
     def start(params: Any) -> Any:
-        return inner.init(_only(params, lambda view: matching.chosen(name, where, view)))
+        return inner.init(_only(params, lambda view: chosen(name, where, view)))
 
     return GradientTransformation(rule, start if inner.stateful else None)
 
@@ -162,7 +161,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         raise TypeError(
             f"partition: rules must map patterns to transforms, such as {{'**/bias': tx}}, got {rules!r:.72}"
         )
-    wheres = [matching.check("partition", where) for where in rules]
+    wheres = [check("partition", where) for where in rules]
     last = identity() if default is None else default
     if not is_transformation(last) and (isinstance(last, Mapping) or inspect.isfunction(last)):  # labels, as in optax
         raise TypeError(
@@ -174,7 +173,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
     def masks(view: Flat) -> list[tuple[bool, ...]]:
         free, found = (True,) * len(view.leaves), []
         for where in wheres:
-            mask = matching.chosen("partition", where, view)
+            mask = chosen("partition", where, view)
             found.append(tuple(a and b for a, b in zip(mask, free, strict=True)))
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradxform.core.foreign import name_of
 from gradxform.core.transformation import GradientTransformation
-from gradxform.core.variables import FUNCTIONS, Variables, own_name
+from gradxform.core.where import FUNCTIONS, Variables, path_of
 
 _SHOWN = 3
 
@@ -36,7 +36,7 @@ def _of_mask(part: Any) -> str | None:
 def _of_where(where: Any) -> str:
     """What a `where` chooses: the keys of a pattern, a function's name, a variable's; empty where nothing tells."""
     if isinstance(where, (list, tuple)):  # variables among them
-        return _of_several(map(own_name, where) if isinstance(where, Variables) else map(_of_where, where))
+        return _of_several(map(path_of, where) if isinstance(where, Variables) else map(_of_where, where))
     if isinstance(where, FUNCTIONS):
         where = getattr(getattr(where, "func", where), "__name__", "")  # of a functools.partial, its function's
     pattern = where.pattern if isinstance(where, re.Pattern) else where

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import matching
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import GradientTransformation
+from gradxform.core.where import check, chosen
 
 _Reach = Callable[[Sequence[Any], Flat], Sequence[bool]]
 
@@ -44,7 +44,7 @@ def _by_rules(arguments: Sequence[Any], view: Flat) -> Sequence[bool]:
 
 
 def _chosen(name: str, where: Any, view: Flat) -> Sequence[bool]:
-    return matching.chosen(name, matching.check(name, where), view)
+    return chosen(name, check(name, where), view)
 
 
 _RULES: dict[str, _Reach] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.flat import Flat
-from gradxform.core.readings import by_glob
+from gradxform.core.where import matches
 
 LAYOUTS = ("keras", "torch")
 
@@ -120,7 +120,7 @@ def _of(transform: str, given: Any, path: str, leaf: Any, shape: tuple[int | Non
 
 def _matching(transform: str, given: Mapping[str, Any], path: str) -> Any:
     for pattern, found in given.items():
-        if by_glob(pattern, [path], rooted=False, alone=True)[0]:
+        if matches(pattern, [path], alone=True)[0]:
             return found
     patterns: Sequence[str] = list(given)
     raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {patterns}")
