@@ -9,7 +9,7 @@ import jax
 from gradxform import GradientTransformation
 from gradxform.core.flat import flat_view
 from gradxform.core.foreign import as_transformation
-from gradxform.core.matching import Where, check, chosen
+from gradxform.core.where import Where, check, chosen
 
 if TYPE_CHECKING:
     import optax

@@ -12,7 +12,7 @@ import keras
 from gradxform import GradientTransformation
 from gradxform.core.parse import read
 from gradxform.core.transform import hyperparameters, replaced
-from gradxform.core.variables import Variables
+from gradxform.core.where import Variables
 
 PACKAGE = "import gradxform_keras before loading"
 """Package under which Keras registers the classes; Keras prints it if a process lacks them."""

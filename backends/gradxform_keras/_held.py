@@ -16,7 +16,7 @@ from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, hyperparameters
 from gradxform.core.updates import GRADIENTS
-from gradxform.core.variables import keys_of, path_of
+from gradxform.core.where import keys_of, path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
 from gradxform_keras import _private

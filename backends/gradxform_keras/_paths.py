@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from gradxform.core.variables import path_of
+from gradxform.core.where import path_of
 from gradxform_keras import _private
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from gradxform.core.variables import path_of
+from gradxform.core.where import path_of
 from gradxform.functions.convert import to_numpy
 from gradxform.transforms.averaging import TraceState
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gradxform import GradientTransformation
 from gradxform.backend.lookup import owner
-from gradxform.core import fitting
+from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context
@@ -62,7 +62,7 @@ def apply_(
     if view is None:
         return state
     if tx.stateful:
-        fitting.check_state(view, state)
+        align.check_state(view, state)
     view, state = tx.rule(view, state, Context(params, {} if gradients is None else {"gradients": gradients}))
     for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:

@@ -12,7 +12,7 @@ from gradxform.backend.misplaced import instead, short
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context
-from gradxform.core.variables import path_of
+from gradxform.core.where import path_of
 from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow.kernels import backend
 

@@ -13,7 +13,7 @@ from gradxform import GradientTransformation
 from gradxform.backend.misplaced import short
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
-from gradxform.core.variables import keys_of, path_of
+from gradxform.core.where import keys_of, path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
 from gradxform_tensorflow import _applied as applied

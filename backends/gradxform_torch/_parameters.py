@@ -11,12 +11,12 @@ import torch
 
 from gradxform import GradientTransformation
 from gradxform.backend.misplaced import instead, short
-from gradxform.core import fitting
+from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context
-from gradxform.core.variables import keys_of
+from gradxform.core.where import keys_of
 from gradxform.numerics import formulas
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
@@ -144,7 +144,7 @@ def transformed(
     if view is None:
         return state, None
     if tx.stateful:
-        fitting.check_state(view, state)
+        align.check_state(view, state)
     with torch.no_grad():
         if scale is not None:
             view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.core import fitting, updates
+from gradxform.core import align, updates
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context
-from gradxform.core.variables import keys_of
+from gradxform.core.where import keys_of
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.skipping import is_due
 from gradxform_torch import _private
@@ -79,7 +79,7 @@ def moved(tx: GradientTransformation, before: Kept, signs: Sequence[int], state:
         if view is None:
             return Moved(state, None, None)
         if tx.stateful:
-            fitting.check_state(view, state)
+            align.check_state(view, state)
         keys = keys_of(paths_of(named))
         extra = {}
         if "gradients" in tx.traits.needs:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.backend.lookup import belong
-from gradxform.core import fitting
+from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
 from gradxform.numerics import Array
@@ -80,10 +80,10 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the grad
     """Return the leaves of another tree that match the active leaves.
 
     Raises:
-        ValueError: the tree has other keys or containers, lacks a leaf where there is a gradient, or has another
+        ValueError: the tree has other keys, lacks a leaf where there is a gradient, or has another
             shape; names the path.
     """
-    leaves = fitting.aligned(view, tree, (own, what), advice).leaves
+    leaves = align.aligned(view, tree, (own, what), advice).leaves
     found, own_leaves = [leaves[view.source.kept[i]] for i in view.chosen], [view.leaves[i] for i in view.chosen]
     if belong(view.backend, found) and not any([leaf is None for leaf in found]):
         dense, backs = view.backend.dense(found)
@@ -150,7 +150,7 @@ def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
 
 def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     """Return a tree like the gradients', with new leaves in the active places."""
-    found = fitting.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
+    found = align.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
     leaves = found.leaves
     for i, leaf in zip(view.chosen, new, strict=True):
         slot = view.source.kept[i]

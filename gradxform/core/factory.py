@@ -12,7 +12,7 @@ import numpy as np
 from gradxform.core import calls
 from gradxform.core.arguments import Scalar
 from gradxform.core.transform import GradientTransformation, factories, scheduled, unconverted
-from gradxform.core.variables import recorded
+from gradxform.core.where import recorded
 
 P = ParamSpec("P")
 

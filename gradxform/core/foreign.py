@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from gradxform.backend.lookup import holds_arrays, unwrapped
-from gradxform.backend.misplaced import kind_of, misplaced, short
-from gradxform.core import fitting
+from gradxform.backend.misplaced import misplaced, short
+from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, GradientTransformation, Traits
 
@@ -27,14 +27,19 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
     if isinstance(tx, GradientTransformation):
         return tx
     if not is_transformation(tx):
-        raise TypeError(f"{where}: {_refusal(tx, other, call)}")
+        hint = f"; the arguments are swapped: write {call}" if is_transformation(other) else _hint(tx)
+        raise TypeError(
+            f"{where}: expected a transformation or an object with init and update, got {short(tx)} of type "
+            f"{type(tx).__name__}{hint}"
+        )
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         params = context.params
         if params is not None and len(view.scope) < len(view.leaves):
             params = _like(where, view, params)
-        extra = context.extra if _takes_extra(tx) else {}
-        tree, state = tx.update(view.scoped_tree(), state, params, **extra)
+        optax = sys.modules.get("optax")
+        takes_extra = optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
+        tree, state = tx.update(view.scoped_tree(), state, params, **(context.extra if takes_extra else {}))
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
         if len(leaves) != len(view.scope):
             raise TypeError(f"{where}: {tx!r} returned {len(leaves)} gradients for {len(view.scope)}")
@@ -60,34 +65,21 @@ def is_transformation(tx: Any) -> bool:
     return found is None or found.kind != "optimizer"
 
 
-def _refusal(tx: Any, other: Any, call: str) -> str:
-    """Explain why an object is not a transformation, and what to write instead if known."""
+def _hint(tx: Any) -> str:
+    """Say what to write instead of an object that is not a transformation; empty if unknown."""
     found = misplaced(tx)
-    if is_transformation(other):
-        return f"the arguments are swapped; write {call}"
-    if found is not None and found.kind == "optimizer":
-        return f"{kind_of(tx)} is {found.what}, not a transformation; {found.instead}"
+    if found is not None:
+        return f", {found.what}" + (f"; {found.instead}" if found.kind == "optimizer" else "")
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
-        hint = "; write gx.chain(*txs)"
-    elif found is not None:
-        hint = f", {found.what}"
-    elif holds_arrays(tx):
-        hint = "; gradients come later: tx(gradients)"
-    else:
-        hint = "; call it first" if callable(tx) else ""
-    expected = "expected a transformation or an object with init and update"
-    return f"{expected}, got {short(tx)} of type {type(tx).__name__}{hint}"
-
-
-def _takes_extra(tx: Any) -> bool:
-    """Whether it is an optax transformation with extra arguments."""
-    optax = sys.modules.get("optax")
-    return optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
+        return "; write gx.chain(*txs)"
+    if holds_arrays(tx):
+        return "; gradients come later: tx(gradients)"
+    return "; call it first" if callable(tx) else ""
 
 
 def _like(where: str, view: Flat, params: Any) -> Any:
     """Return the parameters of the gradients in scope, and None for the others."""
-    found = fitting.aligned(view, params, ("the gradients", f"{where}: the parameters"))
+    found = align.aligned(view, params, ("the gradients", f"{where}: the parameters"))
     inside = {view.source.kept[i] for i in view.scope}
     kept = [unwrapped(leaf) if slot in inside else None for slot, leaf in enumerate(found.leaves)]
     return found.tree(view.backend, kept)

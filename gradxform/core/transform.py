@@ -13,10 +13,10 @@ import numpy as np
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
 from gradxform.backend.misplaced import short
 from gradxform.backend.protocol import Backend
-from gradxform.core import fitting, matching
+from gradxform.core import align
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.state import Fresh, advanced
-from gradxform.core.variables import Variables
+from gradxform.core.where import Variables, verify
 from gradxform.numerics import Array
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class GradientTransformation(Base):
             return
         if view is not None:
             for name, where in selections:
-                matching.verify(name, where, view)
+                verify(name, where, view)
 
     @unconverted
     def update(self, updates: Tree, state: Any = None, params: Any = None, **extra: Any) -> tuple[Tree, Any]:
@@ -215,7 +215,7 @@ class GradientTransformation(Base):
             TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is not an array, or a
                 missing state; the message names the path.
             ValueError: a pattern that matches no path; a bound that would broadcast a gradient; parameters or a state
-                with other keys or containers than the gradients; a state of another transformation or framework;
+                with other keys than the gradients; a state of another transformation or framework;
                 variables among the gradients. The message names the path.
         """
         if self.start is not None and state is None:
@@ -225,9 +225,9 @@ class GradientTransformation(Base):
         view = flat_view(updates) or _holes(updates, self.traits.axes)
         if view is None:
             return updates, state
-        fitting.check_gradients(view, updates)
+        align.check_gradients(view, updates)
         if self.start is not None:
-            fitting.check_state(view, state)
+            align.check_state(view, state)
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from gradxform.backend.lookup import opened, preload
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, fitting
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat, flat_view
@@ -201,9 +201,11 @@ def straight_through(
         owner, (leaves, _) = opened(given)
         if backend is None:
             return values
-        if backend is not owner or backend.paths(values) != backend.paths(given):
-            found = fitting.difference(values, given)
-            where = f"; they differ at {found.path!r}: {found.one} and {found.other}" if found and found.path else ""
+        paths, others = backend.paths(values), [] if owner is None else owner.paths(given)
+        if backend is not owner or paths != others:
+            where = (
+                "" if paths == others else f"; they differ at {align.difference(paths, others, 'forward', 'backward')}"
+            )
             raise ValueError(
                 "straight_through: forward and backward must return trees of the same structure and framework; "
                 f"got {values!r:.100} and {given!r:.100}{where}"

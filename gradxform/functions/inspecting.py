@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core import arguments, fitting
+from gradxform.core import align, arguments
 from gradxform.core.flat import Flat, Norm, flat_view
 from gradxform.core.source import INEXACT
 from gradxform.core.transform import unconverted
-from gradxform.core.variables import listed_paths
+from gradxform.core.where import path_of
 from gradxform.numerics import Array
 
 
@@ -50,7 +50,7 @@ def global_norm(tree: Any, *, ord: float | None = None) -> Array:
         ``optax.global_norm``, `tf.linalg.global_norm`.
     """
     order = arguments.order("global_norm", ord)
-    view = fitting.gradients_view("global_norm", tree)
+    view = align.gradients_view("global_norm", tree)
     if view is None:
         return np.zeros((), np.float32)
     norm = view.global_norm(order)
@@ -88,7 +88,7 @@ def norms(tree: Any, *, ord: float | None = None) -> dict[str, Array]:
         `torch.linalg.vector_norm` for each of ``model.named_parameters()``.
     """
     order = arguments.order("norms", ord)
-    view = fitting.gradients_view("norms", tree)
+    view = align.gradients_view("norms", tree)
     if view is None:
         return {}
     found, paths = _stored(view, view.norms(order)), view.source.paths
@@ -159,7 +159,7 @@ def nonfinite_paths(tree: Any) -> list[str]:
     References:
         `torch.autograd.detect_anomaly`.
     """
-    view = fitting.gradients_view("nonfinite_paths", tree)
+    view = align.gradients_view("nonfinite_paths", tree)
     if view is None:
         return []
     view = view.focus([dtype in INEXACT for dtype in view.source.dtypes])
@@ -180,3 +180,14 @@ def nonfinite_paths(tree: Any) -> list[str]:
 def _stored(view: Flat, norm: Norm) -> Array:
     """Cast norms to the dtype in which they are returned."""
     return view.backend.stored(norm.value, "float32" if norm.single is True else "float64", view.leaves[0])
+
+
+def listed_paths(given: Any) -> list[str] | None:
+    """Return the paths of a list of variables or of (gradient, variable) or (name, parameter) pairs, else None."""
+    if not isinstance(given, (list, tuple)) or not given:
+        return None
+    pairs = all(isinstance(item, (list, tuple)) and len(item) == 2 for item in given)
+    if pairs and all(isinstance(name, str) for name, _ in given):
+        return [name.replace(".", "/") for name, _ in given]
+    variables = [item[1] for item in given] if pairs else given
+    return list(map(path_of, variables)) if all(hasattr(item, "assign") for item in variables) else None

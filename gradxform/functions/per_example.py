@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core import arguments, elements, fitting
+from gradxform.core import align, arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.flat import Flat, Norm, clip_coefficient
 from gradxform.core.source import SINGLE
@@ -101,7 +101,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
 
 def _batched(name: str, grads: Any) -> Flat:
     """View of gradients with a batch axis."""
-    view = fitting.gradients_view(name, grads)
+    view = align.gradients_view(name, grads)
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check()

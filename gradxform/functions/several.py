@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend.along import pairs
 from gradxform.backend.protocol import Backend
-from gradxform.core import fitting
+from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
 from gradxform.numerics import Array, formulas, subsets
@@ -41,7 +41,7 @@ def several(name: str, trees: Any) -> Several:
             f"{name}: expected a list of trees, one per task, got one tree (a {type(trees).__name__}); write "
             f"{name}([first, second, ...])"
         )
-    views = [fitting.gradients_view(name, tree) for tree in trees]
+    views = [align.gradients_view(name, tree) for tree in trees]
     found = [(rank, view) for rank, view in enumerate(views) if view is not None]
     if not found:
         raise ValueError(f"{name}: expected a list of trees with gradients, found none in {trees!r:.80}")
@@ -58,7 +58,7 @@ def several(name: str, trees: Any) -> Several:
                 f"{view.backend.title}; convert one"
             )
         names = f"{name}: tree {lead}", f"{name}: tree {rank}"
-        order = fitting.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
+        order = align.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
         if views[rank] is None:
             continue
         whole = view.dense()

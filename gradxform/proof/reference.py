@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.core.factory import schedulable
-from gradxform.core.readings import by_glob
 from gradxform.core.transform import GradientTransformation, factories
+from gradxform.core.where import matches
 from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
 from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import (
@@ -228,7 +228,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
 
 def _matches(where: Any, leaf: Leaf) -> bool:
     if isinstance(where, str):
-        return by_glob(where, [leaf.path], rooted=False, alone=True)[0]
+        return matches(where, [leaf.path], alone=True)[0]
     if isinstance(where, re.Pattern):
         return where.search(leaf.path) is not None
     if callable(where):

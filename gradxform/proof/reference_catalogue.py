@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core.readings import by_glob
+from gradxform.core.where import matches
 from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, is_single, kept, limit, norm_of, rounded, summed
 
@@ -45,7 +45,7 @@ def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
     if rank < 2:
         return tuple(range(rank))
     if isinstance(axes, Mapping):
-        axes = next(found for pattern, found in axes.items() if by_glob(pattern, [leaf.path], False, True)[0])
+        axes = next(found for pattern, found in axes.items() if matches(pattern, [leaf.path], alone=True)[0])
     if callable(axes):
         axes = axes(leaf.path, rounded(leaf))
     named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core.readings import by_glob
+from gradxform.core.where import matches
 from gradxform.proof.extended import number
 from gradxform.proof.reference_leaf import Leaf, is_single, kept, rounded
 
@@ -111,7 +111,7 @@ def _axes(given: Any, leaf: Leaf) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output axes of a leaf."""
     rank = len(leaf.shape)
     if isinstance(given, Mapping):
-        given = next(found for pattern, found in given.items() if by_glob(pattern, [leaf.path], False, True)[0])
+        given = next(found for pattern, found in given.items() if matches(pattern, [leaf.path], alone=True)[0])
     if callable(given):
         given = given(leaf.path, rounded(leaf))
     named = {None: range(1, rank), "torch": range(1, rank), "keras": range(rank - 1)}

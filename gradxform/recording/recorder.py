@@ -9,7 +9,7 @@ from typing import Any
 
 from gradxform.backend import lookup
 from gradxform.backend.misplaced import short
-from gradxform.core.matching import Where, check
+from gradxform.core.where import Where, check
 from gradxform.recording import files
 from gradxform.recording.about import key_of
 from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of, shape_of

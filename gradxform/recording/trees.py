@@ -9,11 +9,10 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.core.flat import flat_view
-from gradxform.core.matching import Where, chosen
 from gradxform.core.source import INEXACT
-from gradxform.core.variables import keys_of, listed_paths
+from gradxform.core.where import Where, chosen, keys_of
 from gradxform.functions.convert import values
-from gradxform.functions.inspecting import norms
+from gradxform.functions.inspecting import listed_paths, norms
 
 
 def leaves_of(name: str, tree: Any) -> dict[str, Any]:

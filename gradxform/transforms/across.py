@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
 from gradxform.core.group import Group, replicated_in
-from gradxform.core.matching import Where
 from gradxform.core.transform import Context, GradientTransformation, declared
+from gradxform.core.where import Where, check, chosen
 
 _SPLITS = ("tree", "leaves")
 
@@ -72,7 +71,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     if split not in _SPLITS:
         raise ValueError(f"across: split must be 'tree' (each device has its own leaves) or 'leaves', got {split!r}")
     if replicated is not None:
-        replicated = matching.check("across", replicated)
+        replicated = check("across", replicated)
     by_leaf = split == "leaves"
 
     def entered(view: Flat) -> Flat:
@@ -82,8 +81,8 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         inside = view._replace(groups=(*view.groups, group))
         if replicated is None:
             return inside
-        chosen = matching.chosen("across", replicated, inside)
-        same = replicated_in(chosen, view.source.kept, len(view.source.slots))
+        mask = chosen("across", replicated, inside)
+        same = replicated_in(mask, view.source.kept, len(view.source.slots))
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:

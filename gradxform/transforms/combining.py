@@ -7,13 +7,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradxform.core import matching
 from gradxform.core.factory import factory
 from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation, is_transformation
-from gradxform.core.matching import Where
 from gradxform.core.transform import Context, GradientTransformation, Traits, declared, stateless, wrong_state
-from gradxform.core.variables import recorded
+from gradxform.core.where import Where, check, chosen, recorded
 
 Masks = Callable[[Flat], Sequence[Sequence[bool]]]
 
@@ -138,10 +136,10 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
 
 def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransformation:
     """Apply a transform to selected gradients; errors begin with `name`."""
-    inner, checked = as_transformation(name, tx), matching.check(name, where)
+    inner, checked = as_transformation(name, tx), check(name, where)
 
     def mask(view: Flat) -> Sequence[bool]:
-        return matching.chosen(name, checked, view)
+        return chosen(name, checked, view)
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         inside, state = inner.rule(view.focus(mask(view)), state, context)
@@ -189,7 +187,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         raise TypeError(
             f"partition: rules must map patterns to transforms, such as {{'**/bias': tx}}, got {rules!r:.72}"
         )
-    wheres = [matching.check("partition", where) for where in rules]
+    wheres = [check("partition", where) for where in rules]
     last = identity() if default is None else default
     if not is_transformation(last) and (isinstance(last, Mapping) or inspect.isfunction(last)):  # labels, as in optax
         raise TypeError(
@@ -201,7 +199,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
     def masks(view: Flat) -> list[tuple[bool, ...]]:
         free, found = (True,) * len(view.leaves), []
         for where in wheres:
-            mask = matching.chosen("partition", where, view)
+            mask = chosen("partition", where, view)
             found.append(tuple(a and b for a, b in zip(mask, free, strict=True)))
             free = tuple(a and not b for a, b in zip(free, mask, strict=True))
         return [*found, free]

@@ -16,7 +16,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.source import SINGLE, Mask
 from gradxform.core.state import Fresh, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
-from gradxform.core.variables import FUNCTIONS, Variables, own_name
+from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
 
 _SHOWN = 3
@@ -178,7 +178,7 @@ def _of_mask(part: GradientTransformation) -> str | None:
 def _of_where(where: Any) -> str:
     """What a `where` selects: the keys of a pattern, the name of a function or variable; empty if nothing tells."""
     if isinstance(where, (list, tuple)):  # variables among them
-        return _of_several(map(own_name, where) if isinstance(where, Variables) else map(_of_where, where))
+        return _of_several(map(path_of, where) if isinstance(where, Variables) else map(_of_where, where))
     if isinstance(where, FUNCTIONS):
         where = getattr(getattr(where, "func", where), "__name__", "")  # of a functools.partial, its function's
     pattern = where.pattern if isinstance(where, re.Pattern) else where

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gradxform.core.factory import factory
-from gradxform.core.matching import Where
 from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.core.where import Where
 from gradxform.transforms.combining import only
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.flat import Flat
-from gradxform.core.readings import by_glob
+from gradxform.core.where import matches
 
 LAYOUTS = ("keras", "torch")
 
@@ -116,7 +116,7 @@ def _of(transform: str, given: Any, path: str, shape: tuple[int | None, ...] | N
 def _given(transform: str, given: Any, path: str, leaf: Any, pairs: bool = False) -> Any:
     """What a mapping of patterns or a function gives for a leaf; other axes unchanged."""
     if isinstance(given, Mapping):
-        own = [each for pattern, each in given.items() if by_glob(pattern, [path], rooted=False, alone=True)[0]]
+        own = [each for pattern, each in given.items() if matches(pattern, [path], alone=True)[0]]
         if not own:
             raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {list(given)}")
         given = own[0]

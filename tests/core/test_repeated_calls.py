@@ -16,7 +16,6 @@ from support import FRAMEWORKS, array, arrays, assert_bits, assert_expected, ass
 
 import gradxform as gx
 from gradxform.proof import parity
-
 from gradxform.proof.cases import Group, Run
 from gradxform.proof.judge import judge
 from gradxform.proof.registry import ROWS, Row

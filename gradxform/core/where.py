@@ -1,0 +1,384 @@
+"""Which leaves of a tree a `where` is for: by path, by function, by variable, or by a tree of bools.
+
+A glob matches whole paths: ``*`` within a key, ``**`` over any number of keys, ``?`` for one character. Paths have
+several spellings: "/" or "." between keys, with or without the keys that `torch.compile`, FSDP, DDP and Keras add.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import re
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.backend import lookup
+from gradxform.backend.misplaced import short
+from gradxform.core.flat import Flat
+
+Where = Any
+"""A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
+FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_SIMPLE = (str, re.Pattern, *FUNCTIONS)
+_NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
+_MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
+"""Functions of whole trees, as optax masks call them."""
+_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+_WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+_MOST = 8  # globs with more wildcards could take exponential time
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` and FSDP add to the names of parameters
+_WRAPPER = re.compile(rf"(?<![^/.])(?:{'|'.join(_WRAPPERS)})[/.]")
+
+
+class Variables(tuple[Any, ...]):
+    """A selection of variables, compared and hashed by identity."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same variables in the same order."""
+        return isinstance(other, Variables) and list(map(id, self)) == list(map(id, other))
+
+    def __hash__(self) -> int:
+        """Agrees with equality."""
+        return hash(tuple(map(id, self)))
+
+    def __repr__(self) -> str:
+        """Show a few paths if all have one; else the number of variables."""
+        names = list(map(path_of, self))
+        if all(names) and len(names) <= 3:
+            return f"<{', '.join(names)}>"
+        return f"<{len(names)} variable{'s' * (len(names) != 1)}>"
+
+
+class Choice(NamedTuple):
+    """A `where` in parts; each part may choose a leaf."""
+
+    patterns: tuple[str | re.Pattern[str], ...] = ()
+    functions: tuple[tuple[Any, bool], ...] = ()
+    """Functions of the path, and whether they take the leaf too."""
+    variables: tuple[Any, ...] = ()
+    tree: Any = None
+
+
+def recorded(where: Where) -> Where:
+    """Wrap the variables of a `where` in `Variables`, to store it as a hyperparameter."""
+    if isinstance(where, Variables):
+        return where
+    if type(where) is dict and where and all(map(_is_variable, where.values())):
+        return Variables(where.values())
+    if type(where) not in (list, tuple):
+        return Variables((where,)) if _is_variable(where) else where
+    named = all(isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], str) for item in where)
+    items = [item[1] for item in where] if named else where
+    if where and all(map(_is_variable, items)):
+        return Variables(items)
+    return type(where)(Variables((item,)) if _is_variable(item) else item for item in where)
+
+
+def check(transform: str, where: Where) -> Choice:
+    """Split a `where` into its parts, when the transform is built.
+
+    Raises:
+        TypeError: nothing that can choose leaves.
+        ValueError: a glob has more than eight wildcards.
+    """
+    where = recorded(where)
+    listed = isinstance(where, (list, tuple)) and not isinstance(where, Variables) and not hasattr(where, "_fields")
+    items = where if listed else [where]
+    variables = tuple(each for item in items if isinstance(item, Variables) for each in item)
+    rest = [item for item in items if not isinstance(item, Variables)]
+    is_tree = not (variables or any(isinstance(item, _SIMPLE) for item in rest) or (callable(where) and not listed))
+    for item in rest:
+        hint = "" if listed and not is_tree and not isinstance(item, _SIMPLE) else _hint(item)
+        if hint is not None and not (item is None and listed and is_tree):
+            raise TypeError(
+                f"{transform}: where must be a glob ('encoder/**'), an re.Pattern, a function of path or (path, leaf), "
+                f"a variable, a list of these, or a tree of bools, got {type(item).__name__} {short(item)}{hint}"
+            )
+        if isinstance(item, str):
+            expression(item)
+    if is_tree:
+        return Choice(tree=where)
+    patterns = tuple(item for item in rest if isinstance(item, (str, re.Pattern)))
+    functions = tuple((item, _takes_leaf(transform, item)) for item in rest if callable(item))
+    return Choice(patterns, functions, variables)
+
+
+def _hint(item: Any) -> str | None:
+    """Return what to write instead of an object that cannot choose leaves, if known; None if it can."""
+    if hasattr(item, "named_parameters"):
+        return "; write list(module.parameters()), or a pattern"
+    if hasattr(item, "trainable_variables"):
+        return "; write module.trainable_variables, or a pattern"
+    if isinstance(item, Iterator):
+        return ", which can be read once; write list(...) of it"
+    of_bytes = isinstance(item, bytes) or (isinstance(item, re.Pattern) and isinstance(item.pattern, bytes))
+    number = item is None or (isinstance(item, (int, float)) and not _is_bool(item))
+    return "" if of_bytes or number or (hasattr(item, "init") and hasattr(item, "update")) else None
+
+
+def _takes_leaf(transform: str, function: Any) -> bool:
+    """Whether a function takes path and leaf, not the path alone: a default other than None means no leaf."""
+    if isinstance(function, types.BuiltinFunctionType):  # `names.__contains__`, `re.compile("bias").search`
+        return False
+    if isinstance(function, types.FunctionType):
+        code = function.__code__
+        if _MAPS & {*code.co_names} or {"tree", "map"} <= {*code.co_names}:
+            raise TypeError(
+                f"{transform}: where is called with one path at a time, such as 'dense/kernel', and {short(function)} "
+                "maps a tree; write the tree of bools that it returns, mask(params), or a function of path and leaf"
+            )
+        if code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
+            torch = sys.modules.get("torch")  # torch.compile follows no signature, and no default of a function within
+            compiling = torch is not None and torch.compiler.is_compiling()
+            last = None if compiling else (function.__defaults__ or [None])[-1]
+            return code.co_argcount == 2 and last is None
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without one
+        return True
+    second = list(signature.parameters.values())[1:2]
+    for given in (("path", "leaf"), ("path",)):
+        with contextlib.suppress(TypeError):
+            signature.bind(*given)
+            return len(given) == 2 and all(each.default in (each.empty, None) for each in second)
+    if isinstance(function, FUNCTIONS):
+        raise TypeError(f"{transform}: where must be a function of the path, or of path and leaf, got {signature}")
+    return True  # a tree of bools that can be called
+
+
+def verify(transform: str, where: Where, view: Flat) -> None:
+    """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
+    found = check(transform, where)
+    empty = isinstance(found.tree, (list, tuple)) and not found.tree
+    chosen(transform, found._replace(functions=(), tree=found.tree if empty else None), view)
+
+
+def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
+    """For each leaf of a view, whether `where` is for it."""
+    masks = [_by_pattern(transform, pattern, view) for pattern in where.patterns]
+    if where.variables:
+        masks.append(_by_identity(transform, where.variables, view))
+    if where.tree is not None:
+        masks.append(_by_tree(transform, where.tree, view))
+    for function, takes_leaf in where.functions:
+        tree = not isinstance(function, FUNCTIONS) and any(map(_is_bool, view.backend.flatten(function)[0]))
+        if tree:  # such as an Equinox module, which can be called
+            masks.append(_by_tree(transform, function, view))
+            continue
+        given = zip(view.source.paths, view.leaves, strict=True)
+        masks.append([_decision(transform, function, *pair[: 1 + takes_leaf]) for pair in given])
+    return tuple(map(any, zip(*masks, strict=True)))
+
+
+def _by_pattern(transform: str, pattern: str | re.Pattern[str], view: Flat) -> Sequence[bool]:
+    paths, alone = view.source.find_paths(), not _alike(view)  # all, since one that is None now has its path as well
+    found = matches(pattern, paths, _is_of_keras(view), alone)
+    if not any(found) and not alone:
+        raise ValueError(
+            f"{transform}: the pattern {pattern!r} matches no path; the paths are {_some(view)}"
+            + _advice(pattern, paths)
+        )
+    return [found[slot] for slot in view.source.kept]
+
+
+def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> Sequence[bool]:
+    if view.source.owners is None:
+        raise TypeError(
+            f"{transform}: gradients in a tree do not tell their variables ({Variables(variables)!r}); choose by path "
+            "('encoder/**'), or use gx.torch.apply_ or attach, gx.tensorflow.apply, GradientProcessor or gx.keras.wrap"
+        )
+    wanted = {each for variable in variables for each in _identities(variable)}
+    found = [bool(wanted & _identities(owner)) for owner in view.source.owners]
+    if not any(found) and _alike(view):
+        raise ValueError(
+            f"{transform}: the gradients belong to none of the variables {Variables(variables)!r}; the paths are "
+            f"{_some(view)}; a variable is chosen by identity: copy the transformation together with the model"
+        )
+    return [found[slot] for slot in view.source.kept]
+
+
+def _identities(variable: Any) -> set[int]:
+    """Return the ids of a variable and of the framework's variable inside a Keras variable."""
+    keras = type(variable).__module__.partition(".")[0] == "keras"
+    return {id(variable), id(getattr(variable, "_value", variable) if keras else variable)}
+
+
+def _decision(transform: str, function: Any, path: str, *leaf: Any) -> bool:
+    """Ask a function about one leaf."""
+    given = "(path, leaf)" if leaf else "one path at a time"
+    try:
+        result = function(path, *leaf)
+    except (AttributeError, TypeError, LookupError, AssertionError) as error:
+        if leaf and not isinstance(error, AttributeError):  # which may be of traced values
+            raise
+        raise TypeError(
+            f"{transform}: where is called with {given}, and raised {short(error)} for {path!r}; of a function of the "
+            "parameters, write the tree of bools that it returns"
+        ) from error
+    if isinstance(result, (Mapping, list, tuple)):  # optax calls with the parameters
+        raise TypeError(
+            f"{transform}: where is called with {given} and must return a bool, got {short(result)}; write a tree of "
+            "bools without a function"
+        )
+    return bool(result)
+
+
+def _by_tree(transform: str, where: Any, view: Flat) -> Sequence[bool]:
+    """Read a tree of bools, each for its leaf or for all leaves below it."""
+    leaves = zip(view.backend.paths(where), view.backend.flatten(where)[0], strict=True)
+    given = {path: leaf for path, leaf in leaves if leaf is not None}
+    if not given:  # which is the mask of an empty tree, and of that alone
+        raise ValueError(f"{transform}: where is an empty list or tree, which chooses nothing")
+    for path, leaf in given.items():
+        if not _is_bool(leaf):
+            raise TypeError(f"{transform}: where must be a tree of bools; at {path!r} it has {short(leaf)}")
+    mask = {path.replace(".", "/"): leaf for path, leaf in given.items()} | given  # PyTorch's names
+    for paths in (view.source.find_paths(), _without_first(view.source.find_paths(), _is_of_keras(view))):
+        found = [_at(mask, paths[slot]) for slot in view.source.kept]
+        if None not in found:
+            return list(map(bool, found))
+    path = next(path for path in view.source.paths if _at(mask, path) is None)
+    raise ValueError(f"{transform}: the tree of bools has none for {path!r}; it has {', '.join(map(repr, given))}")
+
+
+def _at(mask: Mapping[str, Any], path: str) -> Any:
+    """Return the bool at a path, or at the nearest one above it; None if there is none."""
+    keys = path.split("/") if path else []
+    prefixes = ("/".join(keys[:depth]) for depth in range(len(keys), -1, -1))
+    return next((mask[prefix] for prefix in prefixes if prefix in mask), None)
+
+
+def _is_bool(leaf: Any) -> bool:
+    return isinstance(leaf, (bool, np.bool_))
+
+
+def _alike(view: Flat) -> bool:
+    """Whether all devices have the same paths; else another one may have what a pattern is for."""
+    return all(group.alike for group in view.groups)
+
+
+def _is_of_keras(view: Flat) -> bool:
+    """Whether the gradients are of Keras variables, whose paths may begin with a model's name."""
+    owners = view.source.owners
+    return owners is not None and all(isinstance(getattr(owner, "path", None), str) for owner in owners)
+
+
+def _some(view: Flat) -> str:
+    paths = view.source.paths
+    return ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+
+
+# --- patterns -------------------------------------------------------------------------------------------------------
+
+
+def matches(
+    pattern: str | re.Pattern[str], paths: Sequence[str], rooted: bool = False, alone: bool = False
+) -> list[bool]:
+    """For each path, whether a pattern chooses it.
+
+    A pattern without wildcards that is a path chooses that path alone. A glob is matched with the path as written, and
+    with "/" for "." in both and without the keys of `torch.compile` and FSDP. A regular expression is searched for in
+    one spelling after the other. The first key, if it is DDP's ``module`` or the name of a Keras model, is left out
+    where nothing else matches.
+
+    Args:
+        pattern: a glob or a regular expression.
+        paths: all paths of a tree.
+        rooted: whether the first key may be the name of a Keras model.
+        alone: whether each path is read for itself, since other devices have other paths.
+    """
+    text = pattern if isinstance(pattern, str) else pattern.pattern
+    wrapped = any(name in path for path in paths for name in _WRAPPERS) and not any(name in text for name in _WRAPPERS)
+    bare = [_WRAPPER.sub("", path) for path in paths] if wrapped else paths
+    plain = [path.replace(".", "/") for path in bare]
+    if isinstance(pattern, str):
+        if pattern in paths and not {"*", "?"} & {*pattern}:
+            return [path == pattern for path in paths]
+        written, slashed = expression(pattern), expression(pattern.replace(".", "/"))
+        pairs = zip(paths, plain, strict=True)
+        found = [written.fullmatch(a) is not None or slashed.fullmatch(b) is not None for a, b in pairs]
+        if any(found) or alone:
+            return found
+        return [slashed.fullmatch(path) is not None for path in _without_first(plain, rooted)]
+    dotted = [path.replace("/", ".") for path in plain]
+    for spelled in (bare, paths, plain, dotted, _without_first(plain, rooted)):
+        found = [pattern.search(path) is not None for path in spelled]
+        if any(found) or alone:
+            break
+    return found
+
+
+def _without_first(paths: Sequence[str], rooted: bool) -> Sequence[str]:
+    """Leave out the first key if all paths have the same one, and it is DDP's or a Keras model's."""
+    first = {path.partition("/")[0] if "/" in path else "" for path in paths}
+    if len(first) != 1 or "" in first or not (rooted or first == {"module"}):
+        return paths
+    return [path.partition("/")[2] for path in paths]
+
+
+def expression(glob: str) -> re.Pattern[str]:
+    """Translate a glob to a regular expression for whole paths.
+
+    Raises:
+        ValueError: the glob has more than eight wildcards.
+    """
+    if len(re.findall(r"\*\*?", glob)) > _MOST:
+        raise ValueError(
+            f"the pattern {glob!r} has more than {_MOST} wildcards; write re.compile(...) or a list of globs"
+        )
+    parts = re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", glob)
+    return re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in parts), re.DOTALL)
+
+
+def _advice(pattern: Any, paths: Sequence[str]) -> str:
+    """Suggest a pattern that would match, or how paths get names; empty if nothing is known."""
+    import difflib  # which nothing but an error needs
+
+    if all(path.isdigit() for path in paths):
+        return (
+            ". The leaves of a list have numbers for paths; in PyTorch, build the optimizer from "
+            "model.named_parameters(); in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"
+        )
+    if isinstance(pattern, str) and re.search(r"[\\^$|+()]|\.\*", pattern):
+        return f"; of a regular expression, write re.compile({pattern!r})"
+    near = dict.fromkeys(paths)
+    for keys in [path.replace(".", "/").split("/") for path in paths]:
+        for i in range(1, len(keys)):
+            near |= {"/".join([*keys[:i], "**"]): None, "/".join(["**", *keys[i:]]): None}
+    bare = pattern.removesuffix(":0") if isinstance(pattern, str) else ""  # of a variable's name in TensorFlow
+    closest = difflib.get_close_matches(bare, near, 1, 0.4)
+    return f"; did you mean {closest[0]!r}?" if closest else ""
+
+
+# --- variables ------------------------------------------------------------------------------------------------------
+
+
+def path_of(variable: Any) -> str:
+    """Return the path of a Keras variable, or the name of another one without its output number; "" if it has none."""
+    path, name = getattr(variable, "path", None), getattr(variable, "name", None)
+    return path if isinstance(path, str) else name.partition(":")[0] if isinstance(name, str) else ""
+
+
+def keys_of(paths: Sequence[str]) -> list[str]:
+    """Turn paths into unique dict keys by numbering repeated ones."""
+    keys: dict[str, None] = {}
+    for path in paths:
+        numbered = (f"{path}_{number}" for number in itertools.count(1))
+        key = path if path not in keys else next(key for key in numbered if key not in keys and key not in paths)
+        keys[key] = None
+    return list(keys)
+
+
+def _is_variable(item: Any) -> bool:
+    """Whether an object is a variable, a parameter or an array, and not a mask or a number."""
+    if isinstance(item, _NEVER) or "bool" in str(getattr(item, "dtype", "")):
+        return False
+    return lookup.unwrapped(item) is not item or lookup.owner(item) is not None
