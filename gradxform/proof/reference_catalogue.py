@@ -12,6 +12,7 @@ import numpy as np
 from gradxform.core.where import matches
 from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, is_single, kept, limit, norm_of, rounded, summed
+from gradxform.proof.ulp import SUMS
 
 
 def _clip_rms(leaves: Sequence[Leaf], max_rms: float) -> None:
@@ -67,8 +68,10 @@ def _centralize(leaves: Sequence[Leaf], axes: Any = None) -> None:
 
 
 def _sign(leaves: Sequence[Leaf]) -> None:
-    for leaf in leaves:
-        leaf.become(Sum(np.sign(leaf.value)))
+    for leaf in leaves:  # what is next to zero after a sum has no sure sign
+        unit = 2.0 ** (-23 if is_single(leaf) else -52)
+        unsure = np.abs(leaf.value) <= 4 * SUMS * unit * np.asarray(leaf.term)
+        leaf.become(Sum(np.sign(leaf.value), np.where(unsure & (np.asarray(leaf.term) > 0), 1 / unit, 0.0)))
 
 
 def _top_k(leaves: Sequence[Leaf], fraction: float, sparse: bool = False) -> None:

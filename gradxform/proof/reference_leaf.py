@@ -257,8 +257,9 @@ def _vanished(value: Any) -> Any:
 
 def _flushed(value: Any, dtype: Any) -> Any:
     """Flush subnormal numbers of a dtype; bfloat16 has the range of float32, in which float16 is computed."""
-    flushing, watch = bool(_SHAKING) and _SHAKING[-1][1], None if _SHAKING or not _WATCHES else _WATCHES[-1]
-    if not (flushing or watch is not None) or dtype.name == "float16":
+    flushing = bool(_SHAKING) and _SHAKING[-1][1] and dtype.name != "float16"
+    watch = None if _SHAKING or not _WATCHES else _WATCHES[-1]
+    if not flushing and watch is None:
         return value
     least = np.finfo(np.float32 if dtype.name == "bfloat16" else dtype).tiny
 
