@@ -274,19 +274,18 @@ class GradientTransformation(Base):
         return _rebuilt, (self.name, self.arguments)
 
 
-def stateless(rule: Callable[..., Flat], *parts: GradientTransformation, **traits: Any) -> GradientTransformation:
+def stateless(rule: Callable[..., Flat], **traits: Any) -> GradientTransformation:
     """Make a transformation of a rule without a state.
 
     Args:
         rule: maps the view to a new one; if the transformation `needs` parameters or gradients, view and context.
-        *parts: the transformations inside.
-        **traits: what else the transformation declares, as in `Traits`.
+        **traits: what the transformation declares, as in `Traits`.
     """
-    if traits.get("needs"):
+    if "needs" in traits:
         return GradientTransformation(
-            lambda view, state, context: (rule(view, context), state), traits=declared(*parts, **traits)
+            lambda view, state, context: (rule(view, context), state), traits=Traits(**traits)
         )
-    return GradientTransformation(lambda view, state, _: (rule(view), state), traits=declared(*parts, **traits))
+    return GradientTransformation(lambda view, state, _: (rule(view), state), traits=Traits(**traits))
 
 
 def stateful(
