@@ -77,7 +77,7 @@ def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the grad
     """Return the leaves of another tree that match the active leaves.
 
     Raises:
-        ValueError: the tree has other keys or containers, lacks a leaf where there is a gradient, or has another
+        ValueError: the tree has other keys, lacks a leaf where there is a gradient, or has another
             shape; names the path.
     """
     leaves = align.aligned(view, tree, (own, what), advice).leaves

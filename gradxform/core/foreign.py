@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from gradxform.backend.lookup import holds_arrays, unwrapped
-from gradxform.backend.misplaced import kind_of, misplaced, short
+from gradxform.backend.misplaced import misplaced, short
 from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.transformation import Context, GradientTransformation
@@ -27,14 +27,19 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
     if isinstance(tx, GradientTransformation):
         return tx
     if not is_transformation(tx):
-        raise TypeError(f"{where}: {_refusal(tx, other, call)}")
+        hint = f"; the arguments are swapped: write {call}" if is_transformation(other) else _hint(tx)
+        raise TypeError(
+            f"{where}: expected a transformation or an object with init and update, got {short(tx)} of type "
+            f"{type(tx).__name__}{hint}"
+        )
 
     def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
         params = context.params
         if params is not None and not all(view.scope):
             params = _like(where, view, params)
-        extra = context.extra if _takes_extra(tx) else {}
-        tree, state = tx.update(view.scoped_tree(), state, params, **extra)
+        optax = sys.modules.get("optax")
+        takes_extra = optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
+        tree, state = tx.update(view.scoped_tree(), state, params, **(context.extra if takes_extra else {}))
         leaves = [leaf for leaf in view.backend.flatten(tree)[0] if leaf is not None]
         given = [i for i, inside in enumerate(view.scope) if inside]
         if len(leaves) != len(given):
@@ -60,35 +65,22 @@ def is_transformation(tx: Any) -> bool:
     return found is None or found.kind != "optimizer"
 
 
-def _refusal(tx: Any, other: Any, call: str) -> str:
-    """Explain why an object is not a transformation, and what to write instead if known."""
+def _hint(tx: Any) -> str:
+    """Say what to write instead of an object that is not a transformation; empty if unknown."""
     found = misplaced(tx)
-    if is_transformation(other):
-        return f"the arguments are swapped; write {call}"
-    if found is not None and found.kind == "optimizer":
-        return f"{kind_of(tx)} is {found.what}, not a transformation; {found.instead}"
+    if found is not None:
+        return f", {found.what}" + (f"; {found.instead}" if found.kind == "optimizer" else "")
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
-        hint = "; write gx.chain(*txs)"
-    elif found is not None:
-        hint = f", {found.what}"
-    elif holds_arrays(tx):
-        hint = "; gradients come later: tx(gradients)"
-    else:
-        hint = "; call it first" if callable(tx) else ""
-    expected = "expected a transformation or an object with init and update"
-    return f"{expected}, got {short(tx)} of type {type(tx).__name__}{hint}"
+        return "; write gx.chain(*txs)"
+    if holds_arrays(tx):
+        return "; gradients come later: tx(gradients)"
+    return "; call it first" if callable(tx) else ""
 
 
 def name_of(tx: Any) -> str:
     """Return the name of a transformation; for a foreign one, the name of its factory."""
     own = tx.name if isinstance(tx, GradientTransformation) else ""
     return own or getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
-
-
-def _takes_extra(tx: Any) -> bool:
-    """Whether it is an optax transformation with extra arguments."""
-    optax = sys.modules.get("optax")
-    return optax is not None and isinstance(tx, optax.GradientTransformationExtraArgs)
 
 
 def _like(where: str, view: Flat, params: Any) -> Any:

@@ -187,7 +187,7 @@ class GradientTransformation(Base):
             TypeError: an integer gradient, arrays of two frameworks in one tree, a leaf that is not an array, or a
                 missing state; the message names the path.
             ValueError: a pattern that matches no path; a bound that would broadcast a gradient; parameters or a state
-                with other keys or containers than the gradients; a state of another transformation or framework;
+                with other keys than the gradients; a state of another transformation or framework;
                 variables among the gradients. The message names the path.
         """
         if self.start is not None and state is None:

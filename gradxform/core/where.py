@@ -24,12 +24,12 @@ from gradxform.core.flat import Flat
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
+Pattern = str | re.Pattern[str]
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 _SIMPLE = (str, re.Pattern, *FUNCTIONS)
 _NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
 _MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
 """Functions of whole trees, as optax masks call them."""
-_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _MOST = 8  # globs with more wildcards could take exponential time
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` and FSDP add to the names of parameters
@@ -60,7 +60,7 @@ class Variables(tuple[Any, ...]):
 class Choice(NamedTuple):
     """A `where` in parts; each part may choose a leaf."""
 
-    patterns: tuple[str | re.Pattern[str], ...] = ()
+    patterns: tuple[Pattern, ...] = ()
     functions: tuple[tuple[Any, bool], ...] = ()
     """Functions of the path, and whether they take the leaf too."""
     variables: tuple[Any, ...] = ()
@@ -135,11 +135,9 @@ def _takes_leaf(transform: str, function: Any) -> bool:
                 f"{transform}: where is called with one path at a time, such as 'dense/kernel', and {short(function)} "
                 "maps a tree; write the tree of bools that it returns, mask(params), or a function of path and leaf"
             )
-        if code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
-            torch = sys.modules.get("torch")  # torch.compile follows no signature, and no default of a function within
-            compiling = torch is not None and torch.compiler.is_compiling()
-            last = None if compiling else (function.__defaults__ or [None])[-1]
-            return code.co_argcount == 2 and last is None
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():  # which follows no signature
+            return code.co_argcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without one
@@ -178,7 +176,7 @@ def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
     return tuple(map(any, zip(*masks, strict=True)))
 
 
-def _by_pattern(transform: str, pattern: str | re.Pattern[str], view: Flat) -> Sequence[bool]:
+def _by_pattern(transform: str, pattern: Pattern, view: Flat) -> Sequence[bool]:
     paths, alone = view.source.find_paths(), not _alike(view)  # all, since one that is None now has its path as well
     found = matches(pattern, paths, _is_of_keras(view), alone)
     if not any(found) and not alone:
@@ -213,21 +211,19 @@ def _identities(variable: Any) -> set[int]:
 
 def _decision(transform: str, function: Any, path: str, *leaf: Any) -> bool:
     """Ask a function about one leaf."""
-    given = "(path, leaf)" if leaf else "one path at a time"
+    raised = None
     try:
         result = function(path, *leaf)
     except (AttributeError, TypeError, LookupError, AssertionError) as error:
         if leaf and not isinstance(error, AttributeError):  # which may be of traced values
             raise
+        result, raised = (), error
+    if isinstance(result, (Mapping, list, tuple)):  # of a function of the parameters, as in optax
+        did = f"got {short(result)}" if raised is None else f"raised {short(raised)}"
         raise TypeError(
-            f"{transform}: where is called with {given}, and raised {short(error)} for {path!r}; of a function of the "
-            "parameters, write the tree of bools that it returns"
-        ) from error
-    if isinstance(result, (Mapping, list, tuple)):  # optax calls with the parameters
-        raise TypeError(
-            f"{transform}: where is called with {given} and must return a bool, got {short(result)}; write a tree of "
-            "bools without a function"
-        )
+            f"{transform}: where is called with {'path and leaf' if leaf else 'one path at a time'} and must return a "
+            f"bool, but {did} for {path!r}; of a function of the parameters, write its result, a tree of bools"
+        ) from raised
     return bool(result)
 
 
@@ -279,9 +275,7 @@ def _some(view: Flat) -> str:
 # --- patterns -------------------------------------------------------------------------------------------------------
 
 
-def matches(
-    pattern: str | re.Pattern[str], paths: Sequence[str], rooted: bool = False, alone: bool = False
-) -> list[bool]:
+def matches(pattern: Pattern, paths: Sequence[str], rooted: bool = False, alone: bool = False) -> list[bool]:
     """For each path, whether a pattern chooses it.
 
     A pattern without wildcards that is a path chooses that path alone. A glob is matched with the path as written, and
@@ -331,9 +325,7 @@ def expression(glob: str) -> re.Pattern[str]:
         ValueError: the glob has more than eight wildcards.
     """
     if len(re.findall(r"\*\*?", glob)) > _MOST:
-        raise ValueError(
-            f"the pattern {glob!r} has more than {_MOST} wildcards; write re.compile(...) or a list of globs"
-        )
+        raise ValueError(f"the pattern {glob!r} has more than {_MOST} wildcards; write it as re.compile(...)")
     parts = re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", glob)
     return re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
