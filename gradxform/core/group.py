@@ -55,8 +55,8 @@ def whole(
 ) -> Whole:
     """Combine numbers over all devices of some groups, with one collective per group.
 
-    A device's record has the numbers asked for, whether it has such leaves, and whether one is float64. For each group
-    with replicated leaves, it has them for the other leaves, then for the replicated ones.
+    The record of a device has the numbers asked for and, unless all devices run one program, whether it has such leaves
+    and whether one is float64. A group with replicated leaves doubles it: the other leaves, then the replicated ones.
 
     Args:
         backend: the framework.
@@ -68,31 +68,32 @@ def whole(
         like: a leaf; None if there is none.
         held: for each slot, 1 if a device along the other axes has a leaf, else 0; None if this device has all.
     """
+    if not groups:
+        return Whole([own(mask) if any(mask) else 0.0 for own, _ in asked], single)
     masks = [mask]
     for group in groups:
         if group.replicated is not None:
-            same = group.replicated_of(slots)
-            masks = [_where(part, same, kind) for kind in (False, True) for part in masks]
+            replicated = group.replicated_of(slots)
+            masks = [_where(part, replicated, kind) for kind in (False, True) for part in masks]
+    told = not all(group.traced for group in groups)
     record, parts = [], len(masks)
     for part in masks:
         there = float(any(part)) if held is None else backend.compute(_some, held, active=part)
-        record += [*(own(part) if any(part) else 0.0 for own, _ in asked), there, 0.0 if single else 1.0]
-    orders = (*(float(ord) for _, ord in asked), math.inf, math.inf)
+        record += [own(part) if any(part) else 0.0 for own, _ in asked] + [there, float(not single)] * told
+    orders = (*(float(ord) for _, ord in asked), *[math.inf, math.inf] * told)
     vector = backend.compute(formulas.stack, *record)
     for group in reversed(groups):
-        rows = backend.all_gather(vector, group.axis, like)
-        parts //= 1 if group.replicated is None else 2
-        vector = backend.compute(_joined, rows, orders=orders, parts=parts, same=group.replicated is not None)
-    values = [backend.compute(formulas.take, vector, index=i) for i in range(len(asked))]
-    if all(group.traced for group in groups):
-        return Whole(values, single)
-    narrow = backend.compute(_complement, vector)
-    return Whole(values, bool(narrow) if isinstance(narrow, float) else narrow)
+        rows, same = backend.all_gather(vector, group.axis, like), group.replicated is not None
+        parts //= 1 + same
+        vector = backend.compute(_joined, rows, orders=orders, parts=parts, same=same, told=told)
+    numbers = [backend.compute(formulas.take, vector, index=i) for i in range(len(orders))]
+    narrow = backend.compute(formulas.difference, 1.0, numbers[-1]) if told else single
+    return Whole(numbers[: len(asked)], bool(narrow) if isinstance(narrow, float) else narrow)
 
 
-def _where(mask: Mask, same: Sequence[bool], kind: bool) -> Mask:
+def _where(mask: Mask, replicated: Sequence[bool], kind: bool) -> Mask:
     """Restrict a mask to replicated leaves, or to the others."""
-    return tuple(there and is_same is kind for there, is_same in zip(mask, same, strict=True))
+    return tuple(there and own is kind for there, own in zip(mask, replicated, strict=True))
 
 
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
@@ -151,23 +152,17 @@ def _first_there(xp: Any, numbers: Any, there: Any) -> Any:
     return xp.sum(xp.where(formulas.equal(places, nearest), numbers, 0.0))
 
 
-def _joined(xp: Any, rows: Any, *, orders: tuple[float, ...], parts: int, same: bool) -> Any:
+def _joined(xp: Any, rows: Any, *, orders: tuple[float, ...], parts: int, same: bool, told: bool) -> Any:
     """Combine the records of all devices; replicated leaves count as on the first device that has any."""
-    out, count = [], parts * len(orders)
-    for i in range(count):
-        ord = orders[i % len(orders)]
-        norm = formulas.total_norm_scaled(xp, rows[:, i], active=None, ord=ord)
+    out, size = [], len(orders)
+    for i in range(parts * size):
+        norm = formulas.total_norm_scaled(xp, rows[:, i], active=None, ord=orders[i % size])
         if same:
-            there = rows[:, count + i - i % len(orders) + len(orders) - 2]
-            both = xp.stack((norm, _first_there(xp, rows[:, count + i], there)))
-            norm = formulas.total_norm_scaled(xp, both, active=None, ord=ord)
+            twins, there = rows[:, parts * size + i], parts * size + i - i % size + size - 2
+            first = _first_there(xp, twins, rows[:, there]) if told else xp.take(twins, 0)
+            norm = formulas.total_norm_scaled(xp, xp.stack((norm, first)), active=None, ord=orders[i % size])
         out.append(norm)
     return xp.stack(out)
-
-
-def _complement(xp: Any, record: Any) -> Any:
-    """Return 1 if no leaf is float64, else 0."""
-    return 1.0 - xp.take(record, record.shape[0] - 1)
 
 
 def _some(xp: Any, flags: Array, *, active: tuple[bool, ...]) -> Array:
