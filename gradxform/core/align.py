@@ -53,10 +53,8 @@ def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> 
         order = [given.index(path) for path in wanted]
         return Aligned([leaves[place] for place in order], structure, order)
     one, other = (name.rpartition(": ")[2] for name in names)
-    raise ValueError(
-        f"{names[1]} must have the keys of {one}; they differ at {difference(wanted, given, one, other)}"
-        + (f". {advice}" if advice else "")
-    )
+    text = f"{names[1]} must have the keys of {one}; they differ at {difference(wanted, given, one, other)}"
+    raise ValueError(f"{text}. {advice}" if advice else text)
 
 
 def _same(one: Any, other: Any) -> bool:

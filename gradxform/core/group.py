@@ -6,7 +6,7 @@ summed in transit (all-reduce), since an unspecified order changes the last bit.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +17,6 @@ Mask = tuple[bool, ...]
 """One bool per leaf."""
 Own = Callable[[Mask], Any]
 """Computes this device's number from the leaves in a mask."""
-Kind = tuple[bool, ...]
-"""For each group with replicated leaves, whether leaves are replicated in it."""
-Numbers = dict[tuple[int, Kind], Any]
-"""Numbers by index of the request and kind of the leaves."""
 
 
 class Group(NamedTuple):
@@ -60,6 +56,9 @@ def whole(
 ) -> Whole:
     """Combine numbers over all devices of some groups, with one collective per group.
 
+    The record of a device has the numbers asked for and, unless all devices run one program, whether it has such leaves
+    and whether one is float64. A group with replicated leaves doubles it: the other leaves, then the replicated ones.
+
     Args:
         backend: the framework.
         groups: the groups, the outermost first.
@@ -70,114 +69,47 @@ def whole(
         like: a leaf; None if there is none.
         held: for each slot, 1 if a device along the other axes has a leaf, else 0; None if this device has all.
     """
-    marked = [group for group in groups if group.replicated is not None]
-    masks = {kind: _of_kind(mask, slots, marked, kind) for kind in itertools.product((False, True), repeat=len(marked))}
-    there = {kind: float(any(of)) for kind, of in masks.items()}
-    known: Numbers = {
-        (i, kind): own(of) if there[kind] else 0.0 for i, (own, _) in enumerate(asked) for kind, of in masks.items()
-    }
-    if held is not None:
-        there = {kind: backend.compute(_some, held, active=of) for kind, of in masks.items()}
-    all_single: Any = single
+    if not groups:
+        return Whole([own(mask) if any(mask) else 0.0 for own, _ in asked], single)
+    masks = [mask]
+    for group in groups:
+        if group.replicated is not None:
+            replicated = group.replicated_of(slots)
+            masks = [_where(part, replicated, kind) for kind in (False, True) for part in masks]
+    told = not all(group.traced for group in groups)
+    record, parts = [], len(masks)
+    for part in masks:
+        there = float(any(part)) if held is None else backend.compute(_some, held, active=part)
+        record += [own(part) if any(part) else 0.0 for own, _ in asked] + [there, float(not single)] * told
+    orders = (*(float(ord) for _, ord in asked), *[math.inf, math.inf] * told)
+    vector = backend.compute(formulas.stack, *record)
     for group in reversed(groups):
-        place = marked.index(group) if group in marked else None
-        flags = [] if group.traced else [_number(all_single), *there.values()]
-        rows, told = gather(backend, group.axis, list(known.values()), flags, like)
-        has = dict(zip(there, told[1:], strict=True)) if told else {}
-        if told:
-            all_single = _flag(backend, _every, told[0])
-        known = _joined(backend, dict(zip(known, rows, strict=True)), asked, place, has)
-        there = _there(backend, there, has, place)
-    return Whole(list(known.values()), all_single)
+        rows, same = backend.all_gather(vector, group.axis, like), group.replicated is not None
+        parts //= 1 + same
+        vector = backend.compute(_joined, rows, orders=orders, parts=parts, same=same, told=told)
+    numbers = [backend.compute(formulas.take, vector, index=i) for i in range(len(orders))]
+    narrow = backend.compute(formulas.difference, 1.0, numbers[-1]) if told else single
+    return Whole(numbers[: len(asked)], bool(narrow) if isinstance(narrow, float) else narrow)
 
 
-def _there(backend: Backend, own: dict[Kind, Any], held: dict[Kind, Array], place: int | None) -> dict[Kind, Any]:
-    """Whether any device of the group has leaves of each kind; merges replicated and other leaves of the group."""
-    known = {kind: backend.compute(_some, held[kind]) if kind in held else own[kind] for kind in own}
-    if place is None:
-        return known
-    twins = {kind: known[*kind[:place], True, *kind[place + 1 :]] for kind in known if not kind[place]}
-    return {kind: backend.compute(_larger, known[kind], twin) for kind, twin in twins.items()}
-
-
-def _joined(
-    backend: Backend, found: Numbers, asked: Sequence[tuple[Own, float]], place: int | None, held: dict[Kind, Array]
-) -> Numbers:
-    """Combine one number per device into norms; for replicated leaves, use the first device's number."""
-    out: Numbers = {}
-    for i, kind in found:
-        if place is not None and kind[place]:
-            continue
-        ord = asked[i][1]
-        norm = _norm(backend, [found[i, kind]], ord)
-        if place is not None:
-            twin = (*kind[:place], True, *kind[place + 1 :])
-            norm = _norm(backend, [norm, _first(backend, found[i, twin], held.get(twin))], ord)
-        out[i, kind] = norm
-    return out
+def _where(mask: Mask, replicated: Sequence[bool], kind: bool) -> Mask:
+    """Restrict a mask to replicated leaves, or to the others."""
+    return tuple(there and own is kind for there, own in zip(mask, replicated, strict=True))
 
 
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
     """Combine vectors of per-slot norms over all devices of a group, with one collective."""
-    given = [vector for vector, _ in vectors]
-    rows, _ = gather(backend, group.axis, given, (), like)
-    return [
-        backend.compute(norms_over, row, ord=float(ord), same=group.replicated)
-        for row, (_, ord) in zip(rows, vectors, strict=True)
-    ]
-
-
-def gather(
-    backend: Backend, axis: Any, values: Sequence[Any], flags: Sequence[Any], like: Array | None
-) -> tuple[list[Any], list[Any]]:
-    """All-gather numbers (or vectors of one length) and flags of all devices, with one collective.
-
-    Returns one entry or row per device.
-    """
-    found = backend.all_gather(backend.compute(formulas.stack, *values, *flags), axis, like)
+    rows = backend.all_gather(backend.compute(formulas.stack, *(vector for vector, _ in vectors)), group.axis, like)
     with backend.scope():
-        columns = [found[:, i] for i in range(len(values) + len(flags))]
-    return columns[: len(values)], columns[len(values) :]
+        columns = [rows[:, i] for i in range(len(vectors))]
+    orders = [float(ord) for _, ord in vectors]
+    return [backend.compute(norms_over, c, ord=o, same=group.replicated) for c, o in zip(columns, orders, strict=True)]
 
 
 def replicated_in(mask: Sequence[bool], slots: Sequence[int], count: int) -> tuple[bool, ...]:
     """Convert a mask of leaves to a mask of slots."""
     chosen = {slot for slot, there in zip(slots, mask, strict=True) if there}
     return tuple(slot in chosen for slot in range(count))
-
-
-def _of_kind(mask: Mask, slots: Sequence[int], marked: Sequence[Group], kind: Kind) -> Mask:
-    """Restrict a mask to the leaves of one kind."""
-    if not marked:
-        return mask
-    both = zip(mask, slots, strict=True)
-    return tuple(
-        there and all(group.replicated_of([slot])[0] == same for group, same in zip(marked, kind, strict=True))
-        for there, slot in both
-    )
-
-
-def _norm(backend: Backend, numbers: Sequence[Any], ord: float) -> Any:
-    """Combine the norms of all devices, or two norms."""
-    vector = numbers[0] if len(numbers) == 1 else backend.compute(formulas.stack, *numbers)
-    return backend.compute(formulas.total_norm_scaled, vector, active=None, ord=float(ord))
-
-
-def _first(backend: Backend, numbers: Array, there: Array | None) -> Any:
-    """Return the number of the first device, or of the first device with leaves of the kind."""
-    if there is None:
-        return backend.compute(formulas.take, numbers, index=0)
-    return backend.compute(_first_there, numbers, there)
-
-
-def _flag(backend: Backend, formula: Callable[..., Any], flags: Array) -> Any:
-    """Combine a flag of all devices; a bool if it can be read."""
-    found = backend.compute(formula, flags)
-    return bool(found) if isinstance(found, (bool, float)) else found
-
-
-def _number(flag: Any) -> Any:
-    return float(flag) if isinstance(flag, bool) else flag
 
 
 # --- formulas of numbers of several devices, one row per device ---------------------------------------------------
@@ -221,19 +153,22 @@ def _first_there(xp: Any, numbers: Any, there: Any) -> Any:
     return xp.sum(xp.where(formulas.equal(places, nearest), numbers, 0.0))
 
 
-def _every(xp: Any, flags: Array) -> Array:
-    """Return 1 if all flags are set, else 0."""
-    return 1.0 - xp.max(1.0 - flags)
+def _joined(xp: Any, rows: Any, *, orders: tuple[float, ...], parts: int, same: bool, told: bool) -> Any:
+    """Combine the records of all devices; replicated leaves count as on the first device that has any."""
+    out, size = [], len(orders)
+    for i in range(parts * size):
+        norm = formulas.total_norm_scaled(xp, rows[:, i], active=None, ord=orders[i % size])
+        if same:
+            twins, there = rows[:, parts * size + i], parts * size + i - i % size + size - 2
+            first = _first_there(xp, twins, rows[:, there]) if told else xp.take(twins, 0)
+            norm = formulas.total_norm_scaled(xp, xp.stack((norm, first)), active=None, ord=orders[i % size])
+        out.append(norm)
+    return xp.stack(out)
 
 
-def _some(xp: Any, flags: Array, *, active: tuple[bool, ...] | None = None) -> Array:
-    """Return 1 if any flag (in the mask, if given) is set, else 0."""
-    return xp.max(flags if active is None else xp.where(xp.mask(active), flags, 0.0))
-
-
-def _larger(xp: Any, one: Any, other: Any) -> Array:
-    """Return the larger of two flags."""
-    return xp.where(one > other, one, other)
+def _some(xp: Any, flags: Array, *, active: tuple[bool, ...]) -> Array:
+    """Return 1 if any flag in the mask is set, else 0."""
+    return xp.max(xp.where(xp.mask(active), flags, 0.0))
 
 
 def no_numbers(xp: Any) -> Array:

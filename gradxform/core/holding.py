@@ -19,16 +19,13 @@ def parts(node: Any) -> Sequence[Any] | None:
     """Return the children of a node of a state or of an object that holds one; None for a leaf."""
     if isinstance(node, (tuple, list)):
         return node
-    if node is None or isinstance(node, (bool, int, float, str, type)) or lookup.owner(node) is not None:
+    if isinstance(node, (bool, int, float, str, type, type(None), GradientTransformation)) or lookup.owner(node):
         return None
     if isinstance(node, Mapping):
         try:
-            keys = sorted(node)  # JAX's order: it sorts keys in compiled code
+            return [node[key] for key in sorted(node)]  # JAX's order: it sorts keys in compiled code
         except TypeError:
-            keys = list(node)
-        return [node[key] for key in keys]
-    if isinstance(node, GradientTransformation):
-        return None
+            return list(node.values())
     if dataclasses.is_dataclass(node):
         return [getattr(node, field.name) for field in dataclasses.fields(node)]
     torch = sys.modules.get("gradxform_torch")
@@ -46,19 +43,13 @@ def check(what: str, given: Any) -> None:
     """
     if _holds(given):
         return
-    if isinstance(given, GradientTransformation):
-        why = f"{given!r:.80}, a transformation; init and update return its state"
-    elif given is None:
-        why = "None"
-    else:
-        why = f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state"
+    hint = "; pass its optimizer" if hasattr(given, "optimizer") else ""  # a model of Keras, a scheduler of PyTorch
     if hasattr(given, "gradient_transformation") and not getattr(given, "built", True):
-        why += " before it is built: call build(variables), or run a step"
-    if hasattr(given, "optimizer"):  # a compiled model of Keras, a scheduler of PyTorch
-        why += "; pass its optimizer"
+        hint = " before it is built: call build(variables), or run a step"
     raise TypeError(
         f"{what}: expected the state of a transformation, or an object that holds one (a tuple, a dict, a train state, "
-        "the handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got " + why
+        "the handle of gx.torch.attach, a GradientProcessor, an optimizer of gx.keras.wrap or of Flax NNX), got "
+        f"{short(given)} of type {type(given).__module__}.{type(given).__qualname__}, which holds no state{hint}"
     )
 
 

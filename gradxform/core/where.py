@@ -24,12 +24,12 @@ from gradxform.core.flat import Flat
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
+Pattern = str | re.Pattern[str]
 FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 _SIMPLE = (str, re.Pattern, *FUNCTIONS)
 _NEVER = (*_SIMPLE, bool, int, float, dict, list, tuple, np.generic, type(None))  # types of no variable
 _MAPS = {"tree_map", "tree_map_with_path", "map_with_path", "flatten_dict", "path_aware_map", "map_structure"}
 """Functions of whole trees, as optax masks call them."""
-_VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 _MOST = 8  # globs with more wildcards could take exponential time
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module")  # keys that `torch.compile` and FSDP add to the names of parameters
@@ -60,10 +60,10 @@ class Variables(tuple[Any, ...]):
 class Choice(NamedTuple):
     """A `where` in parts; each part may choose a leaf."""
 
-    patterns: tuple[str | re.Pattern[str], ...] = ()
+    selections: tuple[Any, ...] = ()
+    """Patterns and `Variables`."""
     functions: tuple[tuple[Any, bool], ...] = ()
     """Functions of the path, and whether they take the leaf too."""
-    variables: tuple[Any, ...] = ()
     tree: Any = None
 
 
@@ -106,22 +106,23 @@ def check(transform: str, where: Where) -> Choice:
             expression(item)
     if is_tree:
         return Choice(tree=where)
-    patterns = tuple(item for item in rest if isinstance(item, (str, re.Pattern)))
+    selections = [item for item in rest if isinstance(item, (str, re.Pattern))]
     functions = tuple((item, _takes_leaf(transform, item)) for item in rest if callable(item))
-    return Choice(patterns, functions, variables)
+    return Choice((*selections, Variables(variables)) if variables else tuple(selections), functions)
 
 
 def _hint(item: Any) -> str | None:
     """Return what to write instead of an object that cannot choose leaves, if known; None if it can."""
+    if isinstance(item, _SIMPLE):
+        return "" if isinstance(item, re.Pattern) and isinstance(item.pattern, bytes) else None
     if hasattr(item, "named_parameters"):
         return "; write list(module.parameters()), or a pattern"
     if hasattr(item, "trainable_variables"):
         return "; write module.trainable_variables, or a pattern"
     if isinstance(item, Iterator):
         return ", which can be read once; write list(...) of it"
-    of_bytes = isinstance(item, bytes) or (isinstance(item, re.Pattern) and isinstance(item.pattern, bytes))
-    number = item is None or (isinstance(item, (int, float)) and not _is_bool(item))
-    return "" if of_bytes or number or (hasattr(item, "init") and hasattr(item, "update")) else None
+    number = item is None or (isinstance(item, (int, float, bytes)) and not _is_bool(item))
+    return "" if number or (hasattr(item, "init") and hasattr(item, "update")) else None
 
 
 def _takes_leaf(transform: str, function: Any) -> bool:
@@ -135,11 +136,9 @@ def _takes_leaf(transform: str, function: Any) -> bool:
                 f"{transform}: where is called with one path at a time, such as 'dense/kernel', and {short(function)} "
                 "maps a tree; write the tree of bools that it returns, mask(params), or a function of path and leaf"
             )
-        if code.co_argcount in (1, 2) and not (code.co_kwonlyargcount or code.co_flags & _VARIADIC):
-            torch = sys.modules.get("torch")  # torch.compile follows no signature, and no default of a function within
-            compiling = torch is not None and torch.compiler.is_compiling()
-            last = None if compiling else (function.__defaults__ or [None])[-1]
-            return code.co_argcount == 2 and last is None
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.compiler.is_compiling():  # which follows no signature
+            return code.co_argcount > 1 or bool(code.co_flags & inspect.CO_VARARGS)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a builtin without one
@@ -163,9 +162,17 @@ def verify(transform: str, where: Where, view: Flat) -> None:
 
 def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
-    masks = [_by_pattern(transform, pattern, view) for pattern in where.patterns]
-    if where.variables:
-        masks.append(_by_identity(transform, where.variables, view))
+    source, paths = view.source, view.source.find_paths()  # of all slots, as one that is None now has its path
+    masks: list[Sequence[bool]] = []
+    alike = all(group.alike for group in view.groups)  # else another device may have what is chosen
+    for choice in where.selections:
+        owned = isinstance(choice, Variables)
+        found = _owned(transform, choice, view) if owned else matches(choice, paths, _is_of_keras(view), not alike)
+        if alike and not any(found):
+            some = ", ".join(map(repr, source.paths[:5])) + (", ..." if len(source.paths) > 5 else "")
+            none = f"variables {choice!r} have no gradient" if owned else f"pattern {choice!r} matches no path"
+            raise ValueError(f"{transform}: the {none}; the paths are {some}{_advice(choice, paths)}")
+        masks.append([found[slot] for slot in source.kept])
     if where.tree is not None:
         masks.append(_by_tree(transform, where.tree, view))
     for function, takes_leaf in where.functions:
@@ -173,36 +180,20 @@ def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
         if tree:  # such as an Equinox module, which can be called
             masks.append(_by_tree(transform, function, view))
             continue
-        given = zip(view.source.paths, view.leaves, strict=True)
+        given = zip(source.paths, view.leaves, strict=True)
         masks.append([_decision(transform, function, *pair[: 1 + takes_leaf]) for pair in given])
     return tuple(map(any, zip(*masks, strict=True)))
 
 
-def _by_pattern(transform: str, pattern: str | re.Pattern[str], view: Flat) -> Sequence[bool]:
-    paths, alone = view.source.find_paths(), not _alike(view)  # all, since one that is None now has its path as well
-    found = matches(pattern, paths, _is_of_keras(view), alone)
-    if not any(found) and not alone:
-        raise ValueError(
-            f"{transform}: the pattern {pattern!r} matches no path; the paths are {_some(view)}"
-            + _advice(pattern, paths)
-        )
-    return [found[slot] for slot in view.source.kept]
-
-
-def _by_identity(transform: str, variables: Sequence[Any], view: Flat) -> Sequence[bool]:
+def _owned(transform: str, variables: Variables, view: Flat) -> Sequence[bool]:
+    """For each slot, whether its gradient belongs to one of the variables."""
     if view.source.owners is None:
         raise TypeError(
-            f"{transform}: gradients in a tree do not tell their variables ({Variables(variables)!r}); choose by path "
+            f"{transform}: gradients in a tree do not tell their variables ({variables!r}); choose by path "
             "('encoder/**'), or use gx.torch.apply_ or attach, gx.tensorflow.apply, GradientProcessor or gx.keras.wrap"
         )
     wanted = {each for variable in variables for each in _identities(variable)}
-    found = [bool(wanted & _identities(owner)) for owner in view.source.owners]
-    if not any(found) and _alike(view):
-        raise ValueError(
-            f"{transform}: the gradients belong to none of the variables {Variables(variables)!r}; the paths are "
-            f"{_some(view)}; a variable is chosen by identity: copy the transformation together with the model"
-        )
-    return [found[slot] for slot in view.source.kept]
+    return [bool(wanted & _identities(owner)) for owner in view.source.owners]
 
 
 def _identities(variable: Any) -> set[int]:
@@ -213,21 +204,19 @@ def _identities(variable: Any) -> set[int]:
 
 def _decision(transform: str, function: Any, path: str, *leaf: Any) -> bool:
     """Ask a function about one leaf."""
-    given = "(path, leaf)" if leaf else "one path at a time"
+    raised = None
     try:
         result = function(path, *leaf)
     except (AttributeError, TypeError, LookupError, AssertionError) as error:
         if leaf and not isinstance(error, AttributeError):  # which may be of traced values
             raise
+        result, raised = (), error
+    if isinstance(result, (Mapping, list, tuple)):  # of a function of the parameters, as in optax
+        did = f"got {short(result)}" if raised is None else f"raised {short(raised)}"
         raise TypeError(
-            f"{transform}: where is called with {given}, and raised {short(error)} for {path!r}; of a function of the "
-            "parameters, write the tree of bools that it returns"
-        ) from error
-    if isinstance(result, (Mapping, list, tuple)):  # optax calls with the parameters
-        raise TypeError(
-            f"{transform}: where is called with {given} and must return a bool, got {short(result)}; write a tree of "
-            "bools without a function"
-        )
+            f"{transform}: where is called with {'path and leaf' if leaf else 'one path at a time'} and must return a "
+            f"bool, but {did} for {path!r}; of a function of the parameters, write its result, a tree of bools"
+        ) from raised
     return bool(result)
 
 
@@ -260,28 +249,16 @@ def _is_bool(leaf: Any) -> bool:
     return isinstance(leaf, (bool, np.bool_))
 
 
-def _alike(view: Flat) -> bool:
-    """Whether all devices have the same paths; else another one may have what a pattern is for."""
-    return all(group.alike for group in view.groups)
-
-
 def _is_of_keras(view: Flat) -> bool:
     """Whether the gradients are of Keras variables, whose paths may begin with a model's name."""
     owners = view.source.owners
     return owners is not None and all(isinstance(getattr(owner, "path", None), str) for owner in owners)
 
 
-def _some(view: Flat) -> str:
-    paths = view.source.paths
-    return ", ".join(map(repr, paths[:5])) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-
-
 # --- patterns -------------------------------------------------------------------------------------------------------
 
 
-def matches(
-    pattern: str | re.Pattern[str], paths: Sequence[str], rooted: bool = False, alone: bool = False
-) -> list[bool]:
+def matches(pattern: Pattern, paths: Sequence[str], rooted: bool = False, alone: bool = False) -> list[bool]:
     """For each path, whether a pattern chooses it.
 
     A pattern without wildcards that is a path chooses that path alone. A glob is matched with the path as written, and
@@ -331,9 +308,7 @@ def expression(glob: str) -> re.Pattern[str]:
         ValueError: the glob has more than eight wildcards.
     """
     if len(re.findall(r"\*\*?", glob)) > _MOST:
-        raise ValueError(
-            f"the pattern {glob!r} has more than {_MOST} wildcards; write re.compile(...) or a list of globs"
-        )
+        raise ValueError(f"the pattern {glob!r} has more than {_MOST} wildcards; write it as re.compile(...)")
     parts = re.split(r"(\*\*/|/\*\*|\*\*|\*|\?)", glob)
     return re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
@@ -347,6 +322,8 @@ def _advice(pattern: Any, paths: Sequence[str]) -> str:
             ". The leaves of a list have numbers for paths; in PyTorch, build the optimizer from "
             "model.named_parameters(); in TensorFlow, write gx.tensorflow.apply(tx, grads_and_vars)"
         )
+    if isinstance(pattern, Variables):
+        return "; a variable is chosen by identity: copy the transformation together with the model"
     if isinstance(pattern, str) and re.search(r"[\\^$|+()]|\.\*", pattern):
         return f"; of a regular expression, write re.compile({pattern!r})"
     near = dict.fromkeys(paths)

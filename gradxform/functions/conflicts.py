@@ -35,7 +35,7 @@ def mgda(trees: Any) -> Any:
     Raises:
         TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
             its path.
-        ValueError: There are no trees, or more than ten, or keys or containers differ from the first tree's; the
+        ValueError: There are no trees, or more than ten, or keys differ from the first tree's; the
             message gives the first different path.
 
     Example:
@@ -74,7 +74,7 @@ def cagrad(trees: Any, c: Scalar = 0.5) -> Any:
     Raises:
         TypeError: The first argument is one tree instead of a list, `c` is not a number, or a gradient is complex or
             integer; the message gives its path.
-        ValueError: `c` is negative, NaN or infinite, there are no trees, or more than ten, or keys or containers differ
+        ValueError: `c` is negative, NaN or infinite, there are no trees, or more than ten, or keys differ
             from the first tree's; the message gives the first different path.
 
     Example:
@@ -112,7 +112,7 @@ def upgrad(trees: Any) -> Any:
     Raises:
         TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
             its path.
-        ValueError: There are no trees, or more than ten, or keys or containers differ from the first tree's; the
+        ValueError: There are no trees, or more than ten, or keys differ from the first tree's; the
             message gives the first different path.
 
     Example:

@@ -33,7 +33,7 @@ def several(name: str, trees: Any) -> Several:
 
     Raises:
         TypeError: The argument is one tree, or not a list of trees.
-        ValueError: There are no trees, or keys, containers, shapes or dtypes differ; the message gives the first
+        ValueError: There are no trees, or keys, shapes or dtypes differ; the message gives the first
             different path.
     """
     if not isinstance(trees, (list, tuple)) or hasattr(trees, "_fields"):

@@ -32,7 +32,7 @@ def mean(trees: Any) -> Any:
     Raises:
         TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
             its path.
-        ValueError: There are no trees, or keys or containers differ from the first tree's; the message gives the first
+        ValueError: There are no trees, or keys differ from the first tree's; the message gives the first
             different path.
 
     Example:
@@ -68,7 +68,7 @@ def pcgrad(trees: Any, seed: Any) -> Any:
     Raises:
         TypeError: The first argument is one tree instead of a list, `seed` is not an int, or a gradient is complex or
             integer.
-        ValueError: There are no trees, or keys or containers differ from the first tree's; the message gives the first
+        ValueError: There are no trees, or keys differ from the first tree's; the message gives the first
             different path.
 
     Example:

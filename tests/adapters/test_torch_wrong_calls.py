@@ -57,7 +57,7 @@ WRONG = [
     ("gx.freeze(model)", "list(module.parameters())"),
     ("gx.freeze(model.parameters())", "write list(...)"),
     ("gx.freeze(model.named_parameters())", "write list(...)"),
-    ("gx.freeze(['bias', ('weight', model.weight)])", "patterns, functions and var"),
+    ("gx.freeze(['bias', ('weight', model.weight)])", "a list of these, or a tree of bools, got tuple"),
     ("tx(model)", GRADIENTS),
     ("tx({'body': model})", "'body' is a PyTorch model"),
     ("tx([torch.ones(2), model])", "'1' is a PyTorch model"),
