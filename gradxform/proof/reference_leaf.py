@@ -149,12 +149,13 @@ def summed(leaf: Leaf, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.
 
     `least` is the size of the largest term if it is none of the parts, and `further` the ULP that its steps add.
     """
-    value, term, largest = parts[0].value, parts[0].term, each(_sizes, parts[0].value)
+    kind = np.dtype(np.float32 if is_single(leaf) else np.float64)
+    value, term, largest = _flushed(parts[0].value, kind), parts[0].term, each(_sizes, parts[0].value)
     for part in parts[1:]:
-        value, term = each(np.add, value, part.value), each(np.add, term, part.term)
+        value, term = each(np.add, value, _flushed(part.value, kind)), each(np.add, term, part.term)
         largest = each(lambda one, other: np.maximum(one, _sizes(other)), largest, part.value)
     largest = each(lambda one: np.maximum(one, least) * (1 + further / _budget(leaf)), largest)
-    unit = float(np.finfo(np.float32 if is_single(leaf) else np.float64).tiny)  # numbers below have its ULP
+    unit = float(np.finfo(kind).tiny)  # numbers below have its ULP
     whole = each(lambda part, own: part + np.maximum(own, unit), term, largest)
     found = Sum(_kept(value, leaf, largest, rounds), whole)
     most, terms = (float(np.max(_sizes(size(x)), initial=0.0)) for x in found)

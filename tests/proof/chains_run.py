@@ -263,7 +263,7 @@ def _is_close_call(path: str, *states: dict[str, Any]) -> bool:
     if not path.endswith("clipped"):
         return False
     norms = [[state[path.replace("clipped", name)] for name in ("norm_before", "norm_after")] for state in states]
-    return any(before != after for before, after in norms) and all(_agree(b, a, a) for b, a in norms)
+    return all(_agree(b, a, a) for b, a in norms)
 
 
 def _is_single(path: str, structure: Structure) -> bool:
@@ -284,7 +284,7 @@ def _agree(got: Any, right: Any, beside: Any, single: bool = False, cancelled: f
     finite = np.isfinite(right)
     if not np.array_equal(got[~finite], right[~finite], equal_nan=True):
         return False
-    sizes = number(np.append(np.abs(right[finite]), np.abs(beside)))
+    sizes = number(np.concatenate([np.abs(right[finite]), np.abs(got[finite]), np.ravel(np.abs(beside))]))
     largest = np.max(sizes[np.isfinite(sizes)], initial=0.0)
     kind = np.dtype(np.float32) if single else right.dtype
     info, units = ml_dtypes.finfo(kind), 2 * (DOUBLE if kind == np.float64 else SUMS)
