@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from gradxform.backend.errors import misplaced, short
 from gradxform.backend.lookup import holds_arrays, unwrapped
-from gradxform.backend.misplaced import kind_of, misplaced, short
 from gradxform.core import fitting
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, GradientTransformation, Traits
@@ -51,13 +51,12 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
 
 
 def is_transformation(tx: Any) -> bool:
-    """Whether it is a transformation, or a foreign object with `init` and `update` that is not an optimizer."""
+    """Whether it is a transformation, or a foreign object with `init` and `update`: no optimizer, no model."""
     if isinstance(tx, GradientTransformation):
         return True
     if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
         return False
-    found = misplaced(tx)
-    return found is None or found.kind != "optimizer"
+    return misplaced(tx) is None
 
 
 def _refusal(tx: Any, other: Any, call: str) -> str:
@@ -65,12 +64,10 @@ def _refusal(tx: Any, other: Any, call: str) -> str:
     found = misplaced(tx)
     if is_transformation(other):
         return f"the arguments are swapped; write {call}"
-    if found is not None and found.kind == "optimizer":
-        return f"{kind_of(tx)} is {found.what}, not a transformation; {found.instead}"
+    if found is not None:
+        return f"expected a transformation, got {found.what} ({short(tx)}); {found.instead}"
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
         hint = "; write gx.chain(*txs)"
-    elif found is not None:
-        hint = f", {found.what}"
     elif holds_arrays(tx):
         hint = "; gradients come later: tx(gradients)"
     else:

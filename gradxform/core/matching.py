@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.backend.misplaced import short
+from gradxform.backend.errors import short
 from gradxform.core import suggesting
 from gradxform.core.flat import Flat
 from gradxform.core.readings import by_expression, by_glob
