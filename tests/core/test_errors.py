@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import PROCESSES, one_sentence, python, slow
+from support import FRAMEWORKS, PROCESSES, one_sentence, python, slow
 
 import gradxform as gx
 from gradxform.backend.errors import meant
@@ -258,6 +258,33 @@ def test_two_frameworks_in_one_tree(one: str, other: str, numpy_first: bool) -> 
     with pytest.raises(TypeError, match="two frameworks") as caught:
         gx.clip_norm(1.0)(tree)
     one_sentence(str(caught.value), "'b/1'", other, "'a/w'", one)
+
+
+# --- containers without an end ---------------------------------------------------------------------------------------
+
+
+def _endless(kind: str, leaf: Any) -> Any:
+    tree: Any = {"a": leaf} if kind == "dict" else [leaf]
+    if kind == "dict":
+        tree["b"] = tree
+    elif kind == "list":
+        tree.append(tree)
+    else:
+        deep: Any = []
+        for _ in range(100_000):
+            deep = [deep]
+        tree.append(deep)
+    return tree
+
+
+@pytest.mark.parametrize("leaf", [None, *FRAMEWORKS])
+@pytest.mark.parametrize("kind", ["dict", "list", "deep"])
+@pytest.mark.parametrize("use", [gx.clip_norm(1.0), gx.ema(0.5).init, gx.global_norm, gx.paths, gx.to_numpy])
+def test_a_container_that_contains_itself_or_is_very_deep(leaf: str | None, kind: str, use: Any) -> None:
+    tree = _endless(kind, None if leaf is None else W if leaf == "numpy" else _tensor(leaf))
+    for _ in range(2):  # the first error leaves the interpreter its stack
+        with pytest.raises(ValueError, match="contains itself, or is nested too deeply"):
+            use(tree)
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
