@@ -13,8 +13,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gradxform.backend.lookup import adapter, extends, preload
-from gradxform.core import hints
+from gradxform.backend import errors, lookup
 from gradxform.core.parse import parse
 from gradxform.core.transform import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
@@ -143,6 +142,7 @@ __all__ = [
 ]
 
 
+_ADAPTERS = ("jax", "keras", "mlx", "numpy", "tensorflow", "torch")
 _LATER = {
     "Comparison": "comparing.comparison",
     "Finding": "comparing.findings",
@@ -155,9 +155,15 @@ _LATER = {
 }
 """Names that are imported when they are first used, and their modules; none belongs into compiled code."""
 
-preload()
-if hints.Finder not in sys.meta_path:
-    sys.meta_path.append(hints.Finder)
+
+def _preload() -> None:
+    """Import PyTorch's backend if PyTorch is imported. torch.compile traces an import statement, but not importlib."""
+    if "torch" in sys.modules:
+        import gradxform_torch  # noqa: F401
+
+
+lookup.preload = _preload
+_preload()
 
 
 def __getattr__(name: str) -> Any:
@@ -165,18 +171,16 @@ def __getattr__(name: str) -> Any:
 
     Of a name that other libraries have, or of a typo, the error says the name here.
     """
-    if name in hints.ADAPTERS:
-        globals()[name] = adapter(name)  # the next use does not come here
+    if name in _ADAPTERS:
+        globals()[name] = lookup.adapter(name)  # the next use does not come here
         return globals()[name]
     if name == "testing":
         return importlib.import_module("gradxform.testing")
     if name in _LATER:
         return getattr(importlib.import_module(f"gradxform.{_LATER[name]}"), name)
-    if name.startswith("_"):
-        raise AttributeError(f"module 'gradxform' has no attribute {name!r}")
-    if extends(name):
-        return adapter(name)
-    raise hints.no_attribute(name, __all__)
+    if not name.startswith("_") and lookup.extends(name):
+        return lookup.adapter(name)
+    raise errors.unknown(__name__, name, __all__, "gx.torch.apply_(tx, model)" if name.endswith("_") else "")
 
 
 def __dir__() -> list[str]:

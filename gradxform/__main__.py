@@ -71,7 +71,7 @@ def _run() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "click", "rich", "matplotlib", "sklearn"):
             raise
-        from gradxform.backend.extras import install
+        from gradxform.backend.errors import install
 
         extra = "compare" if "compare" in sys.argv[1:2] else "cli"
         sys.exit(f"gradxform: the command needs {error.name!r}: {install(extra)}")

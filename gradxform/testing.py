@@ -10,7 +10,7 @@ import numpy as np
 import optree
 
 from gradxform.backend import lookup
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import conformance, parity

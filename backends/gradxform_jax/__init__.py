@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.core import hints
+from gradxform.backend import errors
 from gradxform_jax._optax import as_optax, freeze
 from gradxform_jax.kernels import backend as backend
 
@@ -11,4 +11,4 @@ __all__ = ["as_optax", "freeze"]
 
 def __getattr__(name: str) -> Any:
     """Of a name that is not here, the error says what to write."""
-    raise hints.no_attribute_of(__name__, name, __all__)
+    raise errors.unknown(__name__, name, __all__, "optax.chain(tx, optimizer)")

@@ -40,6 +40,7 @@ class Plain(Backend):
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
         """Leaves and structure, by jax.tree_util; None is a leaf, so that it has a path."""
+        _descend((tree,))
         return jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
 
     def unflatten(self, structure: Any, leaves: Sequence[Any]) -> Any:
@@ -134,6 +135,13 @@ def _nnx_variables() -> tuple[type, ...]:
     """Types of NNX variables, if NNX is imported."""
     names = vars(sys.modules.get("flax.nnx", object))
     return tuple(names[name] for name in ("Variable", "VariableState") if name in names)
+
+
+def _descend(tree: Any) -> None:
+    """Raise Python's RecursionError for endless containers: after JAX's own, the interpreter has no stack left."""
+    for child in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(child, (dict, list, tuple)):
+            _descend(child)
 
 
 def _is_none(node: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.core import hints
+from gradxform.backend import errors
 from gradxform_keras._layers import GradientReversal, GradientTransform
 from gradxform_keras._paths import paths_in as paths_in
 from gradxform_keras._recording import RecordSteps
@@ -16,4 +16,4 @@ __all__ = ["GradientReversal", "GradientTransform", "RecordSteps", "wrap"]
 
 def __getattr__(name: str) -> Any:
     """Of a name that is not here, the error says what to write."""
-    raise hints.no_attribute_of(__name__, name, __all__)
+    raise errors.unknown(__name__, name, __all__, "gx.keras.wrap(optimizer, tx)")

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform.backend.misplaced import instead, short
+from gradxform.backend.errors import instead, short
 from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS

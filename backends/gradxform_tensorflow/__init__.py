@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.core import hints
+from gradxform.backend import errors
 from gradxform_tensorflow._apply import apply
 from gradxform_tensorflow._override import gradient_function, override_gradients
 from gradxform_tensorflow._processor import GradientProcessor
@@ -15,4 +15,4 @@ __all__ = ["GradientProcessor", "apply", "gradient_function", "override_gradient
 
 def __getattr__(name: str) -> Any:
     """Of a name that is not here, the error says what to write."""
-    raise hints.no_attribute_of(__name__, name, __all__)
+    raise errors.unknown(__name__, name, __all__, "gx.tensorflow.apply(tx, grads_and_vars)")

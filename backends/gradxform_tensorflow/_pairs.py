@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform.backend.misplaced import instead, short
+from gradxform.backend.errors import instead, short
 from gradxform.core.elements import may_agree
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context

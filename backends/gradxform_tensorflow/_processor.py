@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform.backend.misplaced import short
+from gradxform.backend.errors import short
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
 from gradxform.core.where import keys_of, path_of

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.core import hints
+from gradxform.backend import errors
 from gradxform_torch._attach import Attached, attach
 from gradxform_torch._attach import handles_of as handles_of
 from gradxform_torch._modules import GradientReversal, GradientTransform
@@ -15,4 +15,4 @@ __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attac
 
 def __getattr__(name: str) -> Any:
     """Of a name that is not here, the error says what to write."""
-    raise hints.no_attribute_of(__name__, name, __all__)
+    raise errors.unknown(__name__, name, __all__, "gx.torch.apply_(tx, model) or gx.torch.attach(optimizer, tx)")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradxform.backend.misplaced import instead, short
+from gradxform.backend.errors import instead, short
 from gradxform_torch._writing import Named
 
 _WRAPPING = ("lightning", "pytorch_lightning", "accelerate")

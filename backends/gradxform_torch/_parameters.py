@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gradxform import GradientTransformation
-from gradxform.backend.misplaced import instead, short
+from gradxform.backend.errors import instead, short
 from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.flat import Flat, Norm

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from gradxform.backend.extras import install
-from gradxform.backend.misplaced import as_leaf, is_iterator, short
+from gradxform.backend.errors import install, is_iterator, not_an_array
 from gradxform.backend.protocol import Backend
 
 FRAMEWORKS = ("numpy", "jax", "tensorflow", "torch")
 _ALIASES = {"jaxlib": "jax", "ml_dtypes": "numpy"}
 _NO_ARRAYS = {"builtins", "gradxform", "keras"}
 """Modules without array types, for which no backend is searched; Keras has an adapter but no arrays."""
-_EXTRAS = ("keras", "mlx")
-"""Other packages of this project, with the framework to install."""
-_NUMBERS = (int, float, complex)
 _by_type: dict[type, Backend] = {}
 _others: dict[str, Backend] = {}
 """Imported backends of other frameworks, by name."""
+preload: Callable[[], None]
+"""Imports PyTorch's backend if PyTorch is imported; `gradxform` sets it. torch.compile cannot trace importlib."""
 
 
 def installed() -> tuple[str, ...]:
@@ -41,9 +38,8 @@ def known() -> tuple[str, ...]:
 
 def extends(name: str) -> bool:
     """Whether another framework has a backend: an imported one, or a package `gradxform_<name>`."""
-    if name in _others or name in _NO_ARRAYS:
-        return name in _others
-    return name.isidentifier() and _is_package(f"gradxform_{name}", tuple(sys.path))
+    is_name = name.isidentifier() and name not in _NO_ARRAYS
+    return name in _others or (is_name and _is_package(f"gradxform_{name}", tuple(sys.path)))
 
 
 @functools.lru_cache(maxsize=256)
@@ -59,14 +55,13 @@ def adapter(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"gradxform_{name}")
     except ModuleNotFoundError as error:
-        missing = error.name or name
-        hint = f": {install(name)}" if name in (*FRAMEWORKS, *_EXTRAS) else ""
-        raise ImportError(f"gradxform.{name} needs {missing!r}, which is not installed{hint}") from error
+        hint = f": {install(name)}" if name in (*FRAMEWORKS, "keras", "mlx") else ""
+        raise ImportError(f"gradxform.{name} needs {error.name!r}, which is not installed{hint}") from error
 
 
 def backend(name: str) -> Backend:
     """Return the backend of a framework by name."""
-    return _others[name] if name in _others else cast(Backend, adapter(name).backend)
+    return _others[name] if name in _others else adapter(name).backend
 
 
 def register(backend: Backend) -> None:
@@ -74,15 +69,6 @@ def register(backend: Backend) -> None:
     _by_type.update(dict.fromkeys(backend.types, backend))
     if backend.name not in FRAMEWORKS:
         _others[backend.name] = backend
-
-
-def preload() -> None:
-    """Import PyTorch's backend if the user has imported PyTorch, so that `torch.compile` traces no dynamic import.
-
-    It can trace an import statement, but not importlib, which the other frameworks use.
-    """
-    if "torch" in sys.modules:
-        import gradxform_torch  # noqa: F401
 
 
 def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
@@ -98,16 +84,10 @@ def all_of(backend: Backend, kinds: Iterable[type]) -> bool:
     return True
 
 
-def kind_of(leaf: Any) -> Backend | None:
-    """Return the backend of an array of a type that was met before; None for others."""
-    return _by_type.get(type(leaf))
-
-
 def owner(leaf: Any) -> Backend | None:
     """Return the backend that owns an array, by its type; None for Python numbers and other objects."""
-    kind = type(leaf)
-    known = _by_type.get(kind)
-    return known if known is not None else _search(kind)
+    found = _by_type.get(type(leaf))
+    return found if found is not None else _search(type(leaf))
 
 
 def _search(kind: type) -> Backend | None:
@@ -134,48 +114,39 @@ def unwrapped(leaf: Any) -> Any:
 
 def is_number(leaf: Any) -> bool:
     """Whether a leaf is a plain Python number, which every framework accepts."""
-    return isinstance(leaf, _NUMBERS) and not isinstance(leaf, bool)
+    return isinstance(leaf, (int, float, complex)) and not isinstance(leaf, bool)
 
 
 def holds_arrays(value: Any) -> bool:
     """Whether a value is an array with axes, or a Python container whose first leaf is an array."""
-    leaf = first_leaf(value)
-    found = None if leaf is None else owner(unwrapped(leaf))
-    return found is not None and (leaf is not value or bool(found.shape(unwrapped(leaf))))
-
-
-def lookup(tree: Any) -> Backend | None:
-    """Return the backend that owns a tree; None if the tree has no leaves.
-
-    Raises:
-        TypeError: no known framework owns a leaf.
-    """
-    return opened(tree)[0]
+    leaf = unwrapped(first_leaf(value))
+    found = owner(leaf)
+    return found is not None and (leaf is not unwrapped(value) or bool(found.shape(leaf)))
 
 
 def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
-    """Return the backend that owns a tree, with leaves and structure; None if there are no leaves."""
-    first = first_leaf(tree)
-    found = _by_type.get(type(first))
-    if found is not None:
-        flat = found.flatten(tree)
-        if belong(found, flat[0]):
-            return found, flat
-    first = unwrapped(first)
-    found = None if first is None else owner(first)
-    if found is None or found.name == "numpy":
-        if first is None or (found is None and not is_number(first)):
-            found = _by_engine(tree)
-        else:
-            numpy = backend("numpy")
-            flat = numpy.flatten(tree)
-            if belong(numpy, flat[0]):
-                return numpy, flat
-            found = _beside_numpy(tree, numpy, flat[0])
-    if found is None:
-        return None, ([], None)
-    leaves, structure = found.flatten(tree)
-    return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
+    """Return the backend that owns a tree, with leaves and structure; None if there are no leaves.
+
+    Raises:
+        TypeError: no known framework owns a leaf.
+        ValueError: the tree contains itself, or is nested too deeply.
+    """
+    try:
+        first = first_leaf(tree)
+        found = _by_type.get(type(first))
+        if found is not None:
+            flat = found.flatten(tree)
+            if belong(found, flat[0]):
+                return found, flat
+        found = owner(unwrapped(first))
+        if found is None or found.name == "numpy":
+            found = _engine(tree)
+        if found is None:
+            return None, ([], None)
+        leaves, structure = found.flatten(tree)
+        return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
+    except RecursionError:
+        raise ValueError("a list or dict in the tree contains itself, or is nested too deeply") from None
 
 
 def first_leaf(tree: Any) -> Any:
@@ -191,64 +162,26 @@ def first_leaf(tree: Any) -> Any:
     return None
 
 
-def _beside_numpy(tree: Any, numpy: Backend, leaves: Sequence[Any]) -> Backend:
-    """Return NumPy's backend, or the framework whose arrays are also in the tree."""
-    for leaf in leaves:
-        found = owner(leaf)
-        if found is not None and found is not numpy:
-            return found
-        if found is None and leaf is not None and not is_number(leaf):
-            engine = _by_engine(tree)
-            if engine is not None:
-                return engine
-    return numpy
+def _engine(tree: Any) -> Backend | None:
+    """Return the backend of a tree that the first leaf does not decide; None if there are no leaves.
 
+    The first imported framework whose engine finds nothing but arrays and numbers decides: it owns the tree, unless an
+    array of a framework other than NumPy is among them.
 
-def _by_engine(tree: Any) -> Backend | None:
-    """Return the first imported framework whose tree engine finds arrays in the tree, preferably its own."""
-    opaque = container = None
-    for name in known():
-        if name in sys.modules or name in _others:
-            candidate = backend(name)
-            leaves = [leaf for leaf in candidate.flatten(tree)[0] if leaf is not None]
-            if not leaves:
-                return None
-            strange = [leaf for leaf in leaves if owner(leaf) is None and not is_number(leaf)]
-            iterator = next(filter(is_iterator, strange), None)
-            if iterator is not None:  # JAX warns about it
-                opaque, container = _located(candidate, tree, iterator), None
-                break
-            owners = {found.name for found in map(owner, leaves) if found is not None}
-            if not strange and (candidate.name in owners or (candidate.name == "numpy" and not owners)):
-                return candidate
-            if owners == {"numpy"} and not strange and container is None:
-                container = candidate
-            if strange and (opaque is None or owners):  # finding arrays means it looked deeper
-                opaque = _located(candidate, tree, strange[0])
-    if opaque is None or container is not None:
-        return container
-    path, leaf = opaque
-    known_as = as_leaf(path, leaf)
-    if known_as is not None:
-        raise TypeError(known_as)
-    kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-    raise TypeError(
-        f"the leaf at {path!r} is a {kind} ({short(leaf)}), which is no array of an imported framework "
-        f"({', '.join(known())}); {_advice(leaf)}"
-    )
-
-
-def _located(backend: Backend, tree: Any, leaf: Any) -> tuple[str, Any]:
-    """Return the path of a leaf, and the leaf."""
-    return backend.paths(tree)[[other is leaf for other in backend.flatten(tree)[0]].index(True)], leaf
-
-
-def _advice(leaf: Any) -> str:
-    """Say what to do about a leaf that is not an array."""
-    if type(leaf).__name__ == "KerasTensor":
-        return "it is symbolic and has no values: put a layer there, such as gx.keras.GradientTransform"
-    if callable(getattr(leaf, "init", None)) and callable(getattr(leaf, "update", None)):
-        return "it is a transformation, whose state is what tx.init(params) returns"
-    if callable(leaf):
-        return "leave it out: hand in the arrays of a model, such as equinox.filter(model, equinox.is_inexact_array)"
-    return "hand in a pytree of arrays, with None where there is no gradient"
+    Raises:
+        TypeError: each engine finds a leaf that is not an array; names its path.
+    """
+    error, most = TypeError("no framework is imported"), -1
+    for engine in map(backend, [name for name in known() if name in sys.modules or name in _others]):
+        slots = engine.flatten(tree)[0]
+        owners = [owner(unwrapped(slot)) for slot in slots]
+        strange = [i for i, slot in enumerate(slots) if not (owners[i] or slot is None or is_number(slot))]
+        if not strange:
+            found = [found for found in owners if found is not None and found.name != "numpy"] or [engine]
+            return found[0] if any([slot is not None for slot in slots]) else None
+        if len(slots) - owners.count(None) > most:  # an engine that finds more arrays looks deeper
+            most = len(slots) - owners.count(None)
+            error = not_an_array(engine.paths(tree)[strange[0]], slots[strange[0]], known())
+        if any([is_iterator(slots[i]) for i in strange]):  # JAX would warn
+            break
+    raise error

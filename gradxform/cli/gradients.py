@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 
 
 def read(command: str, path: Path) -> dict[str, Any]:

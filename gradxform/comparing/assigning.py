@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 from gradxform.comparing import names
 from gradxform.comparing.layouts import candidates
 from gradxform.comparing.leaves import Leaf

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from gradxform.backend.errors import instead, short
 from gradxform.backend.lookup import holds_arrays
-from gradxform.backend.misplaced import instead, short
 
 _INF = float("inf")
 Scalar = Annotated[Any, "may be a schedule"]

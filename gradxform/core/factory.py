@@ -9,7 +9,8 @@ from typing import Any, ParamSpec, get_args
 
 import numpy as np
 
-from gradxform.core import calls
+from gradxform.backend import errors
+from gradxform.backend.lookup import holds_arrays
 from gradxform.core.arguments import Scalar
 from gradxform.core.transform import GradientTransformation, factories, scheduled, unconverted
 from gradxform.core.where import recorded
@@ -27,23 +28,14 @@ def factory(make: Callable[P, GradientTransformation]) -> Callable[P, GradientTr
     def named(*args: P.args, **kwargs: P.kwargs) -> GradientTransformation:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            refusal = calls.refusal(make, args, kwargs)
-            if refusal is None:
-                make(*args, **kwargs)  # raises an error of its own
-            raise TypeError(refusal) from None
+        except TypeError as error:
+            everything = (*args, *kwargs.values())
+            raise errors.wrong_call(make, error, everything, any(map(holds_arrays, everything))) from None
         given = bound.arguments
-        calls.check_order(make, given)
-        numbers = [(name, value) for name, value in given.items() if name in scalars]
-        schedules = {name: value for name, value in numbers if callable(value) and not isinstance(value, type)}
-        try:
-            for name, schedule in schedules.items():
-                calls.check_schedule(make.__name__, name, schedule)
-            made = scheduled(make, given, schedules) if schedules else make(*args, **kwargs)
-        except TypeError:
-            if not any(calls.holds_gradients(value) for _, value in numbers):
-                raise
-            raise TypeError(calls.gradients_first(make, args, kwargs)) from None
+        schedules = {name: given[name] for name in scalars.intersection(given) if _is_schedule(given[name])}
+        for name, schedule in schedules.items():
+            errors.check_schedule(make.__name__, name, schedule)
+        made = scheduled(make, given, schedules) if schedules else make(*args, **kwargs)
         return GradientTransformation(made.rule, made.start, make.__name__, _arguments(signature, bound), made.traits)
 
     factories[make.__name__] = named
@@ -55,6 +47,10 @@ def schedulable(make: Callable[..., Any]) -> frozenset[str]:
     """The names of the arguments annotated as `Scalar`, which may be schedules."""
     given = inspect.signature(make, eval_str=True).parameters.values()
     return frozenset(each.name for each in given if Scalar in (each.annotation, *get_args(each.annotation)))
+
+
+def _is_schedule(value: Any) -> bool:
+    return callable(value) and not isinstance(value, (type, GradientTransformation)) and errors.misplaced(value) is None
 
 
 def _arguments(signature: inspect.Signature, bound: inspect.BoundArguments) -> list[tuple[str | None, Any]]:

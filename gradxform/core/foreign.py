@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from gradxform.backend.errors import misplaced, short
 from gradxform.backend.lookup import holds_arrays, unwrapped
-from gradxform.backend.misplaced import misplaced, short
 from gradxform.core import align
 from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, GradientTransformation, Traits
@@ -56,20 +56,19 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
 
 
 def is_transformation(tx: Any) -> bool:
-    """Whether it is a transformation, or a foreign object with `init` and `update` that is not an optimizer."""
+    """Whether it is a transformation, or a foreign object with `init` and `update`: no optimizer, no model."""
     if isinstance(tx, GradientTransformation):
         return True
     if isinstance(tx, type) or not (callable(getattr(tx, "init", None)) and callable(getattr(tx, "update", None))):
         return False
-    found = misplaced(tx)
-    return found is None or found.kind != "optimizer"
+    return misplaced(tx) is None
 
 
 def _hint(tx: Any) -> str:
     """Say what to write instead of an object that is not a transformation; empty if unknown."""
     found = misplaced(tx)
     if found is not None:
-        return f", {found.what}" + (f"; {found.instead}" if found.kind == "optimizer" else "")
+        return f", {found.what}; {found.instead}"
     if isinstance(tx, (list, tuple)) and tx and all(map(is_transformation, tx)):
         return "; write gx.chain(*txs)"
     if holds_arrays(tx):

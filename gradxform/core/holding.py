@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.backend.misplaced import short
+from gradxform.backend.errors import short
 from gradxform.core.transform import GradientTransformation
 
 _HOLDERS = ("_step_state", "gradient_transformation_state", "inner_optimizer", "opt_state", "state")

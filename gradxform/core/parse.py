@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from gradxform.core import hints
+from gradxform.backend.errors import meant
 from gradxform.core.transform import GradientTransformation, factories
 
 
@@ -92,6 +92,7 @@ def _called(name: str, args: list[Any], keywords: list[tuple[str | None, Any]], 
     if name == "DeviceMesh":
         raise ValueError(f"parse: {_NO_GROUPS}")
     if name not in factories:
-        hint, known = hints.transform_named(name, factories), ", ".join(sorted(factories))
+        near, known = meant(name, factories), ", ".join(sorted(factories))
+        hint = f" (did you mean {near}?)" if near is not None else ""
         raise ValueError(f"parse: no transform is named {name!r}{hint}; the known ones are {known}")
     return factories[name](*args, **named)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gradxform.backend.lookup import all_of, is_number, opened, owner, unwrapped
-from gradxform.backend.misplaced import as_leaf, short
+from gradxform.backend.errors import not_an_array
+from gradxform.backend.lookup import all_of, is_number, known, opened, owner, unwrapped
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group
 from gradxform.core.group import Mask as Mask
@@ -417,7 +417,7 @@ def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[],
         except (TypeError, ValueError) as error:
             raise TypeError(f"the leaf at {path!r} cannot be an array of {backend.name}: {error}") from error
     if found is None:
-        raise TypeError(as_leaf(path, leaf) or f"the leaf at {path!r} is a {kind}, not an array: {short(leaf)}")
+        raise not_an_array(path, leaf, known())
     other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
     if other is None:
         raise TypeError(f"the leaf at {path!r} belongs to {found.name} ({kind}); expected an array of {backend.name}")

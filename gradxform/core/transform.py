@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from gradxform.backend.lookup import FRAMEWORKS, adapter, backend, preload
-from gradxform.backend.misplaced import short
+from gradxform.backend import lookup
+from gradxform.backend.errors import short
+from gradxform.backend.lookup import FRAMEWORKS, adapter, backend
 from gradxform.backend.protocol import Backend
 from gradxform.core import align
 from gradxform.core.flat import Flat, flat_view
@@ -156,7 +157,7 @@ class GradientTransformation(Base):
         values = key, arguments, name, rule, start, traits or Traits()
         for slot, value in zip(self.__slots__[1:], values, strict=True):
             object.__setattr__(self, slot, value)
-        preload()
+        lookup.preload()
 
     @property
     def stateful(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.backend.misplaced import short
+from gradxform.backend.errors import short
 from gradxform.core.flat import Flat
 
 Where = Any

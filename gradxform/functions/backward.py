@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from gradxform.backend.lookup import opened, preload
+from gradxform.backend import lookup
+from gradxform.backend.lookup import opened
 from gradxform.backend.protocol import Backend
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
@@ -52,7 +53,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
     References:
         `tf.custom_gradient`, `jax.custom_vjp`, `torch.autograd.Function`.
     """
-    preload()
+    lookup.preload()
     tx = as_transformation("on_backward", tx)
     if tx.stateful:
         raise TypeError(
@@ -143,7 +144,7 @@ def stop_gradient(x: Tree) -> Tree:
     References:
         `jax.lax.stop_gradient`, `tf.stop_gradient`, `torch.Tensor.detach`.
     """
-    preload()
+    lookup.preload()
     backend, (leaves, structure) = opened(x)
     if backend is None:
         return x

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.backend.misplaced import kind_of, misplaced, short
+from gradxform.backend.errors import misplaced, short
 from gradxform.functions.renaming import Rename
 
 Shape = tuple[int, ...]
@@ -106,11 +106,11 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
         backend, (leaves, _) = lookup.opened(params)
     except TypeError:
         found = misplaced(params)
-        if found is None or found.kind != "model":
+        if found is None or found.what not in _MODELS:
             raise
         raise TypeError(
             f"rename_from_torch: expected the parameters of the new model by path, got {found.what} "
-            f"({kind_of(params)}); {_MODELS.get(found.what, 'pass its parameters')}"
+            f"({type(params).__name__}); {_MODELS[found.what]}"
         ) from None
     if backend is None:
         return {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 
 
 @dataclass(frozen=True)

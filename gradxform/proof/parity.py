@@ -70,7 +70,7 @@ def _numpy() -> Backend:
 
 def named_leaves(tree: Any, backend: Backend | None = None) -> Leaves:
     """Return a tree's leaves as NumPy arrays by path, without None."""
-    backend = backend or lookup.lookup(tree)
+    backend = backend or lookup.opened(tree)[0]
     if backend is None:
         return {}
     leaves = zip(backend.paths(tree), backend.flatten(tree)[0], strict=True)

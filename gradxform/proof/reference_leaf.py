@@ -149,7 +149,7 @@ def summed(leaf: Leaf, *parts: Leaf | Sum, least: Any = 0.0, further: float = 0.
 
     `least` is the size of the largest term if it is none of the parts, and `further` the ULP that its steps add.
     """
-    kind = np.dtype(np.float32 if is_single(leaf) else np.float64)
+    kind: Any = np.dtype(np.float32 if is_single(leaf) else np.float64)
     value, term, largest = _flushed(parts[0].value, kind), parts[0].term, each(_sizes, parts[0].value)
     for part in parts[1:]:
         value, term = each(np.add, value, _flushed(part.value, kind)), each(np.add, term, part.term)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 from gradxform.recording import about
 
 FORMAT = "1"

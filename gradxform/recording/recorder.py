@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.backend.misplaced import short
+from gradxform.backend.errors import short
 from gradxform.core.where import Where, check
 from gradxform.recording import files
 from gradxform.recording.about import key_of

@@ -436,6 +436,23 @@ def test_compile_cold(imports: str) -> None:
     python("-c", COLD.format(imports=imports))
 
 
+COLD_INSIDE = """
+import {imports}
+@torch.compile(fullgraph=True, backend="eager")
+def clipped(tree):
+    return gx.chain(gx.clip_norm(1.0), gx.scale(2.0))(tree)
+
+result = clipped({{"w": torch.tensor([3.0, 4.0]), "b": None}})
+assert result["b"] is None
+assert (result["w"] - torch.tensor([1.2, 1.6])).abs().max() < 1e-6, result
+"""
+
+
+@pytest.mark.parametrize("imports", ["gradxform as gx, torch", "torch, gradxform as gx"])
+def test_compile_cold_a_function_that_builds_its_transform(imports: str) -> None:
+    python("-c", COLD_INSIDE.format(imports=imports))
+
+
 def named_b(path: str, name: str = "b") -> bool:
     return path == name
 

@@ -210,7 +210,7 @@ def _by_place(matched: Any, what: str, state: Any, like: Any) -> Any:
 
 def _each_by_itself(grads: Any, max_norm: Any) -> Any:
     sums, counts = gx.per_example_clip_norm(grads, max_norm)
-    backend = lookup.lookup(counts)
+    backend = lookup.opened(counts)[0]
     return sums, None if backend is None else backend.flatten(counts)[0][0]
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 
 import gradxform
 from gradxform.backend import lookup
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 from gradxform.cli import device, writing
 from gradxform.cli.bench import picture, report
 from gradxform.cli.bench.lines import FULL, QUICK, Line, Measurements, Plan

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.backend import lookup
-from gradxform.backend.extras import install
+from gradxform.backend.errors import install
 from gradxform.cli import device, writing
 from gradxform.cli.demo import picture
 from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
