@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from gradxform import GradientTransformation
-from gradxform.core.flat import flat_view
 from gradxform.core.foreign import as_transformation
+from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def freeze(optimizer: optax.GradientTransformation, where: Where) -> optax.Gradi
     where = check("freeze", where)
 
     def labels(tree: Any) -> Any:
-        view = flat_view(tree)
+        view = Tree.read(tree)
         if view is None:
             return tree
         names = ["frozen" if mask else "free" for mask in chosen("freeze", where, view)]

@@ -13,8 +13,8 @@ import numpy as np
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
 from gradxform.core import state as stateful
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, hyperparameters
+from gradxform.core.tree import Tree
 from gradxform.core.updates import GRADIENTS
 from gradxform.core.where import keys_of, path_of
 from gradxform.functions.convert import matched
@@ -94,7 +94,7 @@ class Held:
         with unrecorded(self.backend):
             slots, self.replicas = summed(self.backend, slots)
             structure = self.backend.flatten(self.by_key(slots))[1]
-            view = Flat.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
+            view = Tree.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
             if view is None:
                 return list(grads)
             params = self.by_key([value_of(v) for v in self.variables])

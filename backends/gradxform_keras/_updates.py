@@ -8,8 +8,8 @@ from typing import Any
 
 from gradxform import GradientTransformation
 from gradxform.core import updates
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.transforms.skipping import is_due
 from gradxform_keras._held import Held, summed, unrecorded, value_of
@@ -77,9 +77,9 @@ class HeldUpdates(Held):
         values: Sequence[Any] = self.backend.dense(list(map(value_of, variables)))[0]
         return values
 
-    def _view(self, slots: Sequence[Any]) -> Flat | None:
+    def _view(self, slots: Sequence[Any]) -> Tree | None:
         structure = self.backend.flatten(self.by_key(slots))[1]
-        return Flat.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
+        return Tree.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
 
     def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
         """Assign variables; under a TensorFlow strategy in all replicas, which have computed the same values."""

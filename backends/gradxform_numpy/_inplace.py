@@ -9,9 +9,9 @@ import numpy as np
 from gradxform import GradientTransformation
 from gradxform.backend.lookup import owner
 from gradxform.core import align
-from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform_numpy.kernels import backend
 
 
@@ -58,7 +58,7 @@ def apply_(
     if len(set(map(id, leaves))) < len(leaves):
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
-    view = Flat.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
+    view = Tree.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
     if view is None:
         return state
     if tx.stateful:

@@ -12,9 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from gradxform import GradientTransformation
-from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform_tensorflow import _private
 from gradxform_tensorflow.kernels import backend
 
@@ -68,7 +68,7 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
                 f"{len(upstream)} outputs; it must have one input per output, like Identity"
             )
         paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
-        view = Flat.of(backend, upstream, list(upstream), lambda: paths)
+        view = Tree.of(backend, upstream, list(upstream), lambda: paths)
         results = list(upstream) if view is None else tx.rule(view, None, Context(None, {}))[0].results()
         return results[0] if len(results) == 1 else results
 

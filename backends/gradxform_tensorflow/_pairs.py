@@ -10,8 +10,8 @@ import tensorflow as tf
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
 from gradxform.core.elements import may_agree
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform.core.where import path_of
 from gradxform_tensorflow import _private, _replicas
 from gradxform_tensorflow.kernels import backend
@@ -60,7 +60,7 @@ def transformed(
     if keys is not None:
         tree, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
     structure = backend.flatten(tree)[1]
-    view = Flat.of(backend, gradients, structure, lambda: slots.paths, owners=slots.variables)
+    view = Tree.of(backend, gradients, structure, lambda: slots.paths, owners=slots.variables)
     if view is None:
         return list(gradients), set(), state
     view, state = tx.rule(view, state, Context(params, {}))

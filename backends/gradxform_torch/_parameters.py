@@ -13,9 +13,10 @@ from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
 from gradxform.core import align
 from gradxform.core import state as stateful
-from gradxform.core.flat import Flat, Norm
 from gradxform.core.foreign import as_transformation
+from gradxform.core.norm import Norm
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
 from gradxform.numerics import formulas
 from gradxform_torch import _private
@@ -160,7 +161,7 @@ def transformed(
         return in_place(state, new) if owned and tx.stateful else new, norm
 
 
-def norm_before(given: Flat, left: Flat, tx: GradientTransformation) -> NormBefore | None:
+def norm_before(given: Tree, left: Tree, tx: GradientTransformation) -> NormBefore | None:
     """The input gradients' norm, if the transform measured it; along axes, over all devices."""
     known = given.norm_before(left, along=bool(tx.traits.axes)) if given.leaves else None
     if known is None:
@@ -210,16 +211,16 @@ def view_of(
     tensors: Sequence[torch.Tensor | None],
     axes: Sequence[Any],
     inplace: bool = False,
-) -> Flat | None:
+) -> Tree | None:
     """View of one tensor per parameter, possibly None, in a dict by path.
 
     None if there are no tensors, except along axes, where other processes wait for this one.
     """
     structure = backend.flatten(dict.fromkeys(keys))[1]
     owners = [parameter for _, parameter in named]
-    found = Flat.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace, owners=owners)
+    found = Tree.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace, owners=owners)
     if found is None and axes:
-        return Flat.holes(backend, tensors, structure, lambda: paths_of(named), owners)
+        return Tree.holes(backend, tensors, structure, lambda: paths_of(named), owners)
     return found
 
 

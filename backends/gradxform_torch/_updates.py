@@ -10,8 +10,8 @@ import torch
 from gradxform import GradientTransformation
 from gradxform.core import align, updates
 from gradxform.core import state as stateful
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context
+from gradxform.core.tree import Tree
 from gradxform.core.where import keys_of
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.skipping import is_due
@@ -44,7 +44,7 @@ class Moved(NamedTuple):
     state: Any
     norm: NormBefore | None
     """The norm of all updates before the transform, if it is known."""
-    after: Flat | None
+    after: Tree | None
     """The transformed updates; None if there are none."""
 
 
@@ -115,11 +115,11 @@ def _signed(gradient: torch.Tensor | None, sign: int) -> torch.Tensor | None:
     return gradient if gradient is None or sign > 0 else -gradient
 
 
-def _view(tx: GradientTransformation, named: Named, tensors: Sequence[torch.Tensor | None]) -> Flat | None:
+def _view(tx: GradientTransformation, named: Named, tensors: Sequence[torch.Tensor | None]) -> Tree | None:
     return view_of(named, keys_of(paths_of(named)), tensors, tx.traits.axes, inplace=True)
 
 
-def _write(named: Named, old: Sequence[Any], after: Flat, due: Any) -> None:
+def _write(named: Named, old: Sequence[Any], after: Tree, due: Any) -> None:
     """Write the parameters with their transformed updates; stopped ones are restored."""
     stopped, slots = after.skipped(), after.source.kept
     if stopped:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core.flat import Flat, flat_view
+from gradxform.core.tree import Tree
 
 
 class Aligned(NamedTuple):
@@ -26,7 +26,7 @@ class Aligned(NamedTuple):
         return backend.unflatten(self.structure, own)
 
 
-def aligned(view: Flat, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
+def aligned(view: Tree, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
     """Match the leaves of another tree with a view's slots, by path if the structures differ.
 
     Dicts may have another order, PyTorch keys dots or slashes, and containers other types.
@@ -80,7 +80,7 @@ def _there(path: str, paths: Sequence[str]) -> str:
     return "keys" if any(not path or each.startswith(f"{path}/") for each in paths) else "nothing"
 
 
-def check_state(view: Flat, state: Any) -> None:
+def check_state(view: Tree, state: Any) -> None:
     """Reject a state and gradients of different frameworks; NumPy arrays are converted, by JAX both ways.
 
     Raises:
@@ -96,7 +96,7 @@ def check_state(view: Flat, state: Any) -> None:
     )
 
 
-def check_gradients(view: Flat, tree: Any) -> None:
+def check_gradients(view: Tree, tree: Any) -> None:
     """Reject variables among the gradients, such as a list of (gradient, variable) pairs.
 
     A tree of variables only is transformed.
@@ -117,13 +117,13 @@ def check_gradients(view: Flat, tree: Any) -> None:
     )
 
 
-def gradients_view(what: str, tree: Any) -> Flat | None:
+def gradients_view(what: str, tree: Any) -> Tree | None:
     """Return the view of a tree of gradients; None if there is no leaf.
 
     Raises:
         TypeError: a list of (gradient, variable) pairs, of which both would count.
     """
-    view = flat_view(tree)
+    view = Tree.read(tree)
     if view is not None and _is_pairs(tree, view.backend.variables):
         raise TypeError(f"{what}: got (gradient, variable) pairs; write [gradient for gradient, _ in pairs]")
     return view

@@ -7,8 +7,8 @@ from typing import Any
 
 from gradxform.backend.lookup import belong
 from gradxform.core import align
-from gradxform.core.flat import Flat
 from gradxform.core.source import DOUBLE, REAL
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination, Formula
 
@@ -16,7 +16,7 @@ STATE_ADVICE = "Start again with tx.init(params), or pass the tree that the stat
 """The advice for a state with different keys."""
 
 
-def check_real(view: Flat, transform: str, why: str) -> None:
+def check_real(view: Tree, transform: str, why: str) -> None:
     """Reject active leaves that are not real floating-point numbers.
 
     Raises:
@@ -26,7 +26,7 @@ def check_real(view: Flat, transform: str, why: str) -> None:
 
 
 def mapped(
-    dense: Flat,
+    dense: Tree,
     formula: Formula,
     *columns: Sequence[Any],
     numbers: Sequence[Any] = (),
@@ -45,7 +45,7 @@ def mapped(
     return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
 
 
-def times(dense: Flat, leaves: Sequence[Array], factor: Any) -> list[Array]:
+def times(dense: Tree, leaves: Sequence[Array], factor: Any) -> list[Array]:
     """Multiply arrays in the places of the active leaves by a number, in the memory of these if the tree owns it."""
     backend, factors = dense.backend, [factor] * len(leaves)
     if not dense.is_owned(dense.chosen):
@@ -56,13 +56,13 @@ def times(dense: Flat, leaves: Sequence[Array], factor: Any) -> list[Array]:
 _product = Combination(lambda xp: (1.0,))
 
 
-def written(dense: Flat, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Flat:
+def written(dense: Tree, formula: Formula, *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> Tree:
     """Replace the active leaves of a dense view with the results of a formula."""
     own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
     return dense.given(mapped(dense, formula, *columns, numbers=numbers, out=own))
 
 
-def chosen(view: Flat, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
+def chosen(view: Tree, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
     """Apply a formula that selects without rounding to the active leaves, without pending factors."""
     own = [view.leaves[i] for i in view.chosen]
     if view.is_owned(view.chosen):
@@ -76,7 +76,7 @@ def is_number(factor: Any) -> bool:
     return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
 
 
-def _aligned(view: Flat, tree: Any, what: str, advice: str, own: str = "the gradients") -> list[Array]:
+def _aligned(view: Tree, tree: Any, what: str, advice: str, own: str = "the gradients") -> list[Array]:
     """Return the leaves of another tree that match the active leaves.
 
     Raises:
@@ -111,7 +111,7 @@ def may_agree(one: Any, other: Any) -> bool:
     return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
 
 
-def state(view: Flat, tree: Any, what: str) -> list[Array]:
+def state(view: Tree, tree: Any, what: str) -> list[Array]:
     """Return the leaves of a state that match the active leaves.
 
     Raises:
@@ -120,7 +120,7 @@ def state(view: Flat, tree: Any, what: str) -> list[Array]:
     return _aligned(view, tree, what, STATE_ADVICE)
 
 
-def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
+def params(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
     """Return the parameters that match the active leaves.
 
     Raises:
@@ -132,7 +132,7 @@ def params(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
-def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
+def gradients(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
     """Return the gradients that match the active leaves, which are updates.
 
     Raises:
@@ -148,7 +148,7 @@ def gradients(view: Flat, tree: Any, transform: str) -> Sequence[Array]:
     return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
 
 
-def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
+def replaced_in(view: Tree, tree: Any, new: Sequence[Array]) -> Any:
     """Return a tree like the gradients', with new leaves in the active places."""
     found = align.aligned(view, tree, ("the gradients", "the state"), STATE_ADVICE)
     leaves = found.leaves
@@ -158,18 +158,18 @@ def replaced_in(view: Flat, tree: Any, new: Sequence[Array]) -> Any:
     return found.tree(view.backend, leaves)
 
 
-def _cast(view: Flat, leaf: Array, like: Any) -> Array:
+def _cast(view: Tree, leaf: Array, like: Any) -> Array:
     """Round a leaf to the dtype of one in a state, which may be NumPy's."""
     like = like if isinstance(like, view.backend.types) else view.backend.adopt(like)
     return leaf if view.backend.dtype(leaf) == view.backend.dtype(like) else view.backend.cast(leaf, like)
 
 
-def sums_dtype(view: Flat) -> str:
+def sums_dtype(view: Tree) -> str:
     """The dtype for numbers of a tree: float64 if it has a float64 leaf, else float32."""
     return "float64" if view.source.kinds & DOUBLE else "float32"
 
 
-def _adopted(view: Flat, leaf: Any) -> Array:
+def _adopted(view: Tree, leaf: Any) -> Array:
     """Convert a parameter (a variable or a NumPy array) to a dense array of the view's framework."""
     backend = view.backend
     own = leaf if isinstance(leaf, backend.types) else backend.adopt(getattr(leaf, "value", leaf))

@@ -8,8 +8,8 @@ from typing import Any
 from gradxform.backend.errors import misplaced, short
 from gradxform.backend.lookup import holds_arrays, unwrapped
 from gradxform.core import align
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, GradientTransformation, Traits
+from gradxform.core.tree import Tree
 
 
 def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") -> GradientTransformation:
@@ -33,7 +33,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
             f"{type(tx).__name__}{hint}"
         )
 
-    def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         params = context.params
         if params is not None and len(view.scope) < len(view.leaves):
             params = _like(where, view, params)
@@ -47,7 +47,7 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         return view.densified().given([new[i] for i in view.chosen]).lent(), state
 
     def start(params: Any) -> Any:
-        if isinstance(params, Flat):  # a view without leaves has None everywhere
+        if isinstance(params, Tree):  # a view without leaves has None everywhere
             params = params.tree() if params.leaves else params.scoped_tree()
         return tx.init(params)
 
@@ -76,7 +76,7 @@ def _hint(tx: Any) -> str:
     return "; call it first" if callable(tx) else ""
 
 
-def _like(where: str, view: Flat, params: Any) -> Any:
+def _like(where: str, view: Tree, params: Any) -> Any:
     """Return the parameters of the gradients in scope, and None for the others."""
     found = align.aligned(view, params, ("the gradients", f"{where}: the parameters"))
     inside = {view.source.kept[i] for i in view.scope}

@@ -10,8 +10,9 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments, elements
-from gradxform.core.flat import Flat, Norm, flat_view
+from gradxform.core.norm import Norm
 from gradxform.core.source import INEXACT, NARROW
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
 _MOST = 2.0**31 - 1
@@ -22,7 +23,7 @@ class Fresh:
 
     def __init__(self, params: Any) -> None:
         self.params = params
-        self.view = flat_view(params)
+        self.view = Tree.read(params)
         """None without parameters; then numbers are NumPy arrays."""
 
     @property
@@ -90,22 +91,22 @@ def first(
     numpy = lookup.backend("numpy")
     zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
     leaves, structure = numpy.flatten(zeros)
-    return tx.init(Flat.of(numpy, leaves, structure, lambda: list(paths), owners=variables))
+    return tx.init(Tree.of(numpy, leaves, structure, lambda: list(paths), owners=variables))
 
 
-def stored(view: Flat, value: Any, old: Array) -> Array:
+def stored(view: Tree, value: Any, old: Array) -> Array:
     """Convert a number or a vector to the dtype and device of an old one in the state."""
     backend = _owner(view, old)
     dtype = backend.dtype(old)
     return backend.stored(value, dtype, old)
 
 
-def _owner(view: Flat, old: Any) -> Backend:
+def _owner(view: Tree, old: Any) -> Backend:
     """Return the framework of a state: NumPy if it was made without parameters."""
     return view.backend if isinstance(old, view.backend.types) else lookup.owner(old) or view.backend
 
 
-def advanced(view: Flat, count: Array) -> Array:
+def advanced(view: Tree, count: Array) -> Array:
     """Increment a counter; it saturates at the largest int32."""
     return stored(view, view.backend.compute(_next, count), count)
 
@@ -114,7 +115,7 @@ def _next(xp: Any, count: Array) -> Array:
     return xp.where(count < _MOST, count + 1.0, count)
 
 
-def between(view: Flat, number: Any, low: float, high: float) -> Any:
+def between(view: Tree, number: Any, low: float, high: float) -> Any:
     """Clamp an array hyperparameter to two bounds; NaN stays NaN."""
     if arguments.static(number):
         return number
@@ -130,7 +131,7 @@ def is_known(condition: Any) -> bool:
     return isinstance(condition, (bool, int, float, np.bool_))
 
 
-def either(view: Flat, condition: Any, yes: Any, no: Any) -> Any:
+def either(view: Tree, condition: Any, yes: Any, no: Any) -> Any:
     """Select one of two states of the same structure; the condition may be an array of the framework."""
     if is_known(condition):
         return yes if condition else no
@@ -157,7 +158,7 @@ def _choose(xp: Any, yes: Array, no: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, yes, no)
 
 
-def zero_if(view: Flat, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
+def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[Array] | None) -> Sequence[Array]:
     """Return zeros if a condition holds, else the arrays; `out` may be overwritten if given."""
     if not arrays or (is_known(condition) and not condition):
         return arrays
@@ -172,7 +173,7 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
 
-def shown(dense: Flat, new: Sequence[Array], context: Any, factor: Any = None) -> Flat:
+def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
     if factor is not None and dense.chosen:
         return dense.given(elements.times(dense, new, factor))
@@ -182,8 +183,8 @@ def shown(dense: Flat, new: Sequence[Array], context: Any, factor: Any = None) -
 
 
 def applied_if(
-    view: Flat, condition: Any, inner: Any, given: Callable[[], Flat], state: Any, context: Any
-) -> tuple[Flat, Any]:
+    view: Tree, condition: Any, inner: Any, given: Callable[[], Tree], state: Any, context: Any
+) -> tuple[Tree, Any]:
     """Apply a transform if a condition holds; otherwise return zeros and the old state.
 
     What it stops is stopped in every step. Pending factors of leaves out of scope stay. If the condition cannot be
@@ -206,7 +207,7 @@ def applied_if(
     return nothing, state
 
 
-def _chosen(view: Flat, condition: Any) -> Flat:
+def _chosen(view: Tree, condition: Any) -> Tree:
     """Return the view if a condition holds, else zeros for its active leaves; factors stay pending."""
     if not view.chosen:
         return view
@@ -227,12 +228,12 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
     return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
 
 
-def one_row(view: Flat, norm: Norm) -> Any:
+def one_row(view: Tree, norm: Norm) -> Any:
     """Arrange a global norm as the only row of a state."""
     return view.backend.compute(_one_row, norm.value)
 
 
-def by_row(view: Flat, norm: Norm, rows: int) -> Any:
+def by_row(view: Tree, norm: Norm, rows: int) -> Any:
     """Arrange numbers of leaves as rows of a state: one per slot, NaN for holes; a single number as the only row.
 
     Rows are sorted by path, so the order is the same in every framework.
@@ -256,7 +257,7 @@ def by_row(view: Flat, norm: Norm, rows: int) -> Any:
     return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
 
 
-def rows_of(view: Flat) -> tuple[int, ...]:
+def rows_of(view: Tree) -> tuple[int, ...]:
     """Return the row of each leaf in a table with one row per slot."""
     paths = view.source.find_paths()
     rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}

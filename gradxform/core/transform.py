@@ -15,8 +15,8 @@ from gradxform.backend.errors import short
 from gradxform.backend.lookup import FRAMEWORKS, adapter, backend
 from gradxform.backend.protocol import Backend
 from gradxform.core import align
-from gradxform.core.flat import Flat, flat_view
 from gradxform.core.state import Fresh, advanced
+from gradxform.core.tree import Tree
 from gradxform.core.where import Variables, verify
 from gradxform.numerics import Array
 
@@ -26,7 +26,7 @@ else:
     Base = object
 
 F = TypeVar("F", bound=Callable[..., Any])
-Tree = TypeVar("Tree")
+T = TypeVar("T")
 _NONE: Any = ...
 """The default of `tx()`, to detect a missing argument."""
 
@@ -61,7 +61,7 @@ class Context(NamedTuple):
     """Whether these are updates that an optimizer adds to parameters, so that they point against the gradients."""
 
 
-Rule = Callable[[Flat, Any, Context], tuple[Flat, Any]]
+Rule = Callable[[Tree, Any, Context], tuple[Tree, Any]]
 Start = Callable[[Any], Any]
 
 
@@ -72,7 +72,7 @@ class Traits(NamedTuple):
     """The transformations inside."""
     where: tuple[Any, ...] = ()
     """What selects the leaves of each part."""
-    masks: Callable[[Flat], Sequence[Sequence[bool]]] | None = None
+    masks: Callable[[Tree], Sequence[Sequence[bool]]] | None = None
     """Returns the leaves that each part may change or measure; the rest are left alone. None: all in scope."""
     states: Callable[[Any], Sequence[Any]] | None = None
     """Returns the states of the parts, which say whether a step applies. None: its own state says it."""
@@ -164,7 +164,7 @@ class GradientTransformation(Base):
         """Whether the transformation keeps a state between updates."""
         return self.start is not None
 
-    def reached(self, view: Flat) -> Sequence[bool]:
+    def reached(self, view: Tree) -> Sequence[bool]:
         """For each leaf of a view, whether the transformation may change or measure it."""
         parts, masks = self.traits.parts, self.traits.masks
         if masks is None:
@@ -191,7 +191,7 @@ class GradientTransformation(Base):
         """Reject patterns that match no path. Without arrays, the first update checks them."""
         selections = self.traits.selections
         try:
-            view = flat_view(params) if selections else None
+            view = Tree.read(params) if selections else None
         except TypeError:
             return
         if view is not None:
@@ -199,7 +199,7 @@ class GradientTransformation(Base):
                 verify(name, where, view)
 
     @unconverted
-    def update(self, updates: Tree, state: Any = None, params: Any = None, **extra: Any) -> tuple[Tree, Any]:
+    def update(self, updates: T, state: Any = None, params: Any = None, **extra: Any) -> tuple[T, Any]:
         """Transform one tree of gradients.
 
         Args:
@@ -223,7 +223,7 @@ class GradientTransformation(Base):
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
-        view = flat_view(updates) or _holes(updates, self.traits.axes)
+        view = Tree.read(updates) or _holes(updates, self.traits.axes)
         if view is None:
             return updates, state
         align.check_gradients(view, updates)
@@ -232,7 +232,7 @@ class GradientTransformation(Base):
         view, state = self.rule(view, state, Context(params, extra))
         return view.tree(), state
 
-    def __call__(self, updates: Tree = _NONE, params: Any = None) -> Tree:
+    def __call__(self, updates: T = _NONE, params: Any = None) -> T:
         """Return the transformed tree; a stateful transformation raises a TypeError."""
         if self.start is not None:
             raise TypeError(
@@ -275,7 +275,7 @@ class GradientTransformation(Base):
         return _rebuilt, (self.name, self.arguments)
 
 
-def stateless(rule: Callable[..., Flat], **traits: Any) -> GradientTransformation:
+def stateless(rule: Callable[..., Tree], **traits: Any) -> GradientTransformation:
     """Make a transformation of a rule without a state.
 
     Args:
@@ -305,7 +305,7 @@ def stateful(
         ValueError: on use, the state of another transformation.
     """
 
-    def checked(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def checked(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         if not isinstance(state, kind):
             raise wrong_state(rule.__qualname__.partition(".")[0], kind.__name__, state)  # a factory's own function
         return rule(view, state, context)
@@ -336,7 +336,7 @@ def scheduled(
     # Arrays are not read: values outside the valid range are clamped instead of rejected.
     pattern = make(**{**given, **dict.fromkeys(schedules, np.ones(()))})
 
-    def rule(view: Flat, state: ScheduleState, context: Context) -> tuple[Flat, ScheduleState]:
+    def rule(view: Tree, state: ScheduleState, context: Context) -> tuple[Tree, ScheduleState]:
         found = {name: view.backend.compute(formula, state.count) for name, formula in formulas.items()}
         now = {name: np.asarray(value) if isinstance(value, float) else value for name, value in found.items()}
         view, inner = make(**{**given, **now}).rule(view, state.inner, context)
@@ -407,7 +407,7 @@ def _rebuilt(name: str, arguments: Sequence[tuple[str | None, Any]]) -> Gradient
     return factories[name](*[item for key, item in arguments if key is None], **named)
 
 
-def _holes(tree: Any, axes: Sequence[Any]) -> Flat | None:
+def _holes(tree: Any, axes: Sequence[Any]) -> Tree | None:
     """Return the view of a tree without arrays; the device axes determine the framework. None if they do not."""
     roots = [type(axis).__module__.partition(".")[0] for axis in axes]
     root = next((root for root in roots if root in FRAMEWORKS), None)
@@ -415,7 +415,7 @@ def _holes(tree: Any, axes: Sequence[Any]) -> Flat | None:
         return None
     found = backend(root)
     leaves, structure = found.flatten(tree)
-    return Flat.holes(found, leaves, structure, lambda: found.paths(tree))
+    return Tree.holes(found, leaves, structure, lambda: found.paths(tree))
 
 
 def _key(value: Any) -> Any:

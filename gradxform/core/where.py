@@ -20,7 +20,7 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import short
-from gradxform.core.flat import Flat
+from gradxform.core.tree import Tree
 
 Where = Any
 """A glob on the path, an `re.Pattern`, a function, a variable, a list of these, or a tree of bools."""
@@ -153,14 +153,14 @@ def _takes_leaf(transform: str, function: Any) -> bool:
     return True  # a tree of bools that can be called
 
 
-def verify(transform: str, where: Where, view: Flat) -> None:
+def verify(transform: str, where: Where, view: Tree) -> None:
     """Refuse patterns and variables that choose nothing; functions and trees of bools are left alone."""
     found = check(transform, where)
     empty = isinstance(found.tree, (list, tuple)) and not found.tree
     chosen(transform, found._replace(functions=(), tree=found.tree if empty else None), view)
 
 
-def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
+def chosen(transform: str, where: Choice, view: Tree) -> tuple[bool, ...]:
     """For each leaf of a view, whether `where` is for it."""
     source, paths = view.source, view.source.find_paths()  # of all slots, as one that is None now has its path
     masks: list[Sequence[bool]] = []
@@ -185,7 +185,7 @@ def chosen(transform: str, where: Choice, view: Flat) -> tuple[bool, ...]:
     return tuple(map(any, zip(*masks, strict=True)))
 
 
-def _owned(transform: str, variables: Variables, view: Flat) -> Sequence[bool]:
+def _owned(transform: str, variables: Variables, view: Tree) -> Sequence[bool]:
     """For each slot, whether its gradient belongs to one of the variables."""
     if view.source.owners is None:
         raise TypeError(
@@ -220,7 +220,7 @@ def _decision(transform: str, function: Any, path: str, *leaf: Any) -> bool:
     return bool(result)
 
 
-def _by_tree(transform: str, where: Any, view: Flat) -> Sequence[bool]:
+def _by_tree(transform: str, where: Any, view: Tree) -> Sequence[bool]:
     """Read a tree of bools, each for its leaf or for all leaves below it."""
     leaves = zip(view.backend.paths(where), view.backend.flatten(where)[0], strict=True)
     given = {path: leaf for path, leaf in leaves if leaf is not None}
@@ -249,7 +249,7 @@ def _is_bool(leaf: Any) -> bool:
     return isinstance(leaf, (bool, np.bool_))
 
 
-def _is_of_keras(view: Flat) -> bool:
+def _is_of_keras(view: Tree) -> bool:
     """Whether the gradients are of Keras variables, whose paths may begin with a model's name."""
     owners = view.source.owners
     return owners is not None and all(isinstance(getattr(owner, "path", None), str) for owner in owners)

@@ -11,19 +11,19 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.elements import may_agree
-from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
 from gradxform.core.source import INEXACT
 from gradxform.core.transform import Context, GradientTransformation, split, unconverted
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.transforms.combining import chain
 from gradxform.transforms.scaling import scale as scale_by
 
-Tree = TypeVar("Tree")
+T = TypeVar("T")
 
 
 @unconverted
-def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
+def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
     r"""Make an identity function whose backward pass transforms the gradient.
 
     .. math:: y = x, \qquad \bar x = t(\bar y)
@@ -62,7 +62,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
         )
 
     @unconverted
-    def identity(x: Tree) -> Tree:
+    def identity(x: T) -> T:
         backend, (leaves, structure) = opened(x)
         places = [i for i, leaf in enumerate(leaves) if _flows(backend, leaf)]
         if backend is None or not places:
@@ -76,7 +76,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
             slots: list[Any] = [None] * count
             for i, gradient in zip(places, upstream, strict=True):
                 slots[i] = gradient
-            view = Flat.of(backend, slots, bare, lambda: backend.paths(skeleton))
+            view = Tree.of(backend, slots, bare, lambda: backend.paths(skeleton))
             if view is None:
                 return list(upstream)
             results = rebuild(numbers).rule(view, None, Context(None, {}))[0].results()
@@ -91,7 +91,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[Tree], Tree]:
 
 
 @unconverted
-def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
+def reverse_gradient(x: T, scale: Scalar = 1.0) -> T:
     r"""Return `x`, and reverse its gradient in the backward pass: ``on_backward(scale(-scale))(x)``.
 
     .. math:: y = x, \qquad \bar x = -a \, \bar y
@@ -121,7 +121,7 @@ def reverse_gradient(x: Tree, scale: Scalar = 1.0) -> Tree:
 
 
 @unconverted
-def stop_gradient(x: Tree) -> Tree:
+def stop_gradient(x: T) -> T:
     r"""Return `x`, and let no gradient flow back.
 
     .. math:: y = x, \qquad \bar x = 0
@@ -153,13 +153,11 @@ def stop_gradient(x: Tree) -> Tree:
     )
 
 
-def _itself(x: Tree) -> Tree:
+def _itself(x: T) -> T:
     return x
 
 
-def straight_through(
-    forward: Callable[[Any], Tree], backward: Callable[[Any], Tree] = _itself
-) -> Callable[[Any], Tree]:
+def straight_through(forward: Callable[[Any], T], backward: Callable[[Any], T] = _itself) -> Callable[[Any], T]:
     r"""Make a function with the value of one function and the derivative of another.
 
     .. math:: y = f(x), \qquad \bar x = \Bigl(\frac{\partial b}{\partial x}\Bigr)^{\!\top} \bar y
@@ -196,7 +194,7 @@ def straight_through(
             raise TypeError(f"straight_through: {name} must be a function of arrays, got {function!r:.80}")
 
     @unconverted
-    def through(x: Any) -> Tree:
+    def through(x: Any) -> T:
         values, given = forward(stop_gradient(x)), _applied(backward, x)
         backend, (wanted, structure) = opened(values)
         owner, (leaves, _) = opened(given)
@@ -221,9 +219,9 @@ def straight_through(
     return through
 
 
-def _applied(function: Callable[[Any], Tree], x: Any) -> Any:
+def _applied(function: Callable[[Any], T], x: Any) -> Any:
     """The function's value; a transform is applied to variables too, not only to arrays."""
-    if isinstance(function, GradientTransformation) and not function.stateful and (view := flat_view(x)) is not None:
+    if isinstance(function, GradientTransformation) and not function.stateful and (view := Tree.read(x)) is not None:
         return function.rule(view, None, Context(None, {}))[0].tree()
     return function(x)
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.core import align, arguments
-from gradxform.core.flat import Flat, Norm, flat_view
+from gradxform.core.norm import Norm
 from gradxform.core.source import INEXACT
 from gradxform.core.transform import unconverted
+from gradxform.core.tree import Tree
 from gradxform.core.where import path_of
 from gradxform.numerics import Array
 
@@ -131,7 +132,7 @@ def paths(tree: Any) -> list[str]:
         found = next((there for there in (module.paths_in(tree) for module in adapters) if there is not None), None)
     if found is not None:
         return found
-    view = flat_view(tree)
+    view = Tree.read(tree)
     return [] if view is None else view.source.paths
 
 
@@ -177,7 +178,7 @@ def nonfinite_paths(tree: Any) -> list[str]:
     return [paths[i] for i in view.chosen if not np.isfinite(values[i])]
 
 
-def _stored(view: Flat, norm: Norm) -> Array:
+def _stored(view: Tree, norm: Norm) -> Array:
     """Cast norms to the dtype in which they are returned."""
     return view.backend.stored(norm.value, "float32" if norm.single is True else "float64", view.leaves[0])
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from gradxform.core import align, arguments, elements
 from gradxform.core.arguments import Scalar
-from gradxform.core.flat import Flat, Norm, clip_coefficient
+from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.source import SINGLE
 from gradxform.core.transform import unconverted
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
 
@@ -99,7 +100,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     return _tree(view, sums), _number_clipped(view, factor)
 
 
-def _batched(name: str, grads: Any) -> Flat:
+def _batched(name: str, grads: Any) -> Tree:
     """View of gradients with a batch axis."""
     view = align.gradients_view(name, grads)
     if view is None:
@@ -125,7 +126,7 @@ def _batched(name: str, grads: Any) -> Flat:
     return view
 
 
-def _example_norms(view: Flat) -> list[Norm]:
+def _example_norms(view: Tree) -> list[Norm]:
     """Norms of each leaf over all axes but the first; reduced axes are kept."""
     norms = []
     for i, leaf in enumerate(view.leaves):
@@ -135,7 +136,7 @@ def _example_norms(view: Flat) -> list[Norm]:
     return norms
 
 
-def _wide(view: Flat, leaf: Array) -> Array:
+def _wide(view: Tree, leaf: Array) -> Array:
     return view.backend.sum_over(leaf, (), None)
 
 
@@ -147,7 +148,7 @@ def _as_vector(xp: Any, x: Array) -> Array:
     return xp.reshape(x, (-1,))
 
 
-def _shaped(view: Flat, i: int, factor: Array) -> Array:
+def _shaped(view: Tree, i: int, factor: Array) -> Array:
     """Reshape one factor per example to broadcast against a leaf."""
     ones = (1,) * (len(view.backend.shape(view.leaves[i]) or ()) - 1)
     return view.backend.compute(_as_column, factor, ones=ones)
@@ -172,7 +173,7 @@ def _together(xp: Any, *norms: Array) -> Array:
     return xp.where(positive, unit * root, xp.where(total <= total, 0.0, total))
 
 
-def _sum_of_examples(view: Flat, i: int, factor: Any) -> Array:
+def _sum_of_examples(view: Tree, i: int, factor: Any) -> Array:
     """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
     leaf = view.leaves[i]
     total = view.backend.compute(_first, view.backend.sum_over(leaf, (0,), factor))
@@ -183,7 +184,7 @@ def _first(xp: Any, x: Array) -> Array:
     return x[0]
 
 
-def _number_clipped(view: Flat, factor: Any) -> Array:
+def _number_clipped(view: Tree, factor: Any) -> Array:
     below = view.backend.compute(_below_one, factor)
     return view.backend.stored(below, "int32", view.leaves[0])
 
@@ -192,7 +193,7 @@ def _below_one(xp: Any, factor: Array) -> Array:
     return xp.sum(xp.reshape(xp.where(factor < 1.0, 1.0, 0.0), (-1,)))
 
 
-def _warn(name: str, view: Flat, norms: Any, what: str) -> None:
+def _warn(name: str, view: Tree, norms: Any, what: str) -> None:
     """Warn of nonfinite examples, where values can be read."""
     finite = view.backend.compute(formulas.is_finite, norms)
     if isinstance(finite, np.ndarray):
@@ -207,7 +208,7 @@ def _warn(name: str, view: Flat, norms: Any, what: str) -> None:
             )
 
 
-def _tree(view: Flat, leaves: Sequence[Array]) -> Any:
+def _tree(view: Tree, leaves: Sequence[Array]) -> Any:
     """Tree of new leaves, with None where it was."""
     out: list[Any] = list(view.source.slots)
     for slot, leaf in zip(view.source.kept, leaves, strict=True):

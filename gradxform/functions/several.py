@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from gradxform.backend.along import pairs
 from gradxform.backend.protocol import Backend
 from gradxform.core import align
-from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, subsets
 from gradxform.numerics.elementwise import Combination
 
@@ -73,7 +73,7 @@ def several(name: str, trees: Any) -> Several:
     return Several(first.backend, first.source.structure, len(trees), columns, owners)
 
 
-def _check_real(name: str, rank: int, view: Flat) -> None:
+def _check_real(name: str, rank: int, view: Tree) -> None:
     """Reject gradients that are not real floating-point numbers."""
     source = view.source
     for i in view.chosen:

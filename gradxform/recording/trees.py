@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core.flat import flat_view
 from gradxform.core.source import INEXACT
+from gradxform.core.tree import Tree
 from gradxform.core.where import Where, chosen, keys_of
 from gradxform.functions.convert import values
 from gradxform.functions.inspecting import listed_paths, norms
@@ -62,7 +62,7 @@ def choose(where: Where, leaves: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: a pattern that matches no path.
     """
-    view = flat_view(dict(leaves))
+    view = Tree.read(dict(leaves))
     if view is None:
         return {}
     mask = dict(zip(view.source.paths, chosen("record", where, view), strict=True))

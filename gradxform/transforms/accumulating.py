@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
 from gradxform.core.transform import Context, GradientTransformation, stateful
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
 
@@ -66,7 +66,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
     inner, k = as_transformation("accumulate", tx), arguments.integer("accumulate", "every", every, 1)
     unit = 0.5 ** (k - 1).bit_length()  # a power of two: nothing is rounded, and no sum overflows
 
-    def rule(g: Flat, state: AccumulateState, context: Context) -> tuple[Flat, AccumulateState]:
+    def rule(g: Tree, state: AccumulateState, context: Context) -> tuple[Tree, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
         old = elements.state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
@@ -74,7 +74,7 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
         into = old if context.owned and known else None
         total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
 
-        def means() -> Flat:
+        def means() -> Tree:
             return shown(dense, total, context, 1.0 / (unit * k))
 
         out, new = applied_if(dense, due, inner, means, state.inner, context)

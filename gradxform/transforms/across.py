@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation
 from gradxform.core.group import Group, replicated_in
 from gradxform.core.transform import Context, GradientTransformation, declared
+from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
 
 _SPLITS = ("tree", "leaves")
@@ -74,7 +74,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         replicated = check("across", replicated)
     by_leaf = split == "leaves"
 
-    def entered(view: Flat) -> Flat:
+    def entered(view: Tree) -> Tree:
         if any(_overlap(group.axis, axis) for group in view.groups):
             raise ValueError(f"across: two nested across use the same axis {axis!r}; remove one")
         group = Group(axis, by_leaf, None, named or by_leaf, named)
@@ -85,13 +85,13 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         same = replicated_in(mask, view.source.kept, len(view.source.slots))
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
-    def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         view.backend.check_axis(axis, view.leaves, lambda: view.source.paths)
         inside, state = inner.rule(entered(view), state, context)
         return inside._replace(groups=view.groups), state
 
     def start(params: Any) -> Any:
-        view = flat_view(params)
+        view = Tree.read(params)
         return inner.init(params if view is None else entered(view))
 
     traits = declared(inner, axes=(axis,), states=lambda state: (state,))

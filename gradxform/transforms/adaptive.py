@@ -9,9 +9,10 @@ from typing import Any
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, Norm, clip_coefficient
+from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.transforms import units
 
@@ -58,7 +59,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
     c, least = arguments.limit("clip_adaptive", "clipping", clipping), arguments.limit("clip_adaptive", "eps", eps)
     over = units.check("clip_adaptive", axes)
 
-    def rule(g: Flat, context: Context) -> Flat:
+    def rule(g: Tree, context: Context) -> Tree:
         params = elements.params(g, context.params, "clip_adaptive")
         found = units.axes("clip_adaptive", over, g)
         each = [found[i] for i in g.chosen]

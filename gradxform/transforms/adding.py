@@ -11,9 +11,9 @@ import numpy as np
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.state import advanced, between
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
 from gradxform.numerics.elementwise import Combination
@@ -52,7 +52,7 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
     """
     a = arguments.number("add_decayed_weights", "weight_decay", weight_decay)
 
-    def rule(g: Flat, context: Context) -> Flat:
+    def rule(g: Tree, context: Context) -> Tree:
         dense = g.dense()
         params = elements.params(dense, context.params, "add_decayed_weights")
         return elements.written(dense, _decayed, params, numbers=[a])
@@ -109,7 +109,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     s = arguments.limit("add_noise", "stddev", stddev)
     key = arguments.seed("add_noise", seed)
 
-    def rule(g: Flat, state: NoiseState, _: Context) -> tuple[Flat, NoiseState]:
+    def rule(g: Tree, state: NoiseState, _: Context) -> tuple[Tree, NoiseState]:
         elements.check_real(g, "add_noise", "noise is added to real numbers")
         dense, compute = g.dense(), g.backend.compute
         names = _names(dense.source.find_paths())
@@ -146,7 +146,7 @@ def _words(path: str) -> tuple[int, int]:
     return found >> 32, found & 0xFFFFFFFF
 
 
-def _by_place(g: Flat) -> dict[tuple[Any, ...], list[int]]:
+def _by_place(g: Tree) -> dict[tuple[Any, ...], list[int]]:
     """Group active leaves, by rank, that have the same axes along which each device draws for itself."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for rank, i in enumerate(g.chosen):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.state import advanced, between, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination, starting
 
@@ -65,7 +65,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
     """
     d = arguments.unit_interval("ema", "decay", decay)
 
-    def rule(g: Flat, state: EmaState, context: Context) -> tuple[Flat, EmaState]:
+    def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
         old = elements.state(dense, state.ema, "ema: the averages")
         new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
@@ -149,7 +149,7 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     """
     d = arguments.unit_interval("trace", "decay", decay)
 
-    def rule(g: Flat, state: TraceState, context: Context) -> tuple[Flat, TraceState]:
+    def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
         dense = g.dense()
         old = elements.state(dense, state.trace, "trace: the traces")
         now = between(g, d, 0.0, 1.0)
@@ -209,7 +209,7 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     d = arguments.unit_interval("grokfast", "decay", decay)
     a = arguments.limit("grokfast", "amplitude", amplitude)
 
-    def rule(g: Flat, state: GrokfastState, context: Context) -> tuple[Flat, GrokfastState]:
+    def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
         numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]

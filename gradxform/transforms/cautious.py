@@ -7,10 +7,10 @@ from typing import Any
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.source import REAL
 from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
 
@@ -56,7 +56,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
     if negated is not None and not isinstance(negated, bool):
         raise ValueError(f"cautious: negated must be True, False or None, got {negated!r}")
 
-    def rule(g: Flat, context: Context) -> Flat:
+    def rule(g: Tree, context: Context) -> Tree:
         elements.check_real(g, "cautious", "a complex number has no sign")
         gradients = elements.gradients(g, context.extra.get("gradients"), "cautious")
         for i, leaf in zip(g.chosen, gradients, strict=True):

@@ -7,8 +7,9 @@ from typing import Any
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import clip_coefficient, interval
+from gradxform.core.norm import clip_coefficient
 from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.core.tree import interval
 from gradxform.transforms import peers
 
 

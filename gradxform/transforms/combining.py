@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, flat_view
 from gradxform.core.foreign import as_transformation, is_transformation
 from gradxform.core.transform import Context, GradientTransformation, Traits, declared, stateless, wrong_state
+from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen, recorded
 
-Masks = Callable[[Flat], Sequence[Sequence[bool]]]
+Masks = Callable[[Tree], Sequence[Sequence[bool]]]
 
 
 class OrderWarning(UserWarning):
@@ -138,15 +138,15 @@ def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransform
     """Apply a transform to selected gradients; errors begin with `name`."""
     inner, checked = as_transformation(name, tx), check(name, where)
 
-    def mask(view: Flat) -> Sequence[bool]:
+    def mask(view: Tree) -> Sequence[bool]:
         return chosen(name, checked, view)
 
-    def rule(view: Flat, state: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
         inside, state = inner.rule(view.focus(mask(view)), state, context)
         return inside.widen(view), state
 
     def start(params: Any) -> Any:
-        view = flat_view(params)
+        view = Tree.read(params)
         return inner.init(params if view is None else view.focus(mask(view)).scoped_view())
 
     traits = declared(inner, name=name, where=(recorded(where),), masks=lambda view: [mask(view)], stage=stage)
@@ -196,7 +196,7 @@ def partition(rules: Mapping[Where, Any], default: Any = None) -> GradientTransf
         )
     parts = tuple(as_transformation("partition", tx) for tx in (*rules.values(), last))
 
-    def masks(view: Flat) -> list[tuple[bool, ...]]:
+    def masks(view: Tree) -> list[tuple[bool, ...]]:
         free, found = (True,) * len(view.leaves), []
         for where in wheres:
             mask = chosen("partition", where, view)
@@ -219,7 +219,7 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
     """Apply each part to its own leaves with its own state; stateless parts pass any state through."""
     stateful = any([tx.stateful for tx in parts])
 
-    def rule(view: Flat, states: Any, context: Context) -> tuple[Flat, Any]:
+    def rule(view: Tree, states: Any, context: Context) -> tuple[Tree, Any]:
         if stateful and not (isinstance(states, tuple) and len(states) == len(parts)):
             names = ", ".join([tx.name or "a transform of another library" for tx in parts])
             raise wrong_state(f"{len(parts)} transforms ({names})", f"a tuple of {len(parts)}", states)
@@ -234,7 +234,7 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
         return view, tuple(new) if stateful else states
 
     def start(params: Any) -> Any:
-        view = None if masks is None else flat_view(params)
+        view = None if masks is None else Tree.read(params)
         if masks is None or view is None:
             return tuple([tx.init(params) for tx in parts])
         return tuple([tx.init(view.focus(own).scoped_view()) for tx, own in zip(parts, masks(view), strict=True)])

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from gradxform.core import arguments, elements
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.numerics.elementwise import Combination
 
@@ -61,7 +61,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     if not isinstance(sparse, bool):
         raise TypeError(f"top_k: sparse must be True or False, got {sparse!r}")
 
-    def rule(g: Flat) -> Flat:
+    def rule(g: Tree) -> Tree:
         elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
         g.check()
         _check_whole(g)
@@ -74,7 +74,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
     return stateless(rule)
 
 
-def _check_whole(g: Flat) -> None:
+def _check_whole(g: Tree) -> None:
     """Reject slices of gradients, whose elements have another rank in the whole."""
     for group in g.groups:
         if group.by_leaf:
@@ -86,7 +86,7 @@ def _check_whole(g: Flat) -> None:
                     )
 
 
-def _rank(g: Flat, i: int, fraction: float) -> Any:
+def _rank(g: Tree, i: int, fraction: float) -> Any:
     """Return how many elements of a gradient are kept; None if it has no more values than that."""
     is_sparse = g.source.rebuild is not None and g.source.rebuild[i] is not None
     held = g.backend.count(g.leaves[i], None)
@@ -152,7 +152,7 @@ def error_feedback(tx: Any) -> GradientTransformation:
     """
     inner = as_transformation("error_feedback", tx)
 
-    def rule(g: Flat, state: ErrorFeedbackState, context: Context) -> tuple[Flat, ErrorFeedbackState]:
+    def rule(g: Tree, state: ErrorFeedbackState, context: Context) -> tuple[Tree, ErrorFeedbackState]:
         dense = g.dense()
         old = elements.state(dense, state.error, "error_feedback: the errors")
         whole = dense.given(elements.mapped(dense, _sum, old)).lent()  # read again below

@@ -8,9 +8,9 @@ from typing import Any
 from gradxform.backend import lookup
 from gradxform.core.elements import may_agree
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.source import INEXACT, REAL
 from gradxform.core.transform import GradientTransformation, stateless, unconverted
+from gradxform.core.tree import Tree
 
 
 @factory
@@ -47,7 +47,7 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
     if not callable(fn):
         raise TypeError(f"elementwise: fn must be a function of one array, got {fn!r}")
 
-    def applied(g: Flat) -> Flat:
+    def applied(g: Tree) -> Tree:
         whole = g.dense().materialized()
         own = [whole.leaves[i] for i in whole.chosen]
         results = [fn(leaf) for leaf in g.backend.copied(own)]
@@ -57,7 +57,7 @@ def elementwise(fn: Callable[[Any], Any]) -> GradientTransformation:
     return stateless(applied)
 
 
-def _checked(g: Flat, i: int, new: Any) -> Any:
+def _checked(g: Tree, i: int, new: Any) -> Any:
     """The function's result in the gradient's dtype."""
     backend, old = g.backend, g.leaves[i]
     if lookup.owner(new) is not backend:
@@ -83,7 +83,7 @@ def _checked(g: Flat, i: int, new: Any) -> Any:
 
 
 @factory
-def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
+def transform(fn: Callable[[Tree], Tree]) -> GradientTransformation:
     r"""Make a transform from a function of the flat view, which provides norms.
 
     .. math:: g \leftarrow f(g)
@@ -114,9 +114,9 @@ def transform(fn: Callable[[Flat], Flat]) -> GradientTransformation:
     if not callable(fn):
         raise TypeError(f"transform: fn must be a function of a flat view, got {fn!r}")
 
-    def applied(g: Flat) -> Flat:
+    def applied(g: Tree) -> Tree:
         found = fn(g)
-        if not isinstance(found, Flat):
+        if not isinstance(found, Tree):
             raise TypeError(f"transform: fn must return a flat view, got {found!r:.80} of type {type(found).__name__}")
         return found
 

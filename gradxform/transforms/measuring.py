@@ -11,11 +11,11 @@ from gradxform.backend.lookup import unwrapped
 from gradxform.core import group as devices
 from gradxform.core import holding
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.foreign import as_transformation
 from gradxform.core.source import SINGLE, Mask
 from gradxform.core.state import Fresh, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
+from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
 
@@ -107,7 +107,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         inner = traits.compose([_in_partition(part, label) for part, label in both])
     called = name or _name(inner)
 
-    def rule(g: Flat, state: MeasureState, context: Context) -> tuple[Flat, MeasureState]:
+    def rule(g: Tree, state: MeasureState, context: Context) -> tuple[Tree, MeasureState]:
         if called not in state.measures:
             raise wrong_state("measure", f"MeasureState with measures of {called!r}", state)
         before = g.norms()
@@ -212,7 +212,7 @@ def _nonfinite(xp: Any, norms: Array, *, active: tuple[bool, ...]) -> Array:
     return xp.sum(xp.where(xp.mask(active), xp.where(xp.isfinite(norms), 0.0, 1.0), 0.0))
 
 
-def _slack(g: Flat, out: Flat) -> tuple[float, ...]:
+def _slack(g: Tree, out: Tree) -> tuple[float, ...]:
     """Relative rounding error of each gradient's norm that does not count as a change; zero if only factors changed.
 
     New elements are measured to a few units in the last place, and may have been rounded to their dtype.

@@ -8,8 +8,8 @@ from typing import Any
 
 from gradxform.core import elements
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat
 from gradxform.core.transform import Context, GradientTransformation, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Combination
 from gradxform.transforms import units
@@ -103,7 +103,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
     """
     over = units.check("centralize", "torch" if axes is None else axes)
 
-    def centred(g: Flat) -> Flat:
+    def centred(g: Tree) -> Tree:
         elements.check_real(g, "centralize", "the mean is taken of real numbers")
         found = units.axes("centralize", over, g)
         many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
@@ -146,7 +146,7 @@ def sign() -> GradientTransformation:
         Bernstein, Wang, Azizzadenesheli and Anandkumar, signSGD: compressed optimisation for non-convex problems, 2018.
     """
 
-    def signs(g: Flat) -> Flat:
+    def signs(g: Tree) -> Tree:
         elements.check_real(g, "sign", "a complex number has no sign")
         leaves = [g.leaves[i] for i in g.chosen]
         if not leaves:
@@ -211,7 +211,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
         tensor, as in the authors' code.
     """
 
-    def rule(g: Flat, context: Context) -> Flat:
+    def rule(g: Tree, context: Context) -> Tree:
         elements.check_real(g, "orthogonal_to_parameters", "the angle is that of real vectors")
         params = elements.params(g, context.params, "orthogonal_to_parameters")
         dense, backend = g.dense(), g.backend

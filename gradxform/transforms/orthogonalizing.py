@@ -8,9 +8,10 @@ from typing import Any
 
 from gradxform.core import arguments, elements
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, Norm
+from gradxform.core.norm import Norm
 from gradxform.core.source import NARROW
 from gradxform.core.transform import GradientTransformation, stateless
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.matrices import newton_schulz
 from gradxform.transforms import units
@@ -113,7 +114,7 @@ def orthogonalize(
         if not (value is None or isinstance(value, str)) or value not in known:
             raise ValueError(f"orthogonalize: {name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
-    def orthogonal(g: Flat) -> Flat:
+    def orthogonal(g: Tree) -> Tree:
         elements.check_real(g, "orthogonalize", "the iteration is for real matrices")
         if not g.chosen:
             return g
@@ -168,7 +169,7 @@ def _coefficient(number: Any) -> float:
     return float(checked)
 
 
-def _normalized(g: Flat, sides: Sequence[matrices.Sides], like: str | None) -> list[Array]:
+def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> list[Array]:
     """Divide each active matrix by its norm; half precision becomes float32."""
     divide, eps = _DIVISORS[like]
     axes = [(*inputs, *outputs) for inputs, outputs in sides]
@@ -201,7 +202,7 @@ _DIVISORS: dict[str | None, tuple[Callable[..., Array], dict[str, float]]] = {
 }
 
 
-def _sizes(g: Flat, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> list[float]:
+def _sizes(g: Tree, sides: Sequence[matrices.Sides], size: Callable[[float, float], float]) -> list[float]:
     """Return the factor of each active leaf, from the sizes of its matrices' sides."""
     counts = ([g.backend.count(g.leaves[i], side) for side in own] for i, own in zip(g.chosen, sides, strict=True))
     return [size(*pair) for pair in counts]

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core.flat import Flat
 from gradxform.core.source import Mask
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
 _EPSILON = 1e-6
@@ -142,7 +142,7 @@ def find(transform: str, known: Mapping[str, Peer], like: Any, ord: float, axes:
     return found
 
 
-def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
+def clip_global_norm(view: Tree, peer: Peer, max_norm: Any, ord: float) -> Tree:
     """Clip the active leaves together as a library does."""
     view = view.materialized()
     if not (view.chosen or view.groups):
@@ -163,7 +163,7 @@ def clip_global_norm(view: Flat, peer: Peer, max_norm: Any, ord: float) -> Flat:
     return _limited(view, peer, _norm(view, peer, norm, own, ord, dtypes), max_norm, dtypes)
 
 
-def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Flat:
+def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Tree:
     """Clip each active leaf, or each slice of it over some axes, as a library does."""
     view = view.materialized()
     if not view.chosen:
@@ -178,7 +178,7 @@ def clip_norm(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
     return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, dtypes), max_norm, dtypes)
 
 
-def _limited(view: Flat, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes) -> Flat:
+def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes) -> Tree:
     found = _computed(view, _clip, norm, max_norm, dtypes=dtypes, rule=peer.formula)
     factor, divisor = found if peer.divides else (found, None)
     if peer.rounds_factor:
@@ -191,7 +191,7 @@ def _limited(view: Flat, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes
     return view.scaled(factor).divided(divisors, peer.function)
 
 
-def _limited_over(view: Flat, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Flat:
+def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Tree:
     view, divisors = view.slices(axes), {}
     for i in view.chosen:
         right, own = view.backend.norm_over(view.leaves[i], axes, 2.0), _own(view, peer, [i], 2.0, axes)
@@ -210,20 +210,20 @@ def _clip(xp: Any, n: Array, c: Array, *, dtypes: tuple[str, ...], rule: Callabl
 # --- the norm --------------------------------------------------------------------------------------------------------
 
 
-def _own(view: Flat, peer: Peer, places: Sequence[int], ord: float, axes: tuple[int, ...] | None = None) -> Any:
+def _own(view: Tree, peer: Peer, places: Sequence[int], ord: float, axes: tuple[int, ...] | None = None) -> Any:
     """The norm that a library's function computes; None if it spans devices that the function does not see."""
     if view.groups:
         return None
     return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
 
 
-def _norm(view: Flat, peer: Peer, right: Array, own: Array | None, ord: float, dtypes: _Dtypes) -> Array:
+def _norm(view: Tree, peer: Peer, right: Array, own: Array | None, ord: float, dtypes: _Dtypes) -> Array:
     """The norm for a library's formula, in float64."""
     found = _rounded(view, peer, right, ord, dtypes)
     return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
 
 
-def _rounded(view: Flat, peer: Peer, norm: Array, ord: float, dtypes: _Dtypes) -> Array:
+def _rounded(view: Tree, peer: Peer, norm: Array, ord: float, dtypes: _Dtypes) -> Array:
     """The accurate norm, rounded where the library rounds."""
     return _computed(view, _root_of_squares, norm, dtypes=dtypes, ord=ord, wide=peer.of_norms)
 
@@ -267,12 +267,12 @@ def _common(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
     return "float32" if alone in widens else alone
 
 
-def _dtypes_of(view: Flat, widens: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _dtypes_of(view: Tree, widens: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Dtype of each leaf, or the dtype of its norm."""
     return tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves])
 
 
-def _everywhere(view: Flat, widens: tuple[str, ...]) -> Everywhere:
+def _everywhere(view: Tree, widens: tuple[str, ...]) -> Everywhere:
     """Gather which dtypes the gradients of all devices have."""
     real = [_REAL.get(own, own) for own in view.source.dtypes]
 
@@ -282,7 +282,7 @@ def _everywhere(view: Flat, widens: tuple[str, ...]) -> Everywhere:
     return Everywhere(view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values, widens)
 
 
-def _computed(view: Flat, formula: Callable[..., Any], *operands: Any, dtypes: _Dtypes, **static: Any) -> Any:
+def _computed(view: Tree, formula: Callable[..., Any], *operands: Any, dtypes: _Dtypes, **static: Any) -> Any:
     """Compute a formula that rounds to dtypes."""
     if not isinstance(dtypes, Everywhere):
         return view.backend.compute(formula, *operands, dtypes=dtypes, **static)

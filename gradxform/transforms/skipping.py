@@ -9,10 +9,11 @@ from gradxform.backend.lookup import unwrapped
 from gradxform.core import arguments, elements, holding
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, clip_coefficient
 from gradxform.core.foreign import as_transformation
+from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import Fresh, applied_if, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless, unconverted
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array
 from gradxform.transforms.accumulating import AccumulateState
 
@@ -41,7 +42,7 @@ def zero_nonfinite() -> GradientTransformation:
         ``optax.zero_nans`` (NaN only).
     """
 
-    def zeroed(g: Flat) -> Flat:
+    def zeroed(g: Tree) -> Tree:
         g.check()
         if not g.chosen:
             return g
@@ -109,7 +110,7 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     if most is not None:
         most = arguments.integer("skip_nonfinite", "max_consecutive", most, 0)
 
-    def rule(g: Flat, state: SkipNonfiniteState, context: Context) -> tuple[Flat, SkipNonfiniteState]:
+    def rule(g: Tree, state: SkipNonfiniteState, context: Context) -> tuple[Tree, SkipNonfiniteState]:
         compute, finite = g.backend.compute, g.shown().is_finite()
         consecutive = stored(g, compute(_in_a_row, state.consecutive, finite), state.consecutive)
         total = stored(g, compute(_in_all, state.total, finite), state.total)
@@ -176,7 +177,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     """
     inner, c = as_transformation("skip_large", tx), arguments.limit("skip_large", "max_norm", max_norm)
 
-    def rule(g: Flat, state: SkipLargeState, context: Context) -> tuple[Flat, SkipLargeState]:
+    def rule(g: Tree, state: SkipLargeState, context: Context) -> tuple[Tree, SkipLargeState]:
         compute = g.backend.compute
         norm = g.global_norm()
         due = compute(_is_within, norm.value, clip_coefficient(norm, c))

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, clip_coefficient
+from gradxform.core.norm import clip_coefficient
 from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 from gradxform.transforms.statistics import counted, held
 
@@ -77,7 +78,7 @@ def clip_adagc(
     d = arguments.unit_interval("clip_adagc", "decay", decay)
     first = arguments.integer("clip_adagc", "warmup", warmup, 0)
 
-    def rule(g: Flat, state: AdaGCState, _: Context) -> tuple[Flat, AdaGCState]:
+    def rule(g: Tree, state: AdaGCState, _: Context) -> tuple[Tree, AdaGCState]:
         compute, before, dtype = g.backend.compute, (state.count, state.average), g.backend.dtype(state.average)
         norms = g.norms()
         together, rows = clip_coefficient(g.norm_of(norms), c), by_row(g, norms, state.count.shape[0])
@@ -181,7 +182,7 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
     d = arguments.unit_interval("clip_spikes", "decay", decay)
     first = arguments.integer("clip_spikes", "warmup", warmup, 0)
 
-    def rule(g: Flat, state: SpikesState, context: Context) -> tuple[Flat, SpikesState]:
+    def rule(g: Tree, state: SpikesState, context: Context) -> tuple[Tree, SpikesState]:
         dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
         now = between(g, d, 0.0, 1.0)

@@ -10,9 +10,10 @@ import numpy as np
 from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.flat import Flat, Norm, clip_coefficient
+from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.state import Fresh, between, by_row, one_row, rows_of, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
+from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
 
@@ -63,7 +64,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     p = arguments.number("clip_percentile", "percentile", percentile, 0.0, 100.0)
     length = arguments.integer("clip_percentile", "window", window, 1)
 
-    def rule(g: Flat, state: PercentileState, _: Context) -> tuple[Flat, PercentileState]:
+    def rule(g: Tree, state: PercentileState, _: Context) -> tuple[Tree, PercentileState]:
         norm, new = _observed(g, state.count, per_leaf)
         dtype = g.backend.dtype(state.history)
         history = stored(
@@ -81,14 +82,14 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
     return stateful(PercentileState, rule, start, stage="clip")
 
 
-def _observed(g: Flat, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
+def _observed(g: Tree, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and the norms as rows of a state."""
     if not per_leaf:
         return (norm := g.global_norm()), one_row(g, norm)
     return (norm := g.norms()), by_row(g, norm, count.shape[0])
 
 
-def _for_leaves(g: Flat, rows: Array, per_leaf: bool) -> Array:
+def _for_leaves(g: Tree, rows: Array, per_leaf: bool) -> Array:
     """The limits of rows as one limit, or one per leaf."""
     return g.backend.compute(formulas.take, rows, index=rows_of(g) if per_leaf else 0)
 
@@ -191,7 +192,7 @@ def clip_zscore(
     d = arguments.unit_interval("clip_zscore", "decay", decay)
     first = arguments.integer("clip_zscore", "warmup", warmup, 1)
 
-    def rule(g: Flat, state: ZScoreState, _: Context) -> tuple[Flat, ZScoreState]:
+    def rule(g: Tree, state: ZScoreState, _: Context) -> tuple[Tree, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
         compute, before = g.backend.compute, (state.count, state.average, state.deviation)
         dtype = g.backend.dtype(state.average)

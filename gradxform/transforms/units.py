@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradxform.core import arguments
-from gradxform.core.flat import Flat
+from gradxform.core.tree import Tree
 from gradxform.core.where import matches
 
 LAYOUTS = ("keras", "torch")
@@ -28,7 +28,7 @@ def check(transform: str, axes: Any, pairs: bool = False) -> Any:
     return arguments.axes(transform, axes)
 
 
-def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
+def axes(transform: str, given: Any, view: Tree) -> dict[int, tuple[int, ...]]:
     """Axes of each active leaf, by position; all axes if it has fewer than two."""
     found = {}
     for i in view.chosen:
@@ -41,7 +41,7 @@ def axes(transform: str, given: Any, view: Flat) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def sides(transform: str, given: Any, view: Flat) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def sides(transform: str, given: Any, view: Tree) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Input and output axes of each active leaf's matrices; those in neither stack matrices.
 
     Raises:

@@ -16,7 +16,7 @@ from support import FRAMEWORKS, one_sentence
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.core.flat import Flat
+from gradxform.core.tree import Tree
 from gradxform.core.where import check, chosen, matches
 
 TREE = {"encoder": {"dense": {"kernel": 1, "bias": 2}, "bias": 3}, "layers": [{"bias": 4}, {"kernel": 5}], "bias": 6}
@@ -410,7 +410,7 @@ class Owner:
 def test_a_tree_of_bools_without_the_name_of_the_model(paths: list[str], mask: Any, wanted: list[bool] | None) -> None:
     numpy = lookup.backend("numpy")
     leaves, structure = numpy.flatten(dict(zip(paths, [np.ones(2), np.ones(2)], strict=True)))
-    view = Flat.of(numpy, leaves, structure, lambda: sorted(paths), owners=[Owner(path) for path in sorted(paths)])
+    view = Tree.of(numpy, leaves, structure, lambda: sorted(paths), owners=[Owner(path) for path in sorted(paths)])
     assert view is not None
     if wanted is None:
         with pytest.raises(ValueError, match="the tree of bools has none for"):

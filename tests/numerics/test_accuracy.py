@@ -11,7 +11,7 @@ import pytest
 from support import INDUCTOR, LARGE, MILLION, MODES, XLA, array, assert_ulp, call, slow
 
 import gradxform as gx
-from gradxform.core.flat import flat_view
+from gradxform.core.tree import Tree
 from gradxform.testing import max_ulp
 
 GPT2_EMBEDDING = 38_597_376
@@ -35,7 +35,7 @@ def check(framework: str, mode: str, values: Any, limit: float = 1.0) -> None:
     """Assert that the norm is within 1 ULP of float32, and the clipped leaf within its budget."""
 
     def run(leaf: Any) -> Any:
-        view = flat_view([leaf])
+        view = Tree.read([leaf])
         assert view is not None
         return view.global_norm().value, gx.clip_norm(limit)(leaf)
 

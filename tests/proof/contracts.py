@@ -17,12 +17,12 @@ from typing import Any
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
-from gradxform.core.flat import Flat
 from gradxform.core.transform import factories
+from gradxform.core.tree import Tree
 
 ALL = lookup.FRAMEWORKS
 SEAMS = {
-    "clip_coefficient": "gradxform.core.flat:clip_coefficient",
+    "clip_coefficient": "gradxform.core.norm:clip_coefficient",
     "clip_coefficient_single": "gradxform.numerics.formulas:clip_coefficient_single",
     "applied_if": "gradxform.core.state:applied_if",
     "either": "gradxform.core.state:either",
@@ -118,7 +118,7 @@ class Seams:
     def _seam(self, target: str) -> None:
         kind, _, name = target.rpartition(".")
         if kind in ("kernel", "view"):
-            holder = self.backend if kind == "kernel" else Flat
+            holder = self.backend if kind == "kernel" else Tree
         else:
             module, _, path = SEAMS[target].partition(":")
             *outer, name = path.split(".")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.core.flat import flat_view
+from gradxform.core.tree import Tree
 from gradxform.proof import parity
 
 TREE = {"a": {"w": np.ones(2), "b": np.ones(2)}, "h": np.ones(2)}
@@ -34,7 +34,7 @@ REACHED = {
 
 @pytest.mark.parametrize("expression", REACHED)
 def test_what_a_transform_reaches(expression: str) -> None:
-    view = flat_view(TREE)
+    view = Tree.read(TREE)
     assert view is not None
     mask = gx.parse(expression).reached(view)
     assert " ".join(path for path, there in zip(view.source.paths, mask, strict=True) if there) == REACHED[expression]
@@ -51,5 +51,5 @@ def test_a_transform_of_another_library_reaches_all() -> None:
         def update(self, updates: Any, state: Any, params: Any = None) -> Any:
             return updates, state
 
-    view = flat_view(TREE)
+    view = Tree.read(TREE)
     assert view is not None and all(gx.chain(gx.freeze("h"), Foreign()).reached(view))

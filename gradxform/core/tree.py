@@ -5,58 +5,20 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from gradxform.backend.protocol import Backend
 from gradxform.core import group as devices
 from gradxform.core.group import Group, Mask
-from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE, Leaves
+from gradxform.core.leaves import Leaves
+from gradxform.core.norm import Norm, Raw, Slots
+from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
 from gradxform.numerics import Array, formulas
 
 _FIRST = "first"
 """The key of the first global norm and its leaves, beside the norms of single leaves."""
 
 
-class Slots(NamedTuple):
-    """Norms over all devices for each slot of a tree; a device may have None where another has a slice."""
-
-    values: Array
-    """0 where no device has an active leaf."""
-    there: Array
-    """1 where a device has an active leaf, else 0."""
-
-
-class Norm(NamedTuple):
-    """A norm in float64, and whether it is compared with a limit in float32.
-
-    `single` is one bool, or one per leaf: false if a float64 leaf is in scope. If other devices may have such a leaf,
-    it is a number gathered from them.
-    """
-
-    value: Array
-    single: bool | tuple[bool, ...] | Array
-    backend: Backend
-    slots: Slots | None = None
-    """The norms by slot, if devices have slices of leaves and their trees may differ."""
-
-    def everywhere(self) -> Norm:
-        """Return the norms of all slots if known, else the norms of the leaves."""
-        return self if self.slots is None else self._replace(value=self.slots.values)
-
-
-class Raw(NamedTuple):
-    """The norms of leaves without pending factors, and for which leaves they are known."""
-
-    vector: Array
-    known: Mask
-
-    def without(self, places: Sequence[int]) -> Raw:
-        """Forget the norms of some leaves."""
-        gone = set(places)
-        return self._replace(known=tuple([known and i not in gone for i, known in enumerate(self.known)]))
-
-
-class Flat(Leaves):
+class Tree(Leaves):
     """The leaves of one tree of gradients, each with a pending factor.
 
     Scaling multiplies the pending factors. A leaf is read once for its norm, and read and written once at the end.
@@ -100,7 +62,7 @@ class Flat(Leaves):
         found = self.shared([(lambda mask: self.own_norm_of(own, ord, mask).value, math.inf)], self.groups)
         return self.backend.compute(formulas.is_finite, found.values[0])
 
-    def norm_before(self, left: Flat, along: bool = False) -> Callable[[], Norm] | None:
+    def norm_before(self, left: Tree, along: bool = False) -> Callable[[], Norm] | None:
         """Return a function for the global norm of this tree's leaves that are not stopped in what is left of it.
 
         None if some were not measured. It uses the first measured global norm, else the 2-norm from the norms of the
@@ -268,7 +230,7 @@ class Flat(Leaves):
         """Compute `formula(xp, *operands)` on numbers and norms in float64."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
 
-    def scaled(self, factor: Array | float) -> Flat:
+    def scaled(self, factor: Array | float) -> Tree:
         """Multiply the active leaves by a number, or by a vector with one factor per leaf."""
         self.check()
         if isinstance(factor, (int, float)) and factor == 1:
@@ -285,14 +247,14 @@ class Flat(Leaves):
             factor = self.backend.compute(formulas.product, before, factor)
         return self._replace(factor=factor, due=due)
 
-    def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Flat:
+    def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Tree:
         """Multiply each slice of the active leaves over some axes by a factor computed from its norm."""
         self.check_axes(axes)
         return self.scaled_by([axes] * len(self.chosen), ord, lambda _, norm: factor_of(norm))
 
     def scaled_by(
         self, axes: Sequence[tuple[int, ...]], ord: float, factor_of: Callable[[Sequence[int], Norm], Array]
-    ) -> Flat:
+    ) -> Tree:
         """Multiply slices with separate axes per active leaf; `factor_of` takes the leaves' positions and their norms.
 
         A leaf whose factors are all one keeps its pending factor and is not rounded.
@@ -324,7 +286,7 @@ class Flat(Leaves):
         axes: Sequence[tuple[int, ...]],
         ord: float,
         factor_of: Callable[[Sequence[int], Norm], Array],
-    ) -> Flat:
+    ) -> Tree:
         """The same for leaves without a pending factor, those of a group at a time."""
         backend, new = self.backend, [self.leaves[i] for i in self.chosen]
         for places in groups:
@@ -338,7 +300,7 @@ class Flat(Leaves):
                 new[place] = leaf
         return self.given(new, applied=False)
 
-    def clipped(self, low: Any, high: Any) -> Flat:
+    def clipped(self, low: Any, high: Any) -> Tree:
         """Clip each element of the active leaves to two bounds."""
         if not self.chosen:
             return self
@@ -355,18 +317,18 @@ class Flat(Leaves):
             view = view._clipped([i for i in self.chosen if changed[i] == kind], *bounds)
         return view
 
-    def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Flat:
+    def _clipped(self, places: Sequence[int], low: Any, high: Any) -> Tree:
         """Apply the factors of some leaves and clip them, in their current dtypes."""
         leaves = [self.leaves[i] for i in places]
         new = self.backend.clip(leaves, low, high, self.factors(places), self.is_owned(places))
         return self.with_leaves(places, new, applied=True)
 
-    def slices(self, axes: tuple[int, ...]) -> Flat:
+    def slices(self, axes: tuple[int, ...]) -> Tree:
         """Make the active leaves dense, and check that each has the axes."""
         self.check_axes(axes)
         return self.dense()
 
-    def divided(self, divisors: dict[int, Array], function: str) -> Flat:
+    def divided(self, divisors: dict[int, Array], function: str) -> Tree:
         """Divide some leaves by numbers or broadcasting arrays, rounded as in a library's function."""
         view = self.materialized()
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
@@ -435,17 +397,7 @@ def _includes_zero(low: Any, high: Any) -> bool:
     return numbers and (low is None or low <= 0) and (high is None or high >= 0)
 
 
-def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
-    """Return min(1, max_norm / norm), correct at zero, at the limit, at infinity and for nonfinite norms."""
-    if isinstance(norm.single, tuple):
-        return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, single=norm.single)
-    if not isinstance(norm.single, bool):
-        return norm.backend.compute(formulas.clip_coefficient_told, norm.value, max_norm, norm.single)
-    formula = formulas.clip_coefficient_single if norm.single else formulas.clip_coefficient_double
-    return norm.backend.compute(formula, norm.value, max_norm)
-
-
-def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
+def interval(flat: Tree, max_abs: Any) -> tuple[Any, Any]:
     """Return the bounds [-c, c] of a limit c; an array limit is clamped at zero."""
     if not isinstance(max_abs, (int, float)):
         max_abs = flat.backend.compute(formulas.at_least_zero, max_abs)
@@ -453,8 +405,3 @@ def interval(flat: Flat, max_abs: Any) -> tuple[Any, Any]:
 
 
 _PER_TOLD = {formulas.per_root: devices.per_root, formulas.per_count: devices.per_count}
-
-
-def flat_view(tree: Any, *, inplace: bool = False) -> Flat | None:
-    """Return the view of a tree of arrays, or None if it has no array."""
-    return Flat.read(tree, inplace=inplace)
