@@ -6,6 +6,7 @@ Products and sums are rounded to the dtype of a leaf's sums.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,6 +51,13 @@ def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> li
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, _alike(parts, weights, None)))
     dtype, terms = _wide(columns[0][0].dtype), list[Any](zip(columns, weights, strict=True))
+    if (
+        len(terms) == 1
+        and into
+        and all([x.dtype == y.dtype == dtype and is_writable(y) for x, y in zip(columns[0], into, strict=True)])
+    ):
+        each = weights[0] if isinstance(weights[0], list) else [weights[0]] * len(into)
+        return [torch.mul(x, weight, out=y) for x, weight, y in zip(columns[0], each, into, strict=True)]
     written = [i for i, column in enumerate(columns) if into and _is_written(into, column, dtype)]
     converted = [i for i, column in enumerate(columns) if column[0].dtype != dtype]
     ones = [i for i, weight in enumerate(weights) if weight == 1.0]
@@ -87,9 +95,9 @@ def in_registers(columns: Sequence[torch.Tensor], weights: Sequence[Any]) -> tor
     return functools.reduce(torch.Tensor.add_, terms)
 
 
-def _is_written(into: Sequence[Any], column: Sequence[torch.Tensor], dtype: torch.dtype) -> bool:
-    """Whether a column is to be overwritten with the result, and can be."""
-    return all([x is y and x.dtype == dtype and is_writable(x) for x, y in zip(into, column, strict=True)])
+def _fits(leaves: Sequence[torch.Tensor], dtype: torch.dtype) -> bool:
+    """Whether leaves have a dtype and may be overwritten."""
+    return all([x.dtype == dtype and is_writable(x) for x in leaves])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
