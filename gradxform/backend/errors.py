@@ -203,12 +203,12 @@ def unknown(module: str, name: str, known: Collection[str], use: str = "") -> At
     """
     hint = ""
     if not name.startswith("_"):
+        hint = f"; transforms are used in {use}" if use else ""
         own, other = meant(name, known), meant(name, sys.modules["gradxform"].__all__)
         if own is not None:
-            hint = f"; did you mean {module.replace('radxform', 'x').replace('_', '.', 1)}.{own}?"
+            hint += f"; did you mean {module.replace('radxform', 'x').replace('_', '.', 1)}.{own}?"
         elif other is not None:
-            hint = f"; did you mean gx.{other}?"
-        hint += f"; transforms are used in {use}" if use else ""
+            hint += f"; did you mean gx.{other}?"
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}", name=name)  # else Python adds a guess
 
 
