@@ -51,14 +51,11 @@ def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> li
         parts = [[torch.view_as_real(x.resolve_conj()) for x in column] for column in columns]
         return list(map(torch.view_as_complex, _alike(parts, weights, None)))
     dtype, terms = _wide(columns[0][0].dtype), list[Any](zip(columns, weights, strict=True))
-    if (
-        len(terms) == 1
-        and into
-        and all([x.dtype == y.dtype == dtype and is_writable(y) for x, y in zip(columns[0], into, strict=True)])
-    ):
+    if into and len(terms) == 1 and _fits([*columns[0], *into], dtype):
         each = weights[0] if isinstance(weights[0], list) else [weights[0]] * len(into)
         return [torch.mul(x, weight, out=y) for x, weight, y in zip(columns[0], each, into, strict=True)]
-    written = [i for i, column in enumerate(columns) if into and _is_written(into, column, dtype)]
+    same = [into is not None and all(map(operator.is_, into, column)) for column in columns]
+    written = [i for i, column in enumerate(columns) if same[i] and _fits(column, dtype)]
     converted = [i for i, column in enumerate(columns) if column[0].dtype != dtype]
     ones = [i for i, weight in enumerate(weights) if weight == 1.0]
     if written or converted:
