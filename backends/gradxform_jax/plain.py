@@ -83,7 +83,8 @@ class Plain(Backend):
 
     def zeros(self, leaves: Sequence[Any]) -> list[Any]:
         """Zeros with the leaves' sharding; a compiler would replicate them."""
-        return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
+        with self.scope():  # else JAX makes float32 of float64 on a device that a leaf is committed to
+            return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
 
     def as_given(self, leaf: Any, new: Any) -> Any:
         """Make a result weakly typed if the leaf is."""

@@ -7,6 +7,7 @@ multi-tensor functions take a list of factors from the host alone, and of tensor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -112,9 +113,19 @@ def _multiply_together(
     parts = size.float(), (rest.sign() * rest.abs().clamp(min=2.0**-149)).float()
     for (device, dtype), group in by_dtype(out, places).items():
         given = [out[i] for i in group]
+        if dtype == torch.bfloat16:  # which CUDA's kernel for float16 does not take
+            one, other = (part.to(device) for part in parts)
+            _packed.in_parts(functools.partial(_in_single, one, other), formulas.same, [given], None, given)
+            continue
         for part in (part.to(device) for part in parts):
             if dtype == torch.float32:
                 _private.foreach_mul_(given, part)
             else:  # in float32 inside, and rounded once
                 found = torch.zeros((), dtype=torch.float32, device=device)
                 _private.unscale_(given, found, part)
+
+
+def _in_single(one: torch.Tensor, other: torch.Tensor, _: Any, rows: Any, by: Any) -> list[torch.Tensor]:
+    """Multiply a leaf by two numbers in float32, rounded once."""
+    leaf = rows[0][0]
+    return [(leaf.float() * one * other).to(leaf.dtype)]

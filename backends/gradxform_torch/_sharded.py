@@ -33,7 +33,7 @@ def is_sharded(x: Any) -> bool:
 
 def any_sharded(tensors: Iterable[Any]) -> bool:
     """Whether any is a DTensor."""
-    kinds = set(map(type, tensors))
+    kinds = {type(x) for x in tensors if x is not None}  # of whose type torch.compile cannot ask
     return not kinds <= PLAIN and any([hasattr(kind, "from_local") for kind in kinds])
 
 

@@ -225,8 +225,7 @@ class Leaves(_Fields):
                 keep = tuple(map(operator.not_, replaced))
                 factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
             measured = {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
-        made = map(operator.is_not, leaves, self.leaves)
-        owned = tuple(map(operator.or_, self.owned, made))
+        owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
         return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured=measured)
 
     def lent(self) -> Self:

@@ -175,8 +175,10 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
-    if factor is not None and dense.chosen:
+    if isinstance(factor, float) and dense.chosen:
         return dense.given(elements.times(dense, new, factor))
+    if factor is not None:
+        return shown(dense, new, context).scaled(factor)
     if dense.is_owned(dense.chosen) and not dense.source.kinds & NARROW:
         return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
     return dense.given(new).lent() if context.owned else dense.given(dense.backend.copied(new))  # or the adapter copies
