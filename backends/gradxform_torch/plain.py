@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.protocol import Backend
+from gradxform.numerics import formulas
 from gradxform_torch import _across, _backward, _sharded
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
@@ -87,7 +88,9 @@ class Plain(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
-        return materialized(super().compute(formula, *map(_sharded.whole, operands), **static))
+        found = super().compute(formula, *map(_sharded.whole, operands), **static)
+        # A part of a vector is stored already; inductor for CUDA would store the first one instead.
+        return found if formula is formulas.take else materialized(found)
 
     def from_numpy(self, array: Any) -> torch.Tensor:
         """Copy to a tensor; bfloat16 is copied by its bits."""

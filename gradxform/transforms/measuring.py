@@ -219,8 +219,8 @@ def _slack(g: Tree, out: Tree) -> tuple[float, ...]:
     """
     found = []
     for i, (new, old, own, dtype) in enumerate(zip(out.leaves, g.leaves, g.owned, g.source.dtypes, strict=True)):
-        slack = 0.0
-        if out.measured is not g.measured and (own or new is not old):
+        slack, same = 0.0, out.measured is g.measured  # torch.compile knows no "is not" of these
+        if not same and (own or new is not old):
             slack = 2.0**-22 if dtype in SINGLE else 2.0**-50
             if g.factor is not None or old.dtype != g.source.slots[g.source.kept[i]].dtype:
                 slack += _ROUNDING.get(dtype, 2.0**-23)
