@@ -70,7 +70,7 @@ _APPLY = (
     "after loss.backward() write gx.torch.apply_(tx, model), or hand in {name: p.grad for name, p in "
     "model.named_parameters()}"
 )
-_TAPE = "hand in tape.gradient(loss, module.trainable_variables)"
+_TAPE = "hand in tape.gradient(loss, model.trainable_variables)"
 _PAIRS = "write gx.tensorflow.apply(tx, grads_and_vars) before optimizer.apply_gradients"
 _STEP = "a schedule is a function of the step, such as lambda step: 0.1 * 0.99**step"
 _KINDS = {

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from gradxform.backend.errors import instead, short
+from gradxform.backend.errors import instead, misplaced, short
 from gradxform.backend.lookup import holds_arrays
 
 _INF = float("inf")
@@ -24,7 +24,8 @@ def static(value: Any) -> bool:
 
 def number(transform: str, name: str, value: Any, least: float = -_INF, most: float = _INF) -> Scalar:
     """Check a hyperparameter that may be any number in a range, but not NaN; arrays are not read."""
-    dtype = "" if isinstance(value, (int, float)) else str(getattr(value, "dtype", ""))
+    plain = isinstance(value, (int, float)) or misplaced(value) is not None  # a model of Keras has a dtype
+    dtype = "" if plain else str(getattr(value, "dtype", ""))
     if isinstance(value, (bool, type)) or not (static(value) or dtype) or "bool" in dtype or "complex" in dtype:
         what = f"dtype {dtype}" if dtype else f"type {type(value).__name__}"
         raise TypeError(

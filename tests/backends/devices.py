@@ -22,4 +22,6 @@ def transforms(
 
 def update(tx: gx.GradientTransformation, grads: Any, state: Any, params: Any) -> Any:
     """One step; the parameters serve as gradients where updates need them."""
-    return tx.update(grads, state, params, **parity.beside(tx, params))
+    return tx.update(
+        grads, state, params, **(parity.beside(tx, params) if isinstance(tx, gx.GradientTransformation) else {})
+    )

@@ -28,7 +28,6 @@ from gradxform.backend.host import norms, selecting, threads
 from gradxform.cli import text
 from gradxform.cli.bench.task import TREES, gradients
 from gradxform.cli.quiet import quiet
-from gradxform.core import plan
 
 SECONDS, LEAST, MOST = 0.5, 5, 2000
 WORTH = 1.1
@@ -134,8 +133,6 @@ def _inside(framework: str) -> Iterator[Override]:
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
         yield Override(framework, "selection by bits", "sign()", selecting, "where", np.where)
-    if framework in ("numpy", "torch"):
-        yield Override(framework, "plans", clip, plan, "plan_of", lambda *_, **__: None)
     if framework == "jax":
         rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_rows", "_each"))
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)

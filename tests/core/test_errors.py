@@ -221,7 +221,7 @@ def test_what_fits_is_none_of_these() -> None:
 
 
 def test_a_pattern_that_matches_nothing_among_many_paths_lists_some() -> None:
-    with pytest.raises(ValueError, match=r"'77'.*'0'.*and 15 more") as caught:
+    with pytest.raises(ValueError, match=r"'77'.*'0'.*'4'") as caught:
         gx.freeze("77")([W] * 17 + [None] * 2 + [W] * 3)
     assert len(str(caught.value)) < 300
 
