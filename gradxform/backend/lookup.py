@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -71,13 +71,8 @@ def register(backend: Backend) -> None:
         _others[backend.name] = backend
 
 
-def belong(backend: Backend, leaves: Sequence[Any]) -> bool:
-    """Whether all leaves except None are arrays of a backend, of known types."""
-    return all_of(backend, set(map(type, leaves)))
-
-
-def all_of(backend: Backend, kinds: Iterable[type]) -> bool:
-    """Whether all types except that of None are known ones of a backend."""
+def belong(backend: Backend, kinds: Iterable[type]) -> bool:
+    """Whether all types of leaves, except that of None, are known ones of a backend."""
     for kind in kinds:
         if _by_type.get(kind) is not backend and kind is not type(None):
             return False
@@ -136,7 +131,7 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
         found = _by_type.get(type(first))
         if found is not None:
             flat = found.flatten(tree)
-            if belong(found, flat[0]):
+            if belong(found, set(map(type, flat[0]))):
                 return found, flat
         found = owner(unwrapped(first))
         if found is None or found.name == "numpy":
@@ -144,7 +139,7 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
         if found is None:
             return None, ([], None)
         leaves, structure = found.flatten(tree)
-        return found, (leaves if belong(found, leaves) else list(map(unwrapped, leaves)), structure)
+        return found, (leaves if belong(found, set(map(type, leaves))) else list(map(unwrapped, leaves)), structure)
     except RecursionError:
         raise ValueError("a list or dict in the tree contains itself, or is nested too deeply") from None
 

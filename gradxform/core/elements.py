@@ -85,7 +85,8 @@ def _aligned(view: Tree, tree: Any, what: str, advice: str, own: str = "the grad
     """
     leaves = align.aligned(view, tree, (own, what), advice).leaves
     found, own_leaves = [leaves[view.source.kept[i]] for i in view.chosen], [view.leaves[i] for i in view.chosen]
-    if belong(view.backend, found) and not any([leaf is None for leaf in found]):
+    kinds = set(map(type, found))
+    if type(None) not in kinds and belong(view.backend, kinds):
         dense, backs = view.backend.dense(found)
         if backs is None and [leaf.shape for leaf in dense] == [leaf.shape for leaf in own_leaves]:
             return list(dense)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gradxform.backend.lookup import all_of, opened
+from gradxform.backend.lookup import belong, opened
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group, Mask
 from gradxform.core.source import ENDS, FLOATING, INEXACT, NARROW, Source, adopted, names
@@ -70,7 +70,7 @@ class Leaves(_Fields):
     ) -> Self | None:
         """Build a view of leaves found by a tree engine or an adapter; None if all are holes."""
         given, kinds = slots, set(map(type, slots))
-        if not all_of(backend, kinds):
+        if not belong(backend, kinds):
             slots = [slot if slot is None else adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
         kept: Sequence[int] = range(len(slots))
         leaves: Sequence[Any] = slots
@@ -258,7 +258,8 @@ class Leaves(_Fields):
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         live = self.live(self.stopped) if self.stopped else every
         if self.factor is not None:
-            leaves = _put(leaves, live, self._multiplied(live))
+            new = self._multiplied(live)
+            leaves = new if len(live) == len(leaves) else _put(leaves, live, new)
         leaves = self._narrowed(every, leaves)
         if self.stopped:
             halted = [i for i in every if self.stopped[i]]

@@ -6,9 +6,10 @@ selected never divides by zero.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from gradxform.numerics import Array, widest
+from gradxform.numerics import Array
 
 _INF = float("inf")
 
@@ -45,12 +46,12 @@ def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) 
 def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Array:
     within = within | (limit >= _INF)
     divisor = xp.where(within, 1.0, norm)
-    return xp.where(within, 1.0, limit) / xp.where(_divides(xp, divisor), divisor, float("nan"))
+    return xp.where(within, 1.0, limit) / xp.where(divisor <= largest(xp), divisor, float("nan"))
 
 
-def _divides(xp: Any, norm: Array) -> Array:
-    """Whether a norm is finite; without float64, float32 may not hold what is divided by a norm beyond 1e18."""
-    return xp.isfinite(norm) if widest(xp) == "float64" else norm <= 1e18
+def largest(xp: Any) -> float:
+    """The largest norm to divide by: a finite one; without float64, float32 may not hold quotients beyond 1e18."""
+    return 1e18 if getattr(xp, "widest", "float64") == "float32" else sys.float_info.max
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
@@ -79,23 +80,21 @@ def at_least_zero(xp: Any, bound: Array) -> Array:
 
 def total_norm(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
     """Combine the norms of leaves; their powers must fit float64."""
-    return _total(xp, norms if active is None else xp.where(xp.mask(active), norms, 0.0), ord)
-
-
-def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
-    """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
-    norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
-    largest = xp.stop_gradient(xp.max(norms))
-    unit = xp.where((largest > 0.0) & xp.isfinite(largest), largest, 1.0)
-    return xp.where(xp.isfinite(largest), unit * _total(xp, norms / unit, ord), largest)
-
-
-def _total(xp: Any, norms: Array, ord: float) -> Array:
+    if active is not None:
+        norms = xp.where(xp.mask(active), norms, 0.0)
     if ord == 1:
         return xp.sum(norms)
     if ord == _INF:
         return xp.where(xp.any(is_nan(xp, norms)), float("nan"), xp.max(norms))
     return safe_root(xp, xp.sum(norms * norms if ord == 2 else norms**ord), ord)
+
+
+def total_norm_scaled(xp: Any, norms: Array, *, active: tuple[bool, ...] | None, ord: float) -> Array:
+    """Combine norms of any size, scaled by the largest; keeps NaN and infinity."""
+    norms = norms if active is None else xp.where(xp.mask(active), norms, 0.0)
+    top = xp.stop_gradient(xp.max(norms))
+    unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
+    return xp.where(xp.isfinite(top), unit * total_norm(xp, norms / unit, active=None, ord=ord), top)
 
 
 def safe_root(xp: Any, total: Array, ord: float) -> Array:
@@ -143,7 +142,7 @@ def stack(xp: Any, *numbers: Array) -> Array:
 
 def inverse(xp: Any, norm: Array) -> Array:
     """Return 1 / n; 1 for a zero norm, NaN for a nonfinite one."""
-    return xp.where(_divides(xp, norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
+    return xp.where(norm <= largest(xp), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
 
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
