@@ -40,7 +40,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("gx.clip_norm(pairs, 1.0)", TypeError, "tx = gx.clip_norm(...), then tx(gradients)"),
     ("gx.clip_norm([net.w], 1.0)", TypeError, "tx = gx.clip_norm(...), then tx(gradients)"),
     ("gx.chain(tx, old)", TypeError, "before optimizer.apply_gradients"),
-    ("tx(net)", TypeError, "tape.gradient(loss, module.trainable_variables)"),
+    ("tx(net)", TypeError, "tape.gradient(loss, model.trainable_variables)"),
     ("gx.freeze(net.w)([tf.ones(2)])", TypeError, "choose by path"),
     ("gx.freeze(keras.layers.Dense(1))", TypeError, "module.trainable_variables"),
     ("gx.to_numpy(processor)", TypeError, "write processor.state"),
