@@ -114,8 +114,7 @@ def _multiply_together(
     for (device, dtype), group in by_dtype(out, places).items():
         given = [out[i] for i in group]
         if dtype == torch.bfloat16:  # which CUDA's kernel for float16 does not take
-            one, other = (part.to(device) for part in parts)
-            _packed.in_parts(functools.partial(_in_single, one, other), formulas.same, [given], None, given)
+            _packed.in_parts(functools.partial(_product, factor), formulas.same, [given], None, given)
             continue
         for part in (part.to(device) for part in parts):
             if dtype == torch.float32:
@@ -125,7 +124,7 @@ def _multiply_together(
                 _private.unscale_(given, found, part)
 
 
-def _in_single(one: torch.Tensor, other: torch.Tensor, _: Any, rows: Any, by: Any) -> list[torch.Tensor]:
-    """Multiply a leaf by two numbers in float32, rounded once."""
+def _product(factor: torch.Tensor, _: Any, rows: Any, by: Any) -> list[torch.Tensor]:
+    """Multiply a leaf by a float64 number in one launch, rounded once."""
     leaf = rows[0][0]
-    return [(leaf.float() * one * other).to(leaf.dtype)]
+    return [torch.mul(leaf, _beside(leaf, factor), out=torch.empty_like(leaf))]

@@ -52,6 +52,10 @@ def _alike(columns: Columns, weights: Weights, into: Sequence[Any] | None) -> li
         return list(map(torch.view_as_complex, _alike(parts, weights, None)))
     dtype, terms = _wide(columns[0][0].dtype), list[Any](zip(columns, weights, strict=True))
     if into and len(terms) == 1 and _fits([*columns[0], *into], dtype):
+        if not into[0].is_cpu:  # a launch each would take longer than a second pass
+            _private.foreach_copy_(list(into), list(columns[0]))
+            _private.foreach_mul_(list(into), weights[0])
+            return list(into)
         each = weights[0] if isinstance(weights[0], list) else [weights[0]] * len(into)
         return [torch.mul(x, weight, out=y) for x, weight, y in zip(columns[0], each, into, strict=True)]
     same = [into is not None and all(map(operator.is_, into, column)) for column in columns]
