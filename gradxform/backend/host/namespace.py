@@ -160,7 +160,9 @@ class Floats:
     @staticmethod
     def rounded(x: float, dtype: str) -> float:
         """Round a Python float to a dtype."""
-        return x if dtype == "float64" else ctypes.c_float(x).value
+        if dtype in ("float32", "float64"):
+            return x if dtype == "float64" else ctypes.c_float(x).value
+        return float(Namespace.rounded(x, dtype))
 
 
 def _bfloat16(near: Any) -> Any:
