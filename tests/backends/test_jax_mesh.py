@@ -36,7 +36,6 @@ COPIED = {
     "chain(scale(3.0), clip_value(0.5), clip_global_norm(1.0))",
     "error_feedback(clip_global_norm(1.0))",
     "orthogonal_to_parameters()",
-    "trace(0.9, nesterov=True)",
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
     "error_feedback(sign())",
