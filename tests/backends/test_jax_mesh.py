@@ -39,7 +39,6 @@ COPIED = {
     "add_decayed_weights(0.1)",
     "clip_norm(1.0, ord=float('inf'))",
     "error_feedback(sign())",
-    "grokfast()",
     "top_k(0.1)",
     *COPIES,
 }
