@@ -6,7 +6,6 @@ selected never divides by zero.
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from gradxform.numerics import Array
@@ -46,12 +45,12 @@ def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) 
 def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Array:
     within = within | (limit >= _INF)
     divisor = xp.where(within, 1.0, norm)
-    return xp.where(within, 1.0, limit) / xp.where(divisor <= largest(xp), divisor, float("nan"))
+    return xp.where(within, 1.0, limit) / xp.where(_divides(xp, divisor), divisor, float("nan"))
 
 
-def largest(xp: Any) -> float:
-    """The largest norm to divide by: a finite one; without float64, float32 may not hold quotients beyond 1e18."""
-    return 1e18 if getattr(xp, "widest", "float64") == "float32" else sys.float_info.max
+def _divides(xp: Any, norm: Array) -> Array:
+    """Whether a norm is finite; without float64, float32 may not hold what is divided by a norm beyond 1e18."""
+    return norm <= 1e18 if getattr(xp, "widest", "float64") == "float32" else xp.isfinite(norm)
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:
@@ -142,7 +141,7 @@ def stack(xp: Any, *numbers: Array) -> Array:
 
 def inverse(xp: Any, norm: Array) -> Array:
     """Return 1 / n; 1 for a zero norm, NaN for a nonfinite one."""
-    return xp.where(norm <= largest(xp), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
+    return xp.where(_divides(xp, norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
 
 
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
