@@ -83,7 +83,7 @@ class Plain(Backend):
 
     def zeros(self, leaves: Sequence[Any]) -> list[Any]:
         """Zeros with the leaves' sharding; a compiler would replicate them."""
-        with self.scope():  # else JAX makes float32 of float64 on a device that a leaf is committed to
+        with self.scope():  # else JAX refuses float64 zeros with a sharding
             return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
 
     def as_given(self, leaf: Any, new: Any) -> Any:

@@ -184,7 +184,7 @@ class Namespace(Defaults):
         """Select elements of a vector."""
         if not isinstance(index, tuple):
             return vector.select(0, index)
-        if index and transformed():  # inductor for CUDA stacks wrong numbers where one is there twice
+        if index and torch.compiler.is_compiling():  # inductor for CUDA stacks wrong numbers where one is there twice
             return vector[torch.tensor(index, device=vector.device)]
         parts = vector.unbind()
         return torch.stack([parts[i] for i in index]) if index else vector[:0]

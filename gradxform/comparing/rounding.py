@@ -70,7 +70,7 @@ def magnitude(row: Row) -> float:
 
 
 class Scale(NamedTuple):
-    """What the leaves of one step are held against, as norms of a leaf's size."""
+    """What the leaves of one step are compared with, as norms of a leaf's size."""
 
     near: list[float]
     """From the leaves of the same module, whose terms a sum that cancels has in common with them."""

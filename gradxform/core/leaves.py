@@ -44,7 +44,7 @@ class Leaves(_Fields):
     __slots__ = ()
 
     @classmethod
-    def read(cls, tree: Any, *, inplace: bool = False) -> Self | None:
+    def read(cls, tree: Any) -> Self | None:
         """Read a tree of arrays; None if it has no array. A view is returned unchanged.
 
         Raises:
@@ -55,7 +55,7 @@ class Leaves(_Fields):
         backend, (leaves, structure) = opened(tree)
         if backend is None:
             return None
-        return cls.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=inplace)
+        return cls.of(backend, leaves, structure, lambda: backend.paths(tree))
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ class Leaves(_Fields):
         dense, rebuild = backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
         source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
-        owned = tuple([inplace and slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
+        owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every = range(len(kept))
         return cls(backend, source, dense, every, every, owned, {})
 
@@ -171,7 +171,7 @@ class Leaves(_Fields):
     def dense(self) -> Self:
         """Make the active leaves dense; reject integers."""
         self.check()
-        return self if self.source.rebuild is None else self.densified()
+        return self.densified()
 
     def densified(self) -> Self:
         """Make the active leaves dense."""

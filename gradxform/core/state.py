@@ -196,7 +196,6 @@ def applied_if(
         new, after = inner.rule(given(), state, context._replace(owned=False))
         number = float(condition) if is_known(condition) else condition
         return _chosen(new, number), either(view, condition, after, state)
-
     if condition:
         return inner.rule(given(), state, context)
     own = [view.leaves[i] for i in view.chosen]

@@ -13,7 +13,7 @@ from gradxform.comparing.rounding import BY_NAME, scaled
 VAGUE = {"unknown", "unrelated", "constant", "precision"}
 """Findings that name no one cause."""
 _LEAVES = 16
-"""Leaves whose ways are held against each other."""
+"""Leaves whose ways are compared."""
 
 
 def grown(e: Evidence) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ _SURE = 0.9
 _NEARER = 64.0
 """How many times nearer the parameters of another step must be."""
 _MOST = 4
-"""Steps by which recordings may be shifted, and steps that are held against each other then."""
+"""Steps by which recordings may be shifted, and steps that are compared then."""
 
 
 def offset(e: Evidence) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
 from gradxform.comparing.rules.start import batches
 
 _MOST = 12
-"""Steps that are held against each other in search of batches in another order."""
+"""Steps that are compared in search of batches in another order."""
 _OTHER = 0.4
 """How much nearer the gradients of another step must be."""
 _SAMPLE = 1 << 14
