@@ -260,6 +260,29 @@ def test_a_rule_of_ones_own_reads_the_numbers_of_each_call() -> None:
         assert tx({"w": np.float32([size])})["w"][0] == np.float32(2 * size if size > 1 else size)
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_functions_of_the_user_run_at_each_eager_call(framework: str) -> None:
+    """So that a breakpoint in one is hit the first time and later."""
+    pytest.importorskip(framework)
+    passed: list[str] = []
+
+    def rule(g: Any) -> Any:
+        passed.append("rule")
+        return g.scaled(3.0)
+
+    def doubled(leaf: Any) -> Any:
+        passed.append("leaf")
+        return 2.0 * leaf
+
+    gradients = {"b": np.float32([3.0]), "w": np.float32([4.0])}
+    tx = gx.chain(gx.transform(rule), gx.elementwise(doubled))
+    for _ in range(3):
+        passed.clear()
+        updates = tx(tensors(framework, gradients))
+        assert passed == ["rule", "leaf", "leaf"]
+        np.testing.assert_array_equal(np.concatenate([array(updates["b"]), array(updates["w"])]), [18.0, 24.0])
+
+
 def test_calls_keep_no_array() -> None:
     tx, leaf = gx.chain(gx.clip_norm(1.0), gx.ema(0.5)), np.ones(3, np.float32)
     state = tx.init([leaf])
