@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
-from gradxform.core.elements import may_agree
+from gradxform.core.align import may_agree
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
 from gradxform.core.where import path_of

@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core.tree import Tree
+from gradxform.numerics import Array
+
+_STATE = "Start again with tx.init(params), or pass the tree that the state was made for"
+"""The advice for a state with other keys."""
 
 
 class Aligned(NamedTuple):
@@ -24,6 +28,18 @@ class Aligned(NamedTuple):
         for leaf, place in zip(leaves, self.order or (), strict=False):
             own[place] = leaf
         return backend.unflatten(self.structure, own)
+
+    def replaced(self, view: Tree, new: Sequence[Array]) -> Any:
+        """Rebuild the other tree, a state, with new leaves in the active places of a view, in the dtypes of the old."""
+        leaves, backend = list(self.leaves), view.backend
+        for i, leaf in zip(view.chosen, new, strict=True):
+            slot = view.source.kept[i]
+            old = leaves[slot]
+            if leaf.dtype != old.dtype:  # of a state that may be NumPy's
+                old = old if isinstance(old, backend.types) else backend.adopt(old)
+                leaf = leaf if backend.dtype(leaf) == backend.dtype(old) else backend.cast(leaf, old)
+            leaves[slot] = leaf
+        return self.tree(backend, leaves)
 
 
 def aligned(view: Tree, tree: Any, names: tuple[str, str], advice: str = "") -> Aligned:
@@ -78,6 +94,96 @@ def _there(path: str, paths: Sequence[str]) -> str:
     if path in paths:
         return "a leaf"
     return "keys" if any(not path or each.startswith(f"{path}/") for each in paths) else "nothing"
+
+
+# --- the leaves beside the active ones -------------------------------------------------------------------------------
+
+
+def of_state(view: Tree, tree: Any, what: str) -> tuple[list[Array], Aligned]:
+    """Return the leaves of a state that match the active leaves, and what rebuilds the state with new ones.
+
+    Raises:
+        ValueError: the state was made for another tree.
+    """
+    found = aligned(view, tree, ("the gradients", what), _STATE)
+    return _active(view, found, ("the gradients", what), _STATE), found
+
+
+def params(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
+    """Return the parameters that match the active leaves.
+
+    Raises:
+        ValueError: no parameters, or parameters of another structure.
+    """
+    if tree is None:
+        raise ValueError(f"{transform} needs the parameters: call tx.update(updates, state, params)")
+    names = "the gradients", f"{transform}: the parameters"
+    return _beside(view, tree, names, "Pass the parameters of these gradients")
+
+
+def gradients(view: Tree, tree: Any, transform: str) -> Sequence[Array]:
+    """Return the gradients that match the active leaves, which are updates.
+
+    Raises:
+        ValueError: no gradients, or gradients of another structure.
+    """
+    if tree is None:
+        raise ValueError(
+            f"{transform} needs the gradients beside the updates: pass gradients=gradients to tx.update, with "
+            "gx.jax.as_optax(tx) in optax.chain; instead of apply_, use gx.torch.attach(optimizer, tx, on='updates') "
+            "or gx.keras.wrap(optimizer, tx, on='updates')"
+        )
+    return _beside(view, tree, ("the updates", f"{transform}: the gradients"), "Pass the gradients of these updates")
+
+
+def _beside(view: Tree, tree: Any, names: tuple[str, str], advice: str) -> Sequence[Array]:
+    """Return the leaves of another tree that match the active leaves, sharded like these."""
+    found = _active(view, aligned(view, tree, names, advice), names, advice)
+    return view.backend.alongside(found, [view.leaves[i] for i in view.chosen])
+
+
+def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> list[Array]:
+    """Return the leaves of another tree that match the active leaves, dense and of the view's framework.
+
+    Raises:
+        ValueError: the tree lacks a leaf where there is a gradient, or it has another shape; names the path.
+    """
+    backend, source, (own, what) = view.backend, view.source, names
+    found = [other.leaves[source.kept[i]] for i in view.chosen]
+    for i, leaf in zip(view.chosen, found, strict=True):
+        if leaf is None:
+            one = "an update" if own == "the updates" else "a gradient"
+            raise ValueError(f"{what} have None at {source.path(i)!r}, where there is {one}. {advice}")
+    if not lookup.belong(backend, set(map(type, found))):
+        found = [leaf if isinstance(leaf, backend.types) else _converted(backend, leaf) for leaf in found]
+    dense, backs = backend.dense(found)
+    if backs is not None:
+        rows = zip(found, dense, backs, strict=True)
+        dense = [value if back is None else backend.densify(leaf) for leaf, value, back in rows]
+    for i, leaf in zip(view.chosen, dense, strict=True):
+        if source.rebuild is None and leaf.shape != view.leaves[i].shape:
+            shapes = backend.shape(leaf), backend.shape(view.leaves[i])
+            if not may_agree(*shapes):
+                raise ValueError(
+                    f"{what} have shape {shapes[0]} at {source.path(i)!r}, where {own.rstrip('s')} has {shapes[1]}. "
+                    f"{advice}"
+                )
+    return list(dense)
+
+
+def _converted(backend: Backend, leaf: Any) -> Array:
+    """Convert a NumPy array, or the value of a variable, to a backend's framework."""
+    return backend.adopt(getattr(leaf, "value", leaf))
+
+
+def may_agree(one: Any, other: Any) -> bool:
+    """Whether two shapes may be equal; None is unknown."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(a == b or a is None or b is None for a, b in zip(one, other, strict=True))
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_state(view: Tree, state: Any) -> None:

@@ -8,14 +8,61 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gradxform.backend.lookup import belong, opened
+from gradxform.backend.errors import not_an_array
+from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group, Mask
-from gradxform.core.source import ENDS, FLOATING, INEXACT, NARROW, Source, adopted, names
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import DOUBLE, Array, formulas
+
+SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
+REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
+INEXACT = SINGLE | DOUBLE
+NARROW = frozenset({"float16", "bfloat16"})
+ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""Values from here on round to infinity."""
+_FLOATING = "gradients must be floating-point or complex; cast it, or exclude it with masked(...) or None"
+Paths = Callable[[], list[str]]
+"""Finds the paths of all slots, when they are needed."""
+Rebuild = Callable[[Array], Array] | None
+"""Makes the values of a leaf sparse again; None if it is dense."""
 
 
-class _Fields(NamedTuple):
+class Source(NamedTuple):
+    """The tree that was read."""
+
+    structure: Any
+    slots: Sequence[Any]
+    """The original leaves, including None and float0."""
+    kept: Sequence[int]
+    """The slots of the leaves that are gradients."""
+    dtypes: tuple[str, ...]
+    """The names of these leaves' dtypes, in the input and in the result."""
+    kinds: frozenset[str]
+    """The set of dtypes."""
+    rebuild: tuple[Rebuild, ...] | None
+    """One per leaf; None if all are dense."""
+    find_paths: Paths
+    owners: Sequence[Any] | None = None
+    """The variables or parameters of the slots, if an adapter knows them."""
+
+    @property
+    def paths(self) -> list[str]:
+        """The path of each leaf."""
+        paths = self.find_paths()
+        return [paths[slot] for slot in self.kept]
+
+    def path(self, leaf: int) -> str:
+        """Return the path of a leaf, for an error message."""
+        return self.paths[leaf] or "(the only leaf)"
+
+    def given(self, leaf: int) -> Array:
+        """Return the original of a leaf."""
+        return self.slots[self.kept[leaf]]
+
+
+class Leaves(NamedTuple):
+    """The leaves of one tree of gradients, with pending factors and measured norms."""
+
     backend: Backend
     """The framework that owns the leaves."""
     source: Source
@@ -37,12 +84,6 @@ class _Fields(NamedTuple):
     groups: tuple[Group, ...] = ()
     """The groups of devices that hold parts of the tree, outermost first."""
 
-
-class Leaves(_Fields):
-    """The leaves of one tree of gradients, with pending factors and measured norms."""
-
-    __slots__ = ()
-
     @classmethod
     def read(cls, tree: Any) -> Self | None:
         """Read a tree of arrays; None if it has no array. A view is returned unchanged.
@@ -53,9 +94,7 @@ class Leaves(_Fields):
         if isinstance(tree, cls):
             return tree
         backend, (leaves, structure) = opened(tree)
-        if backend is None:
-            return None
-        return cls.of(backend, leaves, structure, lambda: backend.paths(tree))
+        return None if backend is None else cls.of(backend, leaves, structure, lambda: backend.paths(tree))
 
     @classmethod
     def of(
@@ -63,21 +102,22 @@ class Leaves(_Fields):
         backend: Backend,
         slots: Sequence[Any],
         structure: Any,
-        paths: Callable[[], list[str]],
+        paths: Paths,
         *,
         inplace: bool = False,
         owners: Sequence[Any] | None = None,
     ) -> Self | None:
         """Build a view of leaves found by a tree engine or an adapter; None if all are holes."""
-        given, kinds = slots, set(map(type, slots))
-        if not belong(backend, kinds):
-            slots = [slot if slot is None else adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
+        given, types = slots, set(map(type, slots))
+        if not belong(backend, types):
+            slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
         kept: Sequence[int] = range(len(slots))
         leaves: Sequence[Any] = slots
-        if type(None) in kinds:
-            kept = [i for i, slot in enumerate(slots) if slot is not None]
+        if type(None) in types:
+            kept = [i for i in kept if slots[i] is not None]
             leaves = [slots[i] for i in kept]
-        dtypes = names(backend, leaves)
+        names = {kind: backend.dtype(leaf) for kind, leaf in {leaf.dtype: leaf for leaf in leaves}.items()}
+        dtypes = [names[leaf.dtype] for leaf in leaves]
         if "float0" in dtypes:
             kept = [slot for slot, dtype in zip(kept, dtypes, strict=True) if dtype != "float0"]
             leaves, dtypes = [slots[i] for i in kept], [dtype for dtype in dtypes if dtype != "float0"]
@@ -91,14 +131,7 @@ class Leaves(_Fields):
         return cls(backend, source, dense, every, every, owned, {})
 
     @classmethod
-    def holes(
-        cls,
-        backend: Backend,
-        slots: Sequence[Any],
-        structure: Any,
-        paths: Callable[[], list[str]],
-        owners: Sequence[Any] | None = None,
-    ) -> Self:
+    def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Paths, owners: Any = None) -> Self:
         """Build a view of a tree without leaves; its slots determine the device of a new state."""
         return cls(backend, Source(structure, slots, (), (), frozenset(), None, paths, owners), (), (), (), (), {})
 
@@ -125,7 +158,7 @@ class Leaves(_Fields):
 
     def stop(self) -> Self:
         """Stop the active leaves: zeros in the result, holes for later transforms; adapters may skip them."""
-        chosen = self.mask(self.chosen)
+        chosen = self.active
         stopped = tuple(map(operator.or_, self.stopped, chosen)) if self.stopped else chosen
         return self._replace(stopped=stopped, chosen=())
 
@@ -136,17 +169,25 @@ class Leaves(_Fields):
             found[i] = True
         return tuple(found)
 
-    def check(self, wanted: frozenset[str] = INEXACT, why: str = FLOATING, transform: str = "") -> None:
+    def check(self, wanted: frozenset[str] = INEXACT, why: str = _FLOATING, transform: str = "") -> None:
         """Reject an active leaf whose dtype is not in `wanted`."""
         if self.source.kinds <= wanted:
             return
         for i in self.chosen:
             dtype = self.source.dtypes[i]
             if dtype not in wanted:
-                name, why = f"{transform}: " if transform else "", why if dtype in INEXACT else FLOATING
+                name, why = f"{transform}: " if transform else "", why if dtype in INEXACT else _FLOATING
                 raise TypeError(f"{name}the gradient at {self.source.path(i)!r} has dtype {dtype}; {why}")
 
-    # --- what is pending, applied --------------------------------------------------------------------------------
+    def check_real(self, transform: str, why: str) -> None:
+        """Reject active leaves that are not real floating-point numbers.
+
+        Raises:
+            TypeError: names the transform, the path, the dtype and the reason.
+        """
+        self.check(REAL, f"{why}; use masked(...) to exclude it", transform)
+
+    # --- new leaves ----------------------------------------------------------------------------------------------
 
     def settled(self) -> Self:
         """Apply the pending factors of the active leaves."""
@@ -164,9 +205,15 @@ class Leaves(_Fields):
 
         Half precision stays in float32, since a compiler may drop a cast to a narrower dtype and back.
         """
-        narrow = [i for i in self.chosen if self.source.dtypes[i] in NARROW and not self._is_given(i)]
-        ends = [self._ended(i, ENDS[self.source.dtypes[i]]) for i in narrow]
-        return self.lent().with_leaves(narrow, ends, applied=True).settled()
+        view = self.lent()
+        for dtype, end in ENDS.items() if self.source.kinds & NARROW else ():
+            own = [i for i in self.chosen if self.source.dtypes[i] == dtype]
+            places = [i for i in own if self.factor is not None or self.is_wide(i)]
+            if places:
+                leaves, factors = [self.leaves[i] for i in places], self.each_factor(places)
+                new = self.backend.elementwise(formulas.ended, [leaves], (), factors, end=end)
+                view = view.with_leaves(places, new, applied=True)
+        return view.settled()
 
     def dense(self) -> Self:
         """Make the active leaves dense; reject integers."""
@@ -212,19 +259,14 @@ class Leaves(_Fields):
         """Replace some leaves. `applied`: the new leaves include the pending factors."""
         if not places:
             return self
-        factor, due, measured = self.factor, self.due, {}
-        if len(places) == len(self.leaves):
-            leaves, replaced = new, (True,) * len(new)
-            factor, due = (None, ()) if applied else (factor, due)
-        else:
-            leaves, replaced = list(self.leaves), self.mask(places)
-            for i, leaf in zip(places, new, strict=True):
-                leaves[i] = leaf
-            if applied and factor is not None:
-                due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))
-                keep = tuple(map(operator.not_, replaced))
-                factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
+        leaves, factor, due, measured = put(self.leaves, places, new), self.factor, self.due, {}
+        if len(places) < len(leaves):
             measured = {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
+        if applied and factor is not None:
+            replaced = self.mask(places)
+            due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))
+            keep = tuple(map(operator.not_, replaced))
+            factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
         owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
         return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured=measured)
 
@@ -234,16 +276,20 @@ class Leaves(_Fields):
 
     def is_owned(self, places: Sequence[int]) -> bool:
         """Whether all of some leaves may be written in place."""
-        return all(self.owned[i] for i in places)
+        return all([self.owned[i] for i in places])
 
-    def each_factor(self) -> list[Any] | None:
-        """Return the pending factor of each active leaf; None if nothing is pending."""
+    def is_wide(self, i: int) -> bool:
+        """Whether the values of a leaf have another dtype than it had in the input."""
+        return bool(self.leaves[i].dtype != self.source.given(i).dtype)
+
+    def each_factor(self, places: Sequence[int]) -> list[Any] | None:
+        """Return the pending factor of each of some leaves; None if nothing is pending."""
         factor = self.factor
         if factor is None or isinstance(factor, (int, float)) or not len(factor.shape):
-            return factor if factor is None else [factor] * len(self.chosen)
+            return factor if factor is None else [factor] * len(places)
         if isinstance(factor, np.ndarray):
-            return [float(factor[i]) for i in self.chosen]
-        return [self.backend.compute(formulas.take, factor, index=i) for i in self.chosen]
+            return [float(factor[i]) for i in places]
+        return [self.backend.compute(formulas.take, factor, index=i) for i in places]
 
     def factors(self, places: Sequence[int]) -> Any:
         """Return the pending factors of some leaves; None if nothing is pending."""
@@ -256,18 +302,17 @@ class Leaves(_Fields):
     def results(self) -> list[Any]:
         """Return the transformed leaves of the original tree, with None and float0 in place."""
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
-        live = self.live(self.stopped) if self.stopped else every
         if self.factor is not None:
-            new = self._multiplied(live)
-            leaves = new if len(live) == len(leaves) else _put(leaves, live, new)
+            live = self.live(self.stopped)
+            leaves = put(leaves, live, self._multiplied(live))
         leaves = self._narrowed(every, leaves)
         if self.stopped:
             halted = [i for i in every if self.stopped[i]]
-            leaves = _put(leaves, halted, self.backend.zeros([leaves[i] for i in halted]))
+            leaves = put(leaves, halted, self.backend.zeros([leaves[i] for i in halted]))
         if source.rebuild is not None:
             rebuilds = zip(leaves, source.rebuild, strict=True)
             leaves = [leaf if rebuild is None else rebuild(leaf) for leaf, rebuild in rebuilds]
-        return list(leaves) if len(leaves) == len(source.slots) else _put(source.slots, source.kept, leaves)
+        return put(source.slots, source.kept, leaves)
 
     def tree(self) -> Any:
         """Return the transformed tree."""
@@ -289,7 +334,7 @@ class Leaves(_Fields):
     def _scoped_slots(self) -> list[Any]:
         results, kept = self.settled()._replace(factor=None, due=()).results(), self.source.kept
         slots = [kept[i] for i in self.scope]
-        return _put([None] * len(results), slots, [results[slot] for slot in slots])
+        return put([None] * len(results), slots, [results[slot] for slot in slots])
 
     def skipped(self) -> set[int]:
         """Return the slots of the stopped leaves, for adapters that can skip a variable."""
@@ -314,15 +359,6 @@ class Leaves(_Fields):
         new = dict(zip(due, leaves, strict=True))
         return [new.get(i, self.leaves[i]) for i in places]
 
-    def _is_given(self, i: int) -> bool:
-        """Whether a leaf would be returned unchanged."""
-        return self.factor is None and self.leaves[i].dtype == self.source.given(i).dtype
-
-    def _ended(self, i: int, end: float) -> Array:
-        """Multiply a leaf by its factor in float32; infinite from `end` on."""
-        factors = None if self.factor is None else [self.backend.compute(formulas.take, self.factor, index=i)]
-        return self.backend.elementwise(formulas.ended, [[self.leaves[i]]], (), factors, end=end)[0]
-
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> Sequence[Array]:
         """Cast the new values of some leaves to their original dtypes."""
         if not self.source.kinds & NARROW:
@@ -331,10 +367,10 @@ class Leaves(_Fields):
         wide = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype]
         if not wide:
             return leaves
-        return _put(leaves, wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]))
+        return put(leaves, wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]))
 
 
-def _put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+def put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
     """Return the items with new ones in some places."""
     if len(places) == len(items):
         return list(new)
@@ -342,3 +378,34 @@ def _put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> lis
     for place, item in zip(places, new, strict=True):
         out[place] = item
     return out
+
+
+def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Array:
+    """Convert a leaf that is not of a known type of the backend.
+
+    Raises:
+        TypeError: it belongs to another framework, or to none; names the paths.
+    """
+    leaf = unwrapped(slots[i])
+    found = owner(leaf)
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise TypeError(
+            f"the leaf at {paths()[i]!r} is a masked array; its mask would be lost: fill or compress it first"
+        )
+    if found is backend:
+        return leaf
+    path, kind = paths()[i], type(leaf).__name__
+    if (found is not None and found.name == "numpy") or is_number(leaf):
+        try:
+            return backend.adopt(leaf)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"the leaf at {path!r} cannot be an array of {backend.name}: {error}") from error
+    if found is None:
+        raise not_an_array(path, leaf, known())
+    other = next((j for j, slot in enumerate(slots) if owner(slot) is backend), None)
+    if other is None:
+        raise TypeError(f"the leaf at {path!r} belongs to {found.name} ({kind}); expected an array of {backend.name}")
+    raise TypeError(
+        f"arrays of two frameworks in one tree: {path!r} is {found.name}'s ({kind}), "
+        f"{paths()[other]!r} is {backend.name}'s; convert one of them"
+    )

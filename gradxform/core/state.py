@@ -9,13 +9,14 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
+from gradxform.core.leaves import INEXACT, NARROW, put
 from gradxform.core.norm import Norm
-from gradxform.core.source import INEXACT, NARROW
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import DOUBLE, Array, formulas
+from gradxform.numerics.elementwise import Combination
 
-_MOST = 2.0**31 - 1
+_MOST = 2**31 - 1
 
 
 class Fresh:
@@ -26,26 +27,21 @@ class Fresh:
         self.view = Tree.read(params)
         """None without parameters; then numbers are NumPy arrays."""
 
-    @property
-    def dtype(self) -> str:
-        """The dtype of norms of the parameters."""
-        return "float32" if self.view is None else elements.sums_dtype(self.view)
-
     def count(self) -> Array:
         """Create a counter: an int32 zero."""
-        return self.numbers((), "int32")
+        return self._array(0, "int32")
 
     def flag(self, value: bool) -> Array:
         """Create a bool."""
-        return self._array(np.array(value), "bool")
+        return self._array(value, "bool")
 
     def number(self, value: float) -> Array:
         """Create a number in the dtype of norms."""
-        return self._array(np.array(value), self.dtype)
+        return self._array(value, self._dtype)
 
     def numbers(self, shape: tuple[int, ...], dtype: str | None = None) -> Array:
-        """Create zeros of a shape."""
-        return self._array(np.zeros(shape), dtype or self.dtype)
+        """Create zeros of a shape, by default in the dtype of norms."""
+        return self._array(np.zeros(shape), dtype or self._dtype)
 
     def rows(self, per_leaf: bool) -> int:
         """Return the number of rows of a table: one per slot, including None, or one for all."""
@@ -59,21 +55,23 @@ class Fresh:
         view = self.view
         if view is None:
             return self.params
-        source, leaves = view.source, [None] * len(view.source.slots)
+        source, dense = view.source, view.densified().leaves
         floating = [i for i, dtype in enumerate(source.dtypes) if dtype in INEXACT]
-        dense = view.densified().leaves
         wide = view.backend.elementwise(formulas.same, [view.backend.zeros([dense[i] for i in floating])], ())
-        for i, leaf in zip(floating, wide, strict=True):
-            leaves[source.kept[i]] = leaf
+        leaves = put([None] * len(source.slots), [source.kept[i] for i in floating], wide)
         return view.backend.unflatten(source.structure, leaves)
 
-    def _array(self, value: Any, dtype: str) -> Array:
-        view = self.view
+    @property
+    def _dtype(self) -> str:
+        """The dtype of norms of the parameters."""
+        return "float64" if self.view is not None and self.view.source.kinds & DOUBLE else "float32"
+
+    def _array(self, given: Any, dtype: str) -> Array:
+        value, view = np.asarray(given).astype(dtype), self.view
         if view is None:
-            return value.astype(dtype)
+            return value
         leaves = view.leaves or view.source.slots  # without a chosen gradient, use any device in the tree
         like = next((leaf for leaf in leaves if isinstance(leaf, view.backend.types)), None)
-        value = value.astype(dtype)
         return view.backend.from_numpy(value) if like is None else view.backend.stored(value, dtype, like)
 
 
@@ -94,11 +92,13 @@ def first(
     return tx.init(Tree.of(numpy, leaves, structure, lambda: list(paths), owners=variables))
 
 
+# --- numbers in a state ----------------------------------------------------------------------------------------------
+
+
 def stored(view: Tree, value: Any, old: Array) -> Array:
     """Convert a number or a vector to the dtype and device of an old one in the state."""
     backend = _owner(view, old)
-    dtype = backend.dtype(old)
-    return backend.stored(value, dtype, old)
+    return backend.stored(value, backend.dtype(old), old)
 
 
 def _owner(view: Tree, old: Any) -> Backend:
@@ -108,22 +108,57 @@ def _owner(view: Tree, old: Any) -> Backend:
 
 def advanced(view: Tree, count: Array) -> Array:
     """Increment a counter; it saturates at the largest int32."""
-    return stored(view, view.backend.compute(_next, count), count)
-
-
-def _next(xp: Any, count: Array) -> Array:
-    return xp.where(count < _MOST, count + 1.0, count)
+    backend = _owner(view, count)
+    dtype = backend.dtype(count)
+    with backend.scope():
+        xp = backend.namespace_of(count)
+        return xp.cast(count + xp.cast(count < _MOST, dtype), dtype)
 
 
 def between(view: Tree, number: Any, low: float, high: float) -> Any:
     """Clamp an array hyperparameter to two bounds; NaN stays NaN."""
-    if arguments.static(number):
-        return number
-    return view.backend.compute(_between, number, low=low, high=high)
+    return number if arguments.static(number) else view.backend.compute(_between, number, low=low, high=high)
 
 
 def _between(xp: Any, number: Array, *, low: float, high: float) -> Array:
     return xp.where(number < low, low, xp.where(number > high, high, number))
+
+
+# --- trees in a state ------------------------------------------------------------------------------------------------
+
+
+def blend(
+    dense: Tree, formula: Combination, tree: Any, what: str, numbers: Sequence[Any], context: Any
+) -> tuple[list[Array], Any]:
+    """Combine the active leaves with those of a tree in the state; return the results, and the tree that has them.
+
+    `numbers` are those of the formula; an error calls the tree `what`.
+    """
+    old, other = align.of_state(dense, tree, what)
+    new = dense.mapped(formula, old, numbers=numbers, out=old if context.owned else None)
+    return new, other.replaced(dense, new)
+
+
+def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
+    """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
+    backend, own = dense.backend, [dense.leaves[i] for i in dense.chosen]
+    is_owned = dense.is_owned(dense.chosen)
+    if isinstance(factor, float) and own:
+        factors = [factor] * len(own)
+        if is_owned:
+            return dense.given(backend.elementwise_into(own, _product, [new], (), factors))
+        return dense.given(backend.elementwise(_product, [new], (), factors))
+    if factor is not None:
+        return shown(dense, new, context).scaled(factor)
+    if is_owned and not dense.source.kinds & NARROW:
+        return dense.given(backend.copied_into(own, new))
+    return dense.given(new).lent() if context.owned else dense.given(backend.copied(new))  # or the adapter copies
+
+
+_product = Combination(lambda xp: (1.0,))
+
+
+# --- one of two outcomes ---------------------------------------------------------------------------------------------
 
 
 def is_known(condition: Any) -> bool:
@@ -136,16 +171,14 @@ def either(view: Tree, condition: Any, yes: Any, no: Any) -> Any:
     if is_known(condition):
         return yes if condition else no
     backend = view.backend
-    first, structure = backend.flatten(yes)
-    second = backend.flatten(no)[0]
-    pairs_of = [(_adopted(backend, a), _adopted(backend, b)) for a, b in zip(first, second, strict=True)]
-    arrays = [i for i, (a, b) in enumerate(pairs_of) if isinstance(a, backend.types) and a is not b]
-    out = list(first)
-    if arrays:
-        new = backend.each(_choose, [[pairs_of[i][0] for i in arrays], [pairs_of[i][1] for i in arrays]], [condition])
-        for i, leaf in zip(arrays, new, strict=True):
-            out[i] = leaf
-    return backend.unflatten(structure, out)
+    leaves, structure = backend.flatten(yes)
+    rows = zip(leaves, backend.flatten(no)[0], strict=True)
+    pairs = [(_adopted(backend, one), _adopted(backend, other)) for one, other in rows]
+    places = [i for i, (one, other) in enumerate(pairs) if isinstance(one, backend.types) and one is not other]
+    if not places:
+        return yes
+    columns = [[pairs[i][side] for i in places] for side in range(2)]
+    return backend.unflatten(structure, put(leaves, places, backend.each(_choose, columns, [condition])))
 
 
 def _adopted(backend: Backend, leaf: Any) -> Any:
@@ -173,17 +206,6 @@ def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, xp.zeros_like(x), x)
 
 
-def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
-    """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
-    if isinstance(factor, float) and dense.chosen:
-        return dense.given(elements.times(dense, new, factor))
-    if factor is not None:
-        return shown(dense, new, context).scaled(factor)
-    if dense.is_owned(dense.chosen) and not dense.source.kinds & NARROW:
-        return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
-    return dense.given(new).lent() if context.owned else dense.given(dense.backend.copied(new))  # or the adapter copies
-
-
 def applied_if(
     view: Tree, condition: Any, inner: Any, given: Callable[[], Tree], state: Any, context: Any
 ) -> tuple[Tree, Any]:
@@ -198,12 +220,10 @@ def applied_if(
         return _chosen(new, number), either(view, condition, after, state)
     if condition:
         return inner.rule(given(), state, context)
-    own = [view.leaves[i] for i in view.chosen]
     fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
-    nothing = view.given(fresh(own))
+    nothing = view.given(fresh([view.leaves[i] for i in view.chosen]))
     if inner.traits.stops:
-        kept = context._replace(owned=False)
-        found = inner.rule(nothing.lent(), state, kept)[0]
+        found = inner.rule(nothing.lent(), state, context._replace(owned=False))[0]
         nothing = nothing._replace(stopped=found.stopped, chosen=found.chosen)
     return nothing, state
 
@@ -212,7 +232,7 @@ def _chosen(view: Tree, condition: Any) -> Tree:
     """Return the view if a condition holds, else zeros for its active leaves; factors stay pending."""
     if not view.chosen:
         return view
-    kept = elements.chosen(view, _or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
+    kept = view.selected(_or_zero, [view.leaves[i] for i in view.chosen], numbers=[condition])
     factor = view.factor
     if factor is not None:
         active = None if len(view.chosen) == len(view.leaves) else view.active
@@ -229,9 +249,7 @@ def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...
     return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
 
 
-def one_row(view: Tree, norm: Norm) -> Any:
-    """Arrange a global norm as the only row of a state."""
-    return view.backend.compute(_one_row, norm.value)
+# --- tables with a row per leaf --------------------------------------------------------------------------------------
 
 
 def by_row(view: Tree, norm: Norm, rows: int) -> Any:
@@ -239,43 +257,34 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
 
     Rows are sorted by path, so the order is the same in every framework.
     """
-    norms = norm.value
+    norms, compute, none = norm.value, view.backend.compute, float("nan")
     if rows == 1 and len(getattr(norms, "shape", ())) == 0:
-        return view.backend.compute(_one_row, norms)
+        return compute(formulas.stack, norms)
     if rows != len(view.source.slots):
         raise ValueError(f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; both must match")
     if norm.slots is not None:
-        paths = view.source.find_paths()
-        order = tuple(sorted(range(rows), key=paths.__getitem__))
-        return view.backend.compute(_ordered, *norm.slots, order=order)
+        return compute(_ordered, *norm.slots, order=_order(view))
     if not view.leaves:
-        return view.backend.compute(_none, rows=rows)
+        return compute(formulas.stack, *[none] * rows)
     row_of = rows_of(view)
     if len(view.chosen) == len(view.leaves) and row_of == tuple(range(rows)):
         return norms
     places = {row_of[place]: place for place in view.chosen}
-    index = tuple(places.get(row, 0) for row in range(rows))
-    return view.backend.compute(_spread, norms, index=index, there=tuple(row in places for row in range(rows)))
+    index, there = tuple(places.get(row, 0) for row in range(rows)), tuple(row in places for row in range(rows))
+    return compute(formulas.spread, norms, none, index=index, there=there)
 
 
 def rows_of(view: Tree) -> tuple[int, ...]:
     """Return the row of each leaf in a table with one row per slot."""
-    paths = view.source.find_paths()
-    rank = {slot: row for row, slot in enumerate(sorted(range(len(paths)), key=paths.__getitem__))}
+    rank = {slot: row for row, slot in enumerate(_order(view))}
     return tuple(rank[slot] for slot in view.source.kept)
 
 
-def _none(xp: Any, *, rows: int) -> Array:
-    return xp.arange(rows) * float("nan")
-
-
-def _one_row(xp: Any, number: Array) -> Array:
-    return xp.stack([number])
+def _order(view: Tree) -> tuple[int, ...]:
+    """Return the slots sorted by path."""
+    paths = view.source.find_paths()
+    return tuple(sorted(range(len(paths)), key=paths.__getitem__))
 
 
 def _ordered(xp: Any, values: Array, there: Array, *, order: tuple[int, ...]) -> Array:
     return xp.take(xp.where(there > 0.5, values, float("nan")), order)
-
-
-def _spread(xp: Any, vector: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
-    return xp.where(xp.mask(there), xp.take(vector, index), float("nan"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.backend.protocol import Backend
-from gradxform.core.source import NARROW
+from gradxform.core.leaves import NARROW
 from gradxform.core.transform import GradientTransformation
 from gradxform.numerics import Array, dtype_name, formulas
 

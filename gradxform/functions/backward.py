@@ -9,10 +9,10 @@ from gradxform.backend import lookup
 from gradxform.backend.lookup import opened
 from gradxform.backend.protocol import Backend
 from gradxform.core import align, arguments
+from gradxform.core.align import may_agree
 from gradxform.core.arguments import Scalar
-from gradxform.core.elements import may_agree
 from gradxform.core.foreign import as_transformation
-from gradxform.core.source import INEXACT
+from gradxform.core.leaves import INEXACT
 from gradxform.core.transform import Context, GradientTransformation, split, unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array

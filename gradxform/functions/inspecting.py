@@ -10,8 +10,8 @@ import numpy as np
 
 from gradxform.backend import lookup
 from gradxform.core import align, arguments
+from gradxform.core.leaves import INEXACT
 from gradxform.core.norm import Norm
-from gradxform.core.source import INEXACT
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
 from gradxform.core.where import path_of

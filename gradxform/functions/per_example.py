@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core import align, arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
+from gradxform.core.leaves import SINGLE
 from gradxform.core.norm import Norm, clip_coefficient
-from gradxform.core.source import SINGLE
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -106,7 +106,7 @@ def _batched(name: str, grads: Any) -> Tree:
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
     view.check()
-    elements.check_real(view, name, "examples are added up as real numbers")
+    view.check_real(name, "examples are added up as real numbers")
     view = view.dense()
     lengths = []
     for i, leaf in enumerate(view.leaves):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gradxform.backend.along import pairs
 from gradxform.backend.protocol import Backend
 from gradxform.core import align
-from gradxform.core.source import REAL
+from gradxform.core.leaves import REAL
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, subsets
 from gradxform.numerics.elementwise import Combination

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core.source import INEXACT
+from gradxform.core.leaves import INEXACT
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, chosen, keys_of
 from gradxform.functions.convert import values

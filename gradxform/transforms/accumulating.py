@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.state import Fresh, applied_if, is_known, shown, stored, zero_if
@@ -68,18 +68,17 @@ def accumulate(tx: Any, every: int) -> GradientTransformation:
 
     def rule(g: Tree, state: AccumulateState, context: Context) -> tuple[Tree, AccumulateState]:
         dense, compute = g.dense(), g.backend.compute
-        old = elements.state(dense, state.sum, "accumulate: the sums")
+        old, rest = align.of_state(dense, state.sum, "accumulate: the sums")
         due = compute(_is_last, state.count, every=k)
         known = is_known(due) and not g.groups  # then sums are either returned or kept
         into = old if context.owned and known else None
-        total = elements.mapped(dense, _sum, old, numbers=[unit], out=into)
+        total = dense.mapped(_sum, old, numbers=[unit], out=into)
 
         def means() -> Tree:
             return shown(dense, total, context, 1.0 / (unit * k))
 
         out, new = applied_if(dense, due, inner, means, state.inner, context)
-        kept = zero_if(g, due, total, into)
-        sums = elements.replaced_in(dense, state.sum, kept)
+        sums = rest.replaced(dense, zero_if(g, due, total, into))
         count = stored(g, compute(_next_place, state.count, every=k), state.count)
         return out, AccumulateState(count, sums, stored(g, due, state.due), new)
 

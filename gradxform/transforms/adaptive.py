@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import Norm, clip_coefficient
@@ -60,7 +60,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
     over = units.check("clip_adaptive", axes)
 
     def rule(g: Tree, context: Context) -> Tree:
-        params = elements.params(g, context.params, "clip_adaptive")
+        params = align.params(g, context.params, "clip_adaptive")
         found = units.axes("clip_adaptive", over, g)
         each = [found[i] for i in g.chosen]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.state import advanced, between
@@ -54,8 +54,8 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
 
     def rule(g: Tree, context: Context) -> Tree:
         dense = g.dense()
-        params = elements.params(dense, context.params, "add_decayed_weights")
-        return elements.written(dense, _decayed, params, numbers=[a])
+        params = align.params(dense, context.params, "add_decayed_weights")
+        return dense.written(_decayed, params, numbers=[a])
 
     return stateless(rule, needs=("params",), stage="decay")
 
@@ -110,7 +110,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
     key = arguments.seed("add_noise", seed)
 
     def rule(g: Tree, state: NoiseState, _: Context) -> tuple[Tree, NoiseState]:
-        elements.check_real(g, "add_noise", "noise is added to real numbers")
+        g.check_real("add_noise", "noise is added to real numbers")
         dense, compute = g.dense(), g.backend.compute
         names = _names(dense.source.find_paths())
         words = [_words(names[dense.source.kept[i]]) for i in dense.chosen]
@@ -123,7 +123,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
                     for key_part, stream in zip(keys, streams, strict=True):
                         on_host = isinstance(key_part, np.ndarray)
                         stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
-        noised = elements.written(dense, _noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
+        noised = dense.written(_noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 
     return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments, elements
+from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.state import advanced, between, shown, stored
+from gradxform.core.state import advanced, between, blend, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
@@ -67,8 +67,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
-        old = elements.state(dense, state.ema, "ema: the averages")
-        new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
+        new, averages = blend(dense, _averaged, state.ema, "ema: the averages", [now], context)
         divisor, by = state.divisor, None
         if not arguments.static(d):
             total = g.backend.compute(_weight, divisor, now)
@@ -77,7 +76,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
             log = math.log(d) if arguments.static(d) and d else -math.inf
             known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
             by = g.backend.compute(_debiasing, *known)
-        return shown(dense, new, context, by), EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
+        return shown(dense, new, context, by), EmaState(count, averages, divisor)
 
     return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
 
@@ -150,12 +149,10 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
     d = arguments.unit_interval("trace", "decay", decay)
 
     def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
-        dense = g.dense()
-        old = elements.state(dense, state.trace, "trace: the traces")
-        now = between(g, d, 0.0, 1.0)
-        new = elements.mapped(dense, _plus, old, numbers=[now], out=old if context.owned else None)
-        out = elements.written(dense, _plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
-        return out, TraceState(elements.replaced_in(dense, state.trace, new))
+        dense, now = g.dense(), between(g, d, 0.0, 1.0)
+        new, traces = blend(dense, _plus, state.trace, "trace: the traces", [now], context)
+        out = dense.written(_plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
+        return out, TraceState(traces)
 
     return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
 
@@ -211,11 +208,9 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
 
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
-        old = elements.state(dense, state.average, "grokfast: the averages")
         numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]
-        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
-        out, count = elements.written(dense, _plus, new, numbers=[most]), advanced(g, state.count)
-        return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
+        new, averages = blend(dense, _averaged_from_first, state.average, "grokfast: the averages", numbers, context)
+        return dense.written(_plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 

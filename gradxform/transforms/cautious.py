@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
-from gradxform.core.source import REAL
+from gradxform.core.leaves import REAL
 from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
@@ -57,8 +57,8 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         raise ValueError(f"cautious: negated must be True, False or None, got {negated!r}")
 
     def rule(g: Tree, context: Context) -> Tree:
-        elements.check_real(g, "cautious", "a complex number has no sign")
-        gradients = elements.gradients(g, context.extra.get("gradients"), "cautious")
+        g.check_real("cautious", "a complex number has no sign")
+        gradients = align.gradients(g, context.extra.get("gradients"), "cautious")
         for i, leaf in zip(g.chosen, gradients, strict=True):
             if (kind := g.backend.dtype(leaf)) not in REAL:
                 path = g.source.path(i)
@@ -71,13 +71,11 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
         if isinstance(signs, float):
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
-        elif elements.is_number(signs):
-            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), [signs] * len(own))
         else:
-            directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
+            directions = dense._replace(factor=signs).each_factor(dense.chosen)
             agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), directions)
         root = dense.given(agreeing).rms()
-        kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
+        kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))
 
     return stateless(rule, needs=("gradients",))

@@ -8,8 +8,9 @@ from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
+from gradxform.core.state import between
 from gradxform.core.transform import GradientTransformation, stateless
-from gradxform.core.tree import interval
+from gradxform.core.tree import Tree
 from gradxform.transforms import peers
 
 
@@ -58,7 +59,12 @@ def clip_value(
         )
     if max_abs is not None:
         c = arguments.limit("clip_value", "max_abs", max_abs)
-        return stateless(lambda g: g.clipped(*interval(g, c)), stage="clip")
+
+        def within(g: Tree) -> Tree:
+            limit = between(g, c, 0.0, float("inf"))
+            return g.clipped(-limit, limit)
+
+        return stateless(within, stage="clip")
     low, high = arguments.bound("low", low), arguments.bound("high", high)
     if arguments.static(low) and arguments.static(high) and low > high:
         raise ValueError(f"clip_value: low must not be above high, got low={low!r}, high={high!r}; swap them")

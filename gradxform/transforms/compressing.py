@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
@@ -62,7 +62,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
         raise TypeError(f"top_k: sparse must be True or False, got {sparse!r}")
 
     def rule(g: Tree) -> Tree:
-        elements.check_real(g, "top_k", "complex numbers would be compared by rounded sizes")
+        g.check_real("top_k", "complex numbers would be compared by rounded sizes")
         g.check()
         _check_whole(g)
         ranks = {i: _rank(g, i, float(fraction)) for i in g.chosen}
@@ -154,16 +154,16 @@ def error_feedback(tx: Any) -> GradientTransformation:
 
     def rule(g: Tree, state: ErrorFeedbackState, context: Context) -> tuple[Tree, ErrorFeedbackState]:
         dense = g.dense()
-        old = elements.state(dense, state.error, "error_feedback: the errors")
-        whole = dense.given(elements.mapped(dense, _sum, old)).lent()  # read again below
+        old, errors = align.of_state(dense, state.error, "error_feedback: the errors")
+        whole = dense.given(dense.mapped(_sum, old)).lent()  # read again below
         out, kept = inner.rule(whole, state.inner, context)
         place = {i: rank for rank, i in enumerate(dense.chosen)}
         before, given = [old[place[i]] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
         results, own = [out.leaves[i] for i in out.chosen], g.backend.dtype
         narrow = any(own(new) != own(leaf) for new, leaf in zip(results, given, strict=True))
         wide = out.given(g.backend.casts(results, given), applied=False) if narrow else out
-        error = elements.mapped(wide, _rest, given, before, out=before if context.owned else None)
-        return out, ErrorFeedbackState(elements.replaced_in(out, state.error, error), kept)
+        error = wide.mapped(_rest, given, before, out=before if context.owned else None)
+        return out, ErrorFeedbackState(errors.replaced(out, error), kept)
 
     return stateful(
         ErrorFeedbackState, rule, lambda fresh: ErrorFeedbackState(fresh.zeros(), inner.init(fresh.params)), inner

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.backend import lookup
-from gradxform.core.elements import may_agree
+from gradxform.core.align import may_agree
 from gradxform.core.factory import factory
-from gradxform.core.source import INEXACT, REAL
+from gradxform.core.leaves import INEXACT, REAL
 from gradxform.core.transform import GradientTransformation, stateless, unconverted
 from gradxform.core.tree import Tree
 

@@ -12,7 +12,8 @@ from gradxform.core import group as devices
 from gradxform.core import holding
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
-from gradxform.core.source import SINGLE, Mask
+from gradxform.core.group import Mask
+from gradxform.core.leaves import SINGLE
 from gradxform.core.state import Fresh, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree

@@ -6,7 +6,7 @@ import functools
 import operator
 from typing import Any
 
-from gradxform.core import elements
+from gradxform.core import align
 from gradxform.core.factory import factory
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
@@ -104,7 +104,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
     over = units.check("centralize", "torch" if axes is None else axes)
 
     def centred(g: Tree) -> Tree:
-        elements.check_real(g, "centralize", "the mean is taken of real numbers")
+        g.check_real("centralize", "the mean is taken of real numbers")
         found = units.axes("centralize", over, g)
         many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
@@ -147,13 +147,13 @@ def sign() -> GradientTransformation:
     """
 
     def signs(g: Tree) -> Tree:
-        elements.check_real(g, "sign", "a complex number has no sign")
+        g.check_real("sign", "a complex number has no sign")
         leaves = [g.leaves[i] for i in g.chosen]
         if not leaves:
             return g
         if g.factor is None:
-            return g.given(elements.chosen(g, _sign, leaves))
-        ones = elements.chosen(g, _sign_of_finite, leaves)  # whose products do not underflow
+            return g.given(g.selected(_sign, leaves))
+        ones = g.selected(_sign_of_finite, leaves)  # whose products do not underflow
         units = [g.backend.compute(_unit, g.factor, index=i) for i in g.chosen]
         return g.given(g.backend.elementwise(_sign, [ones], (), units))
 
@@ -212,8 +212,8 @@ def orthogonal_to_parameters() -> GradientTransformation:
     """
 
     def rule(g: Tree, context: Context) -> Tree:
-        elements.check_real(g, "orthogonal_to_parameters", "the angle is that of real vectors")
-        params = elements.params(g, context.params, "orthogonal_to_parameters")
+        g.check_real("orthogonal_to_parameters", "the angle is that of real vectors")
+        params = align.params(g, context.params, "orthogonal_to_parameters")
         dense, backend = g.dense(), g.backend
         if not dense.chosen:
             return g

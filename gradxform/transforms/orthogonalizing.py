@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradxform.core import arguments, elements
+from gradxform.core import arguments
 from gradxform.core.factory import factory
+from gradxform.core.leaves import NARROW
 from gradxform.core.norm import Norm
-from gradxform.core.source import NARROW
 from gradxform.core.transform import GradientTransformation, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, matrices
@@ -115,7 +115,7 @@ def orthogonalize(
             raise ValueError(f"orthogonalize: {name} must be one of {', '.join(map(repr, known))}, got {value!r}")
 
     def orthogonal(g: Tree) -> Tree:
-        elements.check_real(g, "orthogonalize", "the iteration is for real matrices")
+        g.check_real("orthogonalize", "the iteration is for real matrices")
         if not g.chosen:
             return g
         g = g.dense()
@@ -180,7 +180,7 @@ def _normalized(g: Tree, sides: Sequence[matrices.Sides], like: str | None) -> l
     stacked = any(len(own) < len(g.leaves[i].shape) for i, own in zip(g.chosen, axes, strict=True))
     unit = g.scaled_by(axes, 2.0, inverse) if stacked else g.scaled(inverse(None, g.norms()))
     if g.source.kinds & NARROW:
-        return elements.mapped(unit, formulas.same)
+        return unit.mapped(formulas.same)
     settled = unit.settled()
     return [settled.leaves[i] for i in settled.chosen]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.core.source import Mask
+from gradxform.core.group import Mask
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
@@ -192,7 +192,8 @@ def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes
 
 
 def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Tree:
-    view, divisors = view.slices(axes), {}
+    view.check_axes(axes)
+    view, divisors = view.dense(), {}
     for i in view.chosen:
         right, own = view.backend.norm_over(view.leaves[i], axes, 2.0), _own(view, peer, [i], 2.0, axes)
         norm = _norm(view, peer, right, own, 2.0, (dtypes[i],))

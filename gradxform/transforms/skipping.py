@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gradxform.backend.lookup import unwrapped
-from gradxform.core import arguments, elements, holding
+from gradxform.core import arguments, holding
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
@@ -47,7 +47,7 @@ def zero_nonfinite() -> GradientTransformation:
         if not g.chosen:
             return g
         leaves, shown = ([view.leaves[i] for i in g.chosen] for view in (g, g.shown()))
-        zeroed = g.given(elements.chosen(g, _zero_nonfinite, leaves, shown), applied=False)
+        zeroed = g.given(g.selected(_zero_nonfinite, leaves, shown), applied=False)
         if g.factor is None:
             return zeroed
         return zeroed._replace(factor=g.backend.compute(_one_unless_finite, g.factor, active=g.active))

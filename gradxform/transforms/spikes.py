@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from gradxform.core import arguments, elements
+from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
@@ -183,15 +183,16 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
     first = arguments.integer("clip_spikes", "warmup", warmup, 0)
 
     def rule(g: Tree, state: SpikesState, context: Context) -> tuple[Tree, SpikesState]:
-        dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
+        dense = g.dense()
+        old, averages = align.of_state(dense, state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
         now = between(g, d, 0.0, 1.0)
         share = 1.0 - d if arguments.static(d) else g.backend.compute(_rest, now)  # in float32, 1 - 0.999 is inexact
         numbers = [limits, now, share]
-        out = elements.mapped(dense, _limited, old, numbers=numbers[:1])
-        new = elements.mapped(dense, _new_rms, old, numbers=numbers, out=old if context.owned else None)
+        out = dense.mapped(_limited, old, numbers=numbers[:1])
+        new = dense.mapped(_new_rms, old, numbers=numbers, out=old if context.owned else None)
         count = advanced(g, state.count)
-        return dense.given(out), SpikesState(count, elements.replaced_in(dense, state.rms, new))
+        return dense.given(out), SpikesState(count, averages.replaced(dense, new))
 
     return stateful(SpikesState, rule, lambda fresh: SpikesState(fresh.count(), fresh.zeros()), stage="clip")
 

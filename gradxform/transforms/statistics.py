@@ -11,7 +11,7 @@ from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import Norm, clip_coefficient
-from gradxform.core.state import Fresh, between, by_row, one_row, rows_of, stored
+from gradxform.core.state import Fresh, between, by_row, rows_of, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -85,7 +85,7 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 def _observed(g: Tree, count: Array, per_leaf: bool) -> tuple[Norm, Array]:
     """The norms, and the norms as rows of a state."""
     if not per_leaf:
-        return (norm := g.global_norm()), one_row(g, norm)
+        return (norm := g.global_norm()), by_row(g, norm, 1)
     return (norm := g.norms()), by_row(g, norm, count.shape[0])
 
 
