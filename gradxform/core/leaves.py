@@ -191,7 +191,10 @@ class Leaves(NamedTuple):
 
     def settled(self) -> Self:
         """Apply the pending factors of the active leaves."""
-        return self if self.factor is None else self.given(self._multiplied(self.chosen))
+        if self.factor is None:
+            return self
+        new = self._multiplied(self.chosen)
+        return self.given([new[i] for i in self.chosen])
 
     def materialized(self) -> Self:
         """Apply the pending factors of the active leaves and round them to their dtypes."""
@@ -303,8 +306,7 @@ class Leaves(NamedTuple):
         """Return the transformed leaves of the original tree, with None and float0 in place."""
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
-            live = self.live(self.stopped)
-            leaves = put(leaves, live, self._multiplied(live))
+            leaves = self._multiplied(self.live(self.stopped))
         leaves = self._narrowed(every, leaves)
         if self.stopped:
             halted = [i for i in every if self.stopped[i]]
@@ -348,16 +350,16 @@ class Leaves(NamedTuple):
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
-        """Multiply some leaves by their pending factors."""
+        """Return all leaves, some of them multiplied by their pending factors."""
         due = [i for i in places if self.due[i]] if self.due else places
-        if not due:
-            return [self.leaves[i] for i in places]
-        leaves = self.leaves if len(due) == len(self.leaves) else [self.leaves[i] for i in due]
-        leaves = self.backend.multiply(leaves, self.factors(due), self.is_owned(due))
-        if len(due) == len(places):
-            return leaves
-        new = dict(zip(due, leaves, strict=True))
-        return [new.get(i, self.leaves[i]) for i in places]
+        if len(due) == len(self.leaves):
+            return self.backend.multiply(self.leaves, self.factor, all(self.owned))
+        leaves = [self.leaves[i] for i in due]
+        return (
+            put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
+            if due
+            else self.leaves
+        )
 
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> Sequence[Array]:
         """Cast the new values of some leaves to their original dtypes."""

@@ -229,7 +229,7 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
             inside, state = tx.rule(
                 view if mask is None else view.focus(mask), states[rank] if stateful else None, context
             )
-            view = inside.widen(outer)
+            view = inside if mask is None else inside.widen(outer)
             new.append(state)
         return view, tuple(new) if stateful else states
 

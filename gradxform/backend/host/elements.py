@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -55,20 +55,20 @@ def of_leaves(
 
     `into`: arrays for the results, used where they fit; they may be among the columns.
     """
-    rows, work = list(zip(*columns, strict=True)), _Work()
+    rows, leaves = list(zip(*columns, strict=True)), columns[0]
     out: list[Any] = [None] * len(rows)
-    for (factor, kinds), small in together.groups(columns[0], list(map(_kind, rows, factors))):
-        joined = [together.joined(column, small, kind) for column, kind in zip(columns, kinds, strict=True)]
-        found = np.empty(joined[0].size, sums_dtype(joined[0]))
-        _add(work := _Work(), formula, joined, numbers, factor, static, found, [columns[0][i].size for i in small])
+    with np.errstate(all="ignore"):
+        for (factor, kinds), small in together.groups(leaves, list(map(_kind, rows, factors))):
+            joined = [together.joined(column, small, kind) for column, kind in zip(columns, kinds, strict=True)]
+            found = np.empty(joined[0].size, sums_dtype(joined[0]))
+            _add(_Work([found]), formula, joined, numbers, factor, static, found, [leaves[i].size for i in small])
+            together.parted(found, leaves, small, out)
+        rest = [i for i, found in enumerate(out) if found is None]
+        work = _Work([leaves[i] for i in rest])
+        for i in rest:
+            out[i] = _room(leaves[i], None if into is None else into[i])
+            _add_parts(work, formula, rows[i], numbers, factors[i], static, out[i])
         work.done()
-        together.parted(found, columns[0], small, out)
-    work = _Work()
-    for i, row in enumerate(rows):
-        if out[i] is None:
-            out[i] = _room(row[0], None if into is None else into[i])
-            _add_parts(work, formula, row, numbers, factors[i], static, out[i])
-    work.done()
     return out
 
 
@@ -82,11 +82,12 @@ def _kind(row: Sequence[Any], factor: Any) -> Any:
 
 def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
     """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
-    given, work = [np.float64(number) for number in numbers], _Work()
-    out = [_empty(row[0], row[0].dtype) for row in zip(*columns, strict=True)]
-    for found, *row in zip(out, *columns, strict=True):
-        work.add(lambda xp, out, *some: np.copyto(out, formula(xp, *some, *given), "same_kind"), row, found)
-    work.done()
+    given, work = [np.float64(number) for number in numbers], _Work(columns[0])
+    out = [_empty(leaf, leaf.dtype) for leaf in columns[0]]
+    with np.errstate(all="ignore"):
+        for found, *row in zip(out, *columns, strict=True):
+            work.add(lambda xp, out, *some: np.copyto(out, formula(xp, *some, *given), "same_kind"), row, found)
+        work.done()
     return out
 
 
@@ -143,15 +144,14 @@ def _add(
 
 def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
     """Write the sum of products to an array, which may be one of the elements."""
-    wide = [part if part.dtype == out.dtype else part.astype(out.dtype) for part in some]
-    ones = [weight == 1 for weight in weights]
-    if len(wide) == 1:
-        np.multiply(wide[0], weights[0], out)
+    *others, last = [part if part.dtype == out.dtype else part.astype(out.dtype) for part in some]
+    if not others:
+        np.multiply(last, weights[0], out)
         return
-    last = wide[-1] if ones[-1] else np.multiply(wide[-1], weights[-1])
-    for x, weight, one in zip(wide[-2::-1], weights[-2::-1], ones[-2::-1], strict=True):
-        term = x if one else np.multiply(x, weight)
-        last = np.add(last, term, out if x is wide[0] else None)
+    total = last if weights[-1] == 1 else np.multiply(last, weights[-1])
+    for rank in range(len(others) - 1, -1, -1):
+        term = others[rank] if weights[rank] == 1 else np.multiply(others[rank], weights[rank])
+        total = np.add(total, term, None if rank else out)
 
 
 def _sum_of_products(weights: Sequence[Any], kind: Any, xp: Any, out: Any, *some: Any) -> None:
@@ -159,51 +159,36 @@ def _sum_of_products(weights: Sequence[Any], kind: Any, xp: Any, out: Any, *some
     np.copyto(out, combined(Namespace, [part.astype(kind, copy=False) for part in some], weights), "same_kind")
 
 
-class _Part(NamedTuple):
-    """What is left to do for a leaf."""
-
-    compute: Callable[[slice], None]
-    """Computes a range of elements."""
-    size: int
-    divisible: bool
-    """Whether it may be called for a part of the elements."""
-
-    def step(self, threaded: bool) -> int:
-        """How many elements are computed with one call."""
-        if not self.divisible:
-            return max(self.size, 1)
-        return threads.BLOCK if threaded else BLOCK
-
-
 class _Work:
-    """What is left to do for the leaves of a tree, in blocks of elements, with threads."""
+    """The work on the leaves of a tree, in blocks of elements: done at once, or by several threads at the end."""
 
-    def __init__(self) -> None:
-        self._parts: list[_Part] = []
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._threaded = threads.worth(2, sum([leaf.size for leaf in leaves]))
+        self._blocks: list[Callable[[], None]] = []
+        self._sizes: list[int] = []
 
     def add(self, kernel: Callable[..., None], row: Sequence[Any], out: Any, sizes: Sequence[int] = ()) -> None:
         """Add a kernel of arrays that fills another; not in blocks if shapes differ."""
-        shapes = {np.shape(part) for part in row} - {()}
-        if sizes or len(shapes) > 1 or out.size <= BLOCK or not out.flags.c_contiguous:
-            self._parts.append(_Part(lambda _: kernel(Block(0, sizes), out, *row), out.size, divisible=False))
+        if sizes or out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
+            self._do(lambda: kernel(Block(0, sizes), out, *row), out.size)
             return
-        flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
+        flat = [(np.asarray(part).reshape(-1), True) if np.ndim(part) else (part, False) for part in row]
+        found = out.reshape(-1)
 
         def some(block: slice) -> None:
-            kernel(Block(block.start), found[block], *[part[block] if np.ndim(part) else part for part in flat])
+            kernel(Block(block.start), found[block], *[part[block] if is_array else part for part, is_array in flat])
 
-        self._parts.append(_Part(some, out.size, divisible=True))
+        step = threads.BLOCK if self._threaded else BLOCK
+        for start in range(0, out.size, step):
+            self._do(functools.partial(some, slice(start, start + step)), min(step, out.size - start))
+
+    def _do(self, block: Callable[[], None], size: int) -> None:
+        if self._threaded:
+            self._blocks.append(block)
+            self._sizes.append(size)
+        else:
+            block()
 
     def done(self) -> None:
-        """Compute everything that was added."""
-        items = sum([1 + part.divisible for part in self._parts])  # at least
-        threaded = threads.worth(items, sum([part.size for part in self._parts]))
-        blocks: list[Callable[[], None]] = []
-        sizes = []
-        for part in self._parts:
-            step = part.step(threaded)
-            for start in range(0, max(part.size, 1), step):
-                blocks.append(functools.partial(part.compute, slice(start, start + step)))
-                sizes.append(min(step, part.size - start))
-        with np.errstate(all="ignore"):
-            threads.spread(lambda block: block(), blocks, sizes)
+        """Compute what is left."""
+        threads.spread(lambda block: block(), self._blocks, self._sizes)
