@@ -428,20 +428,7 @@ def _key(value: Any) -> Any:
         return ("{}", *((_key(k), _key(v)) for k, v in value.items()))
     if isinstance(value, (list, tuple)):
         return ("[]", *map(_key, value))
-    return _Same(value)
-
-
-class _Same:
-    """Compares a value by identity, and keeps it alive so that its id stays unique."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
+    return Variables((value,))  # which keeps it alive, so that its id stays unique
 
 
 def _show(value: Any) -> str:

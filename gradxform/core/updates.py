@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.backend.protocol import Backend
-from gradxform.core.leaves import NARROW
 from gradxform.core.transform import GradientTransformation
-from gradxform.numerics import Array, dtype_name, formulas
+from gradxform.numerics import Array, dtype_name
 
 GRADIENTS, UPDATES = "gradients", "updates"
 
@@ -30,18 +29,7 @@ def check_place(transform: str, on: Any, tx: GradientTransformation) -> None:
 
 def differences(backend: Backend, new: Sequence[Array], old: Sequence[Array]) -> list[Array]:
     """Return new - old in new arrays; for half precision in float32."""
-    out: list[Any] = [None] * len(new)
-    for is_narrow in (False, True):
-        places = [i for i, leaf in enumerate(new) if (backend.dtype(leaf) in NARROW) is is_narrow]
-        ends, starts = [new[i] for i in places], [old[i] for i in places]
-        if is_narrow and places:
-            wide = backend.elementwise(formulas.same, [ends], ())
-            found = backend.each_into(wide, _difference, [wide, starts], ())
-        else:
-            found = backend.each(_difference, [ends, starts], ())
-        for i, leaf in zip(places, found, strict=True):
-            out[i] = leaf
-    return out
+    return backend.elementwise(_difference, [new, old], ()) if new else []
 
 
 def moved(
@@ -64,8 +52,7 @@ def moved(
 
 
 def _difference(xp: Any, new: Array, old: Array) -> Array:
-    before = xp.cast(old, dtype_name(new))
-    return xp.where(new == before, xp.zeros_like(new), new - before)  # an infinite parameter may stay
+    return xp.where(new == old, xp.zeros_like(new), new - old)  # an infinite parameter may stay
 
 
 def _moved(xp: Any, update: Array, new: Array, old: Array) -> Array:
