@@ -106,12 +106,6 @@ def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]
     return [backend.compute(norms_over, c, ord=o, same=group.replicated) for c, o in zip(columns, orders, strict=True)]
 
 
-def replicated_in(mask: Sequence[bool], slots: Sequence[int], count: int) -> tuple[bool, ...]:
-    """Convert a mask of leaves to a mask of slots."""
-    chosen = {slot for slot, there in zip(slots, mask, strict=True) if there}
-    return tuple(slot in chosen for slot in range(count))
-
-
 # --- formulas of numbers of several devices, one row per device ---------------------------------------------------
 
 

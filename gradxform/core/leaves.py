@@ -164,10 +164,7 @@ class Leaves(NamedTuple):
 
     def mask(self, places: Sequence[int]) -> Mask:
         """Return the mask of some leaves."""
-        found = [False] * len(self.leaves)
-        for i in places:
-            found[i] = True
-        return tuple(found)
+        return tuple(put([False] * len(self.leaves), places, [True] * len(places)))
 
     def check(self, wanted: frozenset[str] = INEXACT, why: str = _FLOATING, transform: str = "") -> None:
         """Reject an active leaf whose dtype is not in `wanted`."""

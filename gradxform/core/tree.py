@@ -187,8 +187,6 @@ class Tree(Measured):
 
     def _check_broadcast(self, name: str, bound: Any) -> None:
         """Reject a bound that would broadcast a leaf to a larger shape."""
-        if bound is None or isinstance(bound, (int, float)):
-            return
         given = getattr(bound, "shape", ())
         bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
         if not bound_shape:

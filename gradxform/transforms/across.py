@@ -6,7 +6,8 @@ from typing import Any
 
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
-from gradxform.core.group import Group, replicated_in
+from gradxform.core.group import Group
+from gradxform.core.leaves import put
 from gradxform.core.transform import Context, GradientTransformation, declared
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
@@ -82,7 +83,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         if replicated is None:
             return inside
         mask = chosen("across", replicated, inside)
-        same = replicated_in(mask, view.source.kept, len(view.source.slots))
+        same = tuple(put([False] * len(view.source.slots), view.source.kept, mask))
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
