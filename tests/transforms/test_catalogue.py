@@ -696,17 +696,45 @@ def test_orders_that_are_surely_wrong() -> None:
     for txs, first, second in (
         ((clip, gx.accumulate(gx.identity(), 2)), "clip_norm", "accumulate"),
         ((gx.clip_value(1.0), gx.scale(2.0), Foreign()), "clip_value", "unscale"),
-        ((gx.freeze("**"), decay), "freeze", "add_decayed_weights"),
-        ((gx.stop(), decay), "stop", "add_decayed_weights"),
     ):
         with pytest.warns(gx.OrderWarning, match=rf"{first}.* before {second}") as caught:
             gx.chain(*txs)
         assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gx.chain(gx.accumulate(clip, 2), clip, decay, gx.freeze("**"), gx.scale(-0.1))
+        gx.chain(gx.accumulate(gx.chain(clip, decay), 2), clip, gx.freeze("**"), gx.scale(-0.1)).init({"w": np.ones(2)})
+        gx.chain(gx.freeze("**"), decay)
         warnings.simplefilter("ignore", gx.OrderWarning)
         gx.chain(clip, gx.accumulate(gx.identity(), 2))
+
+
+@pytest.mark.parametrize(
+    "first", ["skip_nonfinite(clip_norm(1.0))", "skip_large(clip_norm(1.0), 9.0)", "accumulate(identity(), 2)"]
+)
+@pytest.mark.parametrize(
+    ("later", "moves"),
+    [
+        ("ema(0.9)", True),
+        ("masked(trace(0.9), '**')", True),
+        ("clip_zscore()", True),
+        ("add_decayed_weights(0.1)", True),
+        ("add_noise(1.0, 0)", True),
+        ("chain(scale(2.0), grokfast())", True),
+        ("scale(-0.1)", False),
+        ("measure(clip_global_norm(1.0))", False),
+    ],
+)
+def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> None:
+    """The advice of the warning is a transform, which warns no more and keeps the state at a skipped step."""
+    params = {"w": np.ones(2)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gx.chain(gx.chain(gx.parse(first), gx.scale(1.0)), gx.parse(later)).init(params)
+    assert [warning.category for warning in caught] == [gx.OrderWarning] * moves
+    if moves:
+        tx = gx.parse(str(caught[0].message).rpartition("write ")[2])
+        _, state = tx.update({"w": np.full(2, np.nan)}, tx.init(params), params)
+        assert not gx.has_updated(state)
 
 
 # --- sparse gradients ------------------------------------------------------------------------------------------------
