@@ -79,7 +79,7 @@ def chain(*txs: Any) -> GradientTransformation:
         TypeError: An object lacks `init` or `update`.
 
     Warns:
-        OrderWarning: A clip precedes unscaling or accumulation. On `init`: a transform that skips steps, or accumulates,
+        OrderWarning: A clip precedes unscaling or accumulation. On `init`: a transform that skips steps or accumulates
             precedes one that zeros would move, such as `ema` or ``optax.adamw``.
 
     Example:
@@ -138,7 +138,7 @@ def masked(tx: Any, where: Where) -> GradientTransformation:
     return only("masked", tx, where)
 
 
-def only(name: str, tx: Any, where: Where) -> GradientTransformation:
+def only(name: str, tx: Any, where: Where, stage: str = "") -> GradientTransformation:
     """Apply a transform to selected gradients; errors begin with `name`."""
     inner, checked = as_transformation(name, tx), check(name, where)
 
@@ -153,7 +153,7 @@ def only(name: str, tx: Any, where: Where) -> GradientTransformation:
         view = Tree.read(params)
         return inner.init(params if view is None else view.focus(mask(view)).scoped_view())
 
-    traits = declared(inner, name=name, where=(recorded(where),), masks=lambda view: [mask(view)])
+    traits = declared(inner, name=name, where=(recorded(where),), masks=lambda view: [mask(view)], stage=stage)
     return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
@@ -278,7 +278,8 @@ def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any
             better = repr(paused).replace(inner, f"chain({inner}, {'...' if label else repr(tx)})", 1)
             moved = f"{label!r} of another library" if label else repr(tx)
             warnings.warn(
-                f"chain: {paused!r} returns zeros where it skips a step or waits, and they move {moved}; write {better}",
+                f"chain: {paused!r} returns zeros where it skips a step or waits, and they move {moved}; "
+                f"write {better}",
                 OrderWarning,
                 stacklevel=5,
             )

@@ -29,7 +29,7 @@ def stop() -> GradientTransformation:
     References:
         ``optax.set_to_zero``; `tf.stop_gradient` and `jax.lax.stop_gradient`, as transforms.
     """
-    return stateless(lambda g: g.stop(), stops=True)
+    return stateless(lambda g: g.stop(), stops=True, stage="freeze")
 
 
 @factory
@@ -57,4 +57,4 @@ def freeze(where: Where) -> GradientTransformation:
     References:
         The inverse of ``var_list`` in TensorFlow's optimizers.
     """
-    return only("freeze", stop(), where)
+    return only("freeze", stop(), where, stage="freeze")

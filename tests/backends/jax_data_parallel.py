@@ -1,6 +1,6 @@
 """The norm of data-parallel gradients on four forced devices, beside the norm of the whole batch.
 
-    python tests/backends/jax_data_parallel.py    # {"form": [ratio on each device]}
+python tests/backends/jax_data_parallel.py    # {"form": [ratio on each device]}
 """
 
 from __future__ import annotations

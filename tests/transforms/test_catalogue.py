@@ -898,16 +898,17 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
 
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_the_mean_of_trees(framework: str, mode: str) -> None:
+@pytest.mark.parametrize(("function", "divisor"), [(gx.mean, 5), (gx.sum, 1)])
+def test_the_mean_and_the_sum_of_trees(function: Any, divisor: int, framework: str, mode: str) -> None:
     """A sum; what rounds its steps is one ULP of the largest term each."""
     trees = [gradients("float32", seed) for seed in range(5)]
     trees[3]["a"]["v"][1, :2] = NAN, INF
-    got = call(framework, mode, lambda *given: gx.mean(list(given)), *trees)
+    got = call(framework, mode, lambda *given: function(list(given)), *trees)
     named = [parity.named_leaves(one) for one in trees]
     for path, leaf in parity.named_leaves(got, lookup.backend(framework)).items():
         with np.errstate(invalid="ignore"):
-            wanted = narrowed(sum(number(one[path]) for one in named) / 5, np.float32)
-        largest = np.max([np.nan_to_num(np.abs(one[path]), posinf=0.0) for one in named], axis=0) / 5
+            wanted = narrowed(sum(number(one[path]) for one in named) / divisor, np.float32)
+        largest = np.max([np.nan_to_num(np.abs(one[path]), posinf=0.0) for one in named], axis=0) / divisor
         assert_sums(leaf, wanted, largest, further=4)
 
 
