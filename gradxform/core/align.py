@@ -36,8 +36,8 @@ class Aligned(NamedTuple):
             slot = view.source.kept[i]
             old = leaves[slot]
             if leaf.dtype != old.dtype:  # of a state that may be NumPy's
-                old = old if isinstance(old, backend.types) else backend.adopt(old)
-                leaf = leaf if backend.dtype(leaf) == backend.dtype(old) else backend.cast(leaf, old)
+                old = old if isinstance(old, backend.types) else backend.xp.asarray(old)
+                leaf = leaf if backend.dtype(leaf) == backend.dtype(old) else backend.cast([leaf], [old])[0]
             leaves[slot] = leaf
         return self.tree(backend, leaves)
 
@@ -156,10 +156,7 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
             raise ValueError(f"{what} have None at {source.path(i)!r}, where there is {one}. {advice}")
     if not lookup.belong(backend, set(map(type, found))):
         found = [leaf if isinstance(leaf, backend.types) else _converted(backend, leaf) for leaf in found]
-    dense, backs = backend.dense(found)
-    if backs is not None:
-        rows = zip(found, dense, backs, strict=True)
-        dense = [value if back is None else backend.densify(leaf) for leaf, value, back in rows]
+    dense = backend.dense(found, whole=True)[0]
     for i, leaf in zip(view.chosen, dense, strict=True):
         if source.rebuild is None and leaf.shape != view.leaves[i].shape:
             shapes = backend.shape(leaf), backend.shape(view.leaves[i])
@@ -173,7 +170,7 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
 
 def _converted(backend: Backend, leaf: Any) -> Array:
     """Convert a NumPy array, or the value of a variable, to a backend's framework."""
-    return backend.adopt(getattr(leaf, "value", leaf))
+    return backend.xp.asarray(getattr(leaf, "value", leaf))
 
 
 def may_agree(one: Any, other: Any) -> bool:

@@ -228,7 +228,7 @@ class Leaves(NamedTuple):
         for i in self.chosen:
             back = rebuild[i]
             if back is not None:
-                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+                leaves[i], rebuild[i] = self.backend.dense([back(leaves[i])], whole=True)[0][0], None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=leaves)
 
     def sparse(self, transform: str) -> Self:
@@ -366,7 +366,7 @@ class Leaves(NamedTuple):
         wide = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype]
         if not wide:
             return leaves
-        return put(leaves, wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]))
+        return put(leaves, wide, self.backend.cast([leaves[n] for n in wide], [given[n] for n in wide]))
 
 
 def put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
@@ -396,7 +396,7 @@ def _adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Paths) -> Ar
     path, kind = paths()[i], type(leaf).__name__
     if (found is not None and found.name == "numpy") or is_number(leaf):
         try:
-            return backend.adopt(leaf)
+            return backend.xp.asarray(leaf)
         except (TypeError, ValueError) as error:
             raise TypeError(f"the leaf at {path!r} cannot be an array of {backend.name}: {error}") from error
     if found is None:

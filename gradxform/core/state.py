@@ -141,17 +141,14 @@ def blend(
 
 def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -> Tree:
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
-    backend, own = dense.backend, [dense.leaves[i] for i in dense.chosen]
-    is_owned = dense.is_owned(dense.chosen)
-    if isinstance(factor, float) and own:
-        factors = [factor] * len(own)
-        if is_owned:
-            return dense.given(backend.elementwise_into(own, _product, [new], (), factors))
-        return dense.given(backend.elementwise(_product, [new], (), factors))
+    backend = dense.backend
+    own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
+    if isinstance(factor, float) and new:
+        return dense.given(backend.elementwise(_product, [new], (), [factor] * len(new), own))
     if factor is not None:
         return shown(dense, new, context).scaled(factor)
-    if is_owned and not dense.source.kinds & NARROW:
-        return dense.given(backend.copied_into(own, new))
+    if own is not None and not dense.source.kinds & NARROW:
+        return dense.given(backend.copied(new, own))
     return dense.given(new).lent() if context.owned else dense.given(backend.copied(new))  # or the adapter copies
 
 
@@ -196,10 +193,8 @@ def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[A
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
-        return view.backend.zeros(arrays) if out is None else view.backend.zeroed(arrays)
-    if out is None:
-        return view.backend.each(_zero_if, [arrays], [condition])
-    return view.backend.each_into(out, _zero_if, [arrays], [condition])
+        return view.backend.zeros(arrays, inplace=out is not None)
+    return view.backend.each(_zero_if, [arrays], [condition], out)
 
 
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
@@ -220,8 +215,8 @@ def applied_if(
         return _chosen(new, number), either(view, condition, after, state)
     if condition:
         return inner.rule(given(), state, context)
-    fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
-    nothing = view.given(fresh([view.leaves[i] for i in view.chosen]))
+    own = [view.leaves[i] for i in view.chosen]
+    nothing = view.given(view.backend.zeros(own, view.is_owned(view.chosen)))
     if inner.traits.stops:
         found = inner.rule(nothing.lent(), state, context._replace(owned=False))[0]
         nothing = nothing._replace(stopped=found.stopped, chosen=found.chosen)

@@ -46,9 +46,7 @@ def moved(
     Others are old + update, rounded once. If the step is not due, all are the old ones.
     """
     formula, numbers = (_moved, []) if due is True else (_moved_if, [due])
-    if out is None:
-        return backend.each(formula, [updates, new, old], numbers)
-    return backend.each_into(out, formula, [updates, new, old], numbers)
+    return backend.each(formula, [updates, new, old], numbers, out)
 
 
 def _difference(xp: Any, new: Array, old: Array) -> Array:
