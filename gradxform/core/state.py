@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gradxform.core.source import INEXACT, NARROW
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
 
+T = TypeVar("T", bound=tuple[Any, ...])
 _MOST = 2.0**31 - 1
 
 
@@ -99,6 +100,11 @@ def stored(view: Tree, value: Any, old: Array) -> Array:
     backend = _owner(view, old)
     dtype = backend.dtype(old)
     return backend.stored(value, dtype, old)
+
+
+def stored_as(view: Tree, old: T, *values: Any) -> T:
+    """Return a state of numbers and vectors like an old one, with new values."""
+    return type(old)(*[stored(view, value, place) for value, place in zip(values, old, strict=True)])
 
 
 def _owner(view: Tree, old: Any) -> Backend:

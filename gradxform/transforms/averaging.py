@@ -12,7 +12,7 @@ from gradxform.core.state import advanced, between, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination, starting
+from gradxform.numerics.elementwise import Combination, plus, starting
 
 
 class EmaState(NamedTuple):
@@ -153,14 +153,11 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
         dense = g.dense()
         old = elements.state(dense, state.trace, "trace: the traces")
         now = between(g, d, 0.0, 1.0)
-        new = elements.mapped(dense, _plus, old, numbers=[now], out=old if context.owned else None)
-        out = elements.written(dense, _plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
+        new = elements.mapped(dense, plus, old, numbers=[now], out=old if context.owned else None)
+        out = elements.written(dense, plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
         return out, TraceState(elements.replaced_in(dense, state.trace, new))
 
     return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
-
-
-_plus = Combination(lambda xp, multiple: (1.0, multiple))
 
 
 class GrokfastState(NamedTuple):
@@ -214,7 +211,7 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
         old = elements.state(dense, state.average, "grokfast: the averages")
         numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]
         new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
-        out, count = elements.written(dense, _plus, new, numbers=[most]), advanced(g, state.count)
+        out, count = elements.written(dense, plus, new, numbers=[most]), advanced(g, state.count)
         return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))

@@ -71,11 +71,9 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
         signs = flip if g.factor is None else g.backend.compute(_signs, g.factor, flip=flip)
         if isinstance(signs, float):
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
-        elif elements.is_number(signs):
-            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), [signs] * len(own))
         else:
-            directions = [g.backend.compute(formulas.take, signs, index=i) for i in dense.chosen]
-            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), directions)
+            directions = dense._replace(factor=signs).each_factor()
+            agreeing = g.backend.elementwise(_agreeing, [gradients, own], (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(elements.chosen(dense, _kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))
@@ -96,10 +94,6 @@ def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
 
 def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:
     return _agreeing(xp, update, -gradient)
-
-
-def _agreeing_times(xp: Any, gradient: Array, update: Array) -> Array:
-    return _agreeing(xp, update, gradient)
 
 
 def _kept(xp: Any, update: Array, agreeing: Array) -> Array:

@@ -13,7 +13,7 @@ from gradxform.core import holding
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.source import SINGLE, Mask
-from gradxform.core.state import Fresh, stored
+from gradxform.core.state import Fresh, stored_as
 from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
@@ -137,9 +137,7 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         found = g.shared(asked, slots=before.slots)
         whole, rest, clipped, lost = found.values
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
-        old = state.measures[called]
-        measures = Measures(*(stored(g, value, place) for value, place in zip(new, old, strict=True)))
-        return out, MeasureState({called: measures}, kept)
+        return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept)
 
     def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())

@@ -11,7 +11,7 @@ from gradxform.core.factory import factory
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import plus
 from gradxform.transforms import units
 
 
@@ -153,9 +153,8 @@ def sign() -> GradientTransformation:
             return g
         if g.factor is None:
             return g.given(elements.chosen(g, _sign, leaves))
-        ones = elements.chosen(g, _sign_of_finite, leaves)  # whose products do not underflow
-        units = [g.backend.compute(_unit, g.factor, index=i) for i in g.chosen]
-        return g.given(g.backend.elementwise(_sign, [ones], (), units))
+        units = g._replace(factor=g.backend.compute(_unit, g.factor))  # whose products do not underflow
+        return g.given(elements.mapped(units, _sign))
 
     return stateless(signs)
 
@@ -167,15 +166,9 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
 
 
-def _sign_of_finite(xp: Any, x: Array) -> Array:
-    """The sign; infinity stays, because zero times infinity has no sign."""
-    return xp.where(xp.isfinite(x), _sign(xp, x), x)
-
-
-def _unit(xp: Any, factor: Array, *, index: int) -> Array:
-    """The sign of a leaf's factor; infinity and NaN stay."""
-    own = formulas.take(xp, factor, index=index)
-    return xp.where(xp.isfinite(own), xp.where(own > 0.0, 1.0, xp.where(own < 0.0, -1.0, 0.0)), own)
+def _unit(xp: Any, factor: Array) -> Array:
+    """The signs of factors; infinity and NaN stay."""
+    return xp.where(xp.isfinite(factor), xp.where(factor > 0.0, 1.0, xp.where(factor < 0.0, -1.0, 0.0)), factor)
 
 
 @factory
@@ -236,7 +229,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
         if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
             params = backend.casts(params, own)
-        rest = dense.given(backend.elementwise(_plus, [params, own], (), multiples), applied=False)
+        rest = dense.given(backend.elementwise(plus, [params, own], (), multiples), applied=False)
         places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
         return rest.scaled(backend.compute(_restoring, cosines, index=places))
 
@@ -260,9 +253,6 @@ def _cosines(xp: Any, norms: Array, sizes: Array, *products: Array, short: tuple
 def _along(xp: Any, cosines: Array, norms: Array, sizes: Array) -> Array:
     """The multiples of the parameters to add."""
     return -cosines * norms / _positive(xp, sizes)
-
-
-_plus = Combination(lambda xp: (1.0, 1.0))
 
 
 def _restoring(xp: Any, cosines: Array, *, index: tuple[int, ...]) -> Array:

@@ -24,20 +24,40 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
+class Dtypes(NamedTuple):
+    """The dtypes that a library computes in: one, one per leaf, or one that depends on the leaves of all devices."""
+
+    names: tuple[str, ...]
+    flags: tuple[Array, ...] = ()
+    """Whether any device has a gradient of each of `_DTYPES`. Then `names` are all that may apply."""
+
+
 class Rounding:
     """Rounds a number, or each number of a vector, to the dtypes that a library computes in."""
 
-    def __init__(self, xp: Any, dtypes: tuple[str, ...]) -> None:
-        self.xp, self.dtypes = xp, dtypes
+    def __init__(self, xp: Any, names: tuple[str, ...], flags: Sequence[Array]) -> None:
+        self.xp, (self._first, *others) = xp, dict.fromkeys(names)
+        if flags:
+            half, brain, single, double = flags
+            alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
+            self._others = {dtype: alone[dtype] > 0.5 for dtype in others}
+        else:
+            self._others = {dtype: xp.mask(tuple(name == dtype for name in names)) for dtype in others}
+
+    def of(self, value: Callable[[str], Any]) -> Any:
+        """Return a function of the dtype, for each number its own."""
+        found = value(self._first)
+        for dtype, there in self._others.items():
+            found = self.xp.where(there, value(dtype), found)
+        return found
 
     def __call__(self, x: Array) -> Array:
         """Round to the dtypes themselves."""
-        return formulas.rounded(self.xp, x, dtypes=self.dtypes)
+        return self.of(lambda dtype: self.xp.rounded(x, dtype))
 
     def wide(self, x: Array) -> Array:
         """Round to the dtypes of arithmetic with a Python number: at least float32."""
-        wide = ["float64" if dtype == "float64" else "float32" for dtype in self.dtypes]
-        return formulas.rounded(self.xp, x, dtypes=tuple(wide))
+        return self.of(lambda dtype: self.xp.rounded(x, dtype if dtype == "float64" else "float32"))
 
 
 # --- the formulas: a factor, or factor and divisor, from the norm n and the limit c; r rounds ------------------------
@@ -147,7 +167,7 @@ def clip_global_norm(view: Tree, peer: Peer, max_norm: Any, ord: float) -> Tree:
     view = view.materialized()
     if not (view.chosen or view.groups):
         return view
-    dtypes: _Dtypes = (_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),)
+    dtypes = Dtypes((_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),))
     if peer.of_norms:
         norms = view.norms(ord)
         if view.leaves:
@@ -178,11 +198,11 @@ def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | Non
     return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, dtypes), max_norm, dtypes)
 
 
-def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes) -> Tree:
-    found = _computed(view, _clip, norm, max_norm, dtypes=dtypes, rule=peer.formula)
+def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: Dtypes) -> Tree:
+    found = _clipping(view, peer, norm, max_norm, dtypes)
     factor, divisor = found if peer.divides else (found, None)
     if peer.rounds_factor:
-        factor = view.backend.compute(formulas.rounded, factor, dtypes=_dtypes_of(view))
+        factor = view.backend.compute(formulas.rounded, factor, dtypes=_dtypes_of(view).names)
     if divisor is None:
         return view.scaled(factor)
     divisors = {i: view.backend.compute(formulas.take, divisor, index=i) for i in view.chosen}
@@ -191,20 +211,24 @@ def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes
     return view.scaled(factor).divided(divisors, peer.function)
 
 
-def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Tree:
+def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: Dtypes) -> Tree:
     view, divisors = view.slices(axes), {}
     for i in view.chosen:
         right, own = view.backend.norm_over(view.leaves[i], axes, 2.0), _own(view, peer, [i], 2.0, axes)
-        norm = _norm(view, peer, right, own, 2.0, (dtypes[i],))
-        divisors[i] = _computed(view, _clip, norm, max_norm, dtypes=(dtypes[i],), rule=peer.formula)[1]
-    factor = _computed(view, _clip, 1.0, max_norm, dtypes=dtypes, rule=peer.formula)[0]
-    return view.scaled(factor).divided(divisors, peer.function)
+        one = Dtypes((dtypes.names[i],))
+        divisors[i] = _clipping(view, peer, _norm(view, peer, right, own, 2.0, one), max_norm, one)[1]
+    return view.scaled(_clipping(view, peer, 1.0, max_norm, dtypes)[0]).divided(divisors, peer.function)
 
 
-def _clip(xp: Any, n: Array, c: Array, *, dtypes: tuple[str, ...], rule: Callable[..., Any]) -> Any:
-    """Compute a library's formula."""
-    r = Rounding(xp, dtypes)
-    return rule(xp, r(n), xp.where(c < 0.0, 0.0, c), r)
+def _clipping(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: Dtypes) -> Any:
+    """The library's factor, or factor and divisor."""
+    operands = norm, max_norm, *dtypes.flags
+    return view.backend.compute(_clip, *operands, dtypes=dtypes.names, rule=peer.formula)
+
+
+def _clip(xp: Any, n: Array, c: Array, *flags: Array, dtypes: tuple[str, ...], rule: Callable[..., Any]) -> Any:
+    r = Rounding(xp, dtypes, flags)
+    return rule(xp, r(n), formulas.at_least_zero(xp, c), r)
 
 
 # --- the norm --------------------------------------------------------------------------------------------------------
@@ -217,25 +241,26 @@ def _own(view: Tree, peer: Peer, places: Sequence[int], ord: float, axes: tuple[
     return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
 
 
-def _norm(view: Tree, peer: Peer, right: Array, own: Array | None, ord: float, dtypes: _Dtypes) -> Array:
+def _norm(view: Tree, peer: Peer, right: Array, own: Array | None, ord: float, dtypes: Dtypes) -> Array:
     """The norm for a library's formula, in float64."""
     found = _rounded(view, peer, right, ord, dtypes)
     return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
 
 
-def _rounded(view: Tree, peer: Peer, norm: Array, ord: float, dtypes: _Dtypes) -> Array:
+def _rounded(view: Tree, peer: Peer, norm: Array, ord: float, dtypes: Dtypes) -> Array:
     """The accurate norm, rounded where the library rounds."""
-    return _computed(view, _root_of_squares, norm, dtypes=dtypes, ord=ord, wide=peer.of_norms)
+    operands = norm, *dtypes.flags
+    return view.backend.compute(_root_of_squares, *operands, dtypes=dtypes.names, ord=ord, wide=peer.of_norms)
 
 
-def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], ord: float, wide: bool) -> Array:
+def _root_of_squares(xp: Any, n: Array, *flags: Array, dtypes: tuple[str, ...], ord: float, wide: bool) -> Array:
     """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
-    r = Rounding(xp, dtypes)
+    r = Rounding(xp, dtypes, flags)
     if ord != 2:
         return r(n)
     inner = r.wide if wide else r
     squares = inner(n * n)
-    sound = xp.isfinite(squares) & (squares > min(_LEAST.get(dtype, 2.0**-126) for dtype in dtypes))
+    sound = xp.isfinite(squares) & (squares > r.of(lambda dtype: _LEAST.get(dtype, 2.0**-126)))
     return r(xp.where(sound, inner(xp.sqrt(xp.where(sound, squares, 1.0))), n))
 
 
@@ -247,17 +272,6 @@ def _own_unless_wrong(xp: Any, right: Array, own: Array) -> Array:
 # --- the dtypes that a library computes in ---------------------------------------------------------------------------
 
 
-class Everywhere(NamedTuple):
-    """The dtypes of all devices: for each of `_DTYPES`, whether a device has it; those computed in float32."""
-
-    flags: list[Array]
-    widens: tuple[str, ...]
-
-
-_Dtypes = tuple[str, ...] | Everywhere
-"""One dtype, one per leaf, or those of all devices."""
-
-
 def _common(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
     """Dtype of the joint norm of several gradients."""
     real = {_REAL.get(dtype, dtype) for dtype in dtypes}
@@ -267,35 +281,17 @@ def _common(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
     return "float32" if alone in widens else alone
 
 
-def _dtypes_of(view: Tree, widens: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _dtypes_of(view: Tree, widens: tuple[str, ...] = ()) -> Dtypes:
     """Dtype of each leaf, or the dtype of its norm."""
-    return tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves])
+    return Dtypes(tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves]))
 
 
-def _everywhere(view: Tree, widens: tuple[str, ...]) -> Everywhere:
+def _everywhere(view: Tree, widens: tuple[str, ...]) -> Dtypes:
     """Gather which dtypes the gradients of all devices have."""
     real = [_REAL.get(own, own) for own in view.source.dtypes]
 
     def has(dtype: str) -> Callable[[Mask], float]:
         return lambda mask: float(dtype in itertools.compress(real, mask))
 
-    return Everywhere(view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values, widens)
-
-
-def _computed(view: Tree, formula: Callable[..., Any], *operands: Any, dtypes: _Dtypes, **static: Any) -> Any:
-    """Compute a formula that rounds to dtypes."""
-    if not isinstance(dtypes, Everywhere):
-        return view.backend.compute(formula, *operands, dtypes=dtypes, **static)
-
-    def of(xp: Any, *given: Any) -> Any:
-        *own, half, brain, single, double = given
-        found = formula(xp, *own, dtypes=("float32",), **static)
-        alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
-        for dtype in [dtype for dtype in alone if dtype not in dtypes.widens]:
-            new = formula(xp, *own, dtypes=(dtype,), **static)
-            pairs = zip(new, found, strict=True) if isinstance(found, tuple) else [(new, found)]
-            chosen = [xp.where(alone[dtype] > 0.5, a, b) for a, b in pairs]
-            found = tuple(chosen) if isinstance(found, tuple) else chosen[0]
-        return found
-
-    return view.backend.compute(of, *operands, *dtypes.flags)
+    flags = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values
+    return Dtypes(("float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]), tuple(flags))
