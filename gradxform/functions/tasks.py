@@ -11,7 +11,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import arguments
 from gradxform.core.transform import unconverted
 from gradxform.functions.several import products, several, weighted
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, formulas, subsets
 from gradxform.numerics import random as threefry
 
 
@@ -113,47 +113,33 @@ def _low_word(xp: Any, seed: Array, high: Array) -> Array:
 
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
-    upper = iter(products)
-    known = {(i, j): next(upper) for i in range(count) for j in range(i, count)}
-    rows = [[known[min(i, j), max(i, j)] for j in range(count)] for i in range(count)]
-    total, draws = [0.0] * count, _draws(xp, (xp.int32(high), xp.int32(low)), count)
+    gram, tasks = subsets.gram_of(xp, products, count), xp.arange(count)
+    squares, draws = subsets.diagonal_of(xp, gram), _draws(xp, (xp.int32(high), xp.int32(low)), count)
+    total: Any = 0.0
     for i in range(count):
-        shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
-        for chosen in _order(xp, draws[i], i, count):
-            dot: Any = 0.0
-            size: Any = 0.0
-            for j in range(count):
-                own = shares[0] * rows[0][j]
-                for k in range(1, count):
-                    own = own + shares[k] * rows[k][j]
-                dot = dot + xp.where(chosen[j], own, 0.0)
-                size = size + xp.where(chosen[j], rows[j][j], 0.0)
+        shares = xp.where(formulas.equal(tasks, float(i)), 1.0, 0.0)
+        for there in _order(xp, xp.take(draws, i), i, count):
+            dot = xp.sum(xp.where(there, xp.sum(gram * shares, axis=-1), 0.0))
+            size = xp.sum(xp.where(there, squares, 0.0))
             against = (dot < 0.0) & (size > 0.0)
             part = xp.where(against, dot, 0.0) / xp.where(against, size, 1.0)
-            shares = [shares[k] - xp.where(chosen[k], part, 0.0) for k in range(count)]
-        total = [total[k] + shares[k] for k in range(count)]
-    return xp.stack(total)
+            shares = shares - xp.where(there, part, 0.0)
+        total = total + shares
+    return total
 
 
-def _draws(xp: Any, key: tuple[Any, Any], count: int) -> list[list[Any]]:
+def _draws(xp: Any, key: tuple[Any, Any], count: int) -> Any:
     """Draw a random word for each two tasks."""
     place = xp.arange(count * count)
     row = xp.floor((place + 0.5) / float(count))
     words = threefry.block(xp, *key, xp.int32(row), xp.int32(place - row * float(count)))[0]
-    return [[xp.take(words, i * count + j) for j in range(count)] for i in range(count)]
+    return xp.reshape(words, (count, count))
 
 
-def _order(xp: Any, draws: list[Any], i: int, count: int) -> list[list[Any]]:
-    """For each position in a task's random order, whether each task is there."""
-    others = [j for j in range(count) if j != i]
-    places = {
-        j: sum(
-            (xp.where(draws[k] <= draws[j] if k < j else draws[k] < draws[j], 1.0, 0.0) for k in others if k != j),
-            xp.where(draws[j] <= draws[j], 0.0, 0.0),  # the sum of an empty generator, for two tasks
-        )
-        for j in others
-    }
-    return [
-        [formulas.equal(places[j], float(rank)) if j != i else draws[0] < draws[0] for j in range(count)]
-        for rank in range(count - 1)
-    ]
+def _order(xp: Any, draws: Any, i: int, count: int) -> list[Any]:
+    """For each position in a task's random order of the others, which of the tasks is there."""
+    tasks, others = xp.arange(count), xp.mask(tuple(j != i for j in range(count)))
+    other, own = draws[:, None], draws[None, :]
+    before = (other < own) | ((other <= own) & (tasks[:, None] < tasks[None, :]))
+    place = xp.sum(xp.where(others[:, None] & before, 1.0, 0.0), axis=0)
+    return [others & formulas.equal(place, float(rank)) for rank in range(count - 1)]
