@@ -70,6 +70,12 @@ def chosen(view: Tree, formula: Callable[..., Any], *columns: Sequence[Any], num
     return view.backend.each(formula, columns, numbers)
 
 
+def is_number(factor: Any) -> bool:
+    """Whether a factor is the same for all leaves."""
+    shape = getattr(factor, "shape", None)
+    return isinstance(factor, (int, float)) or (shape is not None and len(shape) == 0)
+
+
 def _aligned(view: Tree, tree: Any, what: str, advice: str, own: str = "the gradients") -> list[Array]:
     """Return the leaves of another tree that match the active leaves.
 
