@@ -12,7 +12,7 @@ from gradxform.core.state import advanced, between, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination, plus, starting
+from gradxform.numerics.elementwise import Combination, plus
 
 
 class EmaState(NamedTuple):
@@ -64,6 +64,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
     """
     d = arguments.unit_interval("ema", "decay", decay)
+    log = math.log(d) if arguments.static(d) and d else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
@@ -74,9 +75,8 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
             total = g.backend.compute(_weight, divisor, now)
             divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            log = math.log(d) if arguments.static(d) and d else -math.inf
-            known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
-            by = g.backend.compute(_debiasing, *known)
+            weight = g.backend.compute(_weight_at, count, log) if arguments.static(d) else total
+            by = g.backend.compute(_debiasing, weight)
         return shown(dense, new, context, by), EmaState(count, elements.replaced_in(dense, state.ema, new), divisor)
 
     return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
@@ -209,16 +209,14 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]
-        new = elements.mapped(dense, _averaged_from_first, old, numbers=numbers, out=old if context.owned else None)
+        now = g.backend.compute(_in_later_steps, state.count, between(g, d, 0.0, 1.0))
+        new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
         out, count = elements.written(dense, plus, new, numbers=[most]), advanced(g, state.count)
         return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 
 
-def _is_later(xp: Any, count: Array) -> Array:
-    return xp.where(count > 0.0, 1.0, 0.0)
-
-
-_averaged_from_first = starting(Combination(lambda xp, decay: (1.0, 0.0)), _averaged)
+def _in_later_steps(xp: Any, count: Array, decay: Array) -> Array:
+    """The weight of the old average, zero in the first step."""
+    return xp.where(count > 0.0, decay, 0.0)
