@@ -15,6 +15,7 @@ from gradxform.core.source import SINGLE
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
+from gradxform.transforms.units import shape_of
 
 
 @unconverted
@@ -108,12 +109,8 @@ def _batched(name: str, grads: Any) -> Tree:
     elements.check_real(view, name, "examples are added up as real numbers")
     view = view.dense()
     lengths = []
-    for i, leaf in enumerate(view.leaves):
-        shape = view.backend.shape(leaf)
-        if shape is None:
-            raise ValueError(
-                f"{name}: the rank of {view.source.path(i)!r} is unknown in the graph; set its static shape"
-            )
+    for i in view.chosen:
+        shape = shape_of(name, view, i)
         if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
         lengths.append(shape[0])

@@ -106,7 +106,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
     def centred(g: Tree) -> Tree:
         elements.check_real(g, "centralize", "the mean is taken of real numbers")
         found = units.axes("centralize", over, g)
-        many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
+        many = {i for i in g.chosen if len(units.shape_of("centralize", g, i)) > 1}
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
         if not some.chosen:
             return g
@@ -116,10 +116,6 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         return some.given(g.backend.less(leaves, means, own), applied=False).widen(g)
 
     return stateless(centred)
-
-
-def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
-    return shape is None or len(shape) > 1
 
 
 @factory
@@ -218,12 +214,8 @@ def orthogonal_to_parameters() -> GradientTransformation:
             if not short[k]:  # products may exceed float64's range
                 by = (backend.compute(_inverse_of, vector, index=k) for vector in (norms, sizes))
                 leaf, param = (backend.multiply([x], y, False)[0] for x, y in zip((leaf, param), by, strict=True))
-            if (shape := backend.shape(leaf)) is None:
-                path = dense.source.path(dense.chosen[k])
-                raise ValueError(
-                    f"orthogonal_to_parameters: the rank of the gradient at {path!r} is unknown: set its shape"
-                )
-            products.append(backend.sum_over(leaf, tuple(range(len(shape))), param))
+            axes = range(len(units.shape_of("orthogonal_to_parameters", dense, dense.chosen[k])))
+            products.append(backend.sum_over(leaf, tuple(axes), param))
         cosines = backend.compute(_cosines, norms, sizes, *products, short=tuple(short))
         along = backend.compute(_along, cosines, norms, sizes)
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
