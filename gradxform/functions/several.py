@@ -9,8 +9,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import align
 from gradxform.core.source import REAL
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas, subsets
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics import Array, elementwise, formulas, subsets
 
 
 class Several(NamedTuple):
@@ -93,16 +92,13 @@ def weighted(trees: Several, weights: Any) -> Any:
         each = [backend.compute(formulas.take, weights, index=rank) for rank in range(trees.number)]
     for (owners, _), places in _groups(trees).items():
         columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
-        made = backend.elementwise(_weighted, columns, [each[rank] for rank in owners])
+        made = backend.elementwise(elementwise.weighted, columns, [each[rank] for rank in owners])
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
             made = backend.casts(made, likes)
         for i, new in zip(places, made, strict=True):
             out[i] = new
     return backend.unflatten(trees.structure, out)
-
-
-_weighted = Combination(lambda xp, *weights: weights)
 
 
 def products(name: str, trees: Several) -> list[Any]:

@@ -23,6 +23,8 @@ class Combination:
     """Computes a weight per element, in float64, from a namespace and the formula's numbers; 1.0 is known to be one."""
 
 
+weighted = Combination(lambda xp, *weights: weights)
+"""Adds up elements times numbers."""
 plus = Combination(lambda xp, multiple=1.0: (1.0, multiple))
 """Adds the second element, or a multiple of it, to the first."""
 

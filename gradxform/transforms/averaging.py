@@ -11,8 +11,8 @@ from gradxform.core.factory import factory
 from gradxform.core.state import advanced, between, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination, plus
+from gradxform.numerics import Array, formulas
+from gradxform.numerics.elementwise import Combination, plus, weighted
 
 
 class EmaState(NamedTuple):
@@ -209,14 +209,17 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
         old = elements.state(dense, state.average, "grokfast: the averages")
-        now = g.backend.compute(_in_later_steps, state.count, between(g, d, 0.0, 1.0))
-        new = elements.mapped(dense, _averaged, old, numbers=[now], out=old if context.owned else None)
+        now = between(g, d, 0.0, 1.0)
+        rest = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
+        weights = g.backend.compute(_weights, state.count, rest, now)
+        new = elements.mapped(dense, weighted, old, numbers=weights, out=old if context.owned else None)
         out, count = elements.written(dense, plus, new, numbers=[most]), advanced(g, state.count)
         return out, GrokfastState(count, elements.replaced_in(dense, state.average, new))
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 
 
-def _in_later_steps(xp: Any, count: Array, decay: Array) -> Array:
-    """The weight of the old average, zero in the first step."""
-    return xp.where(count > 0.0, decay, 0.0)
+def _weights(xp: Any, count: Array, new: Array, old: Array) -> tuple[Array, Array]:
+    """The weights of the gradient and of the average, which starts with the first gradient."""
+    later = count > 0.0
+    return xp.where(later, new, 1.0), xp.where(later, old, 0.0)

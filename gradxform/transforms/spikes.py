@@ -184,7 +184,8 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
         dense, old = g.dense(), elements.state(g.dense(), state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
         now = between(g, d, 0.0, 1.0)
-        share = 1.0 - d if arguments.static(d) else g.backend.compute(_rest, now)  # in float32, 1 - 0.999 is inexact
+        # In float32, 1 - 0.999 is inexact.
+        share = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
         numbers = [limits, now, share]
         out = elements.mapped(dense, _limited, old, numbers=numbers[:1])
         new = elements.mapped(dense, _new_rms, old, numbers=numbers, out=old if context.owned else None)
@@ -197,10 +198,6 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
 def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:
     """The threshold, zero during the warm-up."""
     return xp.where(count >= warmup, threshold, 0.0)
-
-
-def _rest(xp: Any, decay: Array) -> Array:
-    return 1.0 - decay
 
 
 def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:
