@@ -222,8 +222,9 @@ def orthogonal_to_parameters() -> GradientTransformation:
         if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
             params = backend.casts(params, own)
         rest = dense.given(backend.elementwise(plus, [params, own], (), multiples), applied=False)
-        places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
-        return rest.scaled(backend.compute(_restoring, cosines, index=places))
+        place = {i: k for k, i in enumerate(dense.chosen)}
+        index = tuple(place.get(i, 0) for i in range(len(dense.leaves)))
+        return rest.scaled(backend.compute(_restoring, cosines, index=index))
 
     return stateless(rule, needs=("params",))
 
