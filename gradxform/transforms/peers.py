@@ -225,19 +225,19 @@ def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any
     """The library's factor, or factor and divisor, from the accurate norm and the library's own."""
     leaves = _dtypes_of(view).names if peer.rounds_factor else ()
     given = norm, own, max_norm, *dtypes.flags
-    return view.backend.compute(_clip, *given, dtypes=dtypes.names, leaves=leaves, peer=peer)
+    found = view.backend.compute(_clip, *given, dtypes=dtypes.names, leaves=leaves, peer=peer)
+    return found if peer.divides else (found,)
 
 
-def _clip(
-    xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer
-) -> Sequence[Array]:
+def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer) -> Any:
     r = Rounding(xp, dtypes, flags)
     n = _root_of_squares(xp, right, r, peer.ord, peer.of_norms)
     # The library's norm unless it is wrong, with the derivative of the accurate norm.
     n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
     found = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
     factor, *divisor = found if peer.divides else [found]
-    return formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor, *divisor
+    factor = formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor
+    return (factor, *divisor) if divisor else factor
 
 
 # --- the norm --------------------------------------------------------------------------------------------------------
