@@ -19,7 +19,7 @@ from gradxform.core.transform import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
-from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, upgrad
+from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
 from gradxform.transforms.accumulating import accumulate
 from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
@@ -128,6 +128,7 @@ __all__ = [
     "stop",
     "stop_gradient",
     "straight_through",
+    "sum",
     "tensorflow",
     "testing",
     "to_numpy",

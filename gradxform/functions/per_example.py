@@ -127,8 +127,8 @@ def _example_norms(view: Tree) -> list[Norm]:
     norms, backend = [], view.backend
     for leaf, dtype in zip(view.leaves, view.source.dtypes, strict=True):
         axes = tuple(range(1, len(backend.shape(leaf) or ())))
-        norm = backend.norm_over(leaf, axes, 2.0) if axes else backend.compute(_size, backend.sum_over(leaf, (), None))
-        norms.append(Norm(norm, dtype in SINGLE, backend))
+        one = backend.norms_over([leaf], [axes], 2.0) if axes else backend.sum_over(leaf, (), None)
+        norms.append(Norm(one if axes else backend.compute(_size, one), dtype in SINGLE, backend))
     return norms
 
 

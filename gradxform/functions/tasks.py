@@ -51,6 +51,36 @@ def mean(trees: Any) -> Any:
 
 
 @unconverted
+def sum(trees: Any) -> Any:
+    r"""Add up several trees of gradients, such as those of several losses.
+
+    .. math:: g_i = \sum_k g_i^{(k)}
+
+    None counts as zero. Sums are float32 (float64 for float64 gradients) and rounded once.
+
+    Args:
+        trees: List of trees of equal structure and real floating dtype.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        TypeError, ValueError: As for `mean`.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.sum([{"w": np.array([1.0])}, {"w": np.array([2.0])}])
+        {'w': array([3.])}
+
+    References:
+        The sum of losses has the sum of the gradients.
+    """
+    found = several("sum", trees)
+    return weighted(found, [1.0] * found.number)
+
+
+@unconverted
 def pcgrad(trees: Any, seed: Any) -> Any:
     r"""Sum several tasks' gradients, after projecting out conflicts between tasks.
 

@@ -215,7 +215,7 @@ def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dty
 def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: Dtypes) -> Tree:
     view, divisors = view.slices(axes), {}
     for i in view.chosen:
-        norm, own = view.backend.norm_over(view.leaves[i], axes, 2.0), _own(view, peer, [i], axes)
+        norm, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], axes)
         divisors[i] = _coefficients(view, peer, norm, own, max_norm, Dtypes((dtypes.names[i],)))[1]
     factor = _coefficients(view, peer, 1.0, math.nan, max_norm, dtypes)[0]
     return view.scaled(factor).divided(divisors, peer.function)
