@@ -17,10 +17,9 @@ from gradxform.backend import errors, lookup
 from gradxform.core.parse import parse
 from gradxform.core.transform import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
-from gradxform.functions.conflicts import cagrad, mgda, upgrad
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
-from gradxform.functions.tasks import mean, pcgrad, sum
+from gradxform.functions.tasks import cagrad, mean, mgda, pcgrad, sum, upgrad
 from gradxform.transforms.accumulating import accumulate
 from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive

@@ -61,7 +61,7 @@ def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     if isinstance(norm.single, tuple):
         return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, single=norm.single)
     if not isinstance(norm.single, bool):
-        return norm.backend.compute(formulas.clip_coefficient_told, norm.value, max_norm, norm.single)
+        return norm.backend.compute(formulas.clip_coefficient_mixed, norm.value, max_norm, norm.single)
     formula = formulas.clip_coefficient_single if norm.single else formulas.clip_coefficient_double
     return norm.backend.compute(formula, norm.value, max_norm)
 

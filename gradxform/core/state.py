@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import DOUBLE, Array, formulas
 from gradxform.numerics.elementwise import Combination
 
+T = TypeVar("T", bound=tuple[Any, ...])
 _MOST = 2**31 - 1
 
 
@@ -99,6 +100,11 @@ def stored(view: Tree, value: Any, old: Array) -> Array:
     """Convert a number or a vector to the dtype and device of an old one in the state."""
     backend = _owner(view, old)
     return backend.stored(value, backend.dtype(old), old)
+
+
+def stored_as(view: Tree, old: T, *values: Any) -> T:
+    """Return a state of numbers and vectors like an old one, with new values."""
+    return type(old)(*[stored(view, value, place) for value, place in zip(values, old, strict=True)])
 
 
 def _owner(view: Tree, old: Any) -> Backend:

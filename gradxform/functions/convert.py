@@ -188,9 +188,9 @@ def _named(path: str, old: Mapping[str, str]) -> str:
 
 def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: Mapping[str, str]) -> Any:
     """Cast a leaf to another one's dtype, and place it on the same device."""
-    array, number = values(what, path, leaf), lookup.owner(like) is None
-    shape = () if number else backend.shape(like)
-    dtype = np.asarray(like).dtype if number else _dtype((lookup.owner(like) or backend).dtype(like))
+    array, owner = values(what, path, leaf), lookup.owner(like)  # None of a number
+    shape = () if owner is None else backend.shape(like)
+    dtype = np.asarray(like).dtype if owner is None else _dtype(owner.dtype(like))
     if array.shape != shape:
         raise ValueError(
             f"{what}: the leaf at {_named(path, old)} has shape {array.shape}, but {_wanted(what, shape)}"
@@ -204,9 +204,7 @@ def _like(what: str, backend: Backend, path: str, leaf: Any, like: Array, old: M
         raise ValueError(
             f"{what}: the leaf at {path!r} is {array.dtype}, but {_wanted(what, dtype)}, which cannot hold its values"
         )
-    if number:
-        return type(like)(cast.item())
-    return (lookup.owner(like) or backend).placed(cast, like)  # a NumPy number belongs to no parameters
+    return type(like)(cast.item()) if owner is None else owner.placed(cast, like)
 
 
 def _wanted(what: str, value: Any) -> str:

@@ -15,6 +15,7 @@ from gradxform.core.norm import Norm, clip_coefficient
 from gradxform.core.transform import unconverted
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
+from gradxform.transforms.units import shape_of
 
 
 @unconverted
@@ -93,7 +94,7 @@ def per_example_clip_global_norm(grads: Any, max_norm: Scalar) -> tuple[Any, Any
     view = _batched("per_example_clip_global_norm", grads)
     norms = _example_norms(view)
     single = all(norm.single for norm in norms)
-    total = view.backend.compute(_together, *(view.backend.compute(_as_vector, norm.value) for norm in norms))
+    total = view.backend.compute(_together, *(norm.value for norm in norms))
     factor = clip_coefficient(Norm(total, single, view.backend), c)
     _warn("per_example_clip_global_norm", view, total, "a gradient")
     sums = [_sum_of_examples(view, i, _shaped(view, i, factor)) for i in range(len(view.leaves))]
@@ -105,16 +106,11 @@ def _batched(name: str, grads: Any) -> Tree:
     view = align.gradients_view(name, grads)
     if view is None:
         raise ValueError(f"{name}: the tree has no gradients")
-    view.check()
     view.check_real(name, "examples are added up as real numbers")
     view = view.dense()
     lengths = []
-    for i, leaf in enumerate(view.leaves):
-        shape = view.backend.shape(leaf)
-        if shape is None:
-            raise ValueError(
-                f"{name}: the rank of {view.source.path(i)!r} is unknown in the graph; set its static shape"
-            )
+    for i in view.chosen:
+        shape = shape_of(name, view, i)
         if not shape:
             raise ValueError(f"{name}: the gradient at {view.source.path(i)!r} is a scalar without a batch axis")
         lengths.append(shape[0])
@@ -128,24 +124,16 @@ def _batched(name: str, grads: Any) -> Tree:
 
 def _example_norms(view: Tree) -> list[Norm]:
     """Norms of each leaf over all axes but the first; reduced axes are kept."""
-    norms = []
-    for i, leaf in enumerate(view.leaves):
-        axes = tuple(range(1, len(view.backend.shape(leaf) or ())))
-        norm = view.backend.norms_over([leaf], [axes], 2.0) if axes else view.backend.compute(_size, _wide(view, leaf))
-        norms.append(Norm(norm, view.source.dtypes[i] in SINGLE, view.backend))
+    norms, backend = [], view.backend
+    for leaf, dtype in zip(view.leaves, view.source.dtypes, strict=True):
+        axes = tuple(range(1, len(backend.shape(leaf) or ())))
+        one = backend.norms_over([leaf], [axes], 2.0) if axes else backend.sum_over(leaf, (), None)
+        norms.append(Norm(one if axes else backend.compute(_size, one), dtype in SINGLE, backend))
     return norms
-
-
-def _wide(view: Tree, leaf: Array) -> Array:
-    return view.backend.sum_over(leaf, (), None)
 
 
 def _size(xp: Any, x: Array) -> Array:
     return xp.abs(x)
-
-
-def _as_vector(xp: Any, x: Array) -> Array:
-    return xp.reshape(x, (-1,))
 
 
 def _shaped(view: Tree, i: int, factor: Array) -> Array:
@@ -160,28 +148,18 @@ def _as_column(xp: Any, x: Array, *, ones: tuple[int, ...]) -> Array:
 
 def _together(xp: Any, *norms: Array) -> Array:
     """Joint norm of each example's norms, scaled by the largest."""
-    unit = norms[0]
-    for other in norms[1:]:
-        unit = xp.where(other > unit, other, unit)
-    sound = (unit > 0.0) & xp.isfinite(unit)
-    unit = xp.stop_gradient(xp.where(sound, unit, 1.0))
-    total = (norms[0] / unit) * (norms[0] / unit)
-    for norm in norms[1:]:
-        total = total + (norm / unit) * (norm / unit)
-    positive = total > 0.0
-    root = xp.sqrt(xp.where(positive, total, 1.0))
-    return xp.where(positive, unit * root, xp.where(total <= total, 0.0, total))
+    each = xp.stack([xp.reshape(norm, (-1,)) for norm in norms])
+    top = xp.stop_gradient(xp.max_over(each, (0,)))
+    unit = xp.where((top > 0.0) & xp.isfinite(top), top, 1.0)
+    scaled = each / unit
+    return xp.reshape(unit * formulas.safe_root(xp, xp.sum_over(scaled * scaled, (0,)), 2), (-1,))
 
 
 def _sum_of_examples(view: Tree, i: int, factor: Any) -> Array:
     """Sum a leaf's examples times their factors, rounded once to the leaf's dtype."""
     leaf = view.leaves[i]
-    total = view.backend.compute(_first, view.backend.sum_over(leaf, (0,), factor))
+    total = view.backend.compute(formulas.take, view.backend.sum_over(leaf, (0,), factor), index=0)
     return view.backend.stored(total, view.source.dtypes[i], leaf)
-
-
-def _first(xp: Any, x: Array) -> Array:
-    return x[0]
 
 
 def _number_clipped(view: Tree, factor: Any) -> Array:

@@ -9,11 +9,7 @@ from gradxform.backend.protocol import Backend, pairs
 from gradxform.core import align
 from gradxform.core.leaves import REAL
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas, subsets
-from gradxform.numerics.elementwise import Combination
-
-Owners = tuple[int, ...]
-"""The numbers of trees."""
+from gradxform.numerics import Array, elementwise, formulas, subsets
 
 
 class Several(NamedTuple):
@@ -48,8 +44,6 @@ def several(name: str, trees: Any) -> Several:
     lead, first = found[0]
     columns: list[list[Array]] = [[] for _ in first.source.slots]
     owners: list[list[int]] = [[] for _ in first.source.slots]
-    for rank, view in found:
-        _check_real(name, rank, view)
     for rank, tree in enumerate(trees):
         view = views[rank] or first
         if view.backend is not first.backend:
@@ -61,6 +55,7 @@ def several(name: str, trees: Any) -> Several:
         order = align.aligned(first, tree, names, "Give each task the gradients of the same parameters").order
         if views[rank] is None:
             continue
+        _check_real(name, rank, view)
         whole = view.dense()
         for given, leaf in zip(whole.source.kept, whole.leaves, strict=True):
             slot = given if order is None else order.index(given)
@@ -95,9 +90,9 @@ def weighted(trees: Several, weights: Any) -> Any:
     each = weights
     if not isinstance(weights, list):
         each = [backend.compute(formulas.take, weights, index=rank) for rank in range(trees.number)]
-    for owners, places in _alike_owned(trees).items():
+    for (owners, _), places in _groups(trees).items():
         columns = [list(column) for column in zip(*[trees.columns[i] for i in places], strict=True)]
-        made = backend.elementwise(_weighted, columns, [each[rank] for rank in owners])
+        made = backend.elementwise(elementwise.weighted, columns, [each[rank] for rank in owners])
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
             made = backend.cast(made, likes)
@@ -106,30 +101,24 @@ def weighted(trees: Several, weights: Any) -> Any:
     return backend.unflatten(trees.structure, out)
 
 
-_weighted = Combination(lambda xp, *weights: weights)
-
-
 def products(name: str, trees: Several) -> list[Any]:
     """Return the inner products of trees i <= j, by rows, as numbers; those of float64 leaves in a common unit.
 
     Each leaf is read once for each product. Float64 leaves are also read for their largest elements.
     """
-    backend = trees.backend
-    wide = [leaf for i, column in enumerate(trees.columns) if _is_wide(trees, i) for leaf in column]
+    backend, groups = trees.backend, _groups(trees)
+    wide = [leaf for (_, is_wide), places in groups.items() if is_wide for i in places for leaf in trees.columns[i]]
     inverse = backend.compute(subsets.inverse_unit, backend.norms(wide, math.inf)) if wide else None
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
-    for owners, places in _alike_owned(trees).items():
-        for is_wide in (False, True):
-            columns = [trees.columns[i] for i in places if _is_wide(trees, i) is is_wide]
-            if any(backend.shape(column[0]) is None for column in columns):
-                raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
-            if not columns:
-                continue
-            parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
-            if inverse is not None and not is_wide:
-                parts = [backend.compute(_in_unit, part, inverse) for part in parts]
-            for pair, part in zip(pairs(owners), parts, strict=True):
-                found[pair].append(part)
+    for (owners, is_wide), places in groups.items():
+        columns = [trees.columns[i] for i in places]
+        if any(backend.shape(column[0]) is None for column in columns):
+            raise ValueError(f"{name}: the rank of a gradient is unknown in the graph; set its static shape")
+        parts = backend.inner_products(columns, [inverse] * len(owners) if is_wide else None)
+        if inverse is not None and not is_wide:
+            parts = [backend.compute(_in_unit, part, inverse) for part in parts]
+        for pair, part in zip(pairs(owners), parts, strict=True):
+            found[pair].append(part)
     return [_total(backend, parts) for parts in found.values()]
 
 
@@ -143,14 +132,10 @@ def _total(backend: Backend, parts: list[Any]) -> Any:
     return backend.compute(subsets.total, *parts)
 
 
-def _is_wide(trees: Several, i: int) -> bool:
-    return bool(trees.columns[i]) and trees.backend.dtype(trees.columns[i][0]) == "float64"
-
-
-def _alike_owned(trees: Several) -> dict[Owners, list[int]]:
-    """Group the positions of leaves by the trees that have them; leaves that no tree has are left out."""
-    found: dict[Owners, list[int]] = {}
-    for i, owners in enumerate(trees.owners):
+def _groups(trees: Several) -> dict[tuple[tuple[int, ...], bool], list[int]]:
+    """Group the positions of leaves by the trees that have them, float64 leaves apart."""
+    found: dict[tuple[tuple[int, ...], bool], list[int]] = {}
+    for i, (column, owners) in enumerate(zip(trees.columns, trees.owners, strict=True)):
         if owners:
-            found.setdefault(tuple(owners), []).append(i)
+            found.setdefault((tuple(owners), trees.backend.dtype(column[0]) == "float64"), []).append(i)
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,10 @@ import numpy as np
 from gradxform.backend import lookup
 from gradxform.backend.protocol import Backend
 from gradxform.core import arguments
+from gradxform.core.arguments import Scalar
 from gradxform.core.transform import unconverted
-from gradxform.functions.several import products, several, weighted
-from gradxform.numerics import Array, formulas
+from gradxform.functions.several import Several, products, several, weighted
+from gradxform.numerics import Array, formulas, subsets
 from gradxform.numerics import random as threefry
 
 
@@ -113,8 +113,138 @@ def pcgrad(trees: Any, seed: Any) -> Any:
         Yu, Kumar, Gupta, Levine, Hausman and Finn, Gradient surgery for multi-task learning, 2020.
     """
     found = several("pcgrad", trees)
-    words = _seed(found.backend, seed)
-    return weighted(found, found.backend.compute(_weights, *words, *products("pcgrad", found), count=found.number))
+    return _combined("pcgrad", found, _weights, *_seed(found.backend, seed))
+
+
+@unconverted
+def mgda(trees: Any) -> Any:
+    r"""Return the shortest vector in the convex hull of several tasks' gradients.
+
+    .. math:: g = \sum_k w_k g^{(k)}, \quad
+        w = \arg\min_{w \ge 0,\, \sum_k w_k = 1} \lVert \sum_k w_k g^{(k)} \rVert^2
+
+    A step along its negative increases no task's loss: its product with each gradient is at least its squared norm. It
+    is zero at a Pareto-stationary point.
+
+    The weights are computed in float64 from the inner products of all pairs, without iterations and without reading a
+    value. A tree whose leaves are all None, and None in a tree, count as zero. A NaN or an infinity anywhere turns
+    everything into NaN. A gradient 1e150 times smaller than the largest counts as zero.
+
+    Args:
+        trees: List of at most ten trees of equal structure and real floating dtype, one per task.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
+            its path.
+        ValueError: There are no trees, or more than ten, or keys differ from the first tree's; the
+            message gives the first different path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.mgda([[np.array([1.0, 0.0])], [np.array([-1.0, 2.0])]])
+        [array([0.5, 0.5])]
+
+    References:
+        Désidéri, Multiple-gradient descent algorithm (MGDA) for multiobjective optimization, 2012; Sener and Koltun,
+        Multi-task learning as multi-objective optimization, 2018.
+    """
+    return _by_program("mgda", trees, subsets.shortest)
+
+
+@unconverted
+def cagrad(trees: Any, c: Scalar = 0.5) -> Any:
+    r"""Return the vector near the mean of several tasks' gradients that helps the worst task most.
+
+    .. math:: g = \arg\max_{d} \min_k \, g^{(k)} \cdot d
+        \quad \text{for} \quad \lVert d - \bar{g} \rVert \le c \, \lVert \bar{g} \rVert, \quad
+        \bar{g} = \tfrac{1}{K} \sum_k g^{(k)}
+
+    With c = 0 this is the mean. With larger c it moves towards `mgda`. Where no direction helps all tasks, and several
+    directions harm none, it is the one closest to the mean. The weights are computed as in `mgda`. The result is
+    not divided by 1 + c².
+
+    Args:
+        trees: List of at most ten trees of equal structure and real floating dtype, one per task.
+        c: Radius of the search, in units of the mean's norm: a number or a 0-d array of at least 0. The authors'
+            proof of convergence needs c < 1.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        TypeError: The first argument is one tree instead of a list, `c` is not a number, or a gradient is complex or
+            integer; the message gives its path.
+        ValueError: `c` is negative, NaN or infinite, there are no trees, or more than ten, or keys differ
+            from the first tree's; the message gives the first different path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.cagrad([[np.array([1.0, 0.0])], [np.array([-1.0, 1.0])]])
+        [array([0.25, 0.5 ])]
+
+    References:
+        Liu, Liu, Jin, Stone and Liu, Conflict-averse gradient descent for multi-task learning, 2021.
+    """
+    radius = arguments.limit("cagrad", "c", c)
+    if radius == float("inf") and arguments.static(radius):
+        raise ValueError(f"cagrad: c must be finite, got {c!r}; write mgda(trees) for the direction that it approaches")
+    return _by_program("cagrad", trees, subsets.averse, radius)
+
+
+@unconverted
+def upgrad(trees: Any) -> Any:
+    r"""Average several tasks' gradients, each projected onto the directions that conflict with no task.
+
+    .. math:: g = \tfrac{1}{K} \sum_k \pi(g^{(k)}), \quad
+        \pi(x) = \arg\min_{y} \lVert y - x \rVert \text{ for } g^{(j)} \cdot y \ge 0 \text{ for each } j
+
+    Its product with each gradient is at least zero. Without conflicts it is the mean. Unlike `pcgrad`, it depends on no
+    order of the tasks and draws no numbers. The weights are computed as in `mgda`, without TorchJD's ``reg_eps`` and
+    ``norm_eps``.
+
+    Args:
+        trees: List of at most ten trees of equal structure and real floating dtype, one per task.
+
+    Returns:
+        A tree of the same structure, shapes and dtypes.
+
+    Raises:
+        TypeError: The argument is one tree instead of a list, or a gradient is complex or integer; the message gives
+            its path.
+        ValueError: There are no trees, or more than ten, or keys differ from the first tree's; the
+            message gives the first different path.
+
+    Example:
+        >>> import numpy as np
+        >>> import gradxform as gx
+        >>> gx.upgrad([[np.array([1.0, 0.0])], [np.array([-1.0, 1.0])]])
+        [array([0.25, 0.75])]
+
+    References:
+        Quinton and Rey, Jacobian descent for multi-objective optimization, 2024.
+    """
+    return _by_program("upgrad", trees, subsets.projected)
+
+
+def _by_program(name: str, trees: Any, program: Callable[..., Any], *numbers: Any) -> Any:
+    """Return the weighted sum whose weights a quadratic program finds."""
+    found = several(name, trees)
+    if found.number > subsets.MOST:
+        raise ValueError(
+            f"{name}: expected at most {subsets.MOST} trees, got {found.number}: time and memory double with each; add "
+            "up the gradients of related tasks first, or write pcgrad(trees, seed)"
+        )
+    return _combined(name, found, program, *numbers)
+
+
+def _combined(name: str, trees: Several, formula: Callable[..., Any], *numbers: Any) -> Any:
+    """Return the weighted sum whose weights a formula computes from the inner products."""
+    return weighted(trees, trees.backend.compute(formula, *numbers, *products(name, trees), count=trees.number))
 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
@@ -145,48 +275,33 @@ def _low_word(xp: Any, seed: Array, high: Array) -> Array:
 
 def _weights(xp: Any, high: Array, low: Array, *products: Array, count: int) -> Array:
     """Weight of each task's gradient in the sum, from the inner products alone: no gradient is read again."""
-    upper = iter(products)
-    known = {(i, j): next(upper) for i in range(count) for j in range(i, count)}
-    rows = [[known[min(i, j), max(i, j)] for j in range(count)] for i in range(count)]
-    total, draws = [0.0] * count, _draws(xp, (xp.int32(high), xp.int32(low)), count)
+    gram, tasks = subsets.gram_of(xp, products, count), xp.arange(count)
+    squares, draws = subsets.diagonal_of(xp, gram), _draws(xp, (xp.int32(high), xp.int32(low)), count)
+    total: Any = 0.0
     for i in range(count):
-        shares: list[Any] = [xp.where(high <= high, 1.0 if k == i else 0.0, 0.0) for k in range(count)]
-        for chosen in _order(xp, draws[i], i, count):
-            dot: Any = 0.0
-            size: Any = 0.0
-            for j in range(count):
-                own = shares[0] * rows[0][j]
-                for k in range(1, count):
-                    own = own + shares[k] * rows[k][j]
-                dot = dot + xp.where(chosen[j], own, 0.0)
-                size = size + xp.where(chosen[j], rows[j][j], 0.0)
+        shares = xp.where(formulas.equal(tasks, float(i)), 1.0, 0.0)
+        for there in _order(xp, xp.take(draws, i), i, count):
+            dot = xp.sum(xp.where(there, xp.sum(gram * shares, axis=-1), 0.0))
+            size = xp.sum(xp.where(there, squares, 0.0))
             against = (dot < 0.0) & (size > 0.0)
             part = xp.where(against, dot, 0.0) / xp.where(against, size, 1.0)
-            shares = [shares[k] - xp.where(chosen[k], part, 0.0) for k in range(count)]
-        total = [total[k] + shares[k] for k in range(count)]
-    return xp.stack(total)
+            shares = shares - xp.where(there, part, 0.0)
+        total = total + shares
+    return total
 
 
-def _draws(xp: Any, key: tuple[Any, Any], count: int) -> list[list[Any]]:
+def _draws(xp: Any, key: tuple[Any, Any], count: int) -> Any:
     """Draw a random word for each two tasks."""
     place = xp.arange(count * count)
     row = xp.floor((place + 0.5) / float(count))
     words = threefry.block(xp, *key, xp.int32(row), xp.int32(place - row * float(count)))[0]
-    return [[xp.take(words, i * count + j) for j in range(count)] for i in range(count)]
+    return xp.reshape(words, (count, count))
 
 
-def _order(xp: Any, draws: list[Any], i: int, count: int) -> list[list[Any]]:
-    """For each position in a task's random order, whether each task is there."""
-    others = [j for j in range(count) if j != i]
-    places = {
-        j: functools.reduce(
-            operator.add,
-            (xp.where(draws[k] <= draws[j] if k < j else draws[k] < draws[j], 1.0, 0.0) for k in others if k != j),
-            xp.where(draws[j] <= draws[j], 0.0, 0.0),  # for two tasks, there is nothing to add
-        )
-        for j in others
-    }
-    return [
-        [formulas.equal(places[j], float(rank)) if j != i else draws[0] < draws[0] for j in range(count)]
-        for rank in range(count - 1)
-    ]
+def _order(xp: Any, draws: Any, i: int, count: int) -> list[Any]:
+    """For each position in a task's random order of the others, which of the tasks is there."""
+    tasks, others = xp.arange(count), xp.mask(tuple(j != i for j in range(count)))
+    other, own = draws[:, None], draws[None, :]
+    before = (other < own) | ((other <= own) & (tasks[:, None] < tasks[None, :]))
+    place = xp.sum(xp.where(others[:, None] & before, 1.0, 0.0), axis=0)
+    return [others & formulas.equal(place, float(rank)) for rank in range(count - 1)]

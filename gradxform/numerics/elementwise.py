@@ -23,20 +23,13 @@ class Combination:
     """Computes a weight per element, in float64, from a namespace and the formula's numbers; 1.0 is known to be one."""
 
 
+weighted = Combination(lambda xp, *weights: weights)
+"""Adds up elements times numbers."""
+plus = Combination(lambda xp, multiple=1.0: (1.0, multiple))
+"""Adds the second element, or a multiple of it, to the first."""
+
 Formula = Callable[..., Any] | Combination
 """A function of a namespace, elements and numbers, or a combination."""
-
-
-def starting(first: Combination, later: Combination) -> Combination:
-    """Return a combination with other weights in the first step; its first number is positive in later ones."""
-
-    def weights(xp: Any, is_later: Any, *numbers: Any) -> tuple[Any, ...]:
-        both = zip(first.weights(xp, *numbers), later.weights(xp, *numbers), strict=True)
-        if isinstance(is_later, float):
-            return tuple(then if is_later > 0.0 else now for now, then in both)
-        return tuple(xp.where(is_later > 0.0, then, now) for now, then in both)
-
-    return Combination(weights)
 
 
 def of_leaf(

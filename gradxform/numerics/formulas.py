@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradxform.numerics import Array
+from gradxform.numerics import Array, widest
 
 _INF = float("inf")
 
@@ -28,18 +28,10 @@ def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     return _clip_coefficient(xp, norm, limit, within)
 
 
-def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *, single: tuple[bool, ...]) -> Array:
-    """`clip_coefficient_double`, with leaves in `single` compared in float32."""
-    return xp.where(
-        xp.mask(single), clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm)
-    )
-
-
-def clip_coefficient_told(xp: Any, norm: Array, max_norm: Array, single: Array) -> Array:
-    """`clip_coefficient_double`, compared in float32 if `single` is 1 and in float64 if it is 0."""
-    return xp.where(
-        single > 0.5, clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm)
-    )
+def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *told: Array, single: tuple[bool, ...] = ()) -> Array:
+    """`clip_coefficient_double`, with leaves in `single` compared in float32, or all of them where `told` is 1."""
+    compared = told[0] > 0.5 if told else xp.mask(single)
+    return xp.where(compared, clip_coefficient_single(xp, norm, max_norm), clip_coefficient_double(xp, norm, max_norm))
 
 
 def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Array:
@@ -50,7 +42,7 @@ def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Arra
 
 def _divides(xp: Any, norm: Array) -> Array:
     """Whether a norm is finite; without float64, float32 may not hold what is divided by a norm beyond 1e18."""
-    return norm <= 1e18 if getattr(xp, "widest", "float64") == "float32" else xp.isfinite(norm)
+    return norm <= 1e18 if widest(xp) == "float32" else xp.isfinite(norm)
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:

@@ -42,6 +42,20 @@ def total(xp: Any, *parts: Array) -> Array:
     return xp.sum(xp.stack([xp.reshape(part, ()) for part in parts]))
 
 
+def gram_of(xp: Any, products: Sequence[Any], count: int) -> Array:
+    """Return the symmetric matrix of the inner products of tasks i <= j, which are given by rows."""
+    tasks = range(count)
+    place = {pair: k for k, pair in enumerate((i, j) for i in tasks for j in range(i, count))}
+    entries = xp.take(xp.stack(products), tuple(place[min(i, j), max(i, j)] for i in tasks for j in tasks))
+    return xp.reshape(entries, (count, count))
+
+
+def diagonal_of(xp: Any, matrix: Array) -> Array:
+    """Return the diagonal of a square matrix."""
+    count = matrix.shape[0]
+    return xp.take(xp.reshape(matrix, (-1,)), tuple(range(0, count * count, count + 1)))
+
+
 class _Tasks:
     """Gradients as norms and cosines, and the subsets of them."""
 
@@ -49,11 +63,9 @@ class _Tasks:
         """Take the inner products of tasks i <= j, by rows."""
         self.xp, self.count, tasks = xp, count, range(count)
         self.rounding = 2.0**-52 if widest(xp) == "float64" else 2.0**-23
-        place = {pair: k for k, pair in enumerate((i, j) for i in tasks for j in range(i, count))}
-        entries, index = xp.stack(products), xp.arange(count)
-        gram = xp.take(entries, tuple(place[min(i, j), max(i, j)] for i in tasks for j in tasks))
-        squares = xp.take(entries, tuple(place[i, i] for i in tasks))
-        self.finite = xp.sum(xp.where(xp.isfinite(entries), 0.0, 1.0)) < 0.5
+        gram, index = gram_of(xp, products, count), xp.arange(count)
+        squares = diagonal_of(xp, gram)
+        self.finite = xp.sum(xp.where(xp.isfinite(gram), 0.0, 1.0)) < 0.5
         there = squares > 0.0
         self.present = xp.where(there, 1.0, 0.0)
         sizes = xp.sqrt(xp.where(there, squares, 1.0))
@@ -62,8 +74,7 @@ class _Tasks:
         self.largest = xp.max(self.norms)
         self.own = [equal(index, float(task)) for task in tasks]
         self.diagonal = equal(index[:, None], index[None, :])
-        cosines = xp.reshape(gram, (count, count)) / self.norms[:, None] / self.norms[None, :]
-        self.cosines = xp.where(self.diagonal, 1.0, cosines)
+        self.cosines = xp.where(self.diagonal, 1.0, gram / self.norms[:, None] / self.norms[None, :])
         halves = xp.floor(xp.arange(2**count)[:, None] / xp.stack([2.0**task for task in tasks]))
         self.member = halves - 2.0 * xp.floor(halves / 2.0) > 0.5
         ratios = self.norms[None, :] / self.norms[:, None]

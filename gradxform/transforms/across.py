@@ -100,6 +100,20 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     return GradientTransformation(rule, start if inner.stateful else None, traits=traits)
 
 
+def check_whole(view: Tree, transform: str, why: str) -> None:
+    """Reject gradients of which this device has only a slice."""
+    for group in view.groups:
+        if group.by_leaf:
+            for i, whole in zip(
+                view.chosen, group.replicated_of([view.source.kept[i] for i in view.chosen]), strict=True
+            ):
+                if not whole:
+                    raise ValueError(
+                        f"{transform}: with across(..., split='leaves') this device has a slice of "
+                        f"{view.source.path(i)!r}, {why}; use {transform} outside of across"
+                    )
+
+
 def _overlap(one: Any, other: Any) -> bool:
     """Whether two axes are equal or share a name."""
     both = [{axis} if isinstance(axis, str) else set(axis) for axis in (one, other) if isinstance(axis, (str, tuple))]

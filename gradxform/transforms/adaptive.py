@@ -75,6 +75,4 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
 
 def _of_unit(xp: Any, norm: Array, clipping: Array, eps: Array) -> Array:
-    limit = clipping * xp.where(norm < eps, eps, norm)
-    # In double-double, infinity * number is NaN, which is right for zero only.
-    return xp.where(xp.isfinite(norm), limit, xp.where(clipping > 0.0, norm, math.nan))
+    return clipping * xp.where(norm < eps, eps, norm)

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
@@ -17,7 +15,7 @@ from gradxform.core.transform import Context, GradientTransformation, stateful, 
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, dtype_name
 from gradxform.numerics import random as threefry
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import plus
 
 
 @factory
@@ -56,12 +54,9 @@ def add_decayed_weights(weight_decay: Scalar) -> GradientTransformation:
     def rule(g: Tree, context: Context) -> Tree:
         dense = g.dense()
         params = align.params(dense, context.params, "add_decayed_weights")
-        return dense.written(_decayed, params, numbers=[a])
+        return dense.written(plus, params, numbers=[a])
 
     return stateless(rule, needs=("params",), stage="decay")
-
-
-_decayed = Combination(lambda xp, weight_decay: (1.0, weight_decay))
 
 
 class NoiseState(NamedTuple):
@@ -123,8 +118,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
             with g.backend.scope():
                 for rank, i in enumerate(some):
                     for key_part, stream in zip(keys, streams, strict=True):
-                        on_host = isinstance(key_part, np.ndarray)
-                        stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
+                        stream[i] = key_part[rank]
         noised = dense.written(_noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 

@@ -11,8 +11,8 @@ from gradxform.core.factory import factory
 from gradxform.core.state import advanced, between, blend, shown, stored
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination, starting
+from gradxform.numerics import Array, formulas
+from gradxform.numerics.elementwise import Combination, plus, weighted
 
 
 class EmaState(NamedTuple):
@@ -64,6 +64,7 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
         Kingma and Ba, Adam: a method for stochastic optimization, 2015; ``optax.ema``.
     """
     d = arguments.unit_interval("ema", "decay", decay)
+    log = math.log(d) if arguments.static(d) and d else -math.inf
 
     def rule(g: Tree, state: EmaState, context: Context) -> tuple[Tree, EmaState]:
         dense, count, now = g.dense(), advanced(g, state.count), between(g, d, 0.0, 1.0)
@@ -73,9 +74,8 @@ def ema(decay: Scalar, debias: bool = True) -> GradientTransformation:
             total = g.backend.compute(_weight, divisor, now)
             divisor = stored(g, g.backend.compute(_in_two, total, dtype=g.backend.dtype(divisor)), divisor)
         if debias:
-            log = math.log(d) if arguments.static(d) and d else -math.inf
-            known = (total,) if not arguments.static(d) else (g.backend.compute(_weight_at, count, log),)
-            by = g.backend.compute(_debiasing, *known)
+            weight = g.backend.compute(_weight_at, count, log) if arguments.static(d) else total
+            by = g.backend.compute(_debiasing, weight)
         return shown(dense, new, context, by), EmaState(count, averages, divisor)
 
     return stateful(EmaState, rule, lambda fresh: EmaState(fresh.count(), fresh.zeros(), fresh.numbers((2,))))
@@ -150,14 +150,11 @@ def trace(decay: Scalar, nesterov: bool = False) -> GradientTransformation:
 
     def rule(g: Tree, state: TraceState, context: Context) -> tuple[Tree, TraceState]:
         dense, now = g.dense(), between(g, d, 0.0, 1.0)
-        new, traces = blend(dense, _plus, state.trace, "trace: the traces", [now], context)
-        out = dense.written(_plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
+        new, traces = blend(dense, plus, state.trace, "trace: the traces", [now], context)
+        out = dense.written(plus, new, numbers=[now]) if nesterov else shown(dense, new, context)
         return out, TraceState(traces)
 
     return stateful(TraceState, rule, lambda fresh: TraceState(fresh.zeros()))
-
-
-_plus = Combination(lambda xp, multiple: (1.0, multiple))
 
 
 class GrokfastState(NamedTuple):
@@ -208,15 +205,16 @@ def grokfast(decay: Scalar = 0.98, amplitude: Scalar = 2.0) -> GradientTransform
 
     def rule(g: Tree, state: GrokfastState, context: Context) -> tuple[Tree, GrokfastState]:
         dense, most = g.dense(), between(g, a, 0.0, math.inf)
-        numbers = [g.backend.compute(_is_later, state.count), between(g, d, 0.0, 1.0)]
-        new, averages = blend(dense, _averaged_from_first, state.average, "grokfast: the averages", numbers, context)
-        return dense.written(_plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
+        now = between(g, d, 0.0, 1.0)
+        rest = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
+        weights = g.backend.compute(_weights, state.count, rest, now)
+        new, averages = blend(dense, weighted, state.average, "grokfast: the averages", weights, context)
+        return dense.written(plus, new, numbers=[most]), GrokfastState(advanced(g, state.count), averages)
 
     return stateful(GrokfastState, rule, lambda fresh: GrokfastState(fresh.count(), fresh.zeros()))
 
 
-def _is_later(xp: Any, count: Array) -> Array:
-    return xp.where(count > 0.0, 1.0, 0.0)
-
-
-_averaged_from_first = starting(Combination(lambda xp, decay: (1.0, 0.0)), _averaged)
+def _weights(xp: Any, count: Array, new: Array, old: Array) -> tuple[Array, Array]:
+    """The weights of the gradient and of the average, which starts with the first gradient."""
+    later = count > 0.0
+    return xp.where(later, new, 1.0), xp.where(later, old, 0.0)

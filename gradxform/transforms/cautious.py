@@ -73,7 +73,7 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
         else:
             directions = dense._replace(factor=signs).each_factor(dense.chosen)
-            agreeing = g.backend.elementwise(_agreeing_times, [gradients, own], (), directions)
+            agreeing = g.backend.elementwise(_agreeing, [gradients, own], (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))
@@ -94,10 +94,6 @@ def _agreeing(xp: Any, update: Array, gradient: Array) -> Array:
 
 def _agreeing_negated(xp: Any, update: Array, gradient: Array) -> Array:
     return _agreeing(xp, update, -gradient)
-
-
-def _agreeing_times(xp: Any, gradient: Array, update: Array) -> Array:
-    return _agreeing(xp, update, gradient)
 
 
 def _kept(xp: Any, update: Array, agreeing: Array) -> Array:

@@ -122,7 +122,7 @@ def clip_norm(
     p, over = arguments.order("clip_norm", ord), arguments.axes("clip_norm", axes)
     if like is not None:
         peer = peers.find("clip_norm", peers.EACH, like, p, over)
-        return stateless(lambda g: peers.clip_norm(g, peer, c, over, p), stage="clip")
+        return stateless(lambda g: peers.clip_norm(g, peer, c, over), stage="clip")
     if over is not None:
         return stateless(lambda g: g.scaled_over(over, p, lambda n: clip_coefficient(n, c)), stage="clip")
     return stateless(lambda g: g.scaled(clip_coefficient(g.norms(p), c)), stage="clip")
@@ -168,7 +168,7 @@ def clip_global_norm(max_norm: Scalar, *, ord: float | None = None, like: str | 
     c, p = arguments.limit("clip_global_norm", "max_norm", max_norm), arguments.order("clip_global_norm", ord)
     if like is not None:
         peer = peers.find("clip_global_norm", peers.TOGETHER, like, p)
-        return stateless(lambda g: peers.clip_global_norm(g, peer, c, p), stage="clip")
+        return stateless(lambda g: peers.clip_global_norm(g, peer, c), stage="clip")
     return stateless(lambda g: g.scaled(clip_coefficient(g.global_norm(p), c)), stage="clip")
 
 

@@ -11,7 +11,8 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import plus
+from gradxform.transforms.across import check_whole
 
 
 @factory
@@ -63,8 +64,7 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
 
     def rule(g: Tree) -> Tree:
         g.check_real("top_k", "complex numbers would be compared by rounded sizes")
-        g.check()
-        _check_whole(g)
+        check_whole(g, "top_k", "and does not know the largest elements of the whole")
         ranks = {i: _rank(g, i, float(fraction)) for i in g.chosen}
         some = [i for i, rank in ranks.items() if rank is not None]
         new = g.backend.largest([g.leaves[i] for i in some], [ranks[i] for i in some])
@@ -72,18 +72,6 @@ def top_k(fraction: float, *, sparse: bool = False) -> GradientTransformation:
         return kept.sparse("top_k") if sparse else kept
 
     return stateless(rule)
-
-
-def _check_whole(g: Tree) -> None:
-    """Reject slices of gradients, whose elements have another rank in the whole."""
-    for group in g.groups:
-        if group.by_leaf:
-            for i, whole in zip(g.chosen, group.replicated_of([g.source.kept[i] for i in g.chosen]), strict=True):
-                if not whole:
-                    raise ValueError(
-                        f"top_k: with across(..., split='leaves') this device has a slice of {g.source.path(i)!r}, and "
-                        "does not know the largest elements of the whole; use top_k outside of across"
-                    )
 
 
 def _rank(g: Tree, i: int, fraction: float) -> Any:
@@ -155,7 +143,7 @@ def error_feedback(tx: Any) -> GradientTransformation:
     def rule(g: Tree, state: ErrorFeedbackState, context: Context) -> tuple[Tree, ErrorFeedbackState]:
         dense = g.dense()
         old, errors = align.of_state(dense, state.error, "error_feedback: the errors")
-        whole = dense.given(dense.mapped(_sum, old)).lent()  # read again below
+        whole = dense.given(dense.mapped(plus, old)).lent()  # read again below
         out, kept = inner.rule(whole, state.inner, context)
         place = {i: rank for rank, i in enumerate(dense.chosen)}
         before, given = [old[place[i]] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
@@ -168,9 +156,6 @@ def error_feedback(tx: Any) -> GradientTransformation:
     return stateful(
         ErrorFeedbackState, rule, lambda fresh: ErrorFeedbackState(fresh.zeros(), inner.init(fresh.params)), inner
     )
-
-
-_sum = Combination(lambda xp: (1.0, 1.0))
 
 
 def _rest(xp: Any, result: Array, given: Array, before: Array) -> Array:

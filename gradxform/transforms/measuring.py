@@ -14,7 +14,7 @@ from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
 from gradxform.core.group import Mask
 from gradxform.core.leaves import SINGLE
-from gradxform.core.state import Fresh, stored
+from gradxform.core.state import Fresh, stored_as
 from gradxform.core.transform import Context, GradientTransformation, stateful, unconverted, wrong_state
 from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
@@ -123,25 +123,16 @@ def measure(tx: Any, name: str | None = None) -> GradientTransformation:
         def left(mask: Mask) -> Mask:
             return mask if before.slots is not None else tuple(map(operator.and_, mask, out.active))
 
-        def norm_before(mask: Mask) -> Any:
-            return g.own_norm_of(first, 2, mask).value
-
-        def norm_after(mask: Mask) -> Any:
-            return out.own_norm_of(last, 2, left(mask)).value
-
-        def smaller(mask: Mask) -> Any:
-            return compute(_any_smaller, first.value, last.value, slack, active=mask, left=left(mask))
-
-        def nonfinite(mask: Mask) -> Any:
-            return compute(_nonfinite, first.value, active=mask)
-
-        asked = [(norm_before, 2), (norm_after, 2), (smaller, 1), (nonfinite, 1)]
+        asked = [
+            (lambda mask: g.own_norm_of(first, 2, mask).value, 2),
+            (lambda mask: out.own_norm_of(last, 2, left(mask)).value, 2),
+            (lambda mask: compute(_any_smaller, first.value, last.value, slack, active=mask, left=left(mask)), 1),
+            (lambda mask: compute(_nonfinite, first.value, active=mask), 1),
+        ]
         found = g.shared(asked, slots=before.slots)
         whole, rest, clipped, lost = found.values
         new = whole, rest, compute(_quotient, whole, rest), clipped, lost
-        old = state.measures[called]
-        measures = Measures(*(stored(g, value, place) for value, place in zip(new, old, strict=True)))
-        return out, MeasureState({called: measures}, kept)
+        return out, MeasureState({called: stored_as(g, state.measures[called], *new)}, kept)
 
     def start(fresh: Fresh) -> MeasureState:
         none = Measures(fresh.numbers(()), fresh.numbers(()), fresh.number(1.0), fresh.flag(False), fresh.count())

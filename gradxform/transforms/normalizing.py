@@ -11,7 +11,7 @@ from gradxform.core.factory import factory
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
-from gradxform.numerics.elementwise import Combination
+from gradxform.numerics.elementwise import plus
 from gradxform.transforms import units
 
 
@@ -106,7 +106,7 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
     def centred(g: Tree) -> Tree:
         g.check_real("centralize", "the mean is taken of real numbers")
         found = units.axes("centralize", over, g)
-        many = [i for i in g.chosen if _has_axes(g.backend.shape(g.leaves[i]))]
+        many = {i for i in g.chosen if len(units.shape_of("centralize", g, i)) > 1}
         some = g.focus([i in many for i in range(len(g.leaves))]).dense()
         if not some.chosen:
             return g
@@ -116,10 +116,6 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         return some.given(new, applied=False).widen(g)
 
     return stateless(centred)
-
-
-def _has_axes(shape: tuple[int | None, ...] | None) -> bool:
-    return shape is None or len(shape) > 1
 
 
 @factory
@@ -153,9 +149,8 @@ def sign() -> GradientTransformation:
             return g
         if g.factor is None:
             return g.given(g.selected(_sign, leaves))
-        ones = g.selected(_sign_of_finite, leaves)  # whose products do not underflow
-        units = [g.backend.compute(_unit, g.factor, index=i) for i in g.chosen]
-        return g.given(g.backend.elementwise(_sign, [ones], (), units))
+        units = g._replace(factor=g.backend.compute(_unit, g.factor))  # whose products do not underflow
+        return g.given(units.mapped(_sign))
 
     return stateless(signs)
 
@@ -167,15 +162,9 @@ def _sign(xp: Any, x: Array) -> Array:
     return xp.where(x > 0, one, xp.where(x < 0, -one, x * 0.0))  # zero if a subnormal compares as zero
 
 
-def _sign_of_finite(xp: Any, x: Array) -> Array:
-    """The sign; infinity stays, because zero times infinity has no sign."""
-    return xp.where(xp.isfinite(x), _sign(xp, x), x)
-
-
-def _unit(xp: Any, factor: Array, *, index: int) -> Array:
-    """The sign of a leaf's factor; infinity and NaN stay."""
-    own = formulas.take(xp, factor, index=index)
-    return xp.where(xp.isfinite(own), xp.where(own > 0.0, 1.0, xp.where(own < 0.0, -1.0, 0.0)), own)
+def _unit(xp: Any, factor: Array) -> Array:
+    """The signs of factors; infinity and NaN stay."""
+    return xp.where(xp.isfinite(factor), xp.where(factor > 0.0, 1.0, xp.where(factor < 0.0, -1.0, 0.0)), factor)
 
 
 @factory
@@ -225,20 +214,17 @@ def orthogonal_to_parameters() -> GradientTransformation:
             if not short[k]:  # products may exceed float64's range
                 by = (backend.compute(_inverse_of, vector, index=k) for vector in (norms, sizes))
                 leaf, param = (backend.multiply([x], y, False)[0] for x, y in zip((leaf, param), by, strict=True))
-            if (shape := backend.shape(leaf)) is None:
-                path = dense.source.path(dense.chosen[k])
-                raise ValueError(
-                    f"orthogonal_to_parameters: the rank of the gradient at {path!r} is unknown: set its shape"
-                )
-            products.append(backend.sum_over(leaf, tuple(range(len(shape))), param))
+            axes = range(len(units.shape_of("orthogonal_to_parameters", dense, dense.chosen[k])))
+            products.append(backend.sum_over(leaf, tuple(axes), param))
         cosines = backend.compute(_cosines, norms, sizes, *products, short=tuple(short))
         along = backend.compute(_along, cosines, norms, sizes)
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
         if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
             params = backend.cast(params, own)
-        rest = dense.given(backend.elementwise(_plus, [params, own], (), multiples), applied=False)
-        places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
-        return rest.scaled(backend.compute(_restoring, cosines, index=places))
+        rest = dense.given(backend.elementwise(plus, [params, own], (), multiples), applied=False)
+        place = {i: k for k, i in enumerate(dense.chosen)}
+        index = tuple(place.get(i, 0) for i in range(len(dense.leaves)))
+        return rest.scaled(backend.compute(_restoring, cosines, index=index))
 
     return stateless(rule, needs=("params",))
 
@@ -260,9 +246,6 @@ def _cosines(xp: Any, norms: Array, sizes: Array, *products: Array, short: tuple
 def _along(xp: Any, cosines: Array, norms: Array, sizes: Array) -> Array:
     """The multiples of the parameters to add."""
     return -cosines * norms / _positive(xp, sizes)
-
-
-_plus = Combination(lambda xp: (1.0, 1.0))
 
 
 def _restoring(xp: Any, cosines: Array, *, index: tuple[int, ...]) -> Array:

@@ -15,6 +15,7 @@ from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas, matrices
 from gradxform.numerics.matrices import newton_schulz
 from gradxform.transforms import units
+from gradxform.transforms.across import check_whole
 
 Polynomial = tuple[float, float, float]
 _JORDAN = ((3.4445, -4.7750, 2.0315),)
@@ -120,11 +121,7 @@ def orthogonalize(
             return g
         g = g.dense()
         sides = units.sides("orthogonalize", over, g)
-        if any(group.by_leaf for group in g.groups):
-            raise ValueError(
-                f"orthogonalize: with across(..., split='leaves') this device has a slice of "
-                f"{g.source.path(g.chosen[0])!r}, not the matrix; use orthogonalize outside of across"
-            )
+        check_whole(g, "orthogonalize", "not the matrix")
         unit, sizes = _normalized(g, sides, like), _sizes(g, sides, SCALES[scale])
         for size in dict.fromkeys(sizes):
             own = [place for place, number in enumerate(sizes) if number == size]

@@ -24,20 +24,44 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _REAL = {"complex64": "float32", "complex128": "float64"}
 
 
+Names = tuple[str, ...]
+"""Names of dtypes."""
+
+
+class Dtypes(NamedTuple):
+    """The dtypes that a library computes in: one, one per leaf, or one that depends on the leaves of all devices."""
+
+    names: Names
+    flags: tuple[Array, ...] = ()
+    """Whether any device has a gradient of each of `_DTYPES`. Then `names` are all that may apply."""
+
+
 class Rounding:
     """Rounds a number, or each number of a vector, to the dtypes that a library computes in."""
 
-    def __init__(self, xp: Any, dtypes: tuple[str, ...]) -> None:
-        self.xp, self.dtypes = xp, dtypes
+    def __init__(self, xp: Any, names: Names, flags: Sequence[Array]) -> None:
+        self.xp, (self._first, *others) = xp, dict.fromkeys(names)
+        if flags:
+            half, brain, single, double = flags
+            alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
+            self._others = {dtype: alone[dtype] > 0.5 for dtype in others}
+        else:
+            self._others = {dtype: xp.mask(tuple(name == dtype for name in names)) for dtype in others}
+
+    def of(self, value: Callable[[str], Any]) -> Any:
+        """Return a function of the dtype, for each number its own."""
+        found = value(self._first)
+        for dtype, there in self._others.items():
+            found = self.xp.where(there, value(dtype), found)
+        return found
 
     def __call__(self, x: Array) -> Array:
         """Round to the dtypes themselves."""
-        return formulas.rounded(self.xp, x, dtypes=self.dtypes)
+        return self.of(lambda dtype: self.xp.rounded(x, dtype))
 
     def wide(self, x: Array) -> Array:
         """Round to the dtypes of arithmetic with a Python number: at least float32."""
-        wide = ["float64" if dtype == "float64" else "float32" for dtype in self.dtypes]
-        return formulas.rounded(self.xp, x, dtypes=tuple(wide))
+        return self.of(lambda dtype: self.xp.rounded(x, dtype if dtype == "float64" else "float32"))
 
 
 # --- the formulas: a factor, or factor and divisor, from the norm n and the limit c; r rounds ------------------------
@@ -107,13 +131,15 @@ class Peer(NamedTuple):
     formula: Callable[..., Any]
     divides: str = ""
     """When gradients are divided, if they are: "first" or "last", before or after they are multiplied."""
-    widens: tuple[str, ...] = ()
+    widens: Names = ()
     """Gradient dtypes whose norm is computed in float32."""
     rounds_factor: bool = True
     """Whether the factor is rounded to the gradient's dtype before multiplying."""
     of_norms: bool = False
     """Whether the total is the norm of the gradients' norms of any order, in at least float32 and then rounded."""
     any_axes: bool = False
+    ord: float = 2.0
+    """The order of the norm."""
 
 
 TOGETHER = {
@@ -139,127 +165,112 @@ def find(transform: str, known: Mapping[str, Peer], like: Any, ord: float, axes:
     for name, value, plain, free in (("ord", ord, 2.0, found.of_norms), ("axes", axes, None, found.any_axes)):
         if value != plain and not free:
             raise ValueError(f"{transform}: {found.function} has no {name}; got {name}={value!r} with like={like!r}")
-    return found
+    return found._replace(ord=ord)
 
 
-def clip_global_norm(view: Tree, peer: Peer, max_norm: Any, ord: float) -> Tree:
+def clip_global_norm(view: Tree, peer: Peer, max_norm: Any) -> Tree:
     """Clip the active leaves together as a library does."""
     view = view.materialized()
     if not (view.chosen or view.groups):
         return view
-    dtypes: _Dtypes = (_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),)
+    dtypes = Dtypes((_common([view.backend.dtype(view.leaves[i]) for i in view.chosen], peer.widens),))
     if peer.of_norms:
-        norms = view.norms(ord)
+        norms = view.norms(peer.ord)
         if view.leaves:
-            norms = norms._replace(value=_rounded(view, peer, norms.value, ord, _dtypes_of(view, peer.widens)))
-        norm = view.norm_of(view.common(norms, math.inf)[0] if norms.slots else norms, ord).value
+            names = _dtypes_of(view, peer.widens).names
+            norms = norms._replace(value=view.backend.compute(_rounded, norms.value, dtypes=names, ord=peer.ord))
+        norm = view.norm_of(view.common(norms, math.inf)[0] if norms.slots else norms, peer.ord).value
     else:
-        norm = view.global_norm(ord).value
+        norm = view.global_norm(peer.ord).value
     if not all(group.traced for group in view.groups):
         dtypes = _everywhere(view, peer.widens)
     if not view.chosen:  # other devices wait for this one
         return view
-    own = _own(view, peer, view.chosen, ord)
-    return _limited(view, peer, _norm(view, peer, norm, own, ord, dtypes), max_norm, dtypes)
+    return _limited(view, peer, norm, _own(view, peer, view.chosen), max_norm, dtypes)
 
 
-def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None, ord: float) -> Tree:
+def clip_norm(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...] | None) -> Tree:
     """Clip each active leaf, or each slice of it over some axes, as a library does."""
     view = view.materialized()
     if not view.chosen:
         if view.groups and axes is None:
-            view.norms(ord)
+            view.norms(peer.ord)
         return view
     dtypes = _dtypes_of(view, peer.widens)
     if axes is not None:
         return _limited_over(view, peer, max_norm, axes, dtypes)
-    own = [_own(view, peer, [i], ord) if active else 0.0 for i, active in enumerate(view.active)]
-    vector = None if any(norm is None for norm in own) else view.backend.compute(formulas.stack, *own)
-    return _limited(view, peer, _norm(view, peer, view.norms(ord).value, vector, ord, dtypes), max_norm, dtypes)
+    own = [_own(view, peer, [i]) if active else 0.0 for i, active in enumerate(view.active)]
+    vector = view.backend.compute(formulas.stack, *own)
+    return _limited(view, peer, view.norms(peer.ord).value, vector, max_norm, dtypes)
 
 
-def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes) -> Tree:
-    found = _computed(view, _clip, norm, max_norm, dtypes=dtypes, rule=peer.formula)
-    factor, divisor = found if peer.divides else (found, None)
-    if peer.rounds_factor:
-        factor = view.backend.compute(formulas.rounded, factor, dtypes=_dtypes_of(view))
-    if divisor is None:
-        return view.scaled(factor)
-    divisors = {i: view.backend.compute(formulas.take, divisor, index=i) for i in view.chosen}
+def _limited(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Tree:
+    factor, *divisor = _coefficients(view, peer, norm, own, max_norm, dtypes)
+    divisors = {i: view.backend.compute(formulas.take, each, index=i) for i in view.chosen for each in divisor}
     if peer.divides == "first":
         return view.divided(divisors, peer.function).scaled(factor)
-    return view.scaled(factor).divided(divisors, peer.function)
+    return view.scaled(factor).divided(divisors, peer.function) if divisors else view.scaled(factor)
 
 
-def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Tree:
+def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: Dtypes) -> Tree:
     view.check_axes(axes)
     view, divisors = view.dense(), {}
     for i in view.chosen:
-        right, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], 2.0, axes)
-        norm = _norm(view, peer, right, own, 2.0, (dtypes[i],))
-        divisors[i] = _computed(view, _clip, norm, max_norm, dtypes=(dtypes[i],), rule=peer.formula)[1]
-    factor = _computed(view, _clip, 1.0, max_norm, dtypes=dtypes, rule=peer.formula)[0]
+        norm, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], axes)
+        divisors[i] = _coefficients(view, peer, norm, own, max_norm, Dtypes((dtypes.names[i],)))[1]
+    factor = _coefficients(view, peer, 1.0, math.nan, max_norm, dtypes)[0]
     return view.scaled(factor).divided(divisors, peer.function)
 
 
-def _clip(xp: Any, n: Array, c: Array, *, dtypes: tuple[str, ...], rule: Callable[..., Any]) -> Any:
-    """Compute a library's formula."""
-    r = Rounding(xp, dtypes)
-    return rule(xp, r(n), xp.where(c < 0.0, 0.0, c), r)
+def _coefficients(view: Tree, peer: Peer, norm: Array, own: Array, max_norm: Any, dtypes: Dtypes) -> Sequence[Array]:
+    """The library's factor, or factor and divisor, from the accurate norm and the library's own."""
+    leaves = _dtypes_of(view).names if peer.rounds_factor else ()
+    given = norm, own, max_norm, *dtypes.flags
+    found = view.backend.compute(_clip, *given, dtypes=dtypes.names, leaves=leaves, peer=peer)
+    return found if peer.divides else (found,)
+
+
+def _clip(xp: Any, right: Array, own: Array, c: Array, *flags: Array, dtypes: Names, leaves: Names, peer: Peer) -> Any:
+    r = Rounding(xp, dtypes, flags)
+    n = _root_of_squares(xp, right, r, peer.ord, peer.of_norms)
+    # The library's norm unless it is wrong, with the derivative of the accurate norm.
+    n = n + xp.stop_gradient(xp.where(xp.abs(own - n) <= n * _WRONG, own - n, 0.0))
+    found = peer.formula(xp, r(n), formulas.at_least_zero(xp, c), r)
+    factor, *divisor = found if peer.divides else [found]
+    factor = formulas.rounded(xp, factor, dtypes=leaves) if leaves else factor
+    return (factor, *divisor) if divisor else factor
 
 
 # --- the norm --------------------------------------------------------------------------------------------------------
 
 
-def _own(view: Tree, peer: Peer, places: Sequence[int], ord: float, axes: tuple[int, ...] | None = None) -> Any:
-    """The norm that a library's function computes; None if it spans devices that the function does not see."""
-    if view.groups:
-        return None
-    return view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], ord, axes)
+def _own(view: Tree, peer: Peer, places: Sequence[int], axes: tuple[int, ...] | None = None) -> Any:
+    """The norm that a library's function computes; NaN if there is none, or it would not see all devices."""
+    found = None
+    if not view.groups:
+        found = view.backend.peer_norm(peer.function, [view.leaves[i] for i in places], peer.ord, axes)
+    return math.nan if found is None else found
 
 
-def _norm(view: Tree, peer: Peer, right: Array, own: Array | None, ord: float, dtypes: _Dtypes) -> Array:
-    """The norm for a library's formula, in float64."""
-    found = _rounded(view, peer, right, ord, dtypes)
-    return found if own is None else view.backend.compute(_own_unless_wrong, found, own)
+def _rounded(xp: Any, n: Array, *, dtypes: Names, ord: float) -> Array:
+    """The norms of leaves, in at least float32 and then rounded."""
+    return _root_of_squares(xp, n, Rounding(xp, dtypes, ()), ord, True)
 
 
-def _rounded(view: Tree, peer: Peer, norm: Array, ord: float, dtypes: _Dtypes) -> Array:
-    """The accurate norm, rounded where the library rounds."""
-    return _computed(view, _root_of_squares, norm, dtypes=dtypes, ord=ord, wide=peer.of_norms)
-
-
-def _root_of_squares(xp: Any, n: Array, *, dtypes: tuple[str, ...], ord: float, wide: bool) -> Array:
+def _root_of_squares(xp: Any, n: Array, r: Rounding, ord: float, wide: bool) -> Array:
     """Root of the sum of squares, each rounded; the norm is rounded where its square is out of range."""
-    r = Rounding(xp, dtypes)
     if ord != 2:
         return r(n)
     inner = r.wide if wide else r
     squares = inner(n * n)
-    sound = xp.isfinite(squares) & (squares > min(_LEAST.get(dtype, 2.0**-126) for dtype in dtypes))
+    sound = xp.isfinite(squares) & (squares > r.of(lambda dtype: _LEAST.get(dtype, 2.0**-126)))
     return r(xp.where(sound, inner(xp.sqrt(xp.where(sound, squares, 1.0))), n))
-
-
-def _own_unless_wrong(xp: Any, right: Array, own: Array) -> Array:
-    """A library's norm, with the derivative of the accurate norm."""
-    return right + xp.stop_gradient(xp.where(xp.abs(own - right) <= right * _WRONG, own - right, 0.0))
 
 
 # --- the dtypes that a library computes in ---------------------------------------------------------------------------
 
 
-class Everywhere(NamedTuple):
-    """The dtypes of all devices: for each of `_DTYPES`, whether a device has it; those computed in float32."""
-
-    flags: list[Array]
-    widens: tuple[str, ...]
-
-
-_Dtypes = tuple[str, ...] | Everywhere
-"""One dtype, one per leaf, or those of all devices."""
-
-
-def _common(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
+def _common(dtypes: Sequence[str], widens: Names = ()) -> str:
     """Dtype of the joint norm of several gradients."""
     real = {_REAL.get(dtype, dtype) for dtype in dtypes}
     if "float64" in real:
@@ -268,35 +279,17 @@ def _common(dtypes: Sequence[str], widens: tuple[str, ...] = ()) -> str:
     return "float32" if alone in widens else alone
 
 
-def _dtypes_of(view: Tree, widens: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _dtypes_of(view: Tree, widens: Names = ()) -> Dtypes:
     """Dtype of each leaf, or the dtype of its norm."""
-    return tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves])
+    return Dtypes(tuple([_common([view.backend.dtype(leaf)], widens) for leaf in view.leaves]))
 
 
-def _everywhere(view: Tree, widens: tuple[str, ...]) -> Everywhere:
+def _everywhere(view: Tree, widens: Names) -> Dtypes:
     """Gather which dtypes the gradients of all devices have."""
     real = [_REAL.get(own, own) for own in view.source.dtypes]
 
     def has(dtype: str) -> Callable[[Mask], float]:
         return lambda mask: float(dtype in itertools.compress(real, mask))
 
-    return Everywhere(view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values, widens)
-
-
-def _computed(view: Tree, formula: Callable[..., Any], *operands: Any, dtypes: _Dtypes, **static: Any) -> Any:
-    """Compute a formula that rounds to dtypes."""
-    if not isinstance(dtypes, Everywhere):
-        return view.backend.compute(formula, *operands, dtypes=dtypes, **static)
-
-    def of(xp: Any, *given: Any) -> Any:
-        *own, half, brain, single, double = given
-        found = formula(xp, *own, dtypes=("float32",), **static)
-        alone = {"float16": half - brain - single, "bfloat16": brain - half - single, "float64": double}
-        for dtype in [dtype for dtype in alone if dtype not in dtypes.widens]:
-            new = formula(xp, *own, dtypes=(dtype,), **static)
-            pairs = zip(new, found, strict=True) if isinstance(found, tuple) else [(new, found)]
-            chosen = [xp.where(alone[dtype] > 0.5, a, b) for a, b in pairs]
-            found = tuple(chosen) if isinstance(found, tuple) else chosen[0]
-        return found
-
-    return view.backend.compute(of, *operands, *dtypes.flags)
+    flags = view.shared([(has(dtype), math.inf) for dtype in _DTYPES], view.groups).values
+    return Dtypes(("float32", *[dtype for dtype in _DTYPES if dtype not in ("float32", *widens)]), tuple(flags))

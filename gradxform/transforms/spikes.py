@@ -9,7 +9,7 @@ from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import clip_coefficient
-from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, stored
+from gradxform.core.state import Fresh, advanced, between, by_row, rows_of, stored_as
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -79,17 +79,15 @@ def clip_adagc(
     first = arguments.integer("clip_adagc", "warmup", warmup, 0)
 
     def rule(g: Tree, state: AdaGCState, _: Context) -> tuple[Tree, AdaGCState]:
-        compute, before, dtype = g.backend.compute, (state.count, state.average), g.backend.dtype(state.average)
-        norms = g.norms()
+        compute, dtype = g.backend.compute, g.backend.dtype(state.average)
+        norms, now = g.norms(), between(g, d, 0.0, 1.0)
         together, rows = clip_coefficient(g.norm_of(norms), c), by_row(g, norms, state.count.shape[0])
         limits = compute(_multiple, rows, state.average, between(g, r, 0.0, math.inf))
-        now = between(g, d, 0.0, 1.0)
-        average = compute(_new_average, rows, limits, together, now, *before, warmup=first, dtype=dtype)
+        average = compute(_new_average, rows, limits, together, now, *state, warmup=first, dtype=dtype)
         count = compute(counted, state.count, rows, dtype=dtype)
         seen, most = (compute(formulas.take, each, index=rows_of(g)) for each in (state.count, limits))
         factor = compute(_in_turn, seen, together, clip_coefficient(norms, most), warmup=first)
-        after = AdaGCState(stored(g, count, state.count), stored(g, average, state.average))
-        return g.scaled(factor), after
+        return g.scaled(factor), stored_as(g, state, count, average)
 
     def start(fresh: Fresh) -> AdaGCState:
         rows = (fresh.rows(True),)
@@ -187,7 +185,8 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
         old, averages = align.of_state(dense, state.rms, "clip_spikes: the averages")
         limits = g.backend.compute(_after, between(g, theta, 0.0, math.inf), state.count, warmup=first)
         now = between(g, d, 0.0, 1.0)
-        share = 1.0 - d if arguments.static(d) else g.backend.compute(_rest, now)  # in float32, 1 - 0.999 is inexact
+        # In float32, 1 - 0.999 is inexact.
+        share = 1.0 - d if arguments.static(d) else g.backend.compute(formulas.difference, 1.0, now)
         numbers = [limits, now, share]
         out = dense.mapped(_limited, old, numbers=numbers[:1])
         new = dense.mapped(_new_rms, old, numbers=numbers, out=old if context.owned else None)
@@ -200,10 +199,6 @@ def clip_spikes(threshold: Scalar = 5000.0, decay: Scalar = 0.999, *, warmup: in
 def _after(xp: Any, threshold: Array, count: Array, *, warmup: int) -> Array:
     """The threshold, zero during the warm-up."""
     return xp.where(count >= warmup, threshold, 0.0)
-
-
-def _rest(xp: Any, decay: Array) -> Array:
-    return 1.0 - decay
 
 
 def _limited(xp: Any, x: Array, rms: Array, threshold: Array) -> Array:

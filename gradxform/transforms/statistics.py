@@ -11,7 +11,7 @@ from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
 from gradxform.core.norm import Norm, clip_coefficient
-from gradxform.core.state import Fresh, between, by_row, rows_of, stored
+from gradxform.core.state import Fresh, between, by_row, rows_of, stored_as
 from gradxform.core.transform import Context, GradientTransformation, stateful
 from gradxform.core.tree import Tree
 from gradxform.numerics import Array, formulas
@@ -66,14 +66,12 @@ def clip_percentile(percentile: Scalar, window: int = 1000, *, per_leaf: bool = 
 
     def rule(g: Tree, state: PercentileState, _: Context) -> tuple[Tree, PercentileState]:
         norm, new = _observed(g, state.count, per_leaf)
-        dtype = g.backend.dtype(state.history)
-        history = stored(
-            g, g.backend.compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype), state.history
-        )
-        count = stored(g, g.backend.compute(counted, state.count, new, dtype=dtype), state.count)
-        share, finite = between(g, p, 0.0, 100.0), g.backend.compute(formulas.is_finite, new)
-        limits = g.backend.compute(_percentile, history, count, finite, share, window=length, dtype=dtype)
-        return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), PercentileState(count, history)
+        compute, dtype = g.backend.compute, g.backend.dtype(state.history)
+        history = compute(_with_norm, state.history, state.count, new, window=length, dtype=dtype)
+        after = stored_as(g, state, compute(counted, state.count, new, dtype=dtype), history)
+        share, finite = between(g, p, 0.0, 100.0), compute(formulas.is_finite, new)
+        limits = compute(_percentile, after.history, after.count, finite, share, window=length, dtype=dtype)
+        return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
 
     def start(fresh: Fresh) -> PercentileState:
         rows = fresh.rows(per_leaf)
@@ -194,13 +192,10 @@ def clip_zscore(
 
     def rule(g: Tree, state: ZScoreState, _: Context) -> tuple[Tree, ZScoreState]:
         norm, new = _observed(g, state.count, per_leaf)
-        compute, before = g.backend.compute, (state.count, state.average, state.deviation)
-        dtype = g.backend.dtype(state.average)
-        limits = compute(_spike_limit, new, *before, between(g, z, 0.0, math.inf), warmup=first)
-        now = between(g, d, 0.0, 1.0)
-        moments = compute(_moments, new, limits, now, *before, warmup=first, dtype=dtype)
-        numbers = zip((compute(counted, state.count, new, dtype=dtype), *moments), before, strict=True)
-        after = ZScoreState(*[stored(g, value, old) for value, old in numbers])
+        compute, dtype = g.backend.compute, g.backend.dtype(state.average)
+        limits = compute(_spike_limit, new, *state, between(g, z, 0.0, math.inf), warmup=first)
+        moments = compute(_moments, new, limits, between(g, d, 0.0, 1.0), *state, warmup=first, dtype=dtype)
+        after = stored_as(g, state, compute(counted, state.count, new, dtype=dtype), *moments)
         return g.scaled(clip_coefficient(norm, _for_leaves(g, limits, per_leaf))), after
 
     def start(fresh: Fresh) -> ZScoreState:

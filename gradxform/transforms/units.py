@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradxform.core import arguments
 from gradxform.core.tree import Tree
 from gradxform.core.where import matches
+from gradxform.numerics.matrices import Sides
 
 LAYOUTS = ("keras", "torch")
 
@@ -28,55 +29,60 @@ def check(transform: str, axes: Any, pairs: bool = False) -> Any:
     return arguments.axes(transform, axes)
 
 
+def shape_of(transform: str, view: Tree, i: int) -> tuple[int | None, ...]:
+    """Static shape of a leaf.
+
+    Raises:
+        ValueError: the rank is unknown; names the path.
+    """
+    shape = view.backend.shape(view.leaves[i])
+    if shape is None:
+        path = view.source.path(i)
+        raise ValueError(f"{transform}: the rank of {path!r} is unknown in the graph; set its static shape")
+    return shape
+
+
 def axes(transform: str, given: Any, view: Tree) -> dict[int, tuple[int, ...]]:
     """Axes of each active leaf, by position; all axes if it has fewer than two."""
-    found = {}
-    for i in view.chosen:
-        shape = view.backend.shape(view.leaves[i])
-        if shape is not None and len(shape) < 2:
-            found[i] = tuple(range(len(shape)))
-        else:
-            path = view.source.path(i)
-            found[i] = _of(transform, _given(transform, given, path, view.leaves[i]), path, shape)
-    return found
+    shapes = {i: shape_of(transform, view, i) for i in view.chosen}
+    own = _given(transform, given, view, [i for i, shape in shapes.items() if len(shape) > 1])
+    return {i: _of(transform, own[i], view, i) if i in own else tuple(range(len(shape))) for i, shape in shapes.items()}
 
 
-def sides(transform: str, given: Any, view: Tree) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def sides(transform: str, given: Any, view: Tree) -> list[Sides]:
     """Input and output axes of each active leaf's matrices; those in neither stack matrices.
 
     Raises:
         ValueError: a vector or a number, an unknown shape, or axes that leave no input or no output; names the path.
     """
-    found = []
     for i in view.chosen:
-        path, shape = view.source.path(i), view.backend.shape(view.leaves[i])
-        if shape is None or None in shape:
+        if None in (shape := shape_of(transform, view, i)):
+            path = view.source.path(i)
             raise ValueError(f"{transform}: the shape of {path!r} is unknown in the graph; set its static shape")
         if len(shape) < 2:
             raise ValueError(
-                f"{transform}: the gradient at {path!r} has shape {shape} and is not a matrix; choose the matrices "
-                f"with masked({transform}(...), where) or partition(...)"
+                f"{transform}: the gradient at {view.source.path(i)!r} has shape {shape} and is not a matrix; choose "
+                f"the matrices with masked({transform}(...), where) or partition(...)"
             )
-        own = _given(transform, given, path, view.leaves[i], pairs=True)
-        if own is None and len(shape) > 2:
-            raise ValueError(
-                f"{transform}: {path!r} of shape {shape} is not one matrix; give its axes: 'keras' (the last is the "
-                "output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
-            )
-        found.append(_sides(transform, own, path, shape))
-    return found
+    own = _given(transform, given, view, view.chosen, pairs=True)
+    return [_sides(transform, own[i], view, i) for i in view.chosen]
 
 
-def _sides(
-    transform: str, given: Any, path: str, shape: tuple[int | None, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sides(transform: str, given: Any, view: Tree, i: int) -> Sides:
     """Input and output axes of one leaf."""
+    shape = shape_of(transform, view, i)
     rank = len(shape)
+    if given is None and rank > 2:
+        raise ValueError(
+            f"{transform}: {view.source.path(i)!r} of shape {shape} is not one matrix; give its axes: 'keras' (the "
+            "last is the output), 'torch' (the first is), or ((inputs), (outputs)), whose other axes stack matrices"
+        )
     pair = given if _is_pair(given) else ("torch" if given is None else given,)
     there = all(isinstance(side, str) or all(-rank <= axis < rank for axis in side) for side in pair)
-    own = [_of(transform, side, path, shape) for side in pair] if there else [()]
+    own = [_of(transform, side, view, i) for side in pair] if there else [()]
     inputs, outputs = own if len(own) == 2 else (own[0], tuple(axis for axis in range(rank) if axis not in own[0]))
     if not inputs or not outputs or set(inputs) & set(outputs):
+        path = view.source.path(i)
         hint = f"; write axes='torch' (rows are outputs), 'keras' (columns are) or {{{path!r}: 'torch', '**': ...}}"
         raise ValueError(
             f"{transform}: axes {given} must give inputs and outputs of {path!r} of shape {shape}, different axes from "
@@ -90,16 +96,15 @@ def _is_pair(axes: Any) -> bool:
     return isinstance(axes, (list, tuple)) and len(axes) == 2 and all(isinstance(side, (list, tuple)) for side in axes)
 
 
-def _of(transform: str, given: Any, path: str, shape: tuple[int | None, ...] | None) -> tuple[int, ...]:
+def _of(transform: str, given: Any, view: Tree, i: int) -> tuple[int, ...]:
     """Axes of one leaf with at least two axes."""
     if given is None:
         raise ValueError(
-            f"{transform}: give the input axes of {path!r}, since libraries disagree: axes='keras' (all but the last; "
-            "also Flax, Haiku), axes='torch' (all but the first; also Equinox), a tuple, a mapping from a path glob to "
-            "a tuple, or a function of path and leaf"
+            f"{transform}: give the input axes of {view.source.path(i)!r}, since libraries disagree: axes='keras' (all "
+            "but the last; also Flax, Haiku), axes='torch' (all but the first; also Equinox), a tuple, a mapping from "
+            "a path glob to a tuple, or a function of path and leaf"
         )
-    if shape is None:
-        raise ValueError(f"{transform}: the rank of {path!r} is unknown in the graph; set its static shape")
+    shape = shape_of(transform, view, i)
     rank = len(shape)
     if given == "keras":
         return tuple(range(rank - 1))
@@ -108,16 +113,23 @@ def _of(transform: str, given: Any, path: str, shape: tuple[int | None, ...] | N
     there = sorted({axis % rank for axis in given if -rank <= axis < rank})
     if len(there) < len(given):
         raise ValueError(
-            f"{transform}: axes {given} must be different axes of {path!r} of shape {shape}, from 0 to {rank - 1}"
+            f"{transform}: axes {given} must be different axes of {view.source.path(i)!r} of shape {shape}, from 0 to "
+            f"{rank - 1}"
         )
     return tuple(there)
 
 
-def _given(transform: str, given: Any, path: str, leaf: Any, pairs: bool = False) -> Any:
-    """What a mapping of patterns or a function gives for a leaf; other axes unchanged."""
-    if isinstance(given, Mapping):
-        own = [each for pattern, each in given.items() if matches(pattern, [path], alone=True)[0]]
-        if not own:
-            raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {list(given)}")
-        given = own[0]
-    return check(transform, given(path, leaf), pairs) if callable(given) else given
+def _given(transform: str, given: Any, view: Tree, places: Sequence[int], pairs: bool = False) -> dict[int, Any]:
+    """What a mapping of patterns or a function gives for each of some leaves; other axes for all of them."""
+    if not (isinstance(given, Mapping) or callable(given)):
+        return dict.fromkeys(places, given)
+    paths, found = view.source.paths, {}
+    for i in places:
+        path, own = paths[i] or view.source.path(i), given
+        if isinstance(given, Mapping):
+            fitting = [axes for pattern, axes in given.items() if matches(pattern, [path], alone=True)[0]]
+            if not fitting:
+                raise ValueError(f"{transform}: no pattern of axes matches {path!r}; the patterns are {list(given)}")
+            own = fitting[0]
+        found[i] = check(transform, own(path, view.leaves[i]), pairs) if callable(own) else own
+    return found
