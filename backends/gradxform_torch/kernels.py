@@ -14,7 +14,7 @@ from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _fused, _host, _packed, _private, _products, _sums
 from gradxform_torch._along import Along
-from gradxform_torch._namespace import Namespace, rounded_number
+from gradxform_torch._namespace import Namespace, OfLeaves, rounded_number
 from gradxform_torch._readable import is_writable, readable, traced, transformed
 
 
@@ -167,7 +167,12 @@ class Kernels(Readable, Along):
             if found is not None:
                 return found
         if not accelerated:
-            return plain(formula, columns, numbers, factors, **static)
+            if not isinstance(formula, OfLeaves):
+                return plain(formula, columns, numbers, factors, **static)
+            rows = [[[part] for part in row] for row in zip(*columns, strict=True)]
+            each_factor = [None] * len(rows) if factors is None else [[factor] for factor in factors]
+            each = zip(rows, each_factor, strict=True)
+            return [plain(formula.of(i), *one[:1], numbers, one[1], **static)[0] for i, one in enumerate(each)]
         if factors is not None:
             factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
 

@@ -1,0 +1,261 @@
+"""PyTorch with DTensors: kernels run on the shards, and a DTensor's norm is that of its mesh's processes.
+
+Processes exchange norms, sums and counts of their shards, all leaves' at once, with one collective for each dimension
+of a mesh that splits a leaf. All combine them in the same order, so all get the same bits and decide alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Backward
+from gradxform.core import group as devices
+from gradxform.numerics import dtype_name, formulas, ranking
+from gradxform.numerics.elementwise import Combination, Formula
+from gradxform.numerics.matrices import Sides
+from gradxform_torch import _across, _shards
+from gradxform_torch._namespace import Namespace, OfLeaves
+from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, local, part, replicated, whole
+from gradxform_torch.kernels import Kernels
+
+
+def on_shards(kernel: Callable[..., Any], at: int = 0, columns: bool = False) -> Any:
+    """A kernel that runs on the shards of DTensors and shards its results alike.
+
+    Args:
+        kernel: A method that takes leaves, and returns one result for each.
+        at: The position of the leaves among its arguments.
+        columns: Whether they are the first of several columns, the others of which belong to them.
+    """
+
+    @functools.wraps(kernel)
+    def run(self: Any, *given: Any, **options: Any) -> list[Any]:
+        own = given[at] if columns else [given[at]]
+        others = [list(x) if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
+        if not any_sharded([x for some in (*own, *others) for x in some]):
+            return list(kernel(self, *given, **options))
+        rows = list(zip(*own, strict=True))
+        shards = [[part(row[0], x) for x in row] for row in rows]
+        first = list(zip(*shards, strict=True)) if columns else [row[0] for row in shards]
+        rest = [list(map(whole, x)) if isinstance(x, (list, tuple)) else whole(x) for x in given[at + 1 :]]
+        made = kernel(self, *given[:at], first, *rest, **options)
+        return [like(row[0], mine[0], new) for row, mine, new in zip(rows, shards, made, strict=True)]
+
+    return run
+
+
+_clip = on_shards(Kernels.clip)
+_elementwise = on_shards(Kernels.elementwise, 1, columns=True)
+_of_matrices = on_shards(Kernels.of_matrices, 1)
+
+
+class Torch(Kernels):
+    """PyTorch, including DTensors."""
+
+    types = (*Kernels.types, *_shards.types())
+
+    multiply = on_shards(Kernels.multiply)
+    divide = on_shards(Kernels.divide, 1)
+    each = on_shards(Kernels.each, 1, columns=True)
+    copied = on_shards(Kernels.copied)
+
+    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+        """One leaf times a float64 array that broadcasts against it."""
+        own = local(leaf)
+        return like(leaf, own, super().multiply_over(own, factor, inplace))
+
+    def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
+        """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
+        if not any_sharded(leaves) or not (getattr(low, "ndim", 0) or getattr(high, "ndim", 0)):
+            return _clip(self, leaves, low, high, factors, inplace)
+        each = factors if getattr(factors, "ndim", 0) else [factors] * len(leaves)
+        return [
+            _clip(self, [leaf], part(leaf, low), part(leaf, high), by, inplace)[0]
+            for leaf, by in zip(leaves, each, strict=True)
+        ]
+
+    def elementwise(
+        self,
+        formula: Formula,
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """A formula of each leaf's elements, whose indices are those in the whole leaf."""
+        own: Any = formula
+        if any_sharded(columns[0]) and not isinstance(formula, Combination):
+            own = OfLeaves(formula, [functools.partial(_shards.number_in_whole, leaf) for leaf in columns[0]])
+        return _elementwise(self, own, columns, numbers, factors, **static)
+
+    def of_matrices(
+        self, formula: Callable[..., Any], leaves: Sequence[Any], sides: Sequence[Sides], dtype: str | None, **static: Any
+    ) -> list[Any]:
+        """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
+        if not any_sharded(leaves):
+            return super().of_matrices(formula, leaves, sides, dtype, **static)
+        out = []
+        for leaf, own in zip(leaves, sides, strict=True):
+            gathered = replicated(leaf, (*own[0], *own[1]))
+            out.append(alongside(leaf, _of_matrices(self, formula, [gathered], [own], dtype, **static)[0]))
+        return out
+
+    def elementwise_into(self, out: Any, formula: Any, columns: Any, *more: Any, **static: Any) -> list[Any]:
+        """Like `elementwise`, written into existing tensors."""
+        if any_sharded([x for column in (*columns, *more[:1], out) for x in column]):
+            return self.elementwise(formula, columns, *more, **static)
+        return super().elementwise_into(out, formula, columns, *more, **static)
+
+    def each_into(self, out: Any, formula: Any, columns: Any, *more: Any) -> list[Any]:
+        """Like `each`, written into existing tensors."""
+        if any_sharded([x for column in (*columns, *more[:1], out) for x in column]):
+            return list(self.each(formula, columns, *more))
+        return super().each_into(out, formula, columns, *more)
+
+    def copied_into(self, out: Any, leaves: Any) -> list[Any]:
+        """Copy the leaves into existing tensors."""
+        return self.copied(leaves) if any_sharded((*out, *leaves)) else super().copied_into(out, leaves)
+
+    # --- numbers of several shards ---------------------------------------------------------------------------------
+
+    def norms(self, leaves: Sequence[Any], ord: float) -> Any:
+        """Vector of the whole leaves' norms."""
+        if not any_sharded(leaves):
+            return super().norms(leaves, ord)
+        return self._of_wholes(leaves, super().norms(list(map(local, leaves)), ord), ord)
+
+    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+        """Norms over some axes, of this process's slices."""
+        found = super().norm_over(local(leaf), axes, ord)
+        return self._of_wholes([leaf], found, ord, axes) if is_sharded(leaf) else found
+
+    def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
+        """Sums over some axes, like `norm_over`."""
+        if not any_sharded((leaf, weights)):
+            return super().sum_over(leaf, axes, weights)
+        plain = weights is None and not axes and leaf.ndim == 1
+        if plain or (weights is not None and tuple(weights.shape) != tuple(leaf.shape)):
+            raise NotImplementedError(
+                "per_example_clip_norm and per_example_clip_global_norm take no DTensors; hand in each process's own "
+                "examples, whole (full_tensor()), and add the sums up over the mesh"
+            )
+        return self._of_wholes([leaf], super().sum_over(local(leaf), axes, part(leaf, weights)), None, axes)
+
+    def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+        """Keep so many elements of each leaf; of DTensors only counts travel, once for each bit."""
+        if not any_sharded(leaves):
+            return super().largest(leaves, counts)
+        out = list(leaves)
+        for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+            some = [leaves[i] for i in places]
+            own = list(map(local, some))
+            sizes = [ranking.in_order(Namespace(mine.device), mine) for mine in own]
+
+            def reaching(least: Sequence[Any], some: Any = some, sizes: Any = sizes) -> Any:
+                here = torch.stack([(mine >= low).sum() for mine, low in zip(sizes, least, strict=True)])
+                return torch.as_tensor(self._of_wholes(some, here, None)).unbind()
+
+            xp = Namespace(own[0].device)
+            found = [torch.zeros((), dtype=mine.dtype, device=mine.device) for mine in sizes]
+            for place in reversed(range(ranking.bits(dtype_name(own[0])))):
+                found = ranking.with_bit(xp, 1 << place, found, [counts[i] for i in places], reaching)
+            for i, mine, integers, least in zip(places, own, sizes, found, strict=True):
+                out[i] = like(leaves[i], mine, ranking.kept(xp, mine, integers, least))
+        return out
+
+    def _of_wholes(self, leaves: Sequence[Any], numbers: Any, ord: float | None, axes: Collection[int] | None = None) -> Any:
+        """Combine a number of each shard, or those of one shard's slices over axes, into norms or (None) sums of wholes.
+
+        Of a leaf that a mesh dimension does not split, the first process's number counts, so that no bit differs.
+        """
+        if not math.prod(numbers.shape):
+            return numbers
+        for axis, here, same in _split(leaves, axes):
+            rows = _across.all_gather(numbers, axis, leaves[0])
+            new = self.compute(devices.norms_over, rows, ord=ord, same=same if axes is None else None)
+            keep = axes is not None or all(here)
+            index = tuple(range(len(leaves)))
+            numbers = new if keep else self.compute(formulas.spread, new, numbers, index=index, there=here)
+        return numbers
+
+    # --- whole and shard -------------------------------------------------------------------------------------------
+
+    def dense(self, leaves: Sequence[Any]) -> Any:
+        """Values of the leaves; partial DTensors are reduced.
+
+        Raises:
+            ValueError: This process has no part of a leaf.
+        """
+        if not any_sharded(leaves):
+            return super().dense(leaves)
+        for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
+            if mesh.get_coordinate() is None:
+                raise ValueError(
+                    f"this process is not in the {mesh} of a gradient and cannot know its norm; transform the "
+                    "parameters of one mesh on the processes that are in it"
+                )
+        return super().dense(list(map(replicated, leaves)))
+
+    def sparse(self, leaf: Any) -> Any:
+        """DTensors cannot be sparse."""
+        return None if is_sharded(leaf) else super().sparse(leaf)
+
+    def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
+        """Shard arrays like their leaves."""
+        return list(map(alongside, leaves, arrays)) if any_sharded([*arrays, *leaves]) else list(arrays)
+
+    def placed(self, array: Any, like: torch.Tensor) -> torch.Tensor:
+        """Move a tensor to another one's device, or shard it alike."""
+        return alongside(like, super().placed(array, like))
+
+    def to_numpy(self, leaf: Any) -> Any:
+        """Gather and convert to NumPy."""
+        return super().to_numpy(whole(leaf))
+
+    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
+        """Return the first tensors, with a custom backward pass."""
+        if not any_sharded(first):
+            return super().custom_backward(first, second, backward)
+        own = list(map(local, first))
+
+        def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any] | None, Any]:
+            found, others = backward(list(map(_flowing, first, own, upstream)), numbers)
+            return None if found is None else list(map(local, found)), others
+
+        return list(map(like, first, own, super().custom_backward(own, second, flowing)))
+
+
+def _flowing(leaf: Any, own: Any, upstream: Any) -> Any:
+    """Gradient that flows back to a leaf; partial summands all get the same."""
+    from torch.distributed.tensor import Replicate
+
+    if not is_sharded(leaf):
+        return upstream
+    return like(leaf, own, upstream, [Replicate() if p.is_partial() else p for p in leaf.placements])
+
+
+def _split(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tuple[Any, tuple[bool, ...], tuple[bool, ...]]]:
+    """The groups of processes among which meshes split leaves along axes, or any, from the last dimension.
+
+    With each, whether leaves are of the mesh or of all processes, and whether the group does not split them.
+    """
+    for mesh in dict.fromkeys([leaf.device_mesh for leaf in leaves if is_sharded(leaf)]):
+        own = [is_sharded(leaf) and leaf.device_mesh == mesh for leaf in leaves]
+        here = tuple([mine or not is_sharded(leaf) for mine, leaf in zip(own, leaves, strict=True)])
+        for dim in reversed(range(mesh.ndim)):
+            cut = [_shards.axis_of(leaf.placements[dim]) if mine else None for leaf, mine in zip(leaves, own, strict=True)]
+            over = [range(leaf.ndim) if axes is None else [axis % leaf.ndim for axis in axes] for leaf in leaves]
+            same = tuple([axis not in some for axis, some in zip(cut, over, strict=True)])
+            if not all(same):
+                yield mesh.get_group(dim), here, same
+
+
+backend = Torch()
+register(backend)
