@@ -74,7 +74,7 @@ def replicated(leaf: Any, axes: Collection[int | None] = ()) -> Any:
 def part(leaf: Any, x: Any) -> Any:
     """What belongs to a leaf's shard of an array that broadcasts against the leaf; numbers are unchanged.
 
-    Along an axis on which the array has another size than the leaf, it has this process's numbers alone, or one for all.
+    Along an axis of another size than the leaf's, it has this process's own numbers, or one for all.
     """
     rank = len(getattr(x, "shape", ()))
     if not rank or not is_sharded(leaf):

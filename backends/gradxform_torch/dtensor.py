@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Backward
+from gradxform.backend.protocol import Axes, Backward
 from gradxform.core import group as devices
 from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Combination, Formula
@@ -25,33 +25,34 @@ from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, lo
 from gradxform_torch.kernels import Kernels
 
 
-def on_shards(kernel: Callable[..., Any], at: int = 0, columns: bool = False) -> Any:
-    """A kernel that runs on the shards of DTensors and shards its results alike.
+def on_shards(kernel: Callable[..., Any], at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
+    """A kernel that runs on the shards of DTensors, and shards its results like the leaves.
 
     Args:
         kernel: A method that takes leaves, and returns one result for each.
         at: The position of the leaves among its arguments.
         columns: Whether they are the first of several columns, the others of which belong to them.
+        inputs: The number of its arguments without `out`, which shards are not written to.
     """
 
     @functools.wraps(kernel)
-    def run(self: Any, *given: Any, **options: Any) -> list[Any]:
+    def run(self: Any, *given: Any, **static: Any) -> list[Any]:
         own = given[at] if columns else [given[at]]
-        others = [list(x) if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
+        others = [x if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
         if not any_sharded([x for some in (*own, *others) for x in some]):
-            return list(kernel(self, *given, **options))
+            return list(kernel(self, *given, **static))
         rows = list(zip(*own, strict=True))
         shards = [[part(row[0], x) for x in row] for row in rows]
-        first = list(zip(*shards, strict=True)) if columns else [row[0] for row in shards]
-        rest = [list(map(whole, x)) if isinstance(x, (list, tuple)) else whole(x) for x in given[at + 1 :]]
-        made = kernel(self, *given[:at], first, *rest, **options)
+        leaves = list(zip(*shards, strict=True)) if columns else [row[0] for row in shards]
+        rest = [list(map(whole, x)) if isinstance(x, (list, tuple)) else whole(x) for x in given[at + 1 : inputs]]
+        made = kernel(self, *given[:at], leaves, *rest, **static)
         return [like(row[0], mine[0], new) for row, mine, new in zip(rows, shards, made, strict=True)]
 
     return run
 
 
 _clip = on_shards(Kernels.clip)
-_elementwise = on_shards(Kernels.elementwise, 1, columns=True)
+_elementwise = on_shards(Kernels.elementwise, 1, columns=True, inputs=4)
 _of_matrices = on_shards(Kernels.of_matrices, 1)
 
 
@@ -61,14 +62,10 @@ class Torch(Kernels):
     types = (*Kernels.types, *_shards.types())
 
     multiply = on_shards(Kernels.multiply)
+    multiply_over = on_shards(Kernels.multiply_over)
     divide = on_shards(Kernels.divide, 1)
-    each = on_shards(Kernels.each, 1, columns=True)
-    copied = on_shards(Kernels.copied)
-
-    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
-        """One leaf times a float64 array that broadcasts against it."""
-        own = local(leaf)
-        return like(leaf, own, super().multiply_over(own, factor, inplace))
+    each = on_shards(Kernels.each, 1, columns=True, inputs=3)
+    copied = on_shards(Kernels.copied, inputs=1)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
@@ -86,16 +83,22 @@ class Torch(Kernels):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, whose indices are those in the whole leaf."""
         own: Any = formula
         if any_sharded(columns[0]) and not isinstance(formula, Combination):
             own = OfLeaves(formula, [functools.partial(_shards.number_in_whole, leaf) for leaf in columns[0]])
-        return _elementwise(self, own, columns, numbers, factors, **static)
+        return _elementwise(self, own, columns, numbers, factors, out, **static)
 
     def of_matrices(
-        self, formula: Callable[..., Any], leaves: Sequence[Any], sides: Sequence[Sides], dtype: str | None, **static: Any
+        self,
+        formula: Callable[..., Any],
+        leaves: Sequence[Any],
+        sides: Sequence[Sides],
+        dtype: str | None,
+        **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's matrices; a matrix is gathered if a side is sharded, one leaf after the other."""
         if not any_sharded(leaves):
@@ -106,22 +109,6 @@ class Torch(Kernels):
             out.append(alongside(leaf, _of_matrices(self, formula, [gathered], [own], dtype, **static)[0]))
         return out
 
-    def elementwise_into(self, out: Any, formula: Any, columns: Any, *more: Any, **static: Any) -> list[Any]:
-        """Like `elementwise`, written into existing tensors."""
-        if any_sharded([x for column in (*columns, *more[:1], out) for x in column]):
-            return self.elementwise(formula, columns, *more, **static)
-        return super().elementwise_into(out, formula, columns, *more, **static)
-
-    def each_into(self, out: Any, formula: Any, columns: Any, *more: Any) -> list[Any]:
-        """Like `each`, written into existing tensors."""
-        if any_sharded([x for column in (*columns, *more[:1], out) for x in column]):
-            return list(self.each(formula, columns, *more))
-        return super().each_into(out, formula, columns, *more)
-
-    def copied_into(self, out: Any, leaves: Any) -> list[Any]:
-        """Copy the leaves into existing tensors."""
-        return self.copied(leaves) if any_sharded((*out, *leaves)) else super().copied_into(out, leaves)
-
     # --- numbers of several shards ---------------------------------------------------------------------------------
 
     def norms(self, leaves: Sequence[Any], ord: float) -> Any:
@@ -130,13 +117,14 @@ class Torch(Kernels):
             return super().norms(leaves, ord)
         return self._of_wholes(leaves, super().norms(list(map(local, leaves)), ord), ord)
 
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
         """Norms over some axes, of this process's slices."""
-        found = super().norm_over(local(leaf), axes, ord)
-        return self._of_wholes([leaf], found, ord, axes) if is_sharded(leaf) else found
+        if len(leaves) > 1 or not is_sharded(leaves[0]):
+            return super().norms_over(leaves, axes, ord)
+        return self._of_wholes(leaves, super().norms_over([local(leaves[0])], axes, ord), ord, axes[0])
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-        """Sums over some axes, like `norm_over`."""
+        """Sums over some axes, like `norms_over`."""
         if not any_sharded((leaf, weights)):
             return super().sum_over(leaf, axes, weights)
         plain = weights is None and not axes and leaf.ndim == 1
@@ -170,8 +158,10 @@ class Torch(Kernels):
                 out[i] = like(leaves[i], mine, ranking.kept(xp, mine, integers, least))
         return out
 
-    def _of_wholes(self, leaves: Sequence[Any], numbers: Any, ord: float | None, axes: Collection[int] | None = None) -> Any:
-        """Combine a number of each shard, or those of one shard's slices over axes, into norms or (None) sums of wholes.
+    def _of_wholes(
+        self, leaves: Sequence[Any], numbers: Any, ord: float | None, axes: Collection[int] | None = None
+    ) -> Any:
+        """Combine the number of each shard, or of one shard's slices over axes, into norms (None: sums) of wholes.
 
         Of a leaf that a mesh dimension does not split, the first process's number counts, so that no bit differs.
         """
@@ -187,21 +177,21 @@ class Torch(Kernels):
 
     # --- whole and shard -------------------------------------------------------------------------------------------
 
-    def dense(self, leaves: Sequence[Any]) -> Any:
+    def dense(self, leaves: Sequence[Any], whole: bool = False) -> Any:
         """Values of the leaves; partial DTensors are reduced.
 
         Raises:
             ValueError: This process has no part of a leaf.
         """
         if not any_sharded(leaves):
-            return super().dense(leaves)
+            return super().dense(leaves, whole)
         for mesh in {leaf.device_mesh for leaf in leaves if is_sharded(leaf)}:
             if mesh.get_coordinate() is None:
                 raise ValueError(
                     f"this process is not in the {mesh} of a gradient and cannot know its norm; transform the "
                     "parameters of one mesh on the processes that are in it"
                 )
-        return super().dense(list(map(replicated, leaves)))
+        return super().dense(list(map(replicated, leaves)), whole)
 
     def sparse(self, leaf: Any) -> Any:
         """DTensors cannot be sparse."""
@@ -226,7 +216,7 @@ class Torch(Kernels):
         own = list(map(local, first))
 
         def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any] | None, Any]:
-            found, others = backward(list(map(_flowing, first, own, upstream)), numbers)
+            found, others = backward(list(map(_flowing, first, own, upstream)), list(numbers))
             return None if found is None else list(map(local, found)), others
 
         return list(map(like, first, own, super().custom_backward(own, second, flowing)))
@@ -241,7 +231,9 @@ def _flowing(leaf: Any, own: Any, upstream: Any) -> Any:
     return like(leaf, own, upstream, [Replicate() if p.is_partial() else p for p in leaf.placements])
 
 
-def _split(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tuple[Any, tuple[bool, ...], tuple[bool, ...]]]:
+def _split(
+    leaves: Sequence[Any], axes: Collection[int] | None
+) -> Iterator[tuple[Any, tuple[bool, ...], tuple[bool, ...]]]:
     """The groups of processes among which meshes split leaves along axes, or any, from the last dimension.
 
     With each, whether leaves are of the mesh or of all processes, and whether the group does not split them.
@@ -250,7 +242,9 @@ def _split(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tupl
         own = [is_sharded(leaf) and leaf.device_mesh == mesh for leaf in leaves]
         here = tuple([mine or not is_sharded(leaf) for mine, leaf in zip(own, leaves, strict=True)])
         for dim in reversed(range(mesh.ndim)):
-            cut = [_shards.axis_of(leaf.placements[dim]) if mine else None for leaf, mine in zip(leaves, own, strict=True)]
+            cut = [
+                _shards.axis_of(leaf.placements[dim]) if mine else None for leaf, mine in zip(leaves, own, strict=True)
+            ]
             over = [range(leaf.ndim) if axes is None else [axis % leaf.ndim for axis in axes] for leaf in leaves]
             same = tuple([axis not in some for axis, some in zip(cut, over, strict=True)])
             if not all(same):
