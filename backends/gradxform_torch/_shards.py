@@ -62,13 +62,15 @@ def whole(x: Any) -> Any:
     return x.full_tensor() if is_sharded(x) else x
 
 
-def replicated(leaf: Any, axes: Collection[int | None] = ()) -> Any:
-    """Add up the parts of a DTensor's sums, and gather it along some axes; other shards stay where they are."""
-    if not is_sharded(leaf):
-        return leaf
+def replicated(leaf: Any, axes: Collection[int] = ()) -> Any:
+    """Add up the terms of a partial DTensor, and gather it along some axes; other shards stay where they are."""
+    return _placed(leaf, _replicated(leaf, axes)) if is_sharded(leaf) else leaf
+
+
+def _replicated(leaf: Any, axes: Collection[int | None] = ()) -> list[Any]:
     from torch.distributed.tensor import Replicate
 
-    return _placed(leaf, [Replicate() if p.is_partial() or axis_of(p) in axes else p for p in leaf.placements])
+    return [Replicate() if p.is_partial() or axis_of(p) in axes else p for p in leaf.placements]
 
 
 def part(leaf: Any, x: Any) -> Any:
@@ -84,16 +86,19 @@ def part(leaf: Any, x: Any) -> Any:
     return _cut(torch.as_tensor(whole(x)), leaf, range(leaf.ndim - rank, leaf.ndim))
 
 
-def like(leaf: Any, own: Any, new: Any, placements: Sequence[Any] | None = None) -> Any:
-    """A DTensor with a new shard in place of its own, sharded like the leaf; the leaf itself if it is the same."""
+def like(leaf: Any, own: Any, new: Any, summed: bool = False) -> Any:
+    """A DTensor with a new shard in place of a leaf's own; the leaf itself if it is the same.
+
+    It is placed like the leaf; if summed, like the sum of a partial leaf.
+    """
     if new is own or not is_sharded(leaf):
         return leaf if new is own else new
     mesh, stride = leaf.device_mesh, leaf.stride()
     if new.stride() != own.stride():
         new, stride = new.contiguous(), torch.empty(leaf.shape, device="meta").stride()
     if new.device.type == mesh.device_type or new.is_meta:
-        where = leaf.placements if placements is None else placements
-        return type(leaf).from_local(new, mesh, where, run_check=False, shape=leaf.shape, stride=stride)
+        placements = _replicated(leaf) if summed else leaf.placements
+        return type(leaf).from_local(new, mesh, placements, run_check=False, shape=leaf.shape, stride=stride)
     kept = torch.empty_like(leaf, dtype=new.dtype)  # offloaded to the host, where from_local would not leave it
     local(kept).copy_(new)
     return kept

@@ -16,6 +16,7 @@ import torch
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes, Backward
 from gradxform.core import group as devices
+from gradxform.core.group import Mask
 from gradxform.numerics import dtype_name, formulas, ranking
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
@@ -142,37 +143,40 @@ class Torch(Kernels):
         out = list(leaves)
         for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
             places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-            some = [leaves[i] for i in places]
-            own = list(map(local, some))
-            sizes = [ranking.in_order(Namespace(mine.device), mine) for mine in own]
-
-            def reaching(least: Sequence[Any], some: Any = some, sizes: Any = sizes) -> Any:
-                here = torch.stack([(mine >= low).sum() for mine, low in zip(sizes, least, strict=True)])
-                return torch.as_tensor(self._of_wholes(some, here, None)).unbind()
-
-            xp = Namespace(own[0].device)
-            found = [torch.zeros((), dtype=mine.dtype, device=mine.device) for mine in sizes]
-            for place in reversed(range(ranking.bits(dtype_name(own[0])))):
-                found = ranking.with_bit(xp, 1 << place, found, [counts[i] for i in places], reaching)
-            for i, mine, integers, least in zip(places, own, sizes, found, strict=True):
-                out[i] = like(leaves[i], mine, ranking.kept(xp, mine, integers, least))
+            made = self._largest([leaves[i] for i in places], [counts[i] for i in places])
+            for i, new in zip(places, made, strict=True):
+                out[i] = new
         return out
+
+    def _largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
+        """Keep so many elements of each leaf of one dtype."""
+        own = list(map(local, leaves))
+        sizes = [ranking.in_order(Namespace(shard.device), shard) for shard in own]
+
+        def reaching(least: Sequence[Any]) -> Sequence[Any]:
+            here = torch.stack([(size >= low).sum() for size, low in zip(sizes, least, strict=True)])
+            return torch.as_tensor(self._of_wholes(leaves, here, None)).unbind()
+
+        xp, found = Namespace(own[0].device), [size.new_zeros(()) for size in sizes]
+        for place in reversed(range(ranking.bits(dtype_name(own[0])))):
+            found = ranking.with_bit(xp, 1 << place, found, counts, reaching)
+        rows = zip(leaves, own, sizes, found, strict=True)
+        return [like(leaf, shard, ranking.kept(xp, shard, size, least)) for leaf, shard, size, least in rows]
 
     def _of_wholes(
         self, leaves: Sequence[Any], numbers: Any, ord: float | None, axes: Collection[int] | None = None
     ) -> Any:
-        """Combine the number of each shard, or of one shard's slices over axes, into norms (None: sums) of wholes.
+        """Combine the numbers of shards, or of one shard's slices over axes, into norms (None: sums) of whole leaves.
 
         Of a leaf that a mesh dimension does not split, the first process's number counts, so that no bit differs.
         """
-        if not math.prod(numbers.shape):
-            return numbers
-        for axis, here, same in _split(leaves, axes):
-            rows = _across.all_gather(numbers, axis, leaves[0])
-            new = self.compute(devices.norms_over, rows, ord=ord, same=same if axes is None else None)
-            keep = axes is not None or all(here)
-            index = tuple(range(len(leaves)))
-            numbers = new if keep else self.compute(formulas.spread, new, numbers, index=index, there=here)
+        for group, here, same in _splitting(leaves, axes) if math.prod(numbers.shape) else ():
+            rows = _across.all_gather(numbers, group, leaves[0])
+            found = self.compute(devices.norms_over, rows, ord=ord, same=same if any(same) else None)
+            if not all(here):
+                index = tuple(range(len(here)))
+                found = self.compute(formulas.spread, found, numbers, index=index, there=here)
+            numbers = found
         return numbers
 
     # --- whole and shard -------------------------------------------------------------------------------------------
@@ -215,40 +219,33 @@ class Torch(Kernels):
             return super().custom_backward(first, second, backward)
         own = list(map(local, first))
 
-        def flowing(upstream: Sequence[Any], numbers: Sequence[Any]) -> tuple[list[Any] | None, Any]:
-            found, others = backward(list(map(_flowing, first, own, upstream)), list(numbers))
+        def flowing(upstream: Sequence[Any], numbers: list[Any]) -> tuple[list[Any] | None, Any]:
+            given = zip(first, own, upstream, strict=True)
+            found, others = backward([like(*one, summed=True) for one in given], numbers)
             return None if found is None else list(map(local, found)), others
 
         return list(map(like, first, own, super().custom_backward(own, second, flowing)))
 
 
-def _flowing(leaf: Any, own: Any, upstream: Any) -> Any:
-    """Gradient that flows back to a leaf; partial summands all get the same."""
-    from torch.distributed.tensor import Replicate
+def _splitting(leaves: Sequence[Any], axes: Collection[int] | None) -> Iterator[tuple[Any, Mask, Mask]]:
+    """The groups of processes that have parts of leaves, split along some axes or any; a mesh's last dimension first.
 
-    if not is_sharded(leaf):
-        return upstream
-    return like(leaf, own, upstream, [Replicate() if p.is_partial() else p for p in leaf.placements])
-
-
-def _split(
-    leaves: Sequence[Any], axes: Collection[int] | None
-) -> Iterator[tuple[Any, tuple[bool, ...], tuple[bool, ...]]]:
-    """The groups of processes among which meshes split leaves along axes, or any, from the last dimension.
-
-    With each, whether leaves are of the mesh or of all processes, and whether the group does not split them.
+    With each, the leaves that it has in common: those of its mesh, and plain ones; and those that it does not split.
     """
     for mesh in dict.fromkeys([leaf.device_mesh for leaf in leaves if is_sharded(leaf)]):
-        own = [is_sharded(leaf) and leaf.device_mesh == mesh for leaf in leaves]
-        here = tuple([mine or not is_sharded(leaf) for mine, leaf in zip(own, leaves, strict=True)])
+        here = tuple([not is_sharded(leaf) or leaf.device_mesh == mesh for leaf in leaves])
         for dim in reversed(range(mesh.ndim)):
-            cut = [
-                _shards.axis_of(leaf.placements[dim]) if mine else None for leaf, mine in zip(leaves, own, strict=True)
-            ]
-            over = [range(leaf.ndim) if axes is None else [axis % leaf.ndim for axis in axes] for leaf in leaves]
-            same = tuple([axis not in some for axis, some in zip(cut, over, strict=True)])
+            same = tuple([not _is_split(leaf, mesh, dim, axes) for leaf in leaves])
             if not all(same):
                 yield mesh.get_group(dim), here, same
+
+
+def _is_split(leaf: Any, mesh: Any, dim: int, axes: Collection[int] | None) -> bool:
+    """Whether a mesh dimension splits a leaf along some axes, or any."""
+    if not is_sharded(leaf) or leaf.device_mesh != mesh:
+        return False
+    axis = _shards.axis_of(leaf.placements[dim])
+    return axis is not None and (axes is None or axis in [over % leaf.ndim for over in axes])
 
 
 backend = Torch()
