@@ -26,35 +26,35 @@ from gradxform_torch._shards import alongside, any_sharded, is_sharded, like, lo
 from gradxform_torch.kernels import Kernels
 
 
-def on_shards(kernel: Callable[..., Any], at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
-    """A kernel that runs on the shards of DTensors, and shards its results like the leaves.
+def on_shards(name: str, at: int = 0, columns: bool = False, inputs: int | None = None) -> Any:
+    """A kernel of `Kernels` that runs on the shards of DTensors, and shards its results like the leaves.
 
     Args:
-        kernel: A method that takes leaves, and returns one result for each.
+        name: The kernel. It takes leaves, and returns one result for each.
         at: The position of the leaves among its arguments.
         columns: Whether they are the first of several columns, the others of which belong to them.
         inputs: The number of its arguments without `out`, which shards are not written to.
     """
 
-    @functools.wraps(kernel)
-    def run(self: Any, *given: Any, **static: Any) -> list[Any]:
+    def run(self: Torch, *given: Any, **static: Any) -> Any:
+        kernel = getattr(super(Torch, self), name)
         own = given[at] if columns else [given[at]]
         others = [x if isinstance(x, (list, tuple)) else [x] for x in given[at + 1 :]]
         if not any_sharded([x for some in (*own, *others) for x in some]):
-            return list(kernel(self, *given, **static))
+            return kernel(*given, **static)
         rows = list(zip(*own, strict=True))
         shards = [[part(row[0], x) for x in row] for row in rows]
         leaves = list(zip(*shards, strict=True)) if columns else [row[0] for row in shards]
         rest = [list(map(whole, x)) if isinstance(x, (list, tuple)) else whole(x) for x in given[at + 1 : inputs]]
-        made = kernel(self, *given[:at], leaves, *rest, **static)
+        made = kernel(*given[:at], leaves, *rest, **static)
         return [like(row[0], mine[0], new) for row, mine, new in zip(rows, shards, made, strict=True)]
 
     return run
 
 
-_clip = on_shards(Kernels.clip)
-_elementwise = on_shards(Kernels.elementwise, 1, columns=True, inputs=4)
-_of_matrices = on_shards(Kernels.of_matrices, 1)
+_clip = on_shards("clip")
+_elementwise = on_shards("elementwise", 1, columns=True, inputs=4)
+_of_matrices = on_shards("of_matrices", 1)
 
 
 class Torch(Kernels):
@@ -62,11 +62,11 @@ class Torch(Kernels):
 
     types = (*Kernels.types, *_shards.types())
 
-    multiply = on_shards(Kernels.multiply)
-    multiply_over = on_shards(Kernels.multiply_over)
-    divide = on_shards(Kernels.divide, 1)
-    each = on_shards(Kernels.each, 1, columns=True, inputs=3)
-    copied = on_shards(Kernels.copied, inputs=1)
+    multiply = on_shards("multiply")
+    multiply_over = on_shards("multiply_over")
+    divide = on_shards("divide", 1)
+    each = on_shards("each", 1, columns=True, inputs=3)
+    copied = on_shards("copied", inputs=1)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """Clip each leaf between two bounds; each shard gets its part of a bound with axes."""
