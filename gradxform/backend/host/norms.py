@@ -84,8 +84,6 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 def _norm(leaf: Any, ord: float) -> Any:
     """Return the norm of one array."""
-    if ord == 2 and leaf.dtype == _FLOAT32:
-        return _norm32(leaf)
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
@@ -93,9 +91,7 @@ def _norm(leaf: Any, ord: float) -> Any:
         return _other_norm(flat, ord)
     if flat.dtype == np.float64:
         return _norm64(flat)
-    if flat.size <= _SMALL:
-        return math.sqrt(_dot64(flat.astype(np.float64)))
-    return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+    return _norm32(flat) if flat.dtype == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
 
 
 def _norm32(leaf: Any) -> float:
