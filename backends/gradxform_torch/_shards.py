@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform_torch import _readable
+from gradxform_torch import _private, _readable
 from gradxform_torch._readable import PLAIN
 
 
@@ -127,8 +127,8 @@ def _cut(x: torch.Tensor, leaf: Any, axes: Sequence[int]) -> Any:
 
 def _on_axis(placement: Any, axis: int) -> Any:
     """A tensor's placement, on another axis."""
-    strided = hasattr(placement, "split_factor")
-    return type(placement)(axis, split_factor=placement.split_factor) if strided else type(placement)(axis)
+    factor = _private.split_factor(placement)
+    return type(placement)(axis) if factor is None else type(placement)(axis, split_factor=factor)
 
 
 # --- indices of elements ---------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def number_in_whole(leaf: Any, numbers: Any) -> Any:
             continue
         step, size = math.prod(leaf.shape[axis + 1 :]), sizes[axis]
         before = numbers // (step * size) * (leaf.shape[axis] - size) if axis else 0
-        if any([hasattr(leaf.placements[dim], "split_factor") for dim in over]):
+        if any([_private.split_factor(leaf.placements[dim]) for dim in over]):
             places = numbers // step % size
             first = _places(leaf, axis, places) - places
         else:
