@@ -83,7 +83,7 @@ def part(leaf: Any, x: Any) -> Any:
         return whole(x)
     if is_sharded(x) and (x.device_mesh, x.shape) == (leaf.device_mesh, leaf.shape):
         return local(_placed(x, leaf.placements))
-    return _cut(torch.as_tensor(whole(x)), leaf, range(leaf.ndim - rank, leaf.ndim))
+    return _cut(torch.as_tensor(whole(x)), leaf, range(leaf.ndim - rank, leaf.ndim)).to(leaf.device)
 
 
 def like(leaf: Any, own: Any, new: Any, summed: bool = False) -> Any:
@@ -120,6 +120,8 @@ def _cut(x: torch.Tensor, leaf: Any, axes: Sequence[int]) -> Any:
     from torch.distributed.tensor import DTensor, Replicate
 
     at = {axis: i for i, axis in enumerate(axes) if x.shape[i] == leaf.shape[axis]}
+    if not any([axis_of(p) in at for p in leaf.placements]):
+        return x
     placements = [_on_axis(p, at[p.dim]) if axis_of(p) in at else Replicate() for p in leaf.placements]
     everywhere = DTensor.from_local(x, leaf.device_mesh, [Replicate()] * len(placements), run_check=False)
     return local(everywhere.redistribute(placements=placements))
