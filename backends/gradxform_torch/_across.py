@@ -10,7 +10,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 from gradxform_torch import _private
-from gradxform_torch._sharded import is_sharded
+from gradxform_torch._shards import is_sharded
 
 
 def _gather() -> Callable[..., Any]:
@@ -74,8 +74,8 @@ class _Told(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         raise NotImplementedError(
-            "no derivative flows through a norm that several processes have in common; detach() the gradients before "
-            "they are transformed"
+            "no derivative flows through the norm or the sum of what several processes hold, as of a DTensor; detach() "
+            "the gradients before they are transformed"
         )
 
 

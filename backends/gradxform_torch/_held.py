@@ -9,7 +9,7 @@ import torch
 from gradxform import GradientTransformation
 from gradxform_torch._optimizers import device_of, named_of
 from gradxform_torch._parameters import paths_of, started
-from gradxform_torch.sharded import backend
+from gradxform_torch.dtensor import backend
 
 
 class Held(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -259,16 +259,13 @@ def numbered(formula: Callable[..., Any], iota: Callable[[Any, Any], Any]) -> Ca
     return of_part
 
 
-class OfLeaves:
-    """A formula of elements of leaves that are parts of larger ones: element indices are those in the whole."""
+class OfLeaves(NamedTuple):
+    """A formula of elements of leaves that are parts of larger ones."""
 
-    def __init__(self, formula: Callable[..., Any], leaves: Sequence[Any]) -> None:
-        self.formula, self.leaves = formula, leaves
+    formula: Callable[..., Any]
+    numbers: Sequence[Callable[[Any], Any]]
+    """For each leaf, a function from element indices in it to those in the whole."""
 
     def of(self, i: int) -> Callable[..., Any]:
         """Return the formula for one leaf."""
-        raise NotImplementedError
-
-    def numbers(self, i: int, numbers: torch.Tensor) -> torch.Tensor:
-        """Convert element indices in a leaf to those in the whole."""
-        raise NotImplementedError
+        return numbered(self.formula, lambda xp, x: self.numbers[i](xp.iota(x)))

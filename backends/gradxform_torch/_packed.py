@@ -141,10 +141,10 @@ def _compute(
         kind = torch.int32 if xp.widest == "float32" and pieces[0].start + pieces[0].size < 2**31 else torch.int64
         if len(pieces) == 1:
             alone = torch.arange(pieces[0].start, pieces[0].start + pieces[0].size, dtype=kind, device=x.device)
-            return formula.numbers(pieces[0].leaf, alone) if isinstance(formula, OfLeaves) else alone
+            return formula.numbers[pieces[0].leaf](alone) if isinstance(formula, OfLeaves) else alone
         numbers = torch.arange(max([piece.size for piece in pieces]), dtype=kind, device=x.device)
         each = [(piece.leaf, numbers.narrow(0, 0, piece.size)) for piece in pieces]
-        return torch.cat([formula.numbers(*one) if isinstance(formula, OfLeaves) else one[1] for one in each])
+        return torch.cat([formula.numbers[i](own) if isinstance(formula, OfLeaves) else own for i, own in each])
 
     rows = [[_together([column[piece.leaf] for piece in pieces], pieces, leaves)] for column in columns]
     given = None if factors is None else [_together([factors[piece.leaf] for piece in pieces], pieces, leaves)]

@@ -22,8 +22,9 @@ from gradxform.numerics import formulas
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
 from gradxform_torch._readable import PLAIN
+from gradxform_torch._shards import is_writable
 from gradxform_torch._writing import Named, gradients_of, write
-from gradxform_torch.sharded import backend, is_writable
+from gradxform_torch.dtensor import backend
 
 NormBefore = Callable[[], torch.Tensor]
 

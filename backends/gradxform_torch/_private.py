@@ -65,6 +65,11 @@ def device_types(group: Any) -> set[str]:
     return {device.type for device in group._device_types}
 
 
+def split_factor(placement: Any) -> int | None:
+    """The number of parts that a strided shard has pieces of, as of FSDP2 over tensor parallelism; None for others."""
+    return getattr(placement, "split_factor", None)
+
+
 def is_compiled(function: Any) -> bool:
     """Whether torch.compile made a function."""
     return hasattr(function, "_torchdynamo_orig_callable")

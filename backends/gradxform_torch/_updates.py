@@ -22,9 +22,9 @@ from gradxform_torch._optimizers import closure_of, is_for_show, named_of
 from gradxform_torch._parameters import NormBefore, in_place, norm_before, paths_of, view_of
 from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
-from gradxform_torch._sharded import local
+from gradxform_torch._shards import local
 from gradxform_torch._writing import Named
-from gradxform_torch.sharded import backend
+from gradxform_torch.dtensor import backend
 
 _PART = 1 << 14
 """Elements at a time on a CPU."""

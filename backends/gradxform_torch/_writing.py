@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from gradxform_torch import _private
-from gradxform_torch._sharded import local
-from gradxform_torch.sharded import is_writable
+from gradxform_torch._shards import is_writable, local
 
 Named = Sequence[tuple[str, torch.Tensor]]
 

@@ -15,7 +15,7 @@ from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _fused, _host, _packed, _private, _products, _sums
 from gradxform_torch._along import Along
-from gradxform_torch._namespace import Namespace, rounded_number
+from gradxform_torch._namespace import Namespace, OfLeaves, rounded_number
 from gradxform_torch._readable import is_writable, readable, traced, transformed
 
 
@@ -146,7 +146,13 @@ class Kernels(Readable, Along):
             if found is not None:
                 return found
         if not accelerated:
-            return plain(formula, columns, numbers, factors, **static)
+            if not isinstance(formula, OfLeaves):
+                return plain(formula, columns, numbers, factors, **static)
+            made = []
+            for i in range(len(columns[0])):
+                by = None if factors is None else [factors[i]]
+                made += plain(formula.of(i), [[column[i]] for column in columns], numbers, by, **static)
+            return made
         if factors is not None:
             factors = [self._on_device(factor, leaf) for factor, leaf in zip(factors, columns[0], strict=True)]
 

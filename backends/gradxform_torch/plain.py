@@ -11,7 +11,7 @@ import torch
 
 from gradxform.backend.protocol import Backend
 from gradxform.numerics import formulas
-from gradxform_torch import _across, _backward, _sharded
+from gradxform_torch import _across, _backward, _shards
 from gradxform_torch._namespace import Namespace, materialized
 from gradxform_torch._private import pytree
 from gradxform_torch._readable import transformed
@@ -89,7 +89,7 @@ class Plain(Backend):
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute a formula of numbers and vectors, gathered first, once under torch.compile."""
-        found = super().compute(formula, *map(_sharded.whole, operands), **static)
+        found = super().compute(formula, *map(_shards.whole, operands), **static)
         # A part of a vector is stored already; inductor for CUDA would store the first one instead.
         return found if formula is formulas.take else materialized(found)
 

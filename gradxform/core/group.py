@@ -145,9 +145,10 @@ class _Rows:
         return self._xp.any(x, axis=0)
 
 
-def norms_over(xp: Any, rows: Any, *, ord: float, same: tuple[bool, ...] | None) -> Any:
-    """Combine each column into a norm; for replicated leaves, use the first device's number."""
-    found = formulas.total_norm_scaled(_Rows(xp), rows, active=None, ord=ord)
+def norms_over(xp: Any, rows: Any, *, ord: float | None, same: tuple[bool, ...] | None) -> Any:
+    """Combine each column into a norm, or a sum (None); for replicated leaves, use the first device's number."""
+    by_column = _Rows(xp)
+    found = by_column.sum(rows) if ord is None else formulas.total_norm_scaled(by_column, rows, active=None, ord=ord)
     return found if same is None else xp.where(xp.mask(same), xp.take(rows, 0), found)
 
 

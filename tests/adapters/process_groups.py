@@ -63,6 +63,20 @@ def agree(value: Any) -> Any:
     return value
 
 
+def collectives(function: Callable[[], Any]) -> dict[str, int]:
+    """Return the collectives of a call by name."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        function()
+    found: dict[str, int] = {}
+    for event in profile.key_averages():
+        kind, _, name = event.key.partition("::")
+        # A functional collective is recorded under its own name and the name of the one it calls.
+        if kind in ("c10d", "_c10d_functional") and not any(word in name for word in ("wait", "_wrap", "_coalesced")):
+            name = {"_allgather_base_": "all_gather_into_tensor"}.get(name, name)
+            found[name] = found.get(name, 0) + event.count
+    return found
+
+
 def main(cases: Cases) -> None:
     """Run all cases for this number of processes and write the failures; waiting processes time out."""
     from torch.distributed.device_mesh import init_device_mesh

@@ -14,7 +14,7 @@ import across_cases as table
 import numpy as np
 import process_groups as groups
 import torch
-from process_groups import agree, meshes, rank, told, world
+from process_groups import agree, collectives, meshes, rank, told, world
 from support import array, assert_ulp, tensors
 
 import gradxform as gx
@@ -29,13 +29,7 @@ def everyone() -> Any:
 
 def calls(function: Callable[[], Any]) -> int:
     """Return the collectives of a call."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    names = ("c10d::", "_c10d_functional::")
-    found = {event.key: event.count for event in profile.key_averages() if event.key.startswith(names)}
-    # A functional collective is recorded under its own name and the name of the one it calls.
-    others = ("wait", "_wrap_tensor", "_coalesced")
-    return sum(count for name, count in found.items() if not any(word in name for word in others))
+    return sum(collectives(function).values())
 
 
 def same_on_all(state: Any) -> None:

@@ -19,7 +19,7 @@ import optree
 import process_groups as groups
 import torch
 from drivers import TorchApply, TorchAttach
-from process_groups import agree, meshes, problems, rank
+from process_groups import agree, collectives, meshes, problems, rank
 from support import array, assert_ulp, furthest, tensors
 
 import gradxform as gx
@@ -113,10 +113,7 @@ def counted(function: Callable[[], Any]) -> dict[str, int]:
     """Return the collectives of a call; traced calls have as many as others."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        function()
-    eager = {e.key.split("::")[1]: e.count for e in profile.key_averages() if e.key.startswith("_c10d_functional::")}
-    eager = {key: count for key, count in eager.items() if not key.startswith("_") and key != "wait_tensor"}
+    eager = collectives(function)
     with CommDebugMode() as watch:
         function()
     traced = {str(op).split(".")[-1].rstrip("')>"): count for op, count in watch.get_comm_counts().items()}

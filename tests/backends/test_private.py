@@ -50,6 +50,15 @@ def memory(p: Any, torch: Any) -> Any:
     return before == (False, True) and kept.expired()
 
 
+def strided(p: Any, torch: Any) -> Any:
+    if not torch.distributed.is_available():
+        return True
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    return [p.split_factor(made) for made in (_StridedShard(0, split_factor=2), Shard(0))] == [2, None]
+
+
 def trees(p: Any, torch: Any) -> Any:
     leaves, structure = p.pytree.tree_flatten(tree := {"a": [torch.zeros(1), None], "b": (torch.ones(1),)})
     keys = [path for path, _ in p.pytree.tree_flatten_with_path(tree)[0]]
@@ -126,6 +135,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
     "torch is_in_mode is_in_transform FakeTensor TorchDispatchMode": (READ, traced),
     "torch storage_of StorageWeakRef": ("states would be written over each other", memory),
     "torch pytree": ("gradient trees cannot be rebuilt, and paths change", trees),
+    "torch split_factor": ("noise of FSDP2 over tensor parallelism depends on the mesh", strided),
     "torch is_compiled": (BENCH, lambda p, torch: p.is_compiled(torch.compile(len)) and not p.is_compiled(len)),
     "torch device_types": (
         "across would gather on a device without backend",
