@@ -1,4 +1,4 @@
-"""Products of leaves and factors, in float32 at least; each factor is split into two steps once."""
+"""Products of leaves and factors, in float32 at least; each factor is split into steps once, for all leaves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from gradxform.numerics import elementwise, rescale, sums_dtype
@@ -17,39 +15,33 @@ from gradxform_jax.plain import weak_as
 
 
 class Factor(NamedTuple):
-    """A factor in float64, and two float32 numbers whose product it is, as in `rescale.in_steps`."""
+    """A factor in float64, and its steps in float32."""
 
     whole: Any
-    near: Any
-    far: Any
+    steps: Sequence[Any]
+
+    def times(self, x: Any) -> Any:
+        """Multiply a real array, in the dtype of sums."""
+        return rescale.product(Namespace, Namespace.cast(x, sums_dtype(x)), self.whole, self.steps)
 
 
 @jax.jit
 def factor(number: Any) -> Factor:
-    """Split a number or an array."""
+    """Split a number or an array as `rescale.in_steps`, in half of its operations, which XLA compiles for each leaf."""
     whole = Namespace.float64(number)
     size = lax.abs(whole)
     near = lax.clamp(rescale.LEAST, size, rescale.MOST)
     far = size / near
     usual = (size > 0.0) & lax.is_finite(size)
-    far = jnp.where(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
-    near, far = (lax.convert_element_type(step, np.float32) for step in (near, far))
+    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
-    return barrier(Factor(whole, near, far))
+    return barrier(Factor(whole, (near, far)))
 
 
 @jax.jit  # leaves of one shape are traced once
-def times(leaf: Any, by: Factor) -> Any:
+def multiplied(leaf: Any, by: Factor) -> Any:
     """Multiply a leaf, rounded once; a factor of one changes nothing."""
-    scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(product(part, by), part.dtype), leaf)
-    return weak_as(leaf, jnp.where(by.whole == 1.0, leaf, scaled))
-
-
-def product(x: Any, by: Factor) -> Any:
-    """Multiply a real array, in the dtype of sums."""
-    if x.dtype == np.float64:
-        return x * by.whole
-    return lax.convert_element_type(x, np.float32) * by.near * by.far
+    return weak_as(leaf, rescale.times(Namespace, leaf, by.whole, by.steps))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -57,7 +49,7 @@ def of_leaf(formula: Any, elements: Sequence[Any], numbers: Sequence[Any], by: F
     """Apply an elementwise formula to a leaf times a factor, and other arrays."""
     first, *others = elements
     if by is not None:
-        first = rescale.by_parts(Namespace, lambda part: product(part, by), first)
+        first = rescale.by_parts(Namespace, by.times, first)
     return elementwise.of_leaf(formula, Namespace, [first, *others], numbers, None, {})
 
 
@@ -74,6 +66,6 @@ def combined(elements: Sequence[Any], by: Sequence[Factor | None]) -> Any:
 
     def real(*parts: Any) -> Any:
         wide = [Namespace.cast(part, dtype) for part in parts]
-        return functools.reduce(lax.add, [x if w is None else product(x, w) for x, w in zip(wide, by, strict=True)])
+        return functools.reduce(lax.add, [x if w is None else w.times(x) for x, w in zip(wide, by, strict=True)])
 
     return rescale.by_parts(Namespace, real, *elements)

@@ -49,7 +49,7 @@ class JAX(Plain):
             each = [_products.factor(factors[i]) for i in range(len(leaves))]
         else:
             each = [_products.factor(factors)] * len(leaves)
-        return list(map(_products.times, leaves, each))
+        return list(map(_products.multiplied, leaves, each))
 
     @functools.partial(compiled, each=("leaves", "factors"))
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
@@ -62,7 +62,7 @@ class JAX(Plain):
     @compiled
     def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
         """One leaf times a float64 array that broadcasts against it."""
-        return _products.times(leaf, _products.factor(factor))
+        return _products.multiplied(leaf, _products.factor(factor))
 
     @functools.partial(compiled, static=("axes",))
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
