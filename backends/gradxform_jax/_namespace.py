@@ -41,13 +41,17 @@ class Namespace(Defaults):
     ones_like = staticmethod(jnp.ones_like)
     shift_left = staticmethod(jnp.left_shift)
     shift_right = staticmethod(jnp.right_shift)
-    asarray = staticmethod(jnp.asarray)
     copy = staticmethod(jnp.copy)
     real = staticmethod(jnp.real)
     imag = staticmethod(jnp.imag)
     complex = staticmethod(lax.complex)
     transpose = staticmethod(jnp.transpose)
     sign = staticmethod(lax.sign)
+
+    @staticmethod
+    def asarray(x: Any) -> Any:
+        """Convert NumPy arrays and Python numbers; float0 stays NumPy."""
+        return x if getattr(x, "dtype", None) == jax.dtypes.float0 else jnp.asarray(x)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Axes, Backend
 from gradxform.numerics import DOUBLE, dtype_name, matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_jax import _norms, _private, _products, _ranking, _scalars
@@ -38,9 +38,10 @@ class JAX(Plain):
             return _vector(leaves, ord)
         return Scalars(tuple(_each_norm(leaves, ord)))
 
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
         """Norms over some axes, in float64, the axes kept as ones."""
-        return _norm_over(leaf, axes, ord)
+        ((leaf,), (over,)) = leaves, axes
+        return _norm_over(leaf, over, ord)
 
     @functools.partial(compiled, each=("leaves", "factors"))
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
@@ -59,10 +60,10 @@ class JAX(Plain):
             scaled = self.multiply([rescale.in_single(Namespace, leaf) for leaf in leaves], factors, inplace)
         return [_between(new, dtype_name(old), low, high) for new, old in zip(scaled, leaves, strict=True)]
 
-    @compiled
-    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+    @functools.partial(compiled, static=("axes",))
+    def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
-        return _products.multiplied(leaf, _products.factor(factor))
+        return [_products.multiplied(leaf, _products.factor(factors)) for leaf in leaves]
 
     @functools.partial(compiled, static=("axes",))
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
@@ -86,6 +87,7 @@ class JAX(Plain):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements."""

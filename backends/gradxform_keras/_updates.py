@@ -68,7 +68,7 @@ class HeldUpdates(Held):
             moved = updates.moved(self.backend, view.leaves, new, before, due)
             halted = view.skipped()
             values = [b if i in halted else m for i, b, m in zip(there, before, moved, strict=True)]
-            self._place([self.variables[i] for i in there], self.backend.casts(values, before))
+            self._place([self.variables[i] for i in there], self.backend.cast(values, before))
             self.stopped = {self.order[i] for i in halted}
             self.assign(state)
 

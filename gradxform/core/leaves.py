@@ -181,7 +181,7 @@ class Leaves(_Fields):
         for i in self.chosen:
             back = rebuild[i]
             if back is not None:
-                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+                leaves[i], rebuild[i] = self.backend.dense([back(leaves[i])], whole=True)[0][0], None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=leaves)
 
     def sparse(self, transform: str) -> Self:
@@ -331,7 +331,7 @@ class Leaves(_Fields):
         wide = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype]
         if not wide:
             return leaves
-        return _put(leaves, wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]))
+        return _put(leaves, wide, self.backend.cast([leaves[n] for n in wide], [given[n] for n in wide]))
 
 
 def _put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:

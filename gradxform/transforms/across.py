@@ -6,7 +6,7 @@ from typing import Any
 
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
-from gradxform.core.group import Group, replicated_in
+from gradxform.core.group import Group, devices_of, replicated_in
 from gradxform.core.transform import Context, GradientTransformation, declared
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
@@ -86,7 +86,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
-        view.backend.check_axis(axis, view.leaves, lambda: view.source.paths)
+        devices_of(view.backend, axis).check(axis, view.leaves, lambda: view.source.paths)
         inside, state = inner.rule(entered(view), state, context)
         return inside._replace(groups=view.groups), state
 
