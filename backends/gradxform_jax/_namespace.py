@@ -16,13 +16,6 @@ barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What XLA fuses nothing across; JAX declares no types for it."""
 
 
-def summed(x: Any, axes: tuple[int, ...] | None) -> Any:
-    """The sum over axes that stay as ones, or of all elements; jnp.sum takes three times as long to trace."""
-    if axes is not None:
-        return jnp.sum(x, axis=axes, keepdims=True)
-    return lax.reduce(x, np.zeros((), x.dtype), lax.add, tuple(range(x.ndim)))
-
-
 class Namespace(Defaults):
     """JAX functions under the names that formulas use."""
 
@@ -64,6 +57,13 @@ class Namespace(Defaults):
     def cast(x: Any, dtype: str) -> Any:
         """An array in a dtype."""
         return lax.convert_element_type(x, np.dtype(dtype))
+
+    @staticmethod
+    def sum_over(x: Any, axes: tuple[int, ...] | None) -> Any:
+        """The sum over axes that stay as ones, or of all elements; jnp.sum takes three times as long to trace."""
+        if axes is not None:
+            return jnp.sum(x, axis=axes, keepdims=True)
+        return lax.reduce(x, np.zeros((), x.dtype), lax.add, tuple(range(x.ndim)))
 
     @staticmethod
     def matmul(x: Any, y: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform_jax._namespace import barrier, summed
+from gradxform_jax._namespace import Namespace, barrier
 
 _OFFLOADED = 1 << 12
 """From so many numbers on, XLA calls a library for a sum; of fewer, it compiles one."""
@@ -34,7 +34,7 @@ def squares(leaf: Any, axes: tuple[int, ...] | None) -> Any:
 
 
 def _plain(leaf: Any, axes: tuple[int, ...] | None = None) -> Any:
-    return summed(lax.square(lax.convert_element_type(leaf, np.float64)), axes)
+    return Namespace.sum_over(lax.square(lax.convert_element_type(leaf, np.float64)), axes)
 
 
 def _small(leaf: Any) -> Any:
@@ -74,7 +74,9 @@ def _sums(leaf: Any) -> tuple[Any, Any]:
     # Without the barrier, XLA moves the reshape and sums squares up to twenty times slower.
     rows = barrier(leaf.reshape(shape))
     sums = in_one_loop(lax.reduce(lax.square(rows), np.float32(0.0), lax.add, tuple(range(axis + 1, rows.ndim))))
-    return summed(lax.convert_element_type(sums, np.float64), None), lax.convert_element_type(jnp.max(sums), np.float64)
+    return Namespace.sum_over(lax.convert_element_type(sums, np.float64), None), lax.convert_element_type(
+        jnp.max(sums), np.float64
+    )
 
 
 def in_one_loop(leaf: Any) -> Any:

@@ -6,6 +6,7 @@ selected never divides by zero.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gradxform.numerics import Array, widest
@@ -13,12 +14,23 @@ from gradxform.numerics import Array, widest
 _INF = float("inf")
 
 
+def by_number(formula: Callable[..., Array]) -> Callable[..., Array]:
+    """Declare that a formula computes each number of a vector from the numbers of one leaf.
+
+    The leaf is the number's own, or that which `index` names. Static tuples have an item for each leaf.
+    """
+    formula.by_number = True  # type: ignore[attr-defined]
+    return formula
+
+
+@by_number
 def clip_coefficient_double(xp: Any, norm: Array, max_norm: Array) -> Array:
     """Return min(1, c / n): 1 within the limit and for an infinite limit, NaN for a nonfinite norm."""
     limit = at_least_zero(xp, max_norm)
     return _clip_coefficient(xp, norm, limit, norm <= limit)
 
 
+@by_number
 def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     """`clip_coefficient_double`, but norm and limit are compared after rounding to float32."""
     limit = at_least_zero(xp, max_norm)
@@ -28,6 +40,7 @@ def clip_coefficient_single(xp: Any, norm: Array, max_norm: Array) -> Array:
     return _clip_coefficient(xp, norm, limit, within)
 
 
+@by_number
 def clip_coefficient_mixed(xp: Any, norm: Array, max_norm: Array, *told: Array, single: tuple[bool, ...] = ()) -> Array:
     """`clip_coefficient_double`, with leaves in `single` compared in float32, or all of them where `told` is 1."""
     compared = told[0] > 0.5 if told else xp.mask(single)
@@ -95,11 +108,13 @@ def safe_root(xp: Any, total: Array, ord: float) -> Array:
     return xp.where(zero, total, xp.sqrt(safe) if ord == 2 else safe ** (1.0 / ord))
 
 
+@by_number
 def scaled_norm(xp: Any, norms: Array, factor: Array) -> Array:
     """Multiply the norms of leaves by pending factors."""
     return norms * xp.abs(factor)
 
 
+@by_number
 def product(xp: Any, first: Array, second: Array) -> Array:
     """Multiply two pending factors."""
     return first * second
@@ -111,11 +126,13 @@ def joined(xp: Any, factor: Array, pending: Array) -> tuple[Array, Array]:
     return factor * xp.where(due, pending, 1.0), xp.where(due, 1.0, pending)
 
 
+@by_number
 def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
     """Return the factor for active leaves and 1 for the others."""
     return xp.where(xp.mask(active), factor, 1.0)
 
 
+@by_number
 def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
     """Select one or more numbers of a vector; a 0-d factor applies to every leaf."""
     return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
@@ -131,21 +148,25 @@ def stack(xp: Any, *numbers: Array) -> Array:
     return xp.stack(numbers)
 
 
+@by_number
 def inverse(xp: Any, norm: Array) -> Array:
     """Return 1 / n; 1 for a zero norm, NaN for a nonfinite one."""
     return xp.where(_divides(xp, norm), 1.0 / xp.where(norm > 0.0, norm, 1.0), float("nan"))
 
 
+@by_number
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Convert norms to root mean squares with element counts."""
     return norms / xp.sqrt(xp.stack(counts))
 
 
+@by_number
 def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Convert norms to average norms with element counts."""
     return norms / xp.stack(counts)
 
 
+@by_number
 def quotient(xp: Any, dividend: Array, divisor: Array) -> Array:
     """Divide."""
     return dividend / divisor

@@ -396,7 +396,7 @@ def test_many_leaves_in_parts(expression: str, monkeypatch: pytest.MonkeyPatch) 
     gradients = list(map(jnp.asarray, leaves))
     tx = eval(expression, {**vars(gx), "gx": gx})
     found = tx.update(gradients, tx.init(gradients))
-    monkeypatch.setattr("gradxform_jax._parts._MANY", 10**9)
+    monkeypatch.setattr("gradxform_jax._compiled._MANY", 10**9)
     wanted = tx.update(gradients, tx.init(gradients))
     assert_bits(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(wanted))
 
@@ -407,6 +407,15 @@ def test_many_leaves_are_compiled_in_parts() -> None:
     few, many = (list(map(jnp.asarray, _many_leaves(count))) for count in (64 * 5, 64 * 10))
     jax.block_until_ready(tx(few))
     assert count_compilations(lambda: tx(many)) <= 3
+
+
+@pytest.mark.parametrize("count", [8, 40])
+def test_a_sum_of_terms_takes_the_pending_factors_of_many_leaves(count: int) -> None:
+    leaves = [np.full(4, i + 1.0, np.float32) for i in range(count)]
+    tx = gx.chain(gx.clip_norm(1.0), gx.trace(0.5))
+    for update in (tx.update, jax.jit(tx.update)):
+        found, _ = update(list(map(jnp.asarray, leaves)), tx.init(list(map(jnp.asarray, leaves))))
+        assert_ulp(found, [np.full(4, 0.5, np.float32)] * count)
 
 
 def test_64_bits_do_not_come_out_where_they_are_off() -> None:

@@ -1,0 +1,71 @@
+"""Products of leaves and factors, in float32 at least; each factor is split into steps once, for all leaves."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+
+from gradxform.numerics import elementwise, rescale, sums_dtype
+from gradxform_jax._namespace import Namespace, barrier
+from gradxform_jax.plain import weak_as
+
+
+class Factor(NamedTuple):
+    """A factor in float64, and its steps in float32."""
+
+    whole: Any
+    steps: Sequence[Any]
+
+    def times(self, x: Any) -> Any:
+        """Multiply a real array, in the dtype of sums."""
+        return rescale.product(Namespace, Namespace.cast(x, sums_dtype(x)), self.whole, self.steps)
+
+
+@jax.jit
+def factor(number: Any) -> Factor:
+    """Split a number or an array as `rescale.in_steps`, in half of its operations, which XLA compiles for each leaf."""
+    whole = Namespace.float64(number)
+    size = lax.abs(whole)
+    near = lax.clamp(rescale.LEAST, size, rescale.MOST)
+    far = size / near
+    usual = (size > 0.0) & lax.is_finite(size)
+    far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
+    # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
+    return barrier(Factor(whole, (near, far)))
+
+
+@jax.jit  # leaves of one shape are traced once
+def multiplied(leaf: Any, by: Factor) -> Any:
+    """Multiply a leaf, rounded once; a factor of one changes nothing."""
+    return weak_as(leaf, rescale.times(Namespace, leaf, by.whole, by.steps))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def of_leaf(formula: Any, elements: Sequence[Any], numbers: Sequence[Any], by: Factor | None) -> Any:
+    """Apply an elementwise formula to a leaf times a factor, and other arrays."""
+    first, *others = elements
+    if by is not None:
+        first = rescale.by_parts(Namespace, by.times, first)
+    return elementwise.of_leaf(formula, Namespace, [first, *others], numbers, None, {})
+
+
+def weights(formula: elementwise.Combination, numbers: Sequence[Any]) -> list[Factor | None]:
+    """Return the weights of a combination; None for one that is known to be one."""
+    found = formula.weights(Namespace, *map(Namespace.float64, numbers))
+    return [None if isinstance(weight, float) and weight == 1.0 else factor(weight) for weight in found]
+
+
+@jax.jit
+def combined(elements: Sequence[Any], by: Sequence[Factor | None]) -> Any:
+    """Add up products of elements and weights."""
+    dtype = sums_dtype(elements[0])
+
+    def real(*parts: Any) -> Any:
+        wide = [Namespace.cast(part, dtype) for part in parts]
+        return functools.reduce(lax.add, [x if w is None else w.times(x) for x, w in zip(wide, by, strict=True)])
+
+    return rescale.by_parts(Namespace, real, *elements)
