@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device, writing
-from gradxform.cli.quiet import quiet
-from gradxform.cli.text import progress, say
+from gradxform.cli.console import progress, quiet, say
 from gradxform.proof.cases import Sizes
 from gradxform.proof.place import Place
 from gradxform.proof.registry import ROWS

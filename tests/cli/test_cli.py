@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gradxform.backend import lookup
 from gradxform.cli import app
-from gradxform.cli.quiet import quiet
+from gradxform.cli.console import quiet
 
 pytestmark = pytest.mark.filterwarnings("default")
 run = CliRunner().invoke

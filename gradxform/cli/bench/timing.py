@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradxform.cli.bench.task import Array, Side, Step, Tree
+from gradxform.cli.frameworks.interface import Array, Side, Step, Tree
 
 TOLERANCE = 1e-5
 """Largest relative difference allowed per transform, for norms of few numbers.
@@ -36,7 +36,8 @@ class Effort(NamedTuple):
     most: int
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread:
     """A median and its quartiles."""
 
     low: float

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gradxform.cli import writing
 from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
-from gradxform.cli.text import progress, say
+from gradxform.cli.console import progress, say
 from gradxform.comparing import mapping
 from gradxform.comparing.comparison import Comparison, compare
 from gradxform.comparing.rounding import magnitude, scaled

@@ -7,7 +7,7 @@ import math
 import platform
 from collections.abc import Iterator
 
-from gradxform.cli.versions import versions
+from gradxform.cli.console import versions
 from gradxform.proof.cases import Sizes
 from gradxform.proof.extended import bits
 from gradxform.proof.values import HARD, RANDOM, Values, hard

@@ -13,7 +13,7 @@ import numpy as np
 from parity_page.native import Native
 
 from gradxform.backend import lookup
-from gradxform.cli.quiet import quiet
+from gradxform.cli.console import quiet
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Sizes, elements, groups
 from gradxform.proof.judge import Tally, Verdict, judge
