@@ -18,10 +18,9 @@ from gradxform.cli.gradients import read
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
-from gradxform.proof.gradients import Leaf, chosen
+from gradxform.proof.gradients import Leaf, chosen, hard
 from gradxform.proof.place import Place
 from gradxform.proof.ulp import budget
-from gradxform.proof.values import hard
 from gradxform.testing import frameworks_or_installed
 
 
@@ -88,13 +87,14 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
         return {}
     one, half = ({"b": Leaf(dtype, 3), "w": Leaf(dtype, 3)} for dtype in ("float32", "float16"))
     names = ("zeros", "at the limit", "1e30", "3e-30", "NaN", "inf")
+    single, wide = np.array([3.0, 4.0], np.float32), np.array([5.0])
     return {
         **{name: chosen(one, functools.partial(hard, name)) for name in names},
         "float16 300": chosen(half, functools.partial(hard, "300")),
-        "None": {"w": np.float32([3.0, 4.0]), "b": None},
-        "empty": {"w": np.zeros((0, 3), np.float32), "b": np.float32([7.0])},
+        "None": {"w": single, "b": None},
+        "empty": {"w": np.zeros((0, 3), np.float32), "b": single},
         "0-d": {"w": np.asarray(7.0, np.float32)},
-        "mixed dtypes": {"w": np.float32([30.0, 40.0]), "b": np.float16([3.0]), "c": np.float64([5.0])},
+        "mixed dtypes": {"w": 10 * single, "b": single[:1].astype(np.float16), "c": wide},
     }
 
 
