@@ -141,14 +141,4 @@ def compare_command(
     """Compare two recorded runs: where do their gradients part, and why? Ends with 0 if rounding explains all, or 1."""
     from gradxform.cli.compare import run as comparing
 
-    return comparing.run(
-        a,
-        b,
-        Console(),
-        given=map_file,
-        write_map=write_map,
-        tolerance=tolerance,
-        picture=picture,
-        report=report,
-        everything=everything,
-    )
+    return comparing.run(a, b, Console(), map_file, write_map, tolerance, picture, report, everything)

@@ -53,7 +53,7 @@ def places(command: str, asked: str | None, frameworks: Iterable[str], console: 
     """Return the device of each framework, by default its own; print which frameworks are left out and why.
 
     Raises:
-        ValueError: the name is unknown, or no framework has the device.
+        ValueError: the name is unknown, no framework has the device, or none is installed.
     """
     name, index = (None, 0) if asked is None else parse(command, asked)
     found, absent = {}, []
@@ -63,6 +63,8 @@ def places(command: str, asked: str | None, frameworks: Iterable[str], console: 
         except Absent as error:
             absent.append(framework)
             say(console, f"left out: {title(framework)}, {error}")
+    if not found and asked is None:
+        raise ValueError(f"{command}: none of {', '.join(absent)} is installed")
     if not found:
         raise ValueError(f"{command}: no framework has the device {asked!r}; available: {here(absent)}")
     return found

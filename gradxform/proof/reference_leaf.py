@@ -57,8 +57,12 @@ class Leaf:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a glob chooses a whole path: ``**`` for any number of keys, ``*`` and ``?`` within one."""
-    return _follow(*(text.replace(".", "/").split("/") for text in (pattern, path)))
+    """Whether a glob chooses a whole path: ``**`` for any number of keys, ``*`` and ``?`` within one.
+
+    A dot is part of a key, or stands between keys.
+    """
+    written, dotted = ([text.replace(dot, "/").split("/") for text in (pattern, path)] for dot in ("/", "."))
+    return _follow(*written) or _follow(*dotted)
 
 
 def _follow(pattern: Sequence[str], keys: Sequence[str]) -> bool:

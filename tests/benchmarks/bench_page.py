@@ -20,7 +20,7 @@ from parity_page.report import folded
 from gradxform.cli import writing
 from gradxform.cli.bench.report import cells, headers, verdict
 from gradxform.cli.bench.results import Line, Measurements
-from gradxform.cli.bench.timing import Measured, Spread, Timing
+from gradxform.cli.bench.timing import Spread, Timing
 from gradxform.cli.bench.workloads import CHAINS, MUON, title
 from gradxform.cli.console import table
 from gradxform.cli.frameworks import title as framework_title
@@ -53,9 +53,10 @@ def measurements(found: dict[str, Any]) -> list[Measurements]:
 
 
 def _line(line: dict[str, Any]) -> Line:
-    sides = [Timing(**{**line[side], "seconds": Spread(**line[side]["seconds"])}) for side in ("gradxform", "native")]
-    measured = Measured(*sides, Spread(**line["ratio"]), line["repetitions"], line["difference"])
-    return Line(*(line[name] for name in ("framework", "mode", "beside", "tree", "chain")), measured)
+    sides = {
+        side: Timing(**line[side] | {"seconds": Spread(**line[side]["seconds"])}) for side in ("gradxform", "native")
+    }
+    return Line(**line | sides | {"ratio": Spread(**line["ratio"])})
 
 
 def page(found: dict[str, Any]) -> str:
@@ -130,8 +131,8 @@ def _rows(lines: Sequence[Line]) -> Rows:
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     """The ends of the axis, which contain 1 and all ratios."""
-    low = min(0.5, *(line.measured.ratio.low for line in lines))
-    high = max(2.0, *(line.measured.ratio.high for line in lines))
+    low = min(0.5, *(line.ratio.low for line in lines))
+    high = max(2.0, *(line.ratio.high for line in lines))
     return low / 1.25, high * 1.25
 
 
@@ -161,7 +162,7 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS[chain]
         own = [line for line in column if line.chain == chain]
-        ratios = [line.measured.ratio for line in own]
+        ratios = [line.ratio for line in own]
         heights = [rows[line.label, line.tree] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
         axis.hlines(
             heights,

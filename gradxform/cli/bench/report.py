@@ -42,7 +42,7 @@ def table(result: Measurements, counted: bool = False) -> Table:
     last = ""
     for line in result.lines:
         label, found = line.label, cells(line, result.floor, counted)
-        found[2] = f"[{_colour(line.measured.ratio)}]{found[2]}[/]"
+        found[2] = f"[{_colour(line.ratio)}]{found[2]}[/]"
         shown.add_row(label if label != last else "", str(line.chain), *(found[i] for i in columns))
         last = label
     return shown
@@ -50,13 +50,12 @@ def table(result: Measurements, counted: bool = False) -> Table:
 
 def cells(line: Line, floor: Spread, counted: bool) -> list[str]:
     """The numbers of a line, in the order of the headers."""
-    m = line.measured
-    sides = (m.gradxform, m.native)
+    sides, ratio = (line.gradxform, line.native), line.ratio
     found = [
         *(number(side.seconds.median * 1e3) for side in sides),
-        _ratio(m.ratio.median),
-        f"{_ratio(m.ratio.low)}-{_ratio(m.ratio.high)}",
-        number(m.gradxform.seconds.median / floor.median),
+        _ratio(ratio.median),
+        f"{_ratio(ratio.low)}-{_ratio(ratio.high)}",
+        number(line.gradxform.seconds.median / floor.median),
         "/".join(f"{side.first:.1f}" for side in sides),
         "/".join("-" if side.memory is None else f"{side.memory / 1e6:.0f}" for side in sides),
         "/".join(amount(side.operations) for side in sides),
@@ -96,10 +95,10 @@ def explanation(plan: Plan, programs: Mapping[str, Program], counted: bool = Fal
 def verdict(results: Sequence[Measurements]) -> str:
     """Count faster and slower pairs, and name the slowest."""
     lines = [line for result in results for line in result.lines]
-    faster = sum(line.measured.ratio.high < 1 for line in lines)
-    slower = sum(line.measured.ratio.low > 1 for line in lines)
-    worst = max(lines, key=lambda line: line.measured.ratio.median)
+    faster = sum(line.ratio.high < 1 for line in lines)
+    slower = sum(line.ratio.low > 1 for line in lines)
+    worst = max(lines, key=lambda line: line.ratio.median)
     return (
         f"gradxform is faster in {faster} of {len(lines)} pairs and slower in {slower}; "
-        f"largest ratio {_ratio(worst.measured.ratio.median)} ({worst.label}, {worst.tree}, {title(worst.chain)})"
+        f"largest ratio {_ratio(worst.ratio.median)} ({worst.label}, {worst.tree}, {title(worst.chain)})"
     )

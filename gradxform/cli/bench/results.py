@@ -41,8 +41,8 @@ FULL = Plan(tuple(TREES), (1, 3, 8), Effort(seconds=2.0, least=15, most=1000), l
 
 
 @dataclass(frozen=True)
-class Line:
-    """The measurement of one pair."""
+class Line(Measured):
+    """The measurement of one pair, and what it is of."""
 
     framework: str
     mode: str
@@ -50,7 +50,6 @@ class Line:
     """The native functions, in words."""
     tree: str
     chain: Chain
-    measured: Measured
 
     @property
     def label(self) -> str:
@@ -90,14 +89,5 @@ def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
             result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": asdict(result.floor)}
             for result in results
         },
-        "lines": [_flat(asdict(line)) for result in results for line in result.lines],
+        "lines": [asdict(line) for result in results for line in result.lines],
     }
-
-
-def _flat(line: dict[str, Any]) -> dict[str, Any]:
-    """Only the two sides and their spreads stay nested; operations that were not counted go."""
-    measured = line.pop("measured")
-    for side in (measured["gradxform"], measured["native"]):
-        if side["operations"] is None:
-            del side["operations"]
-    return line | measured

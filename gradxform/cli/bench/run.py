@@ -11,7 +11,7 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from gradxform.cli.console import check_names, progress, say, versions
 from gradxform.cli.frameworks import program
 from gradxform.cli.frameworks import title as framework_title
 from gradxform.cli.frameworks.interface import Program, transformation
-from gradxform.proof.place import Absent, Place
+from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
 """Smallest tree, in bytes, whose memory is reported; below it, allocator caches hide the use."""
@@ -65,14 +65,11 @@ def run(
     check_names("bench", "tree", trees, tuple(TREES))
     plan = plan if trees is None else plan._replace(trees=list(dict.fromkeys(trees)))
     _make(out)
-    programs, left_out = _programs(dict.fromkeys(frameworks or lookup.FRAMEWORKS))
-    for name, reason in left_out.items():
-        say(console, f"left out: {framework_title(name)}, {reason}")
-    if not programs:
-        raise ValueError(f"bench: none of {', '.join(left_out)} is installed")
-    places = device.places("bench", asked, programs, console)
-    programs = {name: programs[name] for name in places}
-    about = _about(_command(quick, frameworks, trees, asked), quick, left_out, places)
+    wanted = list(dict.fromkeys(frameworks or lookup.FRAMEWORKS))
+    places = device.places("bench", asked, wanted, console)
+    programs = {name: program(name) for name in places}
+    about = _about(_command(quick, frameworks, trees, asked), quick, places)
+    about["left_out"] = [name for name in wanted if name not in places]
     if asked is not None:
         about["device"] = asked
         say(console, f"measured: {device.ran_on(places)}")
@@ -93,18 +90,6 @@ def _make(out: Path) -> None:
     except OSError as error:
         raise ValueError(f"bench: {str(out)!r} cannot be a folder for bench.json ({error})") from error
     writing.check("bench", out / "bench.json")
-
-
-def _programs(wanted: Iterable[str]) -> tuple[dict[str, Program], dict[str, str]]:
-    """Import the frameworks' programs; return them and the reasons for missing ones."""
-    found: dict[str, Program] = {}
-    left_out: dict[str, str] = {}
-    for name in wanted:
-        try:
-            found[name] = program(name)
-        except Absent as error:
-            left_out[name] = str(error)
-    return found, left_out
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -148,7 +133,10 @@ def _measure_all(
                     where = f"{label}, {name}, {transformation(steps)!r}"
                     text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
                     raise Disagreement(text) from error
-                result.lines.append(Line(framework, mode.name, mode.native, name, chain, measured))
+                line = Line(
+                    **vars(measured), framework=framework, mode=mode.name, beside=mode.native, tree=name, chain=chain
+                )
+                result.lines.append(line)
                 shown.advance(bar)
             results.append(result)
             console.print(report.table(result, cost))
@@ -167,7 +155,7 @@ def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str]
     return " ".join(["gradxform bench", "--quick" if quick else "--full", *words])
 
 
-def _about(command: str, quick: bool, left_out: dict[str, str], places: Mapping[str, Place]) -> dict[str, Any]:
+def _about(command: str, quick: bool, places: Mapping[str, Place]) -> dict[str, Any]:
     """The provenance of a run: date, command, versions, machine and devices."""
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -176,7 +164,6 @@ def _about(command: str, quick: bool, left_out: dict[str, str], places: Mapping[
         "versions": versions(),
         "machine": machine(),
         "devices": {name: str(place) for name, place in places.items()},
-        "left_out": left_out,
     }
 
 

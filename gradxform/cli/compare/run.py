@@ -24,7 +24,6 @@ def run(
     a: Path,
     b: Path,
     console: Console,
-    *,
     given: Path | None = None,
     write_map: Path | None = None,
     tolerance: float | None = None,

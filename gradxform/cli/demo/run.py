@@ -28,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.backend import lookup
-from gradxform.backend.errors import install
 from gradxform.cli import device, writing
 from gradxform.cli.console import check_names, progress, say, versions
 from gradxform.cli.demo import picture
@@ -77,7 +76,7 @@ def run(
             an `out` that cannot be written.
     """
     _check(chain, steps, out)
-    places = device.places("demo", asked, _choose(frameworks, console), console)
+    places = device.places("demo", asked, _choose(frameworks), console)
     on = "" if asked is None else f", {device.ran_on(places)}"
     say(console, f"{chain!r}, {steps} steps{on}")
     parity = _Parity(chain, places)
@@ -101,16 +100,12 @@ def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
     writing.check("demo", out)
 
 
-def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
-    """Return the frameworks to train in, and print those left out."""
+def _choose(frameworks: Sequence[str] | None) -> list[str]:
+    """Return the frameworks to train in."""
     check_names("demo", "framework", frameworks, lookup.FRAMEWORKS)
-    wanted, there = frameworks or FRAMEWORKS, lookup.installed()
-    for name in FRAMEWORKS:
-        if name in wanted and name not in there:
-            say(console, f"left out: {title(name)} is not installed; {install(name)}")
-    chosen = [name for name in FRAMEWORKS if name in wanted and name in there]
+    chosen = [name for name in FRAMEWORKS if name in (frameworks or FRAMEWORKS)]
     if not chosen:
-        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}, installed and requested")
+        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}")
     return chosen
 
 
