@@ -21,9 +21,9 @@ from gradxform.cli import writing
 from gradxform.cli.bench.report import cells, headers, verdict
 from gradxform.cli.bench.results import Line, Measurements
 from gradxform.cli.bench.timing import Spread, Timing
-from gradxform.cli.bench.workloads import CHAINS, MUON, title
+from gradxform.cli.bench.workloads import CHAINS, MUON, chain_title
 from gradxform.cli.console import table
-from gradxform.cli.frameworks import title as framework_title
+from gradxform.cli.frameworks import title
 
 _MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111"), MUON: ("^", "#59a14f")}
 """Marker and colour of each chain."""
@@ -82,7 +82,7 @@ def _machine(found: dict[str, Any], *more: str) -> str:
     words = ", ".join((found["machine"]["processor"], f"{found['machine']['cores']} cores", *more))
     if "device" not in found:
         return words
-    return f"{words}; " + ", ".join(f"{framework_title(name)} on {device}" for name, device in found["devices"].items())
+    return f"{words}; " + ", ".join(f"{title(name)} on {device}" for name, device in found["devices"].items())
 
 
 def _versions(found: dict[str, Any]) -> str:
@@ -172,7 +172,7 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
             linewidth=1.6,
             zorder=3,
         )
-        label = "clip_global_norm alone" if chain == 1 else title(chain)
+        label = "clip_global_norm alone" if chain == 1 else chain_title(chain)
         style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
         axis.plot([ratio.median for ratio in ratios], heights, marker=marker, label=label, zorder=4, **style)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gradxform.cli.bench.results import Line, Measurements, Plan, number
 from gradxform.cli.bench.timing import Spread
-from gradxform.cli.bench.workloads import CHAINS, TREES, title
+from gradxform.cli.bench.workloads import CHAINS, TREES, chain_title
 from gradxform.cli.device import OPERATIONS, amount
 from gradxform.cli.frameworks.interface import Program, transformation
 
@@ -80,7 +80,7 @@ def explanation(plan: Plan, programs: Mapping[str, Program], counted: bool = Fal
     longer = f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
     without = f"left out: compiled modes for trees with more than 500 leaves, {longer}"
     return [
-        *(f"{title(chain)}: {transformation(CHAINS[chain])!r}" for chain in plan.all_chains()),
+        *(f"{chain_title(chain)}: {transformation(CHAINS[chain])!r}" for chain in plan.all_chains()),
         "gx: gradxform; native: the framework's own functions",
         "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
         "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
@@ -100,5 +100,5 @@ def verdict(results: Sequence[Measurements]) -> str:
     worst = max(lines, key=lambda line: line.ratio.median)
     return (
         f"gradxform is faster in {faster} of {len(lines)} pairs and slower in {slower}; "
-        f"largest ratio {_ratio(worst.ratio.median)} ({worst.label}, {worst.tree}, {title(worst.chain)})"
+        f"largest ratio {_ratio(worst.ratio.median)} ({worst.label}, {worst.tree}, {chain_title(worst.chain)})"
     )

@@ -22,10 +22,9 @@ from gradxform.cli import device, writing
 from gradxform.cli.bench import report
 from gradxform.cli.bench.results import FULL, QUICK, Line, Measurements, Plan, as_json
 from gradxform.cli.bench.timing import Disagreement, floor, measure
-from gradxform.cli.bench.workloads import CHAINS, TREES, gradients, title
+from gradxform.cli.bench.workloads import CHAINS, TREES, chain_title, gradients
 from gradxform.cli.console import check_names, progress, say, versions
-from gradxform.cli.frameworks import program
-from gradxform.cli.frameworks import title as framework_title
+from gradxform.cli.frameworks import program, title
 from gradxform.cli.frameworks.interface import Program, transformation
 from gradxform.proof.place import Place
 
@@ -118,8 +117,8 @@ def _measure_all(
             count = sum(leaf.size for leaf in tree.values())
             result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
             for framework, mode, chain in of_tree:
-                label = f"{framework_title(framework)} {mode.name}"
-                description = f"{name}, {label}, {title(chain)}"
+                label = f"{title(framework)} {mode.name}"
+                description = f"{name}, {label}, {chain_title(chain)}"
                 shown.update(bar, description=description, refresh=True)
                 place, steps = places[framework], CHAINS[chain]
                 memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM

@@ -117,6 +117,6 @@ CHAINS: Mapping[Chain, Sequence[Step]] = {
 where PyTorch's 1e-6 would show."""
 
 
-def title(chain: Chain) -> str:
+def chain_title(chain: Chain) -> str:
     """Name a chain."""
     return f"chain of {chain}" if isinstance(chain, int) else chain
