@@ -62,7 +62,7 @@ class Mode:
 
 
 def nothing() -> None:
-    """Restore nothing, for work that does not change its input; or wait for nothing."""
+    """Restore nothing, for work that does not change its input."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,18 @@ def one_by_one(functions: Mapping[str, Callable[[Any, float], Any]], steps: Sequ
         return grads
 
     return native
+
+
+def waiting(work: Callable[[Any], Any], grads: Any, place: Place, synchronize: Callable[[], Any]) -> Callable[[], Any]:
+    """Do the work and wait for the device; on the CPU, an array that has been returned has its values."""
+    wait = nothing if place.name == "cpu" else synchronize
+
+    def run() -> Any:
+        result = work(grads)
+        wait()
+        return result
+
+    return run
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

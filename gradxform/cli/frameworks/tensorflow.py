@@ -19,9 +19,9 @@ from gradxform.cli.frameworks.interface import (
     Step,
     Task,
     Tree,
-    nothing,
     one_by_one,
     transformation,
+    waiting,
 )
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place
@@ -119,17 +119,12 @@ Work = Callable[[Gradients], Gradients]
 def _sides(compiled: Callable[[Work], Work], steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     grads = [place.put(leaf) for leaf in tree.values()]
     tx = transformation(steps, like="keras")
-    wait = tf.test.experimental.sync_devices if place.name != "cpu" else nothing
 
     def own(grads: Gradients) -> Gradients:  # as in a training step; of two arguments, tf.function takes 30 us more
         return tx(grads)
 
     def side(work: Work) -> Side:
-        def run() -> Gradients:
-            result = work(grads)
-            wait()
-            return result
-
+        run = waiting(work, grads, place, tf.test.experimental.sync_devices)
         return Side(run, _values, cost=lambda: place.cost(work, grads))
 
     return side(compiled(own)), side(compiled(one_by_one(NATIVE, steps)))

@@ -21,9 +21,9 @@ from gradxform.cli.frameworks.interface import (
     Step,
     Task,
     Tree,
-    nothing,
     one_by_one,
     transformation,
+    waiting,
 )
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place
@@ -127,18 +127,6 @@ Named = list[tuple[str, torch.nn.Parameter]]
 _transformation = functools.partial(transformation, dtype="bfloat16", like="torch")
 
 
-def _waiting(work: Callable[[Any], Any], grads: Any, place: Place) -> Callable[[], Any]:
-    """Do the work and wait for the device; on the CPU, a tensor that has been returned has its values."""
-    wait = torch.accelerator.synchronize if place.name != "cpu" else nothing
-
-    def run() -> Any:
-        result = work(grads)
-        wait()
-        return result
-
-    return run
-
-
 def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     """In place on the gradients of parameters."""
     tx = _transformation(steps)
@@ -163,10 +151,12 @@ def _writing(work: Callable[[Named], None], tree: Tree, place: Place) -> Side:
         for (_, parameter), gradient in zip(named, given, strict=True):
             _gradient(parameter).copy_(gradient)
 
+    run = waiting(work, named, place, torch.accelerator.synchronize)
+
     def leaves(_: None) -> list[Array]:
         return [_gradient(parameter).cpu().numpy() for _, parameter in named]
 
-    return Side(_waiting(work, named, place), leaves, restore, lambda: place.cost(work, named))
+    return Side(run, leaves, restore, lambda: place.cost(work, named))
 
 
 def _parameter(gradient: torch.Tensor) -> torch.nn.Parameter:
@@ -211,7 +201,8 @@ def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
     grads = [place.put(leaf) for leaf in tree.values()]
 
     def side(work: Callable[[Tensors], Tensors]) -> Side:
-        return Side(_waiting(work, grads, place), _values, cost=lambda: place.cost(work, grads))
+        run = waiting(work, grads, place, torch.accelerator.synchronize)
+        return Side(run, _values, cost=lambda: place.cost(work, grads))
 
     return side(_transformation(steps)), side(one_by_one(_PURE, steps))
 
