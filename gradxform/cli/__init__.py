@@ -19,7 +19,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=gradxform.__doc__.partition("\n")[0])
 DEFAULT_CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0))"
 
-Chain = Annotated[str, typer.Option("--chain", help="The transforms, as text that gradxform.parse reads.")]
+_CHAIN = typer.Option("--chain", help="The transforms, as text that gradxform.parse reads.")
+Chain = Annotated[str, _CHAIN]
+Gradients = Annotated[
+    Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")
+]
 Frameworks = Annotated[
     str | None, typer.Option("--frameworks", help="Some of numpy,jax,tensorflow,torch; all by default.")
 ]
@@ -70,9 +74,7 @@ def demo_command(
 @_for_people
 def parity_command(
     chain: Chain = DEFAULT_CHAIN,
-    gradients: Annotated[
-        Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")
-    ] = None,
+    gradients: Gradients = None,
     frameworks: Frameworks = None,
     device: Device = None,
 ) -> int:
@@ -91,7 +93,7 @@ def bench_command(
     frameworks: Frameworks = None,
     device: Device = None,
     trees: Annotated[str | None, typer.Option("--trees", help="Some of mlp,many,resnet50,gpt2,matrices.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder for bench.json, bench.md and bench.png.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", help="The folder for bench.json.")] = Path(),
 ) -> int:
     """Time chains and the frameworks' own functions, in turn in one run."""
     from gradxform.cli.bench import run as bench
@@ -102,22 +104,16 @@ def bench_command(
 @app.command("report")
 @_for_people
 def report_command(
-    chain: Annotated[
-        str | None,
-        typer.Option("--chain", help="The transforms with a wrong result, as text that gradxform.parse reads."),
-    ] = None,
-    gradients: Annotated[
-        Path | None, typer.Option("--gradients", help="An .npz or .safetensors file with one array per gradient.")
-    ] = None,
+    chain: Annotated[str | None, _CHAIN] = None,
+    gradients: Gradients = None,
     frameworks: Frameworks = None,
     device: Device = None,
 ) -> int:
     """Print what to paste into a bug report: versions, devices, the gradients, and each result's distance in ULP."""
     from gradxform.cli import report
 
-    return report.run(
-        None if chain is None else gradxform.parse(chain), gradients, _names(frameworks), Console(), device
-    )
+    given = None if chain is None else gradxform.parse(chain)
+    return report.run(given, gradients, _names(frameworks), Console(), device)
 
 
 @app.command("compare")
@@ -145,14 +141,4 @@ def compare_command(
     """Compare two recorded runs: where do their gradients part, and why? Ends with 0 if rounding explains all, or 1."""
     from gradxform.cli.compare import run as comparing
 
-    return comparing.run(
-        a,
-        b,
-        Console(),
-        given=map_file,
-        write_map=write_map,
-        tolerance=tolerance,
-        picture=picture,
-        report=report,
-        everything=everything,
-    )
+    return comparing.run(a, b, Console(), map_file, write_map, tolerance, picture, report, everything)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 from collections.abc import Iterable
-from typing import Any, Protocol, cast
 
 from rich.console import Console
 from rich.table import Table
 
-from gradxform.backend import lookup
-from gradxform.cli.quiet import quiet
-from gradxform.cli.text import say
+from gradxform.cli.console import quiet, say
+from gradxform.cli.frameworks import program, title
 from gradxform.proof.place import Absent, Cost, Place
 
 NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
 """Accepted names. "gpu" is any of the next four that a framework has."""
 HELP = f"One of {', '.join(NAMES)}, optionally with an index: cuda:1. Also counts operations and memory."
-
-
-class Program(Protocol):
-    """The interface of `gradxform_<framework>.device`."""
-
-    def find(self, name: str | None = None, index: int = 0) -> Place:
-        """Return the named or default device; raise `Absent` if there is none."""
+OPERATIONS = (
+    "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
+    "steps on the CPU, where NumPy does part of the work"
+)
+EXPLAINED = f"{OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown"
 
 
 def parse(command: str, asked: str) -> tuple[str, int]:
@@ -50,24 +45,17 @@ def find(framework: str, name: str | None = None, index: int = 0) -> Place:
     Raises:
         Absent: the framework has no such device.
     """
-    module = f"gradxform_{framework}.device"
-    try:
-        with quiet():
-            program = cast(Program, importlib.import_module(module))
-            return program.find(name, index)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise Absent(f"whose backend has no module {module}") from error
+    with quiet():
+        return program(framework).find(name, index)
 
 
-def places(command: str, asked: str, frameworks: Iterable[str], console: Console) -> dict[str, Place]:
-    """Return the device of each framework, and print which frameworks are left out and why.
+def places(command: str, asked: str | None, frameworks: Iterable[str], console: Console) -> dict[str, Place]:
+    """Return the device of each framework, by default its own; print which frameworks are left out and why.
 
     Raises:
-        ValueError: the name is unknown, or no framework has the device.
+        ValueError: the name is unknown, no framework has the device, or none is installed.
     """
-    name, index = parse(command, asked)
+    name, index = (None, 0) if asked is None else parse(command, asked)
     found, absent = {}, []
     for framework in frameworks:
         try:
@@ -75,6 +63,8 @@ def places(command: str, asked: str, frameworks: Iterable[str], console: Console
         except Absent as error:
             absent.append(framework)
             say(console, f"left out: {title(framework)}, {error}")
+    if not found and asked is None:
+        raise ValueError(f"{command}: none of {', '.join(absent)} is installed")
     if not found:
         raise ValueError(f"{command}: no framework has the device {asked!r}; available: {here(absent)}")
     return found
@@ -88,11 +78,6 @@ def here(frameworks: Iterable[str]) -> str:
             with contextlib.suppress(Absent):
                 owners.setdefault(str(find(framework, name)), {})[title(framework)] = None
     return "; ".join(f"{words} ({', '.join(names)})" for words, names in owners.items()) or "none"
-
-
-def title(framework: str) -> str:
-    """Return a framework's display name."""
-    return lookup.backend(framework).title
 
 
 def ran_on(places: dict[str, Place]) -> str:
@@ -110,19 +95,12 @@ def costs(rows: Iterable[tuple[str, Place, Cost]], heading: str) -> Table:
     return table
 
 
-OPERATIONS = (
-    "operations: launches of an eager step, or operations of the compiled module or graph; - if unknown, and for eager "
-    "steps on the CPU, where NumPy does part of the work"
-)
-EXPLAINED = f"{OPERATIONS}\npeak memory: in addition to the gradients, with results; - if unknown"
-
-
 def amount(value: int | None) -> str:
     """Format a count; a dash if unknown."""
     return "-" if value is None else f"{value:,}"
 
 
-def size(value: Any) -> str:
+def size(value: float | None) -> str:
     """Format bytes in a suitable unit; a dash if unknown."""
     if value is None:
         return "-"

@@ -12,11 +12,9 @@ from rich.console import Console
 
 import gradxform
 from gradxform.cli import device
+from gradxform.cli.console import quiet, say, table, versions
 from gradxform.cli.gradients import read
 from gradxform.cli.parity import hard_cases
-from gradxform.cli.quiet import quiet
-from gradxform.cli.text import say, table
-from gradxform.cli.versions import versions
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described

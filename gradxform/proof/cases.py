@@ -6,18 +6,26 @@ One compilation of a framework serves a whole group.
 from __future__ import annotations
 
 import functools
-import importlib.util
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gradxform.proof.gradients import Leaf, Shapes, Tree, chosen, dtypes, nested, random, size, small
+from gradxform.proof.gradients import (
+    HARD,
+    RANDOM,
+    Leaf,
+    Shapes,
+    Tree,
+    Values,
+    chosen,
+    dtypes,
+    hard,
+    held,
+    nested,
+    random,
+    small,
+)
 from gradxform.proof.registry import MIXED, Row
-from gradxform.proof.values import HARD, RANDOM, Values, hard, held
 
-CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0), scale(-0.1))"
-MANY = ("clip_norm(1.0)", "clip_global_norm(1.0)", CHAIN)
-"""The rows that also run on many leaves."""
 _AFTER = "hard numbers one after the other"
 _TURNED = ", the leaves turned"
 _CENTRALIZED = "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))"
@@ -43,43 +51,6 @@ class Group:
     """The dtype, or "mixed"."""
     words: str
     runs: dict[str, Run]
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured."""
-
-    share: float = 1.0
-    """The share of random trees; at least one of each kind."""
-    many: int = 64
-    """Number of leaves of the large tree."""
-    large: tuple[int, int] = (1536, 2000)
-    embedding: tuple[int, int] = (50257, 768)
-    """GPT-2's token embedding."""
-
-
-def available(dtypes: Sequence[str]) -> tuple[str, ...]:
-    """The available dtypes; bfloat16 comes with a framework."""
-    if importlib.util.find_spec("ml_dtypes") is None:
-        return tuple(dtype for dtype in dtypes if dtype != "bfloat16")
-    importlib.import_module("ml_dtypes")
-    return tuple(dtypes)
-
-
-def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
-    """The groups that the parity page has of a row."""
-    for dtype in available(row.dtypes):
-        yield ordinary_and_hard(row, dtype, sizes.share)
-    if row.expression in MANY:
-        many = {f"layer{i}": {"w": Leaf("float32", 9)} for i in range(sizes.many)}
-        yield _random("float32", "many leaves", many, ("normal", "heavy tails", "uneven leaves"))
-    if row.mixed and "bfloat16" in available(row.dtypes):
-        yield mixed(row)
-    if not row.tx.stateful:
-        large = {"a": {"w": Leaf("float32", *sizes.large)}, "b": {"v": Leaf("float32", 2, 3)}}
-        yield _random("float32", "one large leaf", large, ("normal", "heavy tails"))
-    if row.expression == "clip_global_norm(1.0)":
-        yield _random("float32", "GPT-2's embedding", [Leaf("float32", *sizes.embedding)], ("normal",))
 
 
 def ordinary_and_hard(
@@ -133,13 +104,3 @@ def mixed(row: Row) -> Group:
 def _halves(name: str, _: str) -> Values:
     """The numbers of an edge case that all dtypes can represent."""
     return hard(name, "float16")
-
-
-def _random(column: str, words: str, shapes: Shapes, kinds: Sequence[str]) -> Group:
-    trees = {f"{kind} in {words}": random(shapes, kind) for kind in kinds}
-    return Group(column, words, {name: Run([tree], tree) for name, tree in trees.items()})
-
-
-def elements(run: Run) -> int:
-    """The number of elements of all steps."""
-    return sum(map(size, run.steps))

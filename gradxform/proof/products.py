@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.transforms.orthogonalizing import polynomials
+from gradxform.proof.reference_matrices import polynomials
 
 
 def budget(coefficients: Any, steps: int) -> float:
@@ -21,7 +21,8 @@ def budget(coefficients: Any, steps: int) -> float:
     """
     x = np.linspace(0.0, 1.0, 10_001)
     terms, slopes = [1.0], []
-    for a, b, c in polynomials(coefficients, steps):
+    for row in polynomials(coefficients, steps):
+        a, b, c = map(float, row)
         terms.append(float(np.max(abs(a) * x + abs(b) * x**3 + abs(c) * x**5)))
         slopes.append(a + 3 * b * x**2 + 5 * c * x**4)
         x = np.abs(a * x + b * x**3 + c * x**5)

@@ -1,7 +1,7 @@
 """A reference implementation of every transform: the plain formula in extended precision.
 
-Nothing here uses the flat view or a backend. Values have more digits than float64, so that float64 results can be
-checked too. They are rounded to a leaf's dtype once, at the end.
+Nothing here uses the library; of a transform, its name and arguments are read. Values have more digits than float64, so
+that float64 results can be checked too. They are rounded to a leaf's dtype once, at the end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.core.factory import schedulable
-from gradxform.core.transform import GradientTransformation, factories
-from gradxform.core.where import matches
 from gradxform.proof import reference_catalogue, reference_matrices, reference_peers, reference_state
 from gradxform.proof.extended import each, narrowed, number, size
 from gradxform.proof.reference_leaf import (
@@ -30,6 +27,7 @@ from gradxform.proof.reference_leaf import (
     kept,
     limit,
     limit_all,
+    matches,
     norm_of,
     nothing,
     rounded,
@@ -39,9 +37,11 @@ from gradxform.proof.reference_leaf import (
 from gradxform.proof.reference_state import Memory
 
 Leaves = Sequence[tuple[str, Any]]
+Transformation = Any
+"""A transform of the library."""
 
 
-def reference(tx: GradientTransformation, leaves: Leaves, params: Sequence[Any] | None = None) -> list[Any]:
+def reference(tx: Transformation, leaves: Leaves, params: Sequence[Any] | None = None) -> list[Any]:
     """Return the result of the first step for leaves with paths, as NumPy arrays of the leaves' dtypes.
 
     Raises:
@@ -60,7 +60,7 @@ class Step(NamedTuple):
     """By how much terms exceed the largest value of a sum, at most."""
 
 
-def references(tx: GradientTransformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Step]:
+def references(tx: Transformation, steps: Sequence[Leaves], params: Sequence[Any] | None = None) -> list[Step]:
     """Return the results of consecutive steps."""
     memory: Memory = {}
     found = []
@@ -81,22 +81,21 @@ def norm(leaves: Sequence[Any], ord: float = 2) -> float:
         return float(norm_of([extended(leaf) for leaf in leaves], ord))
 
 
-def _apply(tx: GradientTransformation, leaves: Sequence[Leaf], memory: Memory) -> None:
-    rule: Any = _WITH_STATE.get(tx.name)
-    kept = {"memory": memory}
-    if rule is None:
-        rule, kept = _RULES.get(tx.name), {}
+def _apply(tx: Transformation, leaves: Sequence[Leaf], memory: Memory) -> None:
+    rule = _RULES.get(tx.name) or _WITH_STATE.get(tx.name)
     if rule is None:
         raise NotImplementedError(f"{tx!r} has no reference")
-    bound = inspect.signature(factories[tx.name]).bind(
-        *(value for name, value in tx.arguments if name is None),
-        **{name: value for name, value in tx.arguments if name is not None},
-    )
-    schedules = bound.arguments if tx.name == "scale_by_schedule" else schedulable(factories[tx.name])
-    for name in [name for name in schedules if callable(bound.arguments.get(name))]:
-        bound.arguments[name] = float(bound.arguments[name](float(memory.get("step", 0))))
+    active = [leaf for leaf in leaves if not leaf.stopped]
+    positional = [value for name, value in tx.arguments if name is None]
+    named = {name: value for name, value in tx.arguments if name is not None}
+    if tx.name in _WITH_STATE:
+        named["memory"] = memory
+    bound = inspect.signature(rule).bind(active, *positional, **named)
+    for name, value in bound.arguments.items():
+        if callable(value) and name not in _NO_SCHEDULES:
+            bound.arguments[name] = float(value(float(memory.get("step", 0))))
     memory["step"] = memory.get("step", 0) + 1
-    rule([leaf for leaf in leaves if not leaf.stopped], *bound.args, **bound.kwargs, **kept)
+    rule(*bound.args, **bound.kwargs)
 
 
 def _clip_value(leaves: Sequence[Leaf], max_abs: Any = None, low: Any = None, high: Any = None) -> None:
@@ -156,12 +155,12 @@ def _inner(memory: Memory, part: Any) -> Memory:
     return memory.setdefault(part, {})
 
 
-def _chain(leaves: Sequence[Leaf], *txs: GradientTransformation, memory: Memory) -> None:
+def _chain(leaves: Sequence[Leaf], *txs: Transformation, memory: Memory) -> None:
     for rank, tx in enumerate(txs):
         _apply(tx, leaves, _inner(memory, rank))
 
 
-def _masked(leaves: Sequence[Leaf], tx: GradientTransformation, where: Any, memory: Memory) -> None:
+def _masked(leaves: Sequence[Leaf], tx: Transformation, where: Any, memory: Memory) -> None:
     _apply(tx, [leaf for leaf in leaves if _matches(where, leaf)], _inner(memory, 0))
 
 
@@ -216,7 +215,7 @@ def _measure(leaves: Sequence[Leaf], tx: Any, name: str | None = None, *, memory
     _apply(tx, leaves, _inner(memory, "inner"))
 
 
-def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, memory: Memory) -> None:
+def _apply_if(due: bool, leaves: Sequence[Leaf], tx: Transformation, memory: Memory) -> None:
     if due:
         return _apply(tx, leaves, _inner(memory, "inner"))
     trial = [dataclasses.replace(leaf) for leaf in leaves]
@@ -228,7 +227,7 @@ def _apply_if(due: bool, leaves: Sequence[Leaf], tx: GradientTransformation, mem
 
 def _matches(where: Any, leaf: Leaf) -> bool:
     if isinstance(where, str):
-        return matches(where, [leaf.path], alone=True)[0]
+        return matches(where, leaf.path)
     if isinstance(where, re.Pattern):
         return where.search(leaf.path) is not None
     if callable(where):
@@ -236,6 +235,8 @@ def _matches(where: Any, leaf: Leaf) -> bool:
     raise NotImplementedError(f"the reference matches patterns and functions, not {where!r}")
 
 
+_NO_SCHEDULES = ("axes", "default", "fn", "tx", "where")
+"""Arguments that may be functions without being schedules."""
 _RULES: dict[str, Callable[..., None]] = {
     "clip_global_norm": _clip_global_norm,
     "clip_norm": _clip_norm,

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.core.where import matches
 from gradxform.proof.extended import each, narrowed, number, size
-from gradxform.proof.reference_leaf import Leaf, Sum, by, extended, is_single, kept, limit, norm_of, rounded, summed
+from gradxform.proof.reference_leaf import (
+    Leaf,
+    Sum,
+    by,
+    extended,
+    for_leaf,
+    is_single,
+    kept,
+    limit,
+    norm_of,
+    rounded,
+    summed,
+)
 from gradxform.proof.ulp import SUMS
 
 
@@ -45,10 +56,7 @@ def _over(axes: Any, leaf: Leaf) -> tuple[int, ...]:
     rank = len(leaf.shape)
     if rank < 2:
         return tuple(range(rank))
-    if isinstance(axes, Mapping):
-        axes = next(found for pattern, found in axes.items() if matches(pattern, [leaf.path], alone=True)[0])
-    if callable(axes):
-        axes = axes(leaf.path, rounded(leaf))
+    axes = for_leaf(axes, leaf)
     named = {"keras": tuple(range(rank - 1)), "torch": tuple(range(1, rank))}
     if isinstance(axes, str):
         return named[axes]

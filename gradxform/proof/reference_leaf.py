@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -53,6 +54,31 @@ class Leaf:
     def chosen(self, condition: Any, other: Any = 0) -> None:
         """Replace the value with an exact number where a condition does not hold."""
         self.value, self.term = where(condition, self.value, other), where(condition, self.term, 0.0)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a glob chooses a whole path: ``**`` for any number of keys, ``*`` and ``?`` within one.
+
+    A dot is part of a key, or stands between keys.
+    """
+    written, dotted = ([text.replace(dot, "/").split("/") for text in (pattern, path)] for dot in ("/", "."))
+    return _follow(*written) or _follow(*dotted)
+
+
+def _follow(pattern: Sequence[str], keys: Sequence[str]) -> bool:
+    if pattern and pattern[0] == "**":
+        return any(_follow(pattern[1:], keys[start:]) for start in range(len(keys) + 1))
+    if not pattern or not keys:
+        return not pattern and not keys
+    key = re.escape(pattern[0]).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(key, keys[0]) is not None and _follow(pattern[1:], keys[1:])
+
+
+def for_leaf(given: Any, leaf: Leaf) -> Any:
+    """Axes that depend on the leaf: by its path, or by a function of path and values."""
+    if isinstance(given, Mapping):
+        given = next(found for pattern, found in given.items() if matches(pattern, leaf.path))
+    return given(leaf.path, rounded(leaf)) if callable(given) else given
 
 
 def extended(leaf: Any) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.core.where import matches
 from gradxform.proof.extended import number
-from gradxform.proof.reference_leaf import Leaf, is_single, kept, rounded
+from gradxform.proof.reference_leaf import Leaf, for_leaf, is_single, kept
 
 _PUBLISHED = {
     "jordan": [(3.4445, -4.7750, 2.0315)],
@@ -47,17 +46,7 @@ def orthogonalize(
     """Iterate on each matrix by itself, without transposing it to be wide."""
     if dtype is not None:
         raise NotImplementedError("the reference rounds no products")
-    divisor = 1.01 if coefficients == "polar_express" else 1
-    rows: Any = _PUBLISHED[coefficients] if isinstance(coefficients, str) else coefficients
-    rows = [rows] if not isinstance(rows[0], (list, tuple)) else list(rows)
-    rows = [
-        tuple(
-            number(part) / (number(divisor) ** power if i < 7 else 1)
-            for part, power in zip(row, (1, 3, 5), strict=True)
-        )
-        for i, row in enumerate(rows)
-    ]
-    rows = (rows + rows[-1:] * steps)[:steps]
+    rows = polynomials(coefficients, steps)
     for leaf in leaves:
         if 0 in leaf.shape:
             continue
@@ -71,7 +60,7 @@ def orthogonalize(
             "rms": number(0.2) * np.sqrt(number(max(fan_in, fan_out))),
         }[scale]
         moved = np.transpose(leaf.value, order)
-        matrices = (_unit(matrix, divisor, like) for matrix in moved.reshape(count, fan_out, fan_in))
+        matrices = (_unit(matrix, like) for matrix in moved.reshape(count, fan_out, fan_in))
         # float64 has digits to spare for float32 gradients, and products are fast
         kind: Any = np.float64 if is_single(leaf) else number(0).dtype
         rounded_rows = [[part.astype(kind) for part in row] for row in rows]
@@ -84,13 +73,28 @@ def orthogonalize(
         leaf.term = leaf.term * (float(np.abs(leaf.value).max(initial=0)) / old if old else 0.0)
 
 
-def _unit(x: Any, divisor: float, like: str | None) -> Any:
+def polynomials(coefficients: Any, steps: int) -> list[Any]:
+    """The polynomial of each step.
+
+    Algorithm 1 of The Polar Express divides by 1.01 at the start, and before each step but the last.
+    """
+    rows: Any = _PUBLISHED[coefficients] if isinstance(coefficients, str) else coefficients
+    rows = [rows] if not isinstance(rows[0], (list, tuple)) else list(rows)
+    divisors = [2, *[1] * 6, 0] if coefficients == "polar_express" else [0] * len(rows)
+    found = [
+        tuple(number(part) / number(1.01) ** (times * power) for part, power in zip(row, (1, 3, 5), strict=True))
+        for row, times in zip(rows, divisors, strict=True)
+    ]
+    return (found + found[-1:] * steps)[:steps]
+
+
+def _unit(x: Any, like: str | None) -> Any:
     """Divide a matrix by its norm; NaN if that is not finite."""
     if not np.all(np.isfinite(x)):
         return x * number(np.nan)
     largest = max(np.abs(x).max(initial=0), number(np.finfo(np.float64).tiny))
     norm = largest * np.sqrt(((x / largest) ** 2).sum())
-    return x / (_GUARDS[like](norm) * divisor)
+    return x / _GUARDS[like](norm)
 
 
 def _iterated(x: Any, rows: Sequence[Any]) -> Any:
@@ -110,10 +114,7 @@ def _times(x: Any, y: Any) -> Any:
 def _axes(given: Any, leaf: Leaf) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Input and output axes of a leaf."""
     rank = len(leaf.shape)
-    if isinstance(given, Mapping):
-        given = next(found for pattern, found in given.items() if matches(pattern, [leaf.path], alone=True)[0])
-    if callable(given):
-        given = given(leaf.path, rounded(leaf))
+    given = for_leaf(given, leaf)
     named = {None: range(1, rank), "torch": range(1, rank), "keras": range(rank - 1)}
     if isinstance(given, (list, tuple)) and isinstance(given[0], (list, tuple)):
         inputs, outputs = (tuple(axis % rank for axis in side) for side in given)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import entries
 from support import built
 
 import gradxform as gx
-from gradxform.proof import parity, registry
+from gradxform.proof import parity
 
 
 def transforms(
     table: str, where: str, tanh: Callable[[Any], Any] | None = None
 ) -> dict[str, gx.GradientTransformation]:
     """Each transform of a table by its expression, and one of a function; the pattern chooses some leaves."""
-    found = [expression.replace("<where>", where) for _, expression, _ in registry.on_devices(table)]
+    found = [expression.replace("<where>", where) for _, expression, _ in entries.on_devices(table)]
     own = {"elementwise(tanh)": gx.elementwise(tanh)} if tanh is not None else {}
     return {expression: built(expression) for expression in found} | own
 

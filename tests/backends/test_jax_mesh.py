@@ -6,10 +6,11 @@ import json
 import math
 
 import pytest
+from entries import on_devices
 from support import PROCESSES, python, slow
 
 from gradxform.proof import products
-from gradxform.proof.registry import Row, on_devices
+from gradxform.proof.registry import Row
 from gradxform.proof.ulp import SUMS
 
 pytest.importorskip("jax")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
+from entries import rows_of
 from support import (
     assert_bits,
     assert_right,
@@ -24,7 +25,7 @@ from gradxform.proof import parity
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.extended import number
 from gradxform.proof.gradients import gradients
-from gradxform.proof.registry import DTYPES, ROWS, Row, rows_of
+from gradxform.proof.registry import DTYPES, ROWS, Row
 
 mx = pytest.importorskip("mlx.core")
 nn, optimizers = pytest.importorskip("mlx.nn"), pytest.importorskip("mlx.optimizers")

@@ -24,8 +24,6 @@ ALLOWED = {
     "_orig_mod": "a key that torch.compile adds to the names of parameters, compared as text",
     "_fsdp_wrapped_module": "a key that FSDP adds to the names of parameters, compared as text",
     "_proj_weight": "the end of names of parameters of torch.nn.MultiheadAttention",
-    "_foreach_": "the start of names of PyTorch's operations, which counting.py counts",
-    "_local_scalar_dense": "an operation of PyTorch, which counting.py counts",
 }
 
 

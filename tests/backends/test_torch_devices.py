@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import on_devices
 from support import FAKE, assert_right, built, each_transform_once, slow
 
 pytest.importorskip("torch")
@@ -20,7 +21,7 @@ from torch_counts import Counted, Still, counted
 import gradxform as gx
 from gradxform.proof import registry
 from gradxform.proof.cases import ordinary_and_hard
-from gradxform.proof.registry import Row, on_devices
+from gradxform.proof.registry import Row
 from gradxform.proof.ulp import ulps
 from gradxform_torch import _fused, _packed, _parameters, kernels
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from devices import update
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch_counting import Counted
 
 import gradxform as gx
-from gradxform_torch.counting import Counted
 
 
 class Still(torch.optim.Optimizer):

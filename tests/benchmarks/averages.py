@@ -23,10 +23,11 @@ import numpy as np
 from catalogue import FRAMEWORKS
 
 import gradxform as gx
-from gradxform.cli import text
+from gradxform.cli import console
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.run import _machine
-from gradxform.cli.bench.task import TREES, Side, Tree, gradients
+from gradxform.cli.bench.run import machine
+from gradxform.cli.bench.workloads import TREES, gradients
+from gradxform.cli.frameworks.interface import Side, Tree
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=1000)
 MARK = "<!-- results -->"
@@ -300,16 +301,16 @@ def table(model: str, only: str) -> str:
         print(" | ".join(rows[-1]), flush=True)
     size = f"{model}: {len(tree)} leaves, {sum(leaf.nbytes for leaf in tree.values()) / 1e6:.3g} MB"
     titles = [f"`{way}`" if "." in way else FRAMEWORKS[way].title for way in GOALS]
-    return text.table([size, *titles], rows)
+    return console.table([size, *titles], rows)
 
 
 def about(models: Sequence[str]) -> str:
     """Return command, date, commit, machine, its load at the start, and versions."""
     commit = subprocess.check_output(["git", "describe", "--always", "--dirty"], text=True, cwd=Path(__file__).parent)
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("numpy", "torch", "jax", "tensorflow"))
-    machine = "{processor}, {cores} cores, load {load_at_start:.1f} at the start".format(**_machine())
+    where = "{processor}, {cores} cores, load {load_at_start:.1f} at the start".format(**machine())
     command = f"python tests/benchmarks/averages.py --model {' '.join(models)}"
-    return f"Written by `{command}` on {time.strftime('%Y-%m-%d')} at commit `{commit.strip()}`: {machine}; {versions}."
+    return f"Written by `{command}` on {time.strftime('%Y-%m-%d')} at commit `{commit.strip()}`: {where}; {versions}."
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import math
 import os
 import platform
 import sys
@@ -26,8 +27,9 @@ from operations_natives import CONFLICTS, FORMULAS, Ops, is_scalar
 
 import gradxform as gx
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import TREES, Side, elements, gradients
-from gradxform.cli.quiet import quiet
+from gradxform.cli.bench.workloads import TREES, gradients
+from gradxform.cli.console import quiet
+from gradxform.cli.frameworks.interface import Side
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=2000)
 MARKS = "<!-- catalogue -->", "<!-- /catalogue -->"
@@ -225,7 +227,7 @@ def table(tree: str, only: str) -> list[str]:
     """Return the lines of a Markdown table."""
     given = gradients(TREES[tree]())
     titles = [framework.title for framework in FRAMEWORKS.values()]
-    size = f"{len(given)} leaves, {4 * elements(TREES[tree]()) / 1e6:.3g} MB"
+    size = f"{len(given)} leaves, {4 * sum(map(math.prod, TREES[tree]().values())) / 1e6:.3g} MB"
     lines = [f"| {tree}: {size} | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
     for name in (*LINES, TOP_K):
         if only in name:

@@ -30,8 +30,9 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.task import CHAINS, TREES, Array, Side, gradients, transformation
-from gradxform.cli.quiet import quiet
+from gradxform.cli.bench.workloads import CHAINS, TREES, gradients
+from gradxform.cli.console import quiet
+from gradxform.cli.frameworks.interface import Array, Side, transformation
 
 Table = list[list[str]]
 """Rows of cells; the first row is the header."""
@@ -206,11 +207,11 @@ _WIDTH_256 = {
 
 def _graph_of(way: str, length: int) -> Callable[[Any], Any]:
     """A chain as a `tf.function`, which is traced where it is first called."""
-    tf, bench = _imported("tensorflow"), _imported("gradxform_tensorflow.bench")
+    tf, bench = _imported("tensorflow"), _imported("gradxform.cli.frameworks.tensorflow")
 
     def native(leaves: Any) -> Any:
         for step in CHAINS[length]:
-            leaves = bench._NATIVE[step.name](leaves, step.value)
+            leaves = bench.NATIVE[step.name](leaves, step.value)
         return leaves
 
     def own(leaves: Any) -> Any:

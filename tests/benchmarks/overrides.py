@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from parity_page.report import folded
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.backend.host import norms, selecting, threads
-from gradxform.cli import text
-from gradxform.cli.bench.task import TREES, gradients
-from gradxform.cli.quiet import quiet
+from gradxform.cli.bench.workloads import TREES, gradients
+from gradxform.cli.console import quiet, table
 
 SECONDS, LEAST, MOST = 0.5, 5, 2000
 WORTH = 1.1
@@ -254,10 +254,10 @@ def tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         if float(row[GAIN]) > float(known[GAIN]):
             best[row[0], row[1]] = row
     summary = [[*key, f"{row[3]}, {row[4]}, {row[5]}", row[GAIN]] for key, row in best.items()]
-    yield text.table(["framework", "override", "largest gain in", "gain"], summary)
+    yield table(["framework", "override", "largest gain in", "gain"], summary)
     for framework in dict.fromkeys(row[0] for row in rows):
         own = [row for row in rows if row[0] == framework]
-        yield text.folded(f"{framework}: all {len(own)} measurements", text.table(HEADER, own))
+        yield folded(f"{framework}: all {len(own)} measurements", table(HEADER, own))
 
 
 def idle(found: Sequence[Result]) -> list[str]:

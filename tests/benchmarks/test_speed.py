@@ -10,17 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import bench_page
 import numpy as np
 import pytest
-from support import FRAMEWORKS, XLA, array, in_mode, slow, tensors
+from support import FRAMEWORKS, ROOT, XLA, array, in_mode, slow, tensors
 from typer.testing import CliRunner
 
 import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.cli import app
 from gradxform.cli.bench import run as bench
-from gradxform.cli.bench.task import CHAINS, TREES, Step, gradients, transformation
 from gradxform.cli.bench.timing import Disagreement, Effort, compare
+from gradxform.cli.bench.workloads import CHAINS, TREES, gradients
+from gradxform.cli.frameworks.interface import Step, transformation
 
 TRACED = [name for name in FRAMEWORKS if name != "numpy"]
 
@@ -137,7 +139,7 @@ def compiled() -> Callable[[tuple[Step, ...], str], Any]:
     """A chain of the benchmark on large leaves, compiled by XLA: in gradxform and optax."""
     jax = pytest.importorskip("jax")
     optax = pytest.importorskip("optax")
-    native = importlib.import_module("gradxform_jax.bench")._NATIVE
+    native = importlib.import_module("gradxform.cli.frameworks.jax").NATIVE
     grads = given("jax", tree((64, 64, 1000, 1 << 18, 3 << 18, 1 << 20, 1 << 21)))
 
     def made(steps: tuple[Step, ...], library: str) -> Any:
@@ -339,10 +341,16 @@ def test_a_run_of_the_benchmark(tmp_path: Path) -> None:
     for line in found["lines"]:
         assert 0 < line["ratio"]["low"] <= line["ratio"]["median"] <= line["ratio"]["high"]
         assert line["repetitions"] >= 5
+    bench_page.draw(found, tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
-    page = (tmp_path / "bench.md").read_text()
+    page = bench_page.page(found)
     assert page.count("| NumPy ") == len(found["lines"])
     assert "`gradxform bench --quick --frameworks numpy --trees mlp`" in page
+
+
+def test_the_page_is_made_of_the_file_beside_it() -> None:
+    found = json.loads((ROOT / "docs/numbers/bench.json").read_text())
+    assert bench_page.page(found) == (ROOT / "docs/numbers/bench.md").read_text()
 
 
 @pytest.fixture
@@ -371,8 +379,9 @@ def test_muon_beside_the_frameworks_own(framework: str, tmp_path: Path, two_matr
         assert line["difference"] < (0.03 if framework == "torch" else 1e-3)
         assert min(line[side]["first"] for side in ("gradxform", "native")) > 0
     assert ", matrices, muon)" in " ".join(done.output.split())
+    bench_page.draw(found, tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes()[1:4] == b"PNG"
-    assert (tmp_path / "bench.md").read_text().count("| muon |") == 2
+    assert bench_page.page(found).count("| muon |") == 2
 
 
 def test_a_version_without_muon_is_left_out(

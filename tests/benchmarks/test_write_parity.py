@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import write_parity
 from parity_page import measure
+from parity_page.groups import Sizes, groups
 from parity_page.native import Native, natives
 from parity_page.report import cell
+from parity_page.tally import Tally
 
 from gradxform.backend import lookup
 from gradxform.cli import device
 from gradxform.core.transform import factories
-from gradxform.proof.cases import Sizes, groups
-from gradxform.proof.judge import Tally, judge
+from gradxform.proof.judge import judge
 from gradxform.proof.registry import ROWS, Row
 
 pytestmark = pytest.mark.filterwarnings("default")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from parity_page.groups import Sizes
 from parity_page.measure import Numbers, rounds
 from parity_page.native import natives
 from parity_page.report import page
@@ -15,9 +16,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from gradxform.cli import device, writing
-from gradxform.cli.quiet import quiet
-from gradxform.cli.text import progress, say
-from gradxform.proof.cases import Sizes
+from gradxform.cli.console import progress, quiet, say
 from gradxform.proof.place import Place
 from gradxform.proof.registry import ROWS
 from gradxform.testing import frameworks_or_installed

@@ -21,6 +21,7 @@ def main(framework: str, folder: str) -> None:
     from gradxform.cli import app, device
     from gradxform.cli.bench import run as bench
     from gradxform.cli.bench.timing import Effort
+    from gradxform.cli.frameworks import title
 
     if framework == "tensorflow":
         import tensorflow as tf
@@ -46,7 +47,7 @@ def main(framework: str, folder: str) -> None:
     for name in ("multiply", "norms", "clip"):
         setattr(backend, name, watched(getattr(backend, name)))
     bench.QUICK = bench.QUICK._replace(chains=(3,), effort=Effort(0.0, 1, 1))
-    where = f"{device.title(framework)} on cpu:1"
+    where = f"{title(framework)} on cpu:1"
     assert f"in {where}" in run("parity", "--chain", "chain(clip_value(9.0), clip_norm(1.0))")
     assert f"measured: {where}" in run("bench", "--trees", "mlp", "--out", folder)
     assert where in run("demo", "--steps", "1", "--out", f"{folder}/demo.png")

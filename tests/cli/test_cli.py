@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,10 +13,15 @@ from typer.testing import CliRunner
 
 from gradxform.backend import lookup
 from gradxform.cli import app
-from gradxform.cli.quiet import quiet
+from gradxform.cli.console import quiet
 
 pytestmark = pytest.mark.filterwarnings("default")
 run = CliRunner().invoke
+
+
+def test_the_commands_import_no_framework_before_they_need_one() -> None:
+    code = "import sys, gradxform.cli; sys.exit(bool({'jax', 'tensorflow', 'torch', 'mlx'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_parity_of_given_gradients(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import json
 import re
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import bench_page
 import numpy as np
 import pytest
 from support import FRAMEWORKS, PROCESSES, XLA, slow
@@ -20,9 +22,10 @@ import gradxform as gx
 from gradxform.backend import lookup
 from gradxform.cli import app, device
 from gradxform.cli.bench import run as bench
-from gradxform.cli.bench.task import CHAINS
 from gradxform.cli.bench.timing import Effort
-from gradxform.cli.demo.task import NAMES, digits
+from gradxform.cli.bench.workloads import CHAINS
+from gradxform.cli.demo.task import digits
+from gradxform.cli.frameworks import program, title
 from gradxform.proof import parity
 from gradxform.proof.place import Absent, Place
 
@@ -56,7 +59,7 @@ def test_parity_says_where_it_ran(framework: str, gradients: str, monkeypatch: p
     arguments = ["parity", "--device", "cpu", "--gradients", gradients, "--frameworks", framework]
     result = invoke(app, arguments, env=WIDE)
     assert result.exit_code == 0, result.output
-    assert f"in {NAMES[framework]} on cpu" in result.output
+    assert f"in {title(framework)} on cpu" in result.output
     for mode in parity.modes_of(framework):
         (line,) = re.findall(rf"^│ {framework} {mode} .*│ cpu .*$", result.output, re.MULTILINE)
         assert ("-" not in line) == (framework == "jax" and mode == "compiled")  # the only one that reports everything
@@ -71,15 +74,15 @@ def test_the_benchmark_says_where_it_ran_and_counts(framework: str, tmp_path: Pa
     arguments = ["bench", "--frameworks", framework, "--trees", "mlp", "--device", "cpu", "--out", str(tmp_path)]
     result = invoke(app, arguments, env={"COLUMNS": "80"})
     assert result.exit_code == 0, result.output
-    assert f"measured: {NAMES[framework]} on cpu" in result.output
+    assert f"measured: {title(framework)} on cpu" in result.output
     assert "…" not in result.output
     found = json.loads((tmp_path / "bench.json").read_text())
     assert (found["device"], found["devices"]) == ("cpu", {framework: "cpu"})
     for line in found["lines"]:
         for side in ("gradxform", "native"):
-            assert (line[side].get("operations", 0) > 2) == (line["mode"] in ("jit", "graph"))
-    page = (tmp_path / "bench.md").read_text()
-    assert f"; {NAMES[framework]} on cpu; " in page
+            assert ((line[side]["operations"] or 0) > 2) == (line["mode"] in ("jit", "graph"))
+    page = bench_page.page(found)
+    assert f"; {title(framework)} on cpu; " in page
     assert "operations gx/native |" in page
     assert f"\nWritten by `gradxform bench --quick --frameworks {framework} --trees mlp --device cpu`" in page
 
@@ -125,8 +128,8 @@ def test_a_device_that_no_framework_sees(command: list[str], tmp_path: Path, mon
     assert result.exit_code == 2, result.output
     names = [name for name in lookup.installed() if command != ["demo"] or name != "numpy"]
     for name in names:
-        assert f"left out: {NAMES[name]}, which " in result.stdout
-    titles = ", ".join(NAMES[name] for name in names)
+        assert f"left out: {title(name)}, which " in result.stdout
+    titles = ", ".join(title(name) for name in names)
     assert result.stderr.startswith(f"gradxform: {command[0]}: ") and result.stderr.endswith(f"cpu ({titles})\n")
     assert not (tmp_path / "demo.png").exists()
 
@@ -152,6 +155,13 @@ def test_a_backend_that_names_no_devices(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(HERE.parents[1] / "docs/examples"))
     with pytest.raises(Absent, match=r"no module gradxform_array_api_strict\.device"):
         device.find("array_api_strict", "cpu")
+
+
+def test_a_backend_that_names_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE.parents[1] / "docs/examples"))
+    own = types.SimpleNamespace(find=lambda name, index: Place(name, f"{name} {index}", np.asarray))
+    monkeypatch.setitem(sys.modules, "gradxform_array_api_strict.device", own)
+    assert str(device.find("array_api_strict", "gpu", 1)) == "gpu 1"
 
 
 # --- devices that are simulated --------------------------------------------------------------------------------------
@@ -203,19 +213,17 @@ def test_pytorch_on_a_device(asked: str, words: str, simulated: Any) -> None:
     cost = place.cost(gx.clip_global_norm(1.0), tree)
     assert cost.operations > 1
     if asked == "cuda":
-        assert cost.peak == 600  # from the allocator
         assert cost.operations < 60
-    else:
-        assert sum(leaf.nbytes for leaf in leaves.values()) <= cost.peak < 1e5
+    assert cost.peak == (600 if asked == "cuda" else None)  # from the allocator
 
 
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
 @pytest.mark.parametrize("mode", ["in place", "pure"])
 def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -> None:
-    program = __import__("gradxform_torch.bench").bench
+    modes = program("torch").MODES
     place = device.find("torch", asked)
     tree = {"a/w": np.ones((64, 8), np.float32), "a/b": np.ones(8, np.float32)}
-    (chosen,) = (m for m in program.MODES if m.name == mode)
+    (chosen,) = (m for m in modes if m.name == mode)
     for side in chosen.sides(CHAINS[3], tree, place):
         result = side.run()
         assert result is None or all(map(place.lies, result))
@@ -225,9 +233,10 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
 def test_pytorchs_network_on_a_device(asked: str, simulated: Any) -> None:
     """The demo's weights, images and logits are on the device; autograd starts no thread for a simulated one."""
-    program = __import__("gradxform_torch.demo").demo
+    from gradxform.cli.frameworks.torch import Network
+
     place, task = device.find("torch", asked), digits(1)
-    network = program._Network(task, place.put)
+    network = Network(task, place.put)
     assert all(map(place.lies, network.parameters()))
     with simulated.no_grad():
         assert place.lies(network(place.put(task.batches[0][0])))

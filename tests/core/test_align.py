@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from entries import ENTRIES
 from support import FRAMEWORKS, GRAPHS, MODES, assert_bits, call, slow, tensors
 
 import gradxform as gx
-from gradxform.proof.registry import ENTRIES
 
 A, B = np.float32([1.0, 2.0]), np.float32([3.0])
 PAIRS: dict[str, tuple[Any, Any, str]] = {

@@ -35,9 +35,9 @@ def test_launches_on_cuda(name: str, dtype: str) -> None:
     """Nothing is read, nothing is sent, and memory beyond the result's is for one piece of the leaves."""
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch_counting import Counted
 
     from gradxform_torch._packed import PART
-    from gradxform_torch.counting import Counted
 
     kind = getattr(torch, dtype)
     with FakeTensorMode(), indexing():

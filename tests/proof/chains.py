@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from entries import ENTRIES, Entry
 from hypothesis import strategies as st
 
 import gradxform as gx
 from gradxform.proof.gradients import Leaf
-from gradxform.proof.registry import COMPLEX, DTYPES, ENTRIES, Entry
+from gradxform.proof.registry import COMPLEX, DTYPES
 
 SCALES = {"float16": (-7, 4), "float64": (-290, 290)}
 """The powers of ten of a leaf's magnitude."""

@@ -9,6 +9,7 @@ import chains
 import chains_run
 import numpy as np
 import pytest
+from entries import ENTRIES
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from support import CHAINS, slow
@@ -18,7 +19,6 @@ from gradxform.backend import lookup
 from gradxform.core.transform import factories
 from gradxform.proof import parity
 from gradxform.proof.gradients import Leaf
-from gradxform.proof.registry import ENTRIES
 
 EAGER = [(name, "eager") for name in lookup.installed() if name != "jax"]
 """Modes without compilation or lookup by shape."""

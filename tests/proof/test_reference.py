@@ -9,8 +9,10 @@ import pytest
 from support import assert_ulp, f32
 
 import gradxform as gx
+from gradxform.core import where
 from gradxform.proof.parity import expected_steps
 from gradxform.proof.reference import norm, reference
+from gradxform.proof.reference_leaf import matches
 from gradxform.testing import max_ulp
 
 
@@ -102,3 +104,30 @@ def test_torch_agrees_on_ordinary_gradients() -> None:
     # Native clips divide by the norm plus 1e-6; these norms are near 42.
     for parameter, right in zip(parameters, of("clip_global_norm(1.0)", *leaves), strict=True):
         assert parameter.grad.numpy() == pytest.approx(right, rel=1e-6 / 40 + 4 * 2**-24, abs=0)
+
+
+PATTERNS = (
+    "**",
+    "*",
+    "a",
+    "a/b",
+    "a.b",
+    "a/*",
+    "*/b",
+    "a/**",
+    "**/b",
+    "**/b/**",
+    "a?/b",
+    "a/**/c",
+    "**/*",
+    "a.*",
+    "[a]",
+    "a*/c",
+)
+PATHS = ("", "a", "b", "a/b", "a.b", "ab/b", "a/b/c", "a.b/c", "a/x.y", "x/a/b/c", "[a]", "ab/c/b")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_glob_chooses_the_paths_that_it_chooses_in_the_library(pattern: str) -> None:
+    for path in PATHS:
+        assert matches(pattern, path) == where.matches(pattern, [path], alone=True)[0], path

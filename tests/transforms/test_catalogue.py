@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import optree
 import pytest
+from entries import ENTRIES
 from support import (
     EAGER,
     FRAMEWORKS,
@@ -41,7 +42,6 @@ from gradxform.backend import lookup
 from gradxform.proof import parity, reference_state
 from gradxform.proof.extended import narrowed, number
 from gradxform.proof.gradients import few, gradients
-from gradxform.proof.registry import ENTRIES
 from gradxform.testing import max_ulp
 
 by_inductor = slow(INDUCTOR, framework="torch", mode="compiled")

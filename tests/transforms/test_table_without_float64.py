@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import entries
 import optree
 import pytest
 from support import FAKE, ROOT, assert_right, each_transform_once, slow
 from without_float64 import indexing, of_mps, of_the_standard, of_torch, refusing
 
-from gradxform.proof import parity, registry
+from gradxform.proof import parity
 from gradxform.proof.cases import ordinary_and_hard
 from gradxform.proof.gradients import small
 from gradxform.proof.registry import Row
 
 REASON = "many small operations, a second for each dtype of a row; each transform is quick in one"
-ROWS = registry.rows_of("without float64")
+ROWS = entries.rows_of("without float64")
 FLUSHING = "jax"
 """Judged like JAX, whose kernels flush subnormal results."""
 

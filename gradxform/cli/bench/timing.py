@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.cli.bench.task import Array, Side, Step, Tree
+from gradxform.cli.frameworks.interface import Array, Side, Step, Tree
 
 TOLERANCE = 1e-5
 """Largest relative difference allowed per transform, for norms of few numbers.
@@ -36,7 +36,8 @@ class Effort(NamedTuple):
     most: int
 
 
-class Spread(NamedTuple):
+@dataclass(frozen=True)
+class Spread:
     """A median and its quartiles."""
 
     low: float
@@ -113,21 +114,21 @@ def floor(tree: Tree, effort: Effort) -> Spread:
 
 def _first(side: Side) -> tuple[float, list[Array]]:
     """Return the seconds and the result of the first call."""
-    side.restore()
-    start = time.perf_counter()
-    result = side.run()
-    seconds = time.perf_counter() - start
+    seconds, result = _timed(side)
     return seconds, side.leaves(result)
 
 
 def _once(side: Side) -> float:
-    """Return the seconds of one call, without freeing the result."""
+    """Return the seconds of one call."""
+    return _timed(side)[0]
+
+
+def _timed(side: Side) -> tuple[float, Any]:
+    """Return the seconds of one call, without freeing the result, and the result."""
     side.restore()
     start = time.perf_counter()
     result = side.run()
-    seconds = time.perf_counter() - start
-    del result
-    return seconds
+    return time.perf_counter() - start, result
 
 
 def _in_turn(sides: Sequence[Side], effort: Effort) -> list[list[float]]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from gradxform.cli import writing
 from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
-from gradxform.cli.text import progress, say
+from gradxform.cli.console import progress, say
 from gradxform.comparing import mapping
 from gradxform.comparing.comparison import Comparison, compare
 from gradxform.comparing.rounding import magnitude, scaled
@@ -24,7 +24,6 @@ def run(
     a: Path,
     b: Path,
     console: Console,
-    *,
     given: Path | None = None,
     write_map: Path | None = None,
     tolerance: float | None = None,

@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gradxform.cli import writing
-from gradxform.cli.demo.task import CLASSES, NAMES, Run
+from gradxform.cli.demo.task import CLASSES, Run
+from gradxform.cli.frameworks import title
 from gradxform.core.transform import GradientTransformation
 
 _STYLES = ((5.5, "#9ecae1"), (2.8, "#f28e2b"), (0.9, "#111111"))
@@ -47,12 +48,12 @@ def _draw(axis: Any, runs: Sequence[Run], series: Sequence[Sequence[float]]) -> 
     for rank, (run, values) in enumerate(zip(runs, series, strict=True)):
         width, color = _STYLES[rank % len(_STYLES)]
         style = {"color": color, "linewidth": width, "solid_joinstyle": "round", "zorder": 2 + rank}
-        axis.plot(range(1, len(values) + 1), values, label=NAMES[run.framework], **style)
+        axis.plot(range(1, len(values) + 1), values, label=title(run.framework), **style)
 
 
 def _mark_lost(axis: Any, runs: Sequence[Run]) -> None:
     """Label the steps where runs became NaN."""
-    lines = [f"{NAMES[run.framework]}: NaN from step {run.lost}" for run in runs if run.lost is not None]
+    lines = [f"{title(run.framework)}: NaN from step {run.lost}" for run in runs if run.lost is not None]
     if lines:
         style = {"ha": "right", "va": "center", "fontsize": 9, "color": "#b00020"}
         axis.text(0.97, 0.5, "\n".join(lines), transform=axis.transAxes, **style)

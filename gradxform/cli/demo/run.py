@@ -15,15 +15,12 @@ A chain may select "rnn/input", "rnn/recurrent", "rnn/bias", "head/kernel" and "
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -31,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gradxform.backend import lookup
-from gradxform.backend.errors import install
 from gradxform.cli import device, writing
+from gradxform.cli.console import check_names, progress, say, versions
 from gradxform.cli.demo import picture
-from gradxform.cli.demo.task import BATCH, NAMES, Gradients, Program, Run, Task, digits
-from gradxform.cli.quiet import quiet
-from gradxform.cli.text import check_names, progress, say
+from gradxform.cli.demo.task import BATCH, Run, digits
+from gradxform.cli.frameworks import program, title
+from gradxform.cli.frameworks.interface import Program, Task, Tree
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.place import Place
@@ -79,12 +76,7 @@ def run(
             an `out` that cannot be written.
     """
     _check(chain, steps, out)
-    chosen = _choose(frameworks, console)
-    if asked is None:
-        places = {name: device.find(name) for name in chosen}
-    else:
-        places = device.places("demo", asked, chosen, console)
-        chosen = list(places)
+    places = device.places("demo", asked, _choose(frameworks), console)
     on = "" if asked is None else f", {device.ran_on(places)}"
     say(console, f"{chain!r}, {steps} steps{on}")
     parity = _Parity(chain, places)
@@ -92,7 +84,7 @@ def run(
         warnings.simplefilter("ignore")
         runs = _train_all(chain, places, digits(steps), parity, console)
     console.print(_table(runs, parity))
-    picture.write(runs, chain, f"{_versions(chosen)}{on}", out)
+    picture.write(runs, chain, f"{_versions(places)}{on}", out)
     say(console, f"picture: {out}")
     console.print(parity.verdict(), markup=False, highlight=False, style="bold red" if parity.over_budget else "green")
     return int(parity.over_budget)
@@ -108,16 +100,12 @@ def _check(chain: GradientTransformation, steps: int, out: Path) -> None:
     writing.check("demo", out)
 
 
-def _choose(frameworks: Sequence[str] | None, console: Console) -> list[str]:
-    """Return the frameworks to train in, and print those left out."""
-    check_names("demo", "framework", frameworks, tuple(NAMES))
-    wanted, there = frameworks or FRAMEWORKS, lookup.installed()
-    for name in FRAMEWORKS:
-        if name in wanted and name not in there:
-            say(console, f"left out: {NAMES[name]} is not installed; {install(name)}")
-    chosen = [name for name in FRAMEWORKS if name in wanted and name in there]
+def _choose(frameworks: Sequence[str] | None) -> list[str]:
+    """Return the frameworks to train in."""
+    check_names("demo", "framework", frameworks, lookup.FRAMEWORKS)
+    chosen = [name for name in FRAMEWORKS if name in (frameworks or FRAMEWORKS)]
     if not chosen:
-        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}, installed and requested")
+        raise ValueError(f"demo: training needs one of {', '.join(FRAMEWORKS)}")
     return chosen
 
 
@@ -130,15 +118,14 @@ def _train_all(
     """Train each framework with and without the chain, and compare all on the gradients of the first."""
     with progress(console) as shown:
         bar = shown.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
-        with quiet(KERAS_BACKEND="tensorflow"):
-            programs = {name: cast(Program, importlib.import_module(f"gradxform_{name}.demo")) for name in places}
+        programs = {name: program(name) for name in places}
         runs = []
-        for name, program in programs.items():
+        for name, place in places.items():
             for tx, chained in ((chain, True), (identity(), False)):
-                shown.update(bar, description=f"{NAMES[name]} {'with' if chained else 'without'} the chain")
+                shown.update(bar, description=f"{title(name)} {'with' if chained else 'without'} the chain")
                 watch = parity if chained and name == parity.source else None
-                run = Run(name, chained)
-                runs.append(_train(program, run, tx, task, places[name], watch, lambda: shown.advance(bar)))
+                runs.append(Run(name, chained))
+                _train(programs[name], runs[-1], tx, task, place, watch, lambda: shown.advance(bar))
     return runs
 
 
@@ -150,10 +137,10 @@ def _train(
     place: Place,
     parity: _Parity | None,
     tick: Callable[[], None],
-) -> Run:
+) -> None:
     """Fill in a run. Its seconds include compilation but not the comparison of frameworks."""
 
-    def on_step(loss: float, before: Gradients, after: Gradients) -> None:
+    def on_step(loss: float, before: Tree, after: Tree) -> None:
         after = {path: after.get(path, np.zeros_like(gradient)) for path, gradient in before.items()}
         run.losses.append(loss / BATCH)
         run.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in before.values()))))
@@ -167,7 +154,6 @@ def _train(
         logits = program.train(task, tx, on_step, place.put)
     run.seconds = time.perf_counter() - start - (parity.seconds if parity is not None else 0.0)
     run.accuracy = float(np.mean(np.argmax(logits, axis=1) == task.test_labels))
-    return run
 
 
 # --- comparison ------------------------------------------------------------------------------------------------------
@@ -188,7 +174,7 @@ class _Parity:
         }
         """For each pair, the distance in ULP and its place."""
 
-    def see(self, before: Gradients, after: Gradients) -> None:
+    def see(self, before: Tree, after: Tree) -> None:
         """Send the source's gradients of one step through the chain in the other frameworks."""
         start = time.perf_counter()
         self.steps += 1
@@ -197,10 +183,10 @@ class _Parity:
             one, other = sorted(pair, key=self.names.index)
             _, worst = parity.differences(results[other], results[one])
             if worst is not None and worst.ulp > known:
-                self.worst[pair] = worst.ulp, f"{NAMES[other]} from {NAMES[one]} at step {self.steps}, {worst}"
+                self.worst[pair] = worst.ulp, f"{title(other)} from {title(one)} at step {self.steps}, {worst}"
         self.seconds += time.perf_counter() - start
 
-    def _through(self, name: str, gradients: Gradients) -> Gradients:
+    def _through(self, name: str, gradients: Tree) -> Tree:
         backend, place = lookup.backend(name), self.places[name]
         with place.on():
             result = self.chain({path: place.put(gradient) for path, gradient in gradients.items()})
@@ -220,9 +206,9 @@ class _Parity:
         ulp, where = max(self.worst.values())
         if self.over_budget:
             return f"over the budget of {BUDGET:g} ULP: {where}"
-        names = ", ".join(NAMES[name] for name in self.names)
+        names = ", ".join(title(name) for name in self.names)
         return (
-            f"{NAMES[self.source]}'s gradients of all {self.steps} steps, through the chain in {names}: "
+            f"{title(self.source)}'s gradients of all {self.steps} steps, through the chain in {names}: "
             f"at most {ulp:g} ULP between any two (budget {BUDGET:g})"
         )
 
@@ -235,12 +221,12 @@ def _table(runs: Sequence[Run], parity: _Parity) -> Table:
     table.caption = f"loss: mean of the last {min(_TAIL, parity.steps)} steps; seconds: with compilation"
     for header in ("framework", "chain"):
         table.add_column(header, no_wrap=True)
-    distance = f"ULP from\n{NAMES[parity.source]}"
+    distance = f"ULP from\n{title(parity.source)}"
     for header in ("final\nloss", "test\naccuracy", "largest\nnorm", "steps\nclipped", distance, "\nseconds"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:
         table.add_row(
-            NAMES[run.framework] if run.chained else "",
+            title(run.framework) if run.chained else "",
             "with" if run.chained else "without",
             f"{np.mean(run.losses[-_TAIL:]):.3f}" if run.lost is None else f"NaN at {run.lost}",
             f"{run.accuracy:.1%}",
@@ -249,9 +235,10 @@ def _table(runs: Sequence[Run], parity: _Parity) -> Table:
             f"{parity.from_source(run.framework):g}" if run.chained and run.framework != parity.source else "-",
             f"{run.seconds:.1f}",
         )
-    table.add_row(NAMES["numpy"], "with", "-", "-", "-", "-", f"{parity.from_source('numpy'):g}", "-")
+    table.add_row(title("numpy"), "with", "-", "-", "-", "-", f"{parity.from_source('numpy'):g}", "-")
     return table
 
 
-def _versions(chosen: Sequence[str]) -> str:
-    return ", ".join(f"{NAMES[name]} {sys.modules[name].__version__}" for name in ("numpy", *chosen))
+def _versions(frameworks: Iterable[str]) -> str:
+    there = versions()
+    return ", ".join(f"{title(name)} {there[name]}" for name in ("numpy", *frameworks))

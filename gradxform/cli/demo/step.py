@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.cli.demo.task import Task
+from gradxform.cli.frameworks.interface import Task
 
 
 def loss_and_gradients(task: Task, step: int = 0) -> tuple[float, dict[str, Any]]:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Protocol
 
 import numpy as np
 
-from gradxform.core.transform import GradientTransformation
-
-Array = Any
-"""A NumPy array. `Weights` and `Gradients` hold float32 arrays by path, such as "rnn/recurrent"."""
-Weights = Mapping[str, Array]
-Gradients = dict[str, Array]
-
-OnStep = Callable[[float, Gradients, Gradients], None]
-"""Called after each step with the batch loss, the gradients before the chain, and after it."""
-
-NAMES = {"numpy": "NumPy", "jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
-"""Display names."""
+from gradxform.cli.frameworks.interface import Task, Tree
 
 HIDDEN = 64
 GAIN = 1.1
@@ -29,29 +16,6 @@ MOMENTUM = 0.9
 BATCH = 128
 CLASSES = 10
 _SEED = 0
-
-
-@dataclass(frozen=True)
-class Task:
-    """A recurrent network that reads handwritten digits pixel by pixel, and how to train it.
-
-    The network has one hidden vector h, which starts at zero. It reads the 64 pixels x of an image in turn::
-
-        h <- tanh(x * input + h @ recurrent + bias)        for each pixel
-        logits = h @ kernel + bias                         after the last pixel
-
-    The loss is the cross-entropy summed over a batch; the optimizer is SGD with momentum.
-    """
-
-    weights: Weights
-    """Initial weights: "rnn/input" [64], "rnn/recurrent" [64, 64], "rnn/bias" [64], "head/kernel" [64, 10],
-    "head/bias" [10]."""
-    batches: tuple[tuple[Array, Array], ...]
-    """One per step: images [128, 64], float32 from 0 to 1, and labels [128], int32."""
-    test_images: Array
-    test_labels: Array
-    learning_rate: float
-    momentum: float
 
 
 @dataclass
@@ -77,16 +41,6 @@ class Run:
         return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
 
 
-class Program(Protocol):
-    """The interface of `gradxform_<framework>.demo`: the network, trained by the framework's own autodiff."""
-
-    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Array:
-        """Train from the initial weights on the batches, and return the logits [n, 10] of the test images.
-
-        `put` converts a NumPy array to the framework, on the requested device.
-        """
-
-
 def digits(steps: int) -> Task:
     """Return the task on scikit-learn's digits, with one batch per step.
 
@@ -108,7 +62,7 @@ def digits(steps: int) -> Task:
     return Task(weights, batches, test_x, test_y, LEARNING_RATE, MOMENTUM)
 
 
-def _first_weights(rng: np.random.Generator) -> Weights:
+def _first_weights(rng: np.random.Generator) -> Tree:
     orthogonal, _ = np.linalg.qr(rng.normal(size=(HIDDEN, HIDDEN)))
     weights = {
         "rnn/input": rng.normal(size=HIDDEN),

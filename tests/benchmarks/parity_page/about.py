@@ -7,10 +7,11 @@ import math
 import platform
 from collections.abc import Iterator
 
-from gradxform.cli.versions import versions
-from gradxform.proof.cases import Sizes
+from parity_page.groups import Sizes
+
+from gradxform.cli.console import versions
 from gradxform.proof.extended import bits
-from gradxform.proof.values import HARD, RANDOM, Values, hard
+from gradxform.proof.gradients import HARD, RANDOM, Values, hard
 
 
 def beginning(verdict: str) -> Iterator[str]:

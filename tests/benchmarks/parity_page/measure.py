@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from parity_page.groups import Sizes, elements, groups
 from parity_page.native import Native
+from parity_page.tally import Tally
 
 from gradxform.backend import lookup
-from gradxform.cli.quiet import quiet
+from gradxform.cli.console import quiet
 from gradxform.proof import parity
-from gradxform.proof.cases import Group, Sizes, elements, groups
-from gradxform.proof.judge import Tally, Verdict, judge
+from gradxform.proof.cases import Group
+from gradxform.proof.judge import Verdict, judge
 from gradxform.proof.place import Place
 from gradxform.proof.registry import ROWS, Row
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from gradxform.cli.quiet import quiet
+from gradxform.cli.console import quiet
 from gradxform.proof.registry import DTYPES, MIXED
 
 Leaves = list[Any]

@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from parity_page.about import beginning, provenance, trees_measured
+from parity_page.groups import Sizes
 from parity_page.measure import Numbers, Where
 from parity_page.native import Native
+from parity_page.tally import Tally, merged
 
-from gradxform.cli.text import folded, table
-from gradxform.proof.cases import Sizes
-from gradxform.proof.judge import Tally, merged
+from gradxform.cli.console import table
 from gradxform.proof.registry import DTYPES, MIXED, ROWS, Row
 
 NAMES = {
@@ -27,6 +27,11 @@ NAMES = {
 }
 _FAR = 4
 """Above this error in ULP, the page names the trees."""
+
+
+def folded(title: str, body: str) -> str:
+    """Return Markdown behind a summary that opens it."""
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
 def page(numbers: Numbers, sizes: Sizes, command: str, devices: str = "") -> str:

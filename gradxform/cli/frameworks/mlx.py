@@ -1,4 +1,4 @@
-"""Devices of MLX, which share one memory."""
+"""MLX: its devices, which share one memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
         words += f", kernels on {kernels}"
     without = ("complex128", *(("float64",) if gpu else ()))
     return Place(
-        "gpu" if gpu else "cpu", words, backend.from_numpy, functools.partial(_on, device), cost=cost, without=without
+        "gpu" if gpu else "cpu", words, backend.from_numpy, functools.partial(_on, device), cost=_cost, without=without
     )
 
 
@@ -59,7 +59,7 @@ def _on(device: mx.Device) -> Iterator[None]:
         mx.set_default_device(before)
 
 
-def cost(function: Callable[..., Any], *args: Any) -> Cost:
+def _cost(function: Callable[..., Any], *args: Any) -> Cost:
     """Memory reported by MLX's allocator; operations are not counted."""
     mx.synchronize()
     mx.reset_peak_memory()

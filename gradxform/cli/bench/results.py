@@ -1,19 +1,15 @@
-"""Data classes of a benchmark run: the plan and the measurements."""
+"""A benchmark run: what to measure, what was measured, and its JSON file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from gradxform.cli.bench.task import CHAINS, MUON, TREES, Chain, Mode, matrices
 from gradxform.cli.bench.timing import Effort, Measured, Spread
-from gradxform.cli.demo.task import NAMES
-
-
-def number(value: float) -> str:
-    """Format with three digits and no exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
+from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, matrices
+from gradxform.cli.frameworks import title
+from gradxform.cli.frameworks.interface import Mode, transformation
 
 
 class Plan(NamedTuple):
@@ -45,8 +41,8 @@ FULL = Plan(tuple(TREES), (1, 3, 8), Effort(seconds=2.0, least=15, most=1000), l
 
 
 @dataclass(frozen=True)
-class Line:
-    """The measurement of one pair."""
+class Line(Measured):
+    """The measurement of one pair, and what it is of."""
 
     framework: str
     mode: str
@@ -54,12 +50,11 @@ class Line:
     """The native functions, in words."""
     tree: str
     chain: Chain
-    measured: Measured
 
     @property
     def label(self) -> str:
         """Framework and mode for display."""
-        return f"{NAMES[self.framework]} {self.mode}"
+        return f"{title(self.framework)} {self.mode}"
 
 
 @dataclass(frozen=True)
@@ -78,3 +73,21 @@ class Measurements:
         """Name, size and floor of the tree."""
         megabytes = 4 * self.elements / 1e6
         return f"{self.tree}: {self.leaves} leaves, {megabytes:.3g} MB, floor {number(self.floor.median * 1e3)} ms"
+
+
+def number(value: float) -> str:
+    """Format with three digits and no exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def as_json(plan: Plan, results: Sequence[Measurements]) -> dict[str, Any]:
+    """The measurements in `bench.json`."""
+    return {
+        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"},
+        "chains": {str(chain): repr(transformation(CHAINS[chain])) for chain in plan.all_chains()},
+        "trees": {
+            result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": asdict(result.floor)}
+            for result in results
+        },
+        "lines": [asdict(line) for result in results for line in result.lines],
+    }

@@ -1,24 +1,15 @@
-"""The benchmark's trees, chains and interface to each framework."""
+"""The benchmark's trees and chains."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-import gradxform
-from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
+from gradxform.cli.frameworks.interface import Step, Tree
 
-Array = Any
-"""A NumPy array of float32."""
 Shapes = dict[str, tuple[int, ...]]
-Tree = dict[str, Array]
-"""Gradients by path."""
 
 _SEED = 0
 
@@ -95,11 +86,6 @@ def matrices() -> Shapes:
 TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (mlp, many, resnet50, gpt2, matrices)}
 
 
-def elements(shapes: Shapes) -> int:
-    """Count the elements of a tree."""
-    return sum(map(math.prod, shapes.values()))
-
-
 def gradients(shapes: Shapes) -> Tree:
     """Normally distributed gradients with a fixed seed."""
     rng = np.random.default_rng(_SEED)
@@ -109,18 +95,9 @@ def gradients(shapes: Shapes) -> Tree:
 # --- chains ----------------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """A transform's name and its hyperparameter."""
-
-    name: str
-    value: float
-
-
 Chain = int | str
 """The number of transforms, or a name."""
 MUON = "muon"
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of Muon's iteration, in every library."""
 CHAINS: Mapping[Chain, Sequence[Step]] = {
     1: (Step("clip_global_norm", 1.0),),
     3: (Step("clip_value", 0.5), Step("clip_global_norm", 1.0), Step("scale", -0.1)),
@@ -140,62 +117,6 @@ CHAINS: Mapping[Chain, Sequence[Step]] = {
 where PyTorch's 1e-6 would show."""
 
 
-def title(chain: Chain) -> str:
+def chain_title(chain: Chain) -> str:
     """Name a chain."""
     return f"chain of {chain}" if isinstance(chain, int) else chain
-
-
-def transformation(steps: Sequence[Step], **muon: Any) -> GradientTransformation:
-    """Build the chain in gradxform; `muon` are the arguments with which `orthogonalize` is the framework's own."""
-    keywords = {"orthogonalize": {"scale": None, **muon}}
-    made = [getattr(gradxform, step.name)(step.value, **keywords.get(step.name, {})) for step in steps]
-    return made[0] if len(made) == 1 else gradxform.chain(*made)
-
-
-# --- a framework's half ----------------------------------------------------------------------------------------------
-
-
-def _nothing() -> None:
-    """Restore nothing, for work that does not change its input."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One implementation of the work."""
-
-    run: Callable[[], Any]
-    """Do the work and wait for the result; this is timed."""
-    leaves: Callable[[Any], list[Array]]
-    """The result as NumPy arrays in the order of the tree."""
-    restore: Callable[[], None] = _nothing
-    """Restore the input before each run; not timed."""
-    cost: Callable[[], Cost] = Cost
-    """Cost of one run on the device, if the framework reports it."""
-
-
-@dataclass(frozen=True)
-class Mode:
-    """A way of running a framework, such as eager or compiled."""
-
-    name: str
-    """"in place", "jit"."""
-    native: str
-    """The native functions, in words."""
-    sides: Callable[[Sequence[Step], Tree, Place], tuple[Side, Side]]
-    """gradxform and the native side at a place, each with its own arrays if it writes to them.
-
-    Raises:
-        ImportError: this version of the framework has no such native function.
-    """
-    compiled: bool = False
-
-
-class Program(Protocol):
-    """The interface of `gradxform_<framework>.bench`."""
-
-    MODES: Sequence[Mode]
-    GIVES_MEMORY_BACK: bool
-    """Whether freed memory is returned to the system, so that resident memory shows the use of a call."""
-
-    def versions(self) -> dict[str, str]:
-        """Versions of the framework and of the native libraries."""

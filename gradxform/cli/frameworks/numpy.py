@@ -1,86 +1,66 @@
-"""NumPy's part of the benchmark: plain clipping, and clipping that saves memory."""
+"""NumPy: the CPU, and clipping as people write it, pure and in place."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 import gradxform_numpy
-from gradxform.cli.bench.task import COEFFICIENTS, Array, Mode, Side, Step, Tree, transformation
-from gradxform.proof.place import Place
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Array, Mode, Side, Step, Tree, one_by_one, transformation
+from gradxform.proof.place import Absent, Place
 
 
-def versions() -> dict[str, str]:
-    """NumPy's version."""
-    return {"numpy": np.__version__}
+def find(name: str | None = None, index: int = 0) -> Place:
+    """Return the CPU.
+
+    Raises:
+        Absent: Another device is requested.
+    """
+    if name not in (None, "cpu") or index:
+        raise Absent("which runs on the CPU only")
+    return Place("cpu", "cpu", np.asarray)
 
 
-# --- pure: new arrays for every step ---------------------------------------------------------------------------------
+# --- the benchmark ---------------------------------------------------------------------------------------------------
 
 
 def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
-    tx = transformation(steps)
-
-    def native() -> Tree:
-        grads = tree
-        for name, value in steps:
-            grads = _PURE[name](grads, value)
-        return grads
-
-    return Side(lambda: tx(tree), _values), Side(native, _values)
+    """New arrays for every step."""
+    tx, native = transformation(steps), one_by_one(_PURE, steps)
+    return Side(lambda: tx(tree), _values), Side(lambda: native(tree), _values)
 
 
 def _values(grads: Tree) -> list[Array]:
     return list(grads.values())
 
 
-def _clip_value(grads: Tree, limit: float) -> Tree:
-    return {path: np.clip(g, -limit, limit) for path, g in grads.items()}
-
-
-def _clip_norm(grads: Tree, limit: float) -> Tree:
-    return {path: g * min(1.0, limit / np.linalg.norm(g)) for path, g in grads.items()}
-
-
 def _clip_global_norm(grads: Tree, limit: float) -> Tree:
-    norm = np.sqrt(sum(np.sum(np.square(g)) for g in grads.values()))
-    factor = min(1.0, limit / norm)
+    factor = min(1.0, limit / np.sqrt(sum(np.sum(np.square(g)) for g in grads.values())))
     return {path: g * factor for path, g in grads.items()}
 
 
-def _orthogonalize(grads: Tree, steps: float) -> Tree:
-    return {path: _iterate(g, int(steps)) for path, g in grads.items()}
-
-
-def _iterate(g: Array, steps: int) -> Array:
+def _iterated(g: Array, steps: float) -> Array:
     a, b, c = COEFFICIENTS
     x = (g if g.shape[0] <= g.shape[1] else g.T) / np.linalg.norm(g)
-    for _ in range(steps):
+    for _ in range(int(steps)):
         squares = x @ x.T
         x = a * x + (b * squares + c * squares @ squares) @ x
     return x if g.shape[0] <= g.shape[1] else x.T
 
 
-def _scale(grads: Tree, factor: float) -> Tree:
-    return {path: g * factor for path, g in grads.items()}
-
-
 _PURE: Mapping[str, Callable[[Tree, float], Tree]] = {
-    "clip_value": _clip_value,
-    "clip_norm": _clip_norm,
+    "clip_value": lambda grads, limit: {path: np.clip(g, -limit, limit) for path, g in grads.items()},
+    "clip_norm": lambda grads, limit: {path: g * min(1.0, limit / np.linalg.norm(g)) for path, g in grads.items()},
     "clip_global_norm": _clip_global_norm,
-    "scale": _scale,
-    "orthogonalize": _orthogonalize,
+    "scale": lambda grads, factor: {path: g * factor for path, g in grads.items()},
+    "orthogonalize": lambda grads, steps: {path: _iterated(g, steps) for path, g in grads.items()},
 }
 
 
-# --- in place: no new arrays at all ----------------------------------------------------------------------------------
-
-
 def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    """No new arrays at all."""
     tx = transformation(steps)
 
     def native(grads: Tree) -> None:
@@ -91,7 +71,7 @@ def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Si
 
 
 def _writing(work: Callable[[Tree], None], tree: Tree) -> Side:
-    """A candidate that writes to a copy of the tree."""
+    """A side that writes to a copy of the tree."""
     own = {path: leaf.copy() for path, leaf in tree.items()}
 
     def restore() -> None:
@@ -101,7 +81,7 @@ def _writing(work: Callable[[Tree], None], tree: Tree) -> Side:
     return Side(lambda: work(own), lambda _: list(own.values()), restore)
 
 
-def _squares(g: Any) -> float:
+def _squares(g: Array) -> float:
     flat = g.ravel()
     return float(np.dot(flat, flat))
 
@@ -131,7 +111,7 @@ def _clip_global_norm_in_place(grads: Tree, limit: float) -> None:
 
 def _orthogonalize_in_place(grads: Tree, steps: float) -> None:
     for g in grads.values():
-        g[...] = _iterate(g, int(steps))
+        g[...] = _iterated(g, steps)
 
 
 _IN_PLACE: Mapping[str, Callable[[Tree, float], None]] = {
@@ -141,7 +121,6 @@ _IN_PLACE: Mapping[str, Callable[[Tree, float], None]] = {
     "scale": _scale_in_place,
     "orthogonalize": _orthogonalize_in_place,
 }
-
 
 GIVES_MEMORY_BACK = True
 MODES = (

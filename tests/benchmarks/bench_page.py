@@ -1,7 +1,13 @@
-"""Draw the benchmark: time of gradxform / time of the native functions, by mode and tree."""
+"""The page and the picture of a benchmark, from the `bench.json` of `gradxform bench`.
+
+    python tests/benchmarks/bench_page.py docs/numbers/bench.json --page docs/numbers/bench.md \\
+        --picture docs/pictures/bench.png
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,10 +15,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from parity_page.report import folded
 
 from gradxform.cli import writing
-from gradxform.cli.bench.lines import Line
-from gradxform.cli.bench.task import CHAINS, MUON, title
+from gradxform.cli.bench.report import cells, headers, verdict
+from gradxform.cli.bench.results import Line, Measurements
+from gradxform.cli.bench.timing import Spread, Timing
+from gradxform.cli.bench.workloads import CHAINS, MUON, chain_title
+from gradxform.cli.console import table
+from gradxform.cli.frameworks import title
 
 _MARKERS = {1: ("o", "#1f77b4"), 3: ("s", "#f28e2b"), 8: ("D", "#111111"), MUON: ("^", "#59a14f")}
 """Marker and colour of each chain."""
@@ -32,8 +43,55 @@ Rows = dict[tuple[str, str], float]
 """Heights by mode and tree, from the top down."""
 
 
-def write(lines: Sequence[Line], about: str, out: Path) -> None:
+def measurements(found: dict[str, Any]) -> list[Measurements]:
+    """What was measured, by tree."""
+    results = []
+    for name, tree in found["trees"].items():
+        own = [_line(line) for line in found["lines"] if line["tree"] == name]
+        results.append(Measurements(name, tree["leaves"], tree["elements"], Spread(**tree["floor"]), own))
+    return results
+
+
+def _line(line: dict[str, Any]) -> Line:
+    sides = {
+        side: Timing(**line[side] | {"seconds": Spread(**line[side]["seconds"])}) for side in ("gradxform", "native")
+    }
+    return Line(**line | sides | {"ratio": Spread(**line["ratio"])})
+
+
+def page(found: dict[str, Any]) -> str:
+    """The Markdown page: legend, one folded table per tree, provenance."""
+    results, counted = measurements(found), "device" in found
+    names = ["mode", "chain", *(" ".join(header.split()) for header in headers(counted))]
+    parts = [verdict(results) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
+    for result in results:
+        rows = ([line.label, str(line.chain), *cells(line, result.floor, counted)] for line in result.lines)
+        parts.append(folded(result.title, table(names, rows)))
+    parts.append(f"Written by `{found['command']}` on {found['date'][:10]}: {_machine(found)}; {_versions(found)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def foot(found: dict[str, Any]) -> str:
+    """The picture's footer: method, machine, date and versions."""
+    about = f"{_machine(found, found['date'][:10])}\n{_versions(found)}"
+    return f"Marks: medians of alternating runs; lines: quartiles. {about}"
+
+
+def _machine(found: dict[str, Any], *more: str) -> str:
+    """The machine and, if `--device` was given, the device of each framework."""
+    words = ", ".join((found["machine"]["processor"], f"{found['machine']['cores']} cores", *more))
+    if "device" not in found:
+        return words
+    return f"{words}; " + ", ".join(f"{title(name)} on {device}" for name, device in found["devices"].items())
+
+
+def _versions(found: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+
+
+def draw(found: dict[str, Any], out: Path) -> None:
     """Draw the ratios into a file; the suffix sets the format."""
+    lines = [line for result in measurements(found) for line in result.lines]
     columns = _columns(lines)
     depth = max(max(_rows(column).values()) for column in columns) + 2.3
     width, height = 0.6 + 6.2 * len(columns), 1.5 + _INCHES * depth
@@ -45,7 +103,7 @@ def write(lines: Sequence[Line], about: str, out: Path) -> None:
         axis.set_ylim(depth - 1.5, -1.5)
         _draw(axis, column, lines)
         _label_rows(axis, column)
-    _label(figure, about)
+    _label(figure, foot(found))
     with writing.whole(out) as part:
         figure.savefig(part, dpi=150)
 
@@ -73,8 +131,8 @@ def _rows(lines: Sequence[Line]) -> Rows:
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:
     """The ends of the axis, which contain 1 and all ratios."""
-    low = min(0.5, *(line.measured.ratio.low for line in lines))
-    high = max(2.0, *(line.measured.ratio.high for line in lines))
+    low = min(0.5, *(line.ratio.low for line in lines))
+    high = max(2.0, *(line.ratio.high for line in lines))
     return low / 1.25, high * 1.25
 
 
@@ -104,7 +162,7 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
     for rank, chain in enumerate(chains):
         marker, color = _MARKERS[chain]
         own = [line for line in column if line.chain == chain]
-        ratios = [line.measured.ratio for line in own]
+        ratios = [line.ratio for line in own]
         heights = [rows[line.label, line.tree] + _APART * (rank - (len(chains) - 1) / 2) for line in own]
         axis.hlines(
             heights,
@@ -114,7 +172,7 @@ def _draw(axis: Any, column: Sequence[Line], lines: Sequence[Line]) -> None:
             linewidth=1.6,
             zorder=3,
         )
-        label = "clip_global_norm alone" if chain == 1 else title(chain)
+        label = "clip_global_norm alone" if chain == 1 else chain_title(chain)
         style = {"color": color, "markersize": 6, "markeredgecolor": "white", "linestyle": "none"}
         axis.plot([ratio.median for ratio in ratios], heights, marker=marker, label=label, zorder=4, **style)
 
@@ -141,3 +199,20 @@ def _label(figure: Figure, about: str) -> None:
         handles, labels, loc="lower center", bbox_to_anchor=place, ncols=len(handles), frameon=False, fontsize=9.5
     )
     figure.text(0.5, 0.06 * inch, about, fontsize=6.5, color=_GREY, ha="center", va="bottom", wrap=True)
+
+
+def main() -> None:
+    """Write the page and the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("json", type=Path, help="what `gradxform bench` has written")
+    parser.add_argument("--page", type=Path, default=Path("bench.md"), help="the Markdown page to write")
+    parser.add_argument("--picture", type=Path, default=Path("bench.png"), help="the picture to draw")
+    given = parser.parse_args()
+    found = json.loads(given.json.read_text(encoding="utf-8"))
+    with writing.whole(given.page) as part:
+        part.write_text(page(found), encoding="utf-8")
+    draw(found, given.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""TensorFlow: its devices, tf.clip_by_* and Keras's Muon, and the demo's network trained in one tf.function."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import gradxform_tensorflow
+from gradxform.cli.frameworks.interface import (
+    Array,
+    Mode,
+    OnStep,
+    Side,
+    Step,
+    Task,
+    Tree,
+    one_by_one,
+    transformation,
+    waiting,
+)
+from gradxform.core.transform import GradientTransformation
+from gradxform.proof.place import Absent, Cost, Place
+from gradxform_tensorflow import _private
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+_KINDS = {"cpu": "CPU", "tpu": "TPU"}
+"""The others are "GPU"."""
+_NO_WORK = {"Placeholder", "Const", "Identity", "NoOp"}
+
+
+def find(name: str | None = None, index: int = 0) -> Place:
+    """Return a device by name and number; by default, TensorFlow's default device.
+
+    Raises:
+        Absent: TensorFlow sees no such device.
+    """
+    if name is None:
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        return Place(kind.lower(), kind.lower(), tf.constant, cost=functools.partial(_cost, f"{kind}:0"))
+    kind = _KINDS.get(name, "GPU")
+    if kind == "GPU" and name != "gpu" and name not in (made_for := _made_for()):
+        raise Absent(f"which is built for {' and '.join(made_for)} here")
+    devices = tf.config.list_logical_devices(kind)
+    if index >= len(devices):
+        number = f"{name}:{index}" if devices else f"{name} device"
+        raise Absent(f"which sees no {number}: tf.config.list_logical_devices({kind!r}) has {len(devices)}")
+    device = f"{kind}:{index}"
+    return Place(
+        kind.lower(),
+        _words(kind, index),
+        functools.partial(_put, device),
+        functools.partial(tf.device, device),
+        lambda leaf: leaf.device.endswith(f":{device}"),
+        functools.partial(_cost, device),
+    )
+
+
+def _made_for() -> tuple[str, ...]:
+    """Kinds of GPU that this TensorFlow build supports."""
+    if sys.platform == "darwin":
+        return ("metal", "mps")
+    return ("rocm",) if tf.test.is_built_with_rocm() else ("cuda",) if tf.test.is_built_with_cuda() else ("cpu",)
+
+
+def _words(kind: str, index: int) -> str:
+    if kind == "CPU":
+        return "cpu" if index == 0 else f"cpu:{index}"
+    physical = tf.config.list_physical_devices(kind)
+    details = tf.config.experimental.get_device_details(physical[index]) if index < len(physical) else {}
+    return f"{details.get('device_name', kind)} ({kind}:{index})"
+
+
+def _put(device: str, array: Any) -> Any:
+    with tf.device(device):
+        return tf.constant(array)
+
+
+def _cost(device: str, function: Callable[..., Any], *args: Any) -> Cost:
+    """Count the ops of a tf.function's graph or of an eager call; on a GPU, also the allocator's memory.
+
+    On the CPU, NumPy does part of an eager call, which is not counted.
+    """
+    if hasattr(function, "get_concrete_function"):
+        graph = function.get_concrete_function(*args).graph.as_graph_def()
+        nodes = [*graph.node, *(node for inner in graph.library.function for node in inner.node_def)]
+        names = [node.op for node in nodes]
+    elif device.startswith("CPU"):
+        return Cost()
+    else:
+        names = _private.names_of_ops(function, *args)
+    return Cost(sum(name not in _NO_WORK for name in names), _peak(device, function, *args))
+
+
+def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:
+    """Increase of memory in use during a call; the CPU allocator does not report it."""
+    if device.startswith("CPU"):
+        return None
+    tf.config.experimental.reset_memory_stats(device)
+    before = tf.config.experimental.get_memory_info(device)["current"]
+    result = function(*args)
+    tf.test.experimental.sync_devices()
+    peak = tf.config.experimental.get_memory_info(device)["peak"]
+    del result
+    return int(peak - before)
+
+
+# --- the benchmark ---------------------------------------------------------------------------------------------------
+
+Gradients = list[Any]
+Work = Callable[[Gradients], Gradients]
+
+
+def _sides(compiled: Callable[[Work], Work], steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    grads = [place.put(leaf) for leaf in tree.values()]
+    tx = transformation(steps, like="keras")
+
+    def own(grads: Gradients) -> Gradients:  # as in a training step; of two arguments, tf.function takes 30 us more
+        return tx(grads)
+
+    def side(work: Work) -> Side:
+        run = waiting(work, grads, place, tf.test.experimental.sync_devices)
+        return Side(run, _values, cost=lambda: place.cost(work, grads))
+
+    return side(compiled(own)), side(compiled(one_by_one(NATIVE, steps)))
+
+
+def _values(grads: Gradients) -> list[Array]:
+    return [leaf.numpy() for leaf in grads]
+
+
+def _orthogonalize(grads: Gradients, steps: float) -> Gradients:
+    muon = _muon()
+    return [muon.zeropower_via_newtonschulz5(g, int(steps)) for g in grads]
+
+
+@functools.cache
+def _muon() -> Any:
+    """Keras's optimizer, which makes variables, outside of the function that is traced.
+
+    Raises:
+        ImportError: this Keras has none, or computes in another framework.
+    """
+    from keras.optimizers import Muon
+
+    if (computing := keras.config.backend()) != "tensorflow":
+        raise ImportError(f"Keras computes in {computing}")
+    with tf.init_scope():
+        return Muon()
+
+
+NATIVE: Mapping[str, Callable[[Gradients, float], Gradients]] = {
+    "clip_value": lambda grads, limit: [tf.clip_by_value(g, -limit, limit) for g in grads],
+    "clip_norm": lambda grads, limit: [tf.clip_by_norm(g, limit) for g in grads],
+    "clip_global_norm": lambda grads, limit: tf.clip_by_global_norm(grads, limit)[0],
+    "scale": lambda grads, factor: [g * factor for g in grads],
+    "orthogonalize": _orthogonalize,
+}
+
+GIVES_MEMORY_BACK = False
+"""TensorFlow's allocator keeps it."""
+MODES = (
+    Mode("eager", "tf.clip_by_*, Keras's Muon", functools.partial(_sides, lambda work: work)),
+    Mode(
+        "graph",
+        "tf.clip_by_*, Keras's Muon in tf.function",
+        functools.partial(_sides, functools.partial(tf.function, autograph=False)),
+        compiled=True,
+    ),
+)
+
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+
+def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
+    """Train with tf.GradientTape, Keras's SGD and the chain; return the logits of the test images."""
+    weights = {path: tf.Variable(put(weight), name=path) for path, weight in task.weights.items()}
+    variables = list(weights.values())
+    optimizer = keras.optimizers.SGD(task.learning_rate, task.momentum)
+    optimizer.build(variables)
+
+    @tf.function
+    def step(images: Any, labels: Any) -> tuple[Any, ...]:
+        with tf.GradientTape() as tape:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, _logits(weights, images))
+            loss = tf.reduce_sum(losses)
+        gradients = list(zip(tape.gradient(loss, variables), variables, strict=True))
+        updates = gradxform_tensorflow.apply(chain, gradients)
+        optimizer.apply_gradients(updates)
+        return loss, _by_path(gradients), _by_path(updates)
+
+    for images, labels in task.batches:
+        loss, *both = step(put(images), put(labels))
+        before, after = ({path: leaf.numpy() for path, leaf in tree.items()} for tree in both)
+        on_step(float(loss), before, after)
+    return _logits(weights, put(task.test_images)).numpy()
+
+
+def _logits(weights: Any, images: Any) -> Any:
+    h = tf.zeros((len(images), weights["rnn/bias"].shape[0]))
+    for pixel in tf.unstack(tf.transpose(images), images.shape[1]):
+        h = tf.tanh(pixel[:, None] * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"])
+    return h @ weights["head/kernel"] + weights["head/bias"]
+
+
+def _by_path(pairs: Any) -> dict[str, Any]:
+    return {variable.name.removesuffix(":0"): gradient for gradient, variable in pairs}
