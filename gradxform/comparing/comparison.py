@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing import mapping
-from gradxform.comparing.aligning import Alignment, align
+from gradxform.comparing.align.alignment import Alignment, align
 from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding

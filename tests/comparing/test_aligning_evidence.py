@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.comparing.aligning import align
-from gradxform.comparing.layouts import Gates
+from gradxform.comparing.align.alignment import align
+from gradxform.comparing.align.layouts import Gates
 from gradxform.comparing.mapping import Map, named
 from gradxform.recording.reading import Recording
 

@@ -11,7 +11,7 @@ import numpy as np
 
 Shape = tuple[int, ...]
 _MOST_AXES = 5
-_COUNTS = (2, 3, 4, 6, 8, 12, 16)
+COUNTS = (2, 3, 4, 6, 8, 12, 16)
 """Numbers of blocks that are looked for: gates, heads, queries with keys and values."""
 
 
@@ -177,7 +177,7 @@ def cosine(a: Any, b: Any) -> float:
 def blocks(a: Any, b: Any, least: float = 0.99) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
     for axis in range(a.ndim):
-        for count in _COUNTS:
+        for count in COUNTS:
             if a.shape[axis] % count or a.shape[axis] < count or a.shape != b.shape:
                 continue
             order = _order(np.split(a, count, axis), np.split(b, count, axis), least)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.layouts import Layout, Shape, candidates, reals
-from gradxform.comparing.leaves import Leaf
+from gradxform.comparing.align.layouts import Layout, Shape, candidates, reals
+from gradxform.comparing.align.parts import Leaf
 
 Read = Callable[[Leaf], Any]
 """The values of a leaf; None where there are none."""

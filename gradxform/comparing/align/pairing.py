@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from gradxform.comparing.cells import Cell, cell_at, gates_between
-from gradxform.comparing.equal import is_constant
-from gradxform.comparing.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
-from gradxform.comparing.leaves import Leaf
+from gradxform.comparing.align.cells import Cell, cell_at, gates_between
+from gradxform.comparing.align.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
+from gradxform.comparing.align.parts import Leaf
+from gradxform.comparing.align.values import is_constant
 from gradxform.comparing.mapping import Pair, View
 
 _ALIKE, _UNLIKE = 0.99, 0.9

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gradxform.comparing import names
-from gradxform.comparing.cells import cell_at, cells_of
-from gradxform.comparing.layouts import SAME, Layout, Shape
+from gradxform.comparing.align import names
+from gradxform.comparing.align.cells import cell_at, cells_of
+from gradxform.comparing.align.layouts import SAME, Layout, Shape
 
 _FUSED = (
     (re.compile(r"^(in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv)$"), ("query", "key", "value")),

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing import mapping, names
-from gradxform.comparing.assigning import assigned, fitting
-from gradxform.comparing.cells import cells_of
-from gradxform.comparing.equal import equal, unique
+from gradxform.comparing import mapping
+from gradxform.comparing.align import names
+from gradxform.comparing.align.cells import cells_of
+from gradxform.comparing.align.layouts import Layout, Shape
+from gradxform.comparing.align.order import assigned, fitting
+from gradxform.comparing.align.pairing import Values, paired
+from gradxform.comparing.align.parts import Leaf, leaves_of
+from gradxform.comparing.align.values import equal, unique
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import Layout, Shape
-from gradxform.comparing.leaves import Leaf, leaves_of
 from gradxform.comparing.mapping import Map, Pair
-from gradxform.comparing.pairing import Values, paired
 from gradxform.recording.reading import Recording
 
 _DOUBT = 0.9

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gradxform.comparing.layouts import Gates, Shape
+from gradxform.comparing.align.layouts import Gates, Shape
 
 _ORDERS = {
     ("torch", 4): "ifgo",

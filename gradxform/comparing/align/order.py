@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend.errors import install
-from gradxform.comparing import names
-from gradxform.comparing.layouts import candidates
-from gradxform.comparing.leaves import Leaf
+from gradxform.comparing.align import names
+from gradxform.comparing.align.layouts import candidates
+from gradxform.comparing.align.parts import Leaf
 
 _FAR = 1e6
 """The cost of two leaves that cannot belong together."""

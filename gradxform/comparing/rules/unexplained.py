@@ -1,0 +1,251 @@
+"""What is seen of differences that no cause predicts, and what may cause it; the place at which runs part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradxform.comparing.align.layouts import cosine
+from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
+from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.findings import Finding, number, unequal
+from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
+from gradxform.comparing.rules.preconditions import batches
+
+_STEPS, _LEAVES = 12, 16
+"""Steps that are compared in search of batches in another order, and leaves whose ways are compared."""
+
+
+def losses(e: Evidence) -> Iterator[Finding]:
+    """Losses that rounding does not explain, at a step at which it explains the gradients."""
+    for step in e.steps:
+        if (e.step is not None and step >= e.step) or e.tolerated:
+            return
+        if e.loss_gap(step):
+            one, other = unequal(*e.losses[step])
+            text = (
+                f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the "
+                "loss that is reported is not the one that is trained (a sum and a mean, before and after a step, a "
+                "running mean), or a part of it has no gradient (a constant, a penalty that is detached)."
+            )
+            numbers = dict(zip("ab", e.losses[step], strict=True))
+            yield Finding("loss", text, step, (), numbers)
+            return
+
+
+def unrecorded(e: Evidence) -> Iterator[Finding]:
+    """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
+    if e.step in (None, e.steps[0]) or e.tolerated or ("parameters" in e.rows and e.values):
+        return
+    if 2 * len(e.bad) > len(e.significant):
+        text = (
+            f"All agrees up to step {_before(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: the "
+            "optimizers may differ, or the data from then on, or rounding has grown. Record parameters in both runs "
+            "(parameters=), and batches, to decide."
+        )
+        yield Finding("optimizer", text, e.step, e.labels(e.bad), is_certain=False)
+
+
+def _before(e: Evidence) -> int:
+    return e.steps[e.steps.index(e.at) - 1]
+
+
+def grown(e: Evidence) -> Iterator[Finding]:
+    """Runs that agreed, and part where their parameters and losses still agree: rounding has crossed a kink, or grown.
+
+    A ReLU or a maximum whose input is rounded to the other side of its kink changes a gradient, and no loss. A fault
+    that begins later either shows in the loss, or is one that another rule proves.
+    """
+    if e.step is None or e.tolerated or any(e.distance(i).apart for i in e.bad):
+        return
+    begins = e.step == e.steps[0]
+    gap, agree = e.loss_gap(e.step), [i for i in e.significant if i not in e.bad]
+    if (begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
+        return
+    begin = "" if begins else f"All agrees up to step {_before(e)}. "
+    known = [words for words, there in (("the parameters", "parameters" in e.rows), ("the losses", gap == 0)) if there]
+    text = (
+        f"{begin}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{e.distance(e.worst).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} still agree: "
+        "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
+        "belong to two trainings and tell nothing."
+    )
+    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False, is_certain=False)
+
+
+def _few_of_half(e: Evidence) -> bool:
+    """Whether few leaves part, and little: in half precision inputs are rounded over their kinks at any step."""
+    arithmetic = e.judged[e.tree].arithmetic
+    apart = max(scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad)
+    half = arithmetic.unit >= BY_NAME["float16"].unit
+    return half and apart <= arithmetic.grown and len(e.bad) <= len(e.significant) / 4
+
+
+def _parameters_agree(e: Evidence, step: int) -> bool:
+    """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
+    if "parameters" not in e.rows:
+        return True
+    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
+    before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
+    limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
+    apart = []
+    for i in e.significant[:: max(1, len(e.significant) // _LEAVES)]:
+        if e.has(i, "parameters", first) and e.has(i, "parameters", step):
+            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
+            a, b = (end - start for start, end in zip(starts, ends, strict=True))
+            apart.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
+    return not apart or float(np.median(apart)) <= limit
+
+
+def data_order(e: Evidence) -> Iterator[Finding]:
+    """The gradients of one step are nearest to those of another step in the other run."""
+    steps = list(e.rows[e.tree])[:_STEPS]
+    if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
+        return
+    like = _likeness(e, steps)
+    best, own = like.argmax(1), np.diagonal(like)
+    others = [i for i in range(len(steps)) if best[i] != i and 1 - like[i, best[i]] < NEAREST_STEP * (1 - own[i])]
+    if len(others) >= max(1, len(steps) // 3):
+        first = others[0]
+        text = (
+            "The batches seem to come in another order, or are others, or have other labels: the gradients of step "
+            f"{steps[first]} in A are nearest to those of step {steps[best[first]]} in B (cosine "
+            f"{number(like[first, best[first]])}, and {number(own[first])} with their own). Record batches to decide."
+        )
+        yield Finding("data_order", text, e.step, (), {"steps": len(others)}, is_certain=False)
+
+
+def _likeness(e: Evidence, steps: list[int]) -> Any:
+    """The cosine of the gradients of each step in A and each in B, of samples of all leaves together."""
+    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
+    sides: tuple[list[Any], list[Any]] = ([np.zeros(1)] * len(steps), [np.zeros(1)] * len(steps))
+    for k, step in enumerate(steps):
+        samples = [e.samples(i, e.tree, step) for i in places]
+        for side, vectors in enumerate(sides):
+            vectors[k] = np.concatenate([np.zeros(1), *(pair[side] for pair in samples)])
+    return np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
+
+
+def precision(e: Evidence) -> Iterator[Finding]:
+    """Gradients whose bits are those of a coarser format; or at the first step, differences of such a size."""
+    if e.step is None or not e.bad:
+        return
+    near = e.scale(e.tree, e.at).near
+    apart = max(scaled(e.distance(i), near[i]) for i in e.bad)
+    fits = next((BY_NAME[name] for name in ("TF32", "bfloat16") if apart <= BY_NAME[name].budget), None)
+    stored = [stored_as(e.row, side) for side in (0, 1)]
+    for run, own, other in (("A", *stored), ("B", *reversed(stored))):
+        if own and own != other and fits:
+            text = (
+                f"{run} computes in {own}: most of its gradients are {own} numbers, kept as float32. The differences "
+                "have the size of its rounding."
+            )
+            yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
+            return
+    many = len(e.bad) > len(e.significant) / 2 and e.step == e.steps[0]
+    if many and fits and e.values and max(_directions(e, e.bad)) < DIRECTED:
+        text = (
+            f"The differences have the size of {'TF32 or float16' if fits.name == 'TF32' else fits.name} rounding and "
+            "no direction: either one run computes in lower precision, in whole or in part, or a part of the network "
+            f"differs a little (an approximate GELU, an epsilon).{_of_losses(e)}"
+        )
+        yield Finding("precision", text, e.step, (), {"unit": fits.unit}, is_certain=False)
+
+
+def constant(e: Evidence) -> Iterator[Finding]:
+    """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
+    unit = e.judged[e.tree].arithmetic.unit
+    places = e.bad or [i for i in e.significant if e.distance(i).relative > CLOSE * unit]
+    if not places or not e.values or e.tolerated or any(e.distance(i).apart for i in places):
+        return
+    largest, directions = max(e.distance(i).relative for i in places), _directions(e, places)
+    if largest < 0.3 and max(directions) >= DIRECTED and (e.bad or np.median(directions) >= DIRECTED):
+        text = (
+            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
+            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
+            f"and n - 1 in the other.{_of_time(e)}"
+        )
+        yield Finding("constant", text, e.at, e.labels(places), {"relative": largest}, is_certain=False)
+
+
+def _directions(e: Evidence, places: list[int]) -> list[float]:
+    """The cosines between differences and gradients of leaves: low for rounding, which has no direction."""
+    large = [i for i in places if e.distance(i).size >= LARGE] or places
+    distances = [d for d in map(e.distance, large) if d.difference and d.norm_a]
+    return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in distances)]
+
+
+def unrelated(e: Evidence) -> Iterator[Finding]:
+    """Gradients that point elsewhere in most leaves."""
+    if e.step is None or not e.values:
+        return
+    whole = [e.distance(i) for i in e.significant]
+    norms = [np.sqrt(sum(getattr(d, f"norm_{side}") ** 2 for d in whole)) for side in "ab"]
+    together = float(sum(d.dot for d in whole) / (norms[0] * norms[1])) if all(norms) else 1.0
+    ratio = e.total(e.step, "b") / max(e.total(e.step, "a"), 1e-300)
+    if together < 0.97 and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
+        recorded = any(True for _ in batches(e, e.step))  # and equal: `data` comes first
+        random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches or labels")
+        text = (
+            f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are alike "
+            f"(B/A {number(ratio)}): either {random_ones}, or another computation (a mask, an axis of a softmax, an "
+            f"activation, a layer in its other mode).{_of_time(e)}{_of_losses(e)}"
+        )
+        yield Finding("unrelated", text, e.step, (), {"cosine": together, "ratio": ratio}, is_certain=False)
+
+
+def unknown(e: Evidence) -> Iterator[Finding]:
+    """What no rule knows."""
+    if e.step is None:
+        return
+    begin = "The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences"
+    text = f"{begin}, and no rule knows their cause.{_of_time(e)}{_of_losses(e)}"
+    yield Finding("unknown", text, e.step, e.labels(e.bad), is_certain=False)
+
+
+def _of_time(e: Evidence) -> str:
+    """When it began."""
+    if e.step in (None, e.steps[0]):
+        return ""
+    before = _before(e)
+    return (
+        f" All agrees up to step {before}: either something changes then (a schedule, a phase of training, the data), "
+        f"or the optimizers move the parameters otherwise after step {before}."
+    )
+
+
+def _of_losses(e: Evidence) -> str:
+    """Where to look, by the losses."""
+    if e.loss_tells(e.at) and e.loss_gap(e.at):
+        one, other = unequal(*e.losses[e.at])
+        return f" The losses differ too ({one} and {other}): look at the way forward, and the loss."
+    if e.losses_agree(e.at):
+        return (
+            " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
+            "then at what changes a loss little."
+        )
+    return ""
+
+
+def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
+    """The first step and leaf at which runs part; without a known cause, also which leaves still agree."""
+    if e.step is None:
+        return
+    there = [i for i in range(len(e.pairs)) if e.row[i] is not None]
+    begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(there)} leaves of {e.tree}"
+    most = f"; the largest difference is {e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
+    after = "" if any(finding.is_certain for finding in found) else _after(e)
+    yield Finding("where", f"{begin}{most}{after}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
+
+
+def _after(e: Evidence) -> str:
+    """Leaves nearer to the loss that agree as the losses do, if the leaves come in the order of the network."""
+    sides = ([view.path for view in views] for views in zip(*((p.a, p.b) for p in e.pairs), strict=True))
+    after = [e.distance(i).relative for i in e.significant if i > max(e.bad)]
+    ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
+    unit = e.judged[e.tree].arithmetic.unit
+    if not ordered or not after or max(after) > CLOSE * unit or not e.losses_agree(e.at):
+        return ""
+    return f"; the losses and all leaves after {e.pairs[max(e.bad)].label}, nearer to the loss, agree"
