@@ -166,7 +166,7 @@ def _compared(
             f"the recordings have neither {', '.join(TREES)} in common: A has {', '.join(a.names(steps[0]))}, "
             f"B has {', '.join(b.names(steps[0]))}"
         )
-    alignment = align(a, b, steps[0], trees, given)
+    alignment = align(a, b, steps, trees, given)
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
     losses: dict[int, tuple[float, float]] = {}
     for done, step in enumerate(steps):

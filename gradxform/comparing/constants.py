@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BETTER = 8.0
-"""How many times nearer a prediction must be to be preferred to a simpler one: three bits that rounding rarely gives."""
+"""How many times nearer a prediction must be to be preferred to a simpler one: rounding rarely gives three bits."""
 CLOSE = 32
 """Units up to which numbers are the same computation: clean pairs of small networks differ by fewer than ten."""
 AMPLIFIED = 8.0

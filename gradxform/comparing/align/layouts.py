@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +117,12 @@ def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
         if moved == wanted or _refines(moved, wanted) or _refines(wanted, moved):
             same = axes == tuple(range(len(shape)))
             yield Layout(axes=None if same else axes, shape=None if moved == wanted else wanted)
+
+
+@lru_cache(maxsize=1 << 16)
+def fits(shape: Shape, wanted: Shape) -> bool:
+    """Whether some layout makes one shape of another."""
+    return next(candidates(shape, wanted), None) is not None
 
 
 def _refines(fine: Shape, coarse: Shape) -> bool:

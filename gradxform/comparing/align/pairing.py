@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gradxform.comparing.align.cells import Cell, cell_at, gates_between
 from gradxform.comparing.align.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.align.parts import Leaf
-from gradxform.comparing.align.values import is_constant
+from gradxform.comparing.align.values import Values, is_constant
 from gradxform.comparing.mapping import Pair, View
 
 _ALIKE, _UNLIKE = 0.99, 0.9
@@ -28,8 +28,6 @@ SURE = {
 _SEEN = 0.95
 """How sure a pair is whose parameters are equal once their blocks are in order."""
 Cells = Mapping[str, Cell]
-Values = Callable[[Leaf, Layout | None], Any]
-"""The values of a leaf, or of a part of it at another place."""
 
 
 def paired(

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import Layout, Shape, candidates, reals
+from gradxform.comparing.align.layouts import SAME, Layout, Shape, candidates, fits, reals
 from gradxform.comparing.align.parts import Leaf
 
-Read = Callable[[Leaf], Any]
-"""The values of a leaf; None where there are none."""
+Values = Callable[[Leaf, Layout | None], Any]
+"""The values of a leaf, or of a part of it at another place; None where there are none."""
 _SAMPLE = 2048
 _LEAST = 3
 """Elements below which equal values prove nothing."""
@@ -25,8 +25,8 @@ def is_constant(array: Any) -> bool:
     return flat.size < _LEAST or not np.isfinite(flat[0]) or bool((flat == flat[0]).all())
 
 
-def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -> Any:
-    """Which leaves have equal values, but for a factor: a matrix of bools, by cosines of samples of the elements.
+def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) -> dict[Leaf, set[Leaf]]:
+    """Which leaves have equal values, but for a factor, by cosines of samples of the elements.
 
     Args:
         a: leaves of one recording.
@@ -34,33 +34,29 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Read, read_b: Read) -> A
         read_a: reads the former.
         read_b: reads the latter.
     """
-    shapes = sorted({leaf.shape for leaf in b})
-    wanted = {shape: _places(shape) for shape in shapes}
-    found = np.zeros((len(a), len(b)), bool)
-    rows: dict[tuple[tuple[Shape, int], Layout], list[tuple[int, Any]]] = {}
-    for i, leaf in enumerate(a):
-        layouts = {shape: list(candidates(leaf.shape, shape)) for shape in shapes}
-        array = read_a(leaf) if any(layouts.values()) else None
-        if array is None or is_constant(array):
-            continue
-        for shape, fits in layouts.items():
-            for layout in fits:
-                sample = _unit(layout.of(array)[wanted[shape]])
-                rows.setdefault(((shape, sample.size), layout), []).append(
-                    (i, sample)
-                )  # complex ones have twice as many
-    others: dict[tuple[Shape, int], list[tuple[int, Any]]] = {}
-    there = {shape for (shape, _), _ in rows}
-    for j, leaf in enumerate(b):
-        array = read_b(leaf) if leaf.shape in there else None
-        if array is not None and not is_constant(array):
-            sample = _unit(array[wanted[leaf.shape]])
-            others.setdefault((leaf.shape, sample.size), []).append((j, sample))
-    for (kind, _), samples in rows.items():
-        if kind in others:
-            one, other = (np.stack([sample for _, sample in side]) for side in (samples, others[kind]))
-            places = np.ix_([i for i, _ in samples], [j for j, _ in others[kind]])
-            found[places] |= np.abs(one @ other.T) > _EQUAL
+    shapes: dict[Shape, list[Shape]] = {}  # of A, and those of B that they fit
+    for leaf in a:
+        if leaf.shape not in shapes:
+            shapes[leaf.shape] = [shape for shape in {other.shape for other in b} if fits(leaf.shape, shape)]
+    wanted = {shape: _places(shape) for found in shapes.values() for shape in found}
+    samples: dict[tuple[Shape, int], tuple[list[tuple[Leaf, Any]], list[tuple[Leaf, Any]]]] = {}
+    for side, leaves, read in ((0, a, read_a), (1, b, read_b)):
+        for leaf in leaves:
+            ends = shapes[leaf.shape] if side == 0 else [shape for shape in [leaf.shape] if shape in wanted]
+            array = read(leaf, None) if ends else None
+            if array is None or is_constant(array):
+                continue
+            for shape in ends:
+                for layout in candidates(leaf.shape, shape) if side == 0 else [SAME]:
+                    sample = _unit(layout.of(array)[wanted[shape]])
+                    kind = shape, sample.size  # complex ones have twice as many
+                    samples.setdefault(kind, ([], []))[side].append((leaf, sample))
+    found: dict[Leaf, set[Leaf]] = {}
+    for ones, others in samples.values():
+        if ones and others:
+            matrix = np.abs(np.stack([x for _, x in ones]) @ np.stack([x for _, x in others]).T) > _EQUAL
+            for i, j in np.argwhere(matrix):
+                found.setdefault(ones[i][0], set()).add(others[j][0])
     return found
 
 
@@ -78,9 +74,3 @@ def _unit(sample: Any) -> Any:
         flat = flat / np.abs(flat).max(initial=0.0)
         flat = flat / np.sqrt(flat @ flat)
     return flat if np.isfinite(flat).all() else np.zeros_like(flat)
-
-
-def unique(equals: Any) -> list[tuple[int, int]]:
-    """The places in such a matrix that are alone in their row and column."""
-    alone = equals & (equals.sum(1, keepdims=True) == 1) & (equals.sum(0, keepdims=True) == 1)
-    return [(int(i), int(j)) for i, j in np.argwhere(alone)]

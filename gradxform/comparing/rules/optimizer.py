@@ -133,7 +133,8 @@ def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], b
         elif len(still) < len(all_moves):
             text = f"{some(e.labels(still))} does not move in {run}, though it has a gradient: frozen there."
         else:
-            text = f"No parameter moves in {run} from step {step} to {e.steps[-1]}, though it has a gradient: no step is taken."
+            span = f"from step {step} to {e.steps[-1]}"
+            text = f"No parameter moves in {run} {span}, though it has a gradient: no step is taken."
         return Finding("frozen", text, step, e.labels(still), is_certain=not later)
     return None
 

@@ -22,10 +22,10 @@ def offset(e: Evidence) -> Iterator[Finding]:
         return
     for shift in (sign * by for by in range(1, SHIFTS + 1) for sign in (1, -1)):
         steps = [step for step in e.steps if step + shift in e.b.steps][:SHIFTS]
-        if len(steps) > 1 and all(_equal(e, i, step, step + shift) for step in steps for i in e.bad):
+        if steps and all(_equal(e, i, step, step + shift) for step in steps for i in e.bad):
             text = (
                 f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
-                f"{steps[0] + shift} in B, and so on for {len(steps)} steps. Number them alike to compare the rest."
+                f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
             )
             yield Finding("offset", text, e.step, (), {"steps": shift})
             return
