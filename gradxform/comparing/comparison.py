@@ -228,6 +228,6 @@ def _numbers(array: Any, norms_only: bool) -> tuple[float, float]:
 
 def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
     for side in ("a", "b"):
-        there = [d for row in rows.values() for d in row if d is not None]
-        if there and all(getattr(d, f"nonfinite_{side}") == d.size or not d.size for d in there):
+        there = [d for row in rows.values() for d in row if d is not None and d.size]
+        if there and all(getattr(d, f"nonfinite_{side}") == d.size for d in there):
             raise ValueError(f"the {tree} of {side.upper()} are NaN or infinite everywhere, at every step")

@@ -54,7 +54,8 @@ def diagnose(e: Evidence) -> list[Finding]:
     if not any(finding.is_fault for finding in found):
         found += unexplained.losses(e)
     faults = [finding for finding in found if finding.is_fault]
-    return [*found, *(unexplained.where(e, faults) if faults else ()), *preconditions.later_nonfinite(e)]
+    remarks = [*(unexplained.where(e, faults) if faults else ()), *preconditions.later_nonfinite(e)]
+    return [*found, *remarks, *unexplained.dtypes(e)]
 
 
 def _first(rules: Iterable[Rule], e: Evidence) -> list[Finding]:

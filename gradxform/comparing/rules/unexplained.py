@@ -11,7 +11,7 @@ from gradxform.comparing.align.layouts import cosine
 from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, unequal
-from gradxform.comparing.rounding import BY_NAME, scaled, stored_as
+from gradxform.comparing.rounding import BY_NAME, coarsest, scaled, stored_as
 from gradxform.comparing.rules.preconditions import batches
 
 _STEPS, _LEAVES = 12, 16
@@ -33,6 +33,18 @@ def losses(e: Evidence) -> Iterator[Finding]:
             numbers = dict(zip("ab", e.losses[step], strict=True))
             yield Finding("loss", text, step, (), numbers)
             return
+
+
+def dtypes(e: Evidence) -> Iterator[Finding]:
+    """One run in a lower precision, by its dtypes: a remark on what is taken for rounding."""
+    one, other = (coarsest(side.dtypes(e.steps[0], e.tree).values()) for side in (e.a, e.b))
+    if one != other and not e.tolerated:
+        judged = e.judged[e.tree].arithmetic
+        text = (
+            f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {judged.budget:.2g} are "
+            f"taken for the rounding of {judged.name}."
+        )
+        yield Finding("precision", text, e.steps[0], (), {"unit": judged.unit}, frozenset(), is_fault=False)
 
 
 def unrecorded(e: Evidence) -> Iterator[Finding]:
