@@ -39,9 +39,7 @@ LIKELY: tuple[Rule, ...] = (
     unexplained.grown,
     preconditions.copied,
     unexplained.precision,
-    unexplained.constant,
-    unexplained.unrelated,
-    unexplained.unknown,
+    unexplained.vague,
 )
 """What is said of differences that no cause predicts: the first that fits, with its alternatives."""
 

@@ -118,21 +118,23 @@ class Evidence:
         tree, step, pair = tree or self.tree, self.at if step is None else step, self.pairs[i]
         return self.array(self.a, pair.a, tree, step), self.array(self.b, pair.b, tree, step)
 
-    def samples(self, i: int, tree: str, step: int) -> tuple[Any, Any]:
-        """Some elements of the two leaves of a pair in float64, the same ones of both."""
+    def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+        """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
         found = []
-        for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b)):
-            x = np.reshape(view.layout.of(side.read(step, tree, view.path)), -1)
+        steps = (step, step if other is None else other)
+        for side, view, at in zip((self.a, self.b), self.pairs[i][:2], steps, strict=True):
+            x = np.reshape(view.layout.of(side.read(at, tree, view.path)), -1)
             found.append(reals(x[:: max(1, x.size // _SAMPLE)]))
         return found[0], found[1]
 
     def apart(self, tree: str, step: int, other: int) -> float:
         """The distance of a tree of A at one step and of B at another, of all pairs, relative to A; samples."""
-        apart, whole = 0.0, 0.0
-        for i in (i for i in range(len(self.pairs)) if self.has(i, tree, step) and self.has(i, tree, other)):
-            a, b = self.samples(i, tree, step)[0], self.samples(i, tree, other)[1]
-            apart, whole = apart + float(np.sum((a - b) ** 2)), whole + float(np.sum(a**2))
-        return math.sqrt(apart / whole) if whole else 0.0
+        apart = whole = 0.0
+        for i, (a, b, *_) in enumerate(self.pairs):
+            if a.path in self.a.shapes(step, tree) and b.path in self.b.shapes(other, tree):
+                one, two = self.samples(i, tree, step, other)
+                apart, whole = apart + float(np.sum((one - two) ** 2)), whole + float(np.sum(one**2))
+        return math.sqrt(apart / whole) if whole else math.inf
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""

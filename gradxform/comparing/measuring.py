@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,10 +10,8 @@ import numpy as np
 
 from gradxform.proof.ulp import ulps
 
-_CHUNK = 1 << 13
-"""Elements that stay in a core's cache while they are measured, and are too few for threads of BLAS."""
-_BLOCK = 1 << 19
-"""Elements that a thread takes at a time."""
+_CHUNK, _FEW = 1 << 13, 64
+"""Elements that stay in a core's cache while they are measured, and chunks that are too few for threads."""
 _SLOW_ULPS = 1 << 24
 """Elements above which units in the last place are counted in every 16th chunk alone."""
 _SAMPLE = 1 << 12
@@ -73,29 +70,26 @@ def distance(a: Any, b: Any) -> Distance:
     a, b = (np.ascontiguousarray(x).reshape(-1) for x in (a, b))
     kind, power = _coarser(a.dtype, b.dtype), max(_power(a), _power(b))
     every = 16 if a.size > _SLOW_ULPS else 1
-    blocks = [(a[i : i + _BLOCK], b[i : i + _BLOCK], kind, every, power) for i in range(0, a.size, _BLOCK)]
-    if len(blocks) < 2:
-        total = _sum(map(_of_block, blocks))
+
+    def part(start: int) -> tuple[float, ...]:
+        chunk = slice(start, start + _CHUNK)
+        return _measured(a[chunk], b[chunk], kind, start // _CHUNK % every == 0, power)
+
+    starts = range(0, max(a.size, 1), _CHUNK)
+    if len(starts) < _FEW:
+        parts = list(map(part, starts))
     else:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            total = _sum(threads.map(_of_block, blocks))
-    norm_a, norm_b, difference = (float(np.sqrt(square)) for square in (total.aa, total.bb, total.squares))
-    cosine = total.ab / (norm_a * norm_b) if norm_a * norm_b else float(norm_a == norm_b)
-    norms = (float(np.ldexp(norm, power)) for norm in (norm_a, norm_b, difference))
-    return Distance(
-        next(norms),
-        next(norms),
-        cosine,
-        next(norms),
-        total.units,
-        total.largest_a,
-        total.largest_b,
-        int(total.lost_a),
-        int(total.lost_b),
-        a.size,
-        int(total.apart),
-        (stored(a), stored(b)),
-    )
+            parts = list(threads.map(part, starts))
+    table = np.array(parts, np.float64)
+    aa, bb, ab, squares, lost_a, lost_b, apart = (float(x) for x in table[:, :7].sum(0))
+    units, largest_a, largest_b = (float(x) for x in table[:, 7:].max(0))
+    norms = np.sqrt([aa, bb, squares])
+    scale = float(norms[0] * norms[1])
+    norm_a, norm_b, difference = (float(x) for x in np.ldexp(norms, power))
+    cosine = ab / scale if scale else float(norm_a == norm_b)
+    lost, formats = (int(lost_a), int(lost_b)), (stored(a), stored(b))
+    return Distance(norm_a, norm_b, cosine, difference, units, largest_a, largest_b, *lost, a.size, int(apart), formats)
 
 
 def _power(x: Any) -> int:
@@ -121,51 +115,19 @@ def stored(x: Any) -> str:
         return "float16" if np.array_equal(sample.astype(np.float16).astype(np.float32), sample) else ""
 
 
-class _Sums(NamedTuple):
-    """Of a chunk: sums of squares, of products and of squared differences, the largest magnitudes, counts."""
-
-    aa: float = 0.0
-    bb: float = 0.0
-    ab: float = 0.0
-    squares: float = 0.0
-    lost_a: int = 0
-    lost_b: int = 0
-    apart: int = 0
-    units: float = 0.0
-    largest_a: float = 0.0
-    largest_b: float = 0.0
-
-
-def _of_block(block: tuple[Any, Any, np.dtype[Any], int, int]) -> _Sums:
-    a, b, kind, every, power = block
-    starts = range(0, a.size, _CHUNK)
-    return _sum(
-        _measured(a[i : i + _CHUNK], b[i : i + _CHUNK], kind, (i // _CHUNK) % every == 0, power) for i in starts
-    )
-
-
-def _sum(parts: Iterable[_Sums]) -> _Sums:
-    """Sums, and the largest of what are largest ones."""
-    columns = list(zip(*parts, strict=True)) or [(0.0,)] * len(_Sums._fields)
-    return _Sums(*(sum(column) for column in columns[:7]), *(max(column) for column in columns[7:]))
-
-
 def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     if one.kind == "c" or other.kind == "c":
         return np.dtype(np.result_type(one, other))
     return max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
 
 
-def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) -> _Sums:
+def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) -> tuple[float, ...]:
+    """Sums of squares, of products, of squared differences and of what is not finite; units, largest magnitudes."""
     with np.errstate(all="ignore"):
         wide_a, wide_b = _wide(a), _wide(b)
-        units = 0.0
-        if with_ulps:
-            alike = (a, b) if a.dtype == b.dtype == kind else (a.astype(kind), b.astype(kind))
-            units = float(np.max(ulps(*alike), initial=0.0))
+        units = float(np.max(ulps(a.astype(kind), b.astype(kind)), initial=0.0)) if with_ulps else 0.0
         finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
-        lost_a, lost_b = int((~finite_a).sum()), int((~finite_b).sum())
-        apart = 0
+        lost_a, lost_b, apart = int((~finite_a).sum()), int((~finite_b).sum()), 0
         if lost_a or lost_b:
             same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
             apart = int((~(finite_a & finite_b) & ~same).sum())
@@ -175,7 +137,7 @@ def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) 
             wide_a, wide_b = np.ldexp(wide_a, -power), np.ldexp(wide_b, -power)
         delta = wide_a - wide_b
         sums = (float(x @ y) for x, y in ((wide_a, wide_a), (wide_b, wide_b), (wide_a, wide_b), (delta, delta)))
-        return _Sums(*sums, lost_a, lost_b, apart, units, *largest)
+        return *sums, lost_a, lost_b, apart, units, *largest
 
 
 def _wide(x: Any) -> Any:
@@ -183,13 +145,10 @@ def _wide(x: Any) -> Any:
     return x.astype(np.complex128).view(np.float64) if x.dtype.kind == "c" else x.astype(np.float64)
 
 
-def of_norms(a: Any, b: Any, size: int) -> Distance:
+def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:
     """What can be said of two leaves of which a norm and the largest magnitude were recorded: no angle, no units."""
-    (norm_a, largest_a), (norm_b, largest_b) = map(float, a), map(float, b)
-    lost = [size * (not np.isfinite(norm)) for norm in (norm_a, norm_b)]
-    apart = size * (any(lost) and not np.array_equal(norm_a, norm_b, equal_nan=True))
-    norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm in (norm_a, norm_b))
-    unknown = float("nan")
-    return Distance(
-        norm_a, norm_b, unknown, abs(norm_a - norm_b), unknown, largest_a, largest_b, lost[0], lost[1], size, apart
-    )
+    lost_a, lost_b = (size * (not np.isfinite(norm)) for norm, _ in (a, b))
+    apart = size * bool((lost_a or lost_b) and not np.array_equal(a[0], b[0], equal_nan=True))
+    norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
+    gap, unknown = abs(norm_a - norm_b), float("nan")
+    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], lost_a, lost_b, size, apart)

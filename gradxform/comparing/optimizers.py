@@ -117,7 +117,7 @@ def fitted(setting: Setting, run: Run) -> tuple[float, Setting]:
     for names in _NUMBERS:
         if not set(names) <= set(columns) or best[0] <= TELLING_UNITS * run.unit:
             continue
-        found = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
+        found: dict[str, Any] = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
         found.pop("product", None)
         if setting.place == "inside":
             found["rate"] = float(np.sqrt(max(found["rate"], 0.0)))

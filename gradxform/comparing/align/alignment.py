@@ -11,9 +11,9 @@ from gradxform.comparing import mapping
 from gradxform.comparing.align import names
 from gradxform.comparing.align.cells import cells_of
 from gradxform.comparing.align.layouts import Layout, Shape, fits
-from gradxform.comparing.align.pairing import Values, paired
+from gradxform.comparing.align.pairing import paired
 from gradxform.comparing.align.parts import Leaf, leaves_of
-from gradxform.comparing.align.values import equal
+from gradxform.comparing.align.values import Values, equal
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
 from gradxform.comparing.mapping import Map, Pair
@@ -60,7 +60,7 @@ def align(a: Recording, b: Recording, steps: Sequence[int], trees: Sequence[str]
     values = not (a.norms_only or b.norms_only)
     telling = [tree for tree in ("parameters", "gradients") if tree in trees and values]
     read = {tree: (_reader(a, steps[0], tree), _reader(b, steps[0], tree)) for tree in telling}
-    matching = _Matching(*shapes, read, given)
+    matching = _Matching(shapes[0], shapes[1], read, given)
     matching.run(given.names)
     if not matching.pairs:
         found = [", ".join(f"{path!r} {shape}" for path, shape in list(side.items())[:3]) for side in shapes]

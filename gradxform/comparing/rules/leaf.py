@@ -92,8 +92,8 @@ def missing(e: Evidence) -> Iterator[Finding]:
             f"{some(unaligned)} have no partner and were not compared: either they have other names or lie in "
             "another layout, which a map tells (--write-map, --map), or each run lacks what the other has."
         )
-        paths = tuple(path.rpartition(" in ")[0] for path in unaligned)
-        yield Finding("unaligned", text, step, paths, {}, frozenset(), is_certain=False)
+        leaves = tuple(path.rpartition(" in ")[0] for path in unaligned)
+        yield Finding("unaligned", text, step, leaves, {}, frozenset(), is_certain=False)
 
 
 def two_biases(e: Evidence) -> Iterator[Finding]:

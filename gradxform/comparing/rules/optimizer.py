@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -25,44 +26,60 @@ class Moves(NamedTuple):
     apart: float
     """How far the gradients are apart, in the median of their elements."""
 
+    def gap(self, unit: float) -> float:
+        """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
+        scale = np.maximum(np.abs(self.a), np.abs(self.b))
+        return float(np.median((np.abs(self.a - self.b) - 8 * unit * np.abs(self.parameter)) / scale))
 
-def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
+    def part(self) -> tuple[float, float]:
+        """The part of the parameters by which moves differ, and what is left then of the difference."""
+        apart, size = self.b - self.a, float(np.vdot(self.parameter, self.parameter))
+        rate = float(np.vdot(self.parameter, apart)) / size if size else 0.0
+        whole = float(np.linalg.norm(apart))
+        return rate, float(np.linalg.norm(apart - rate * self.parameter)) / whole if whole else 1.0
+
+    def is_part(self, unit: float) -> bool:
+        """Whether moves differ by a part of the parameters, however small; in float32, 1 - rate is rounded."""
+        rate, left = self.part()
+        return len(self.a) >= LARGE and left**2 < 0.5 and abs(rate) > 8 * unit
+
+
+def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
     """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
-    found, unit = {}, e.arithmetic("parameters").unit
+    found = {}
     for i in range(len(e.pairs)):
-        there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
-        if not there or not e.has(i, "gradients", step) or e.is_noise(i, "gradients", step):
+        there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
+        if not there or e.is_noise(i, "gradients", step):
             continue
         one, other = e.samples(i, "gradients", step)
         before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
         a, b = (x - y for x, y in zip(before, later, strict=True))
-        parameter = before[0]
-        least = ROOM * unit * np.maximum(np.abs(parameter), 1e-30)
+        large = np.maximum(np.abs(a), np.abs(b)) > ROOM * unit * np.maximum(np.abs(before[0]), 1e-30)
         # a gradient of a hundredth of the usual is a sum that cancels, and its sign may be rounding
-        exact = (np.maximum(np.abs(a), np.abs(b)) > least) & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
+        exact = large & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
         if exact.any():
             apart = float(np.median(np.abs(one - other)[exact] / np.abs(one)[exact]))
-            found[i] = Moves(a[exact], b[exact], parameter[exact], apart)
+            found[i] = Moves(a[exact], b[exact], before[0][exact], apart)
     return found
 
 
-def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
+def _first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
     """The first steps between which parameters move apart though the gradients agree, the moves, and the leaves."""
     if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
         return None
-    arithmetic = e.arithmetic("parameters")
-    least = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget)
+    unit, middle = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
+    least = max(middle, e.judged["gradients"].arithmetic.budget)
     apart: dict[int, float] = {}
-    middle = arithmetic.budget
     for step, after in zip(e.steps, e.steps[1:], strict=False):
         if e.step is not None and step >= e.step:
             return None
-        found = moves(e, step, after)
-        for i, move in found.items():
-            apart[i] = max(apart.get(i, least), move.apart)
+        found = _moves(e, step, after, unit)
+        gaps = {i: move.gap(unit) for i, move in found.items()}
+        apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
+        limits = {i: AMPLIFIED * apart[i] for i in found}
         middle = max(middle, float(np.median([move.apart for move in found.values()] or [0.0])))
-        bad = [i for i, m in found.items() if _differs(m, AMPLIFIED * apart[i], arithmetic.unit)]
-        gaps = {i: _gap(move, arithmetic.unit) for i, move in found.items()}
+        # gradients in bfloat16 (limit 1) have errors in any direction
+        bad = [i for i, move in found.items() if gaps[i] > limits[i] or (limits[i] < 1 and move.is_part(unit))]
         if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > AMPLIFIED * middle:
             bad = [i for i, gap in gaps.items() if gap > AMPLIFIED * middle]
         if bad:
@@ -73,31 +90,9 @@ def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | N
     return None
 
 
-def _gap(move: Moves, unit: float) -> float:
-    """How far the moves of a leaf are apart in the median, beyond the rounding of two parameters in two runs."""
-    scale = np.maximum(np.abs(move.a), np.abs(move.b))
-    return float(np.median(np.abs(move.a - move.b) / scale - 8 * unit * np.abs(move.parameter) / scale))
-
-
-def _differs(move: Moves, limit: float, unit: float) -> bool:
-    """Whether most moves are apart by more than gradients explain, or by a part of the parameters, however small."""
-    rate, left = _part(move)
-    # in float32, 1 - rate is rounded; gradients in bfloat16 (limit 1) have errors in any direction
-    is_part = limit < 1 and len(move.a) >= LARGE and left**2 < 0.5 and abs(rate) > 8 * unit
-    return _gap(move, unit) > limit or is_part
-
-
-def _part(move: Moves) -> tuple[float, float]:
-    """The part of the parameters by which moves differ, and what is left then of the difference."""
-    apart, size = move.b - move.a, float(np.vdot(move.parameter, move.parameter))
-    rate = float(np.vdot(move.parameter, apart)) / size if size else 0.0
-    whole = float(np.linalg.norm(apart))
-    return rate, float(np.linalg.norm(apart - rate * move.parameter)) / whole if whole else 1.0
-
-
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    found = first_moves(e)
+    found = _first_moves(e)
     if found is None:
         return
     step, after, all_moves, bad = found
@@ -110,7 +105,7 @@ def update(e: Evidence) -> Iterator[Finding]:
         tried = "no setting of SGD, momentum, Adam or RMSprop that was tried predicts the moves"
         text = (
             f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
-            f"{'there are too few elements to tell how' if _runs(e, bad) is None else tried}. Either another optimizer "
+            f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer "
             "or schedule, or something that is done to gradients after they are recorded (a clip, a scale), or to "
             "parameters."
         )
@@ -120,7 +115,7 @@ def update(e: Evidence) -> Iterator[Finding]:
 def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side in (0, 1):
-        still = [i for i in bad if not all_moves[i][side].any()]
+        still = [i for i in bad if not (all_moves[i].b if side else all_moves[i].a).any()]
         if not still:
             continue
         run, other = "AB"[side], "BA"[side]
@@ -144,93 +139,102 @@ def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
     return there and not np.array_equal(*(e.samples(i, "parameters", at)[side] for at in (step, later)))
 
 
-def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
-    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap."""
+def _runs(e: Evidence, bad: list[int]) -> list[Run]:
+    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any."""
     steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
-    shapes = e.a.shapes(e.steps[0], "parameters")
+    shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.arithmetic("parameters").unit
     matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
-        return None
-    unit, runs = e.arithmetic("parameters").unit, []
-    kept: Any = True
+        return []
+    runs, kept = [], np.array(True)
     for side in (0, 1):
         gradients, parameters = (
             np.stack([np.concatenate([e.samples(i, tree, step)[side] for i in places]) for step in steps])
             for tree in ("gradients", "parameters")
         )
-        run = Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit)
-        exact = np.abs(run.moves) > ROOM * unit * np.abs(run.parameters)
-        kept = kept & exact.all(0) & (run.gradients != 0).all(0)
-        runs.append(run)
+        runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
+        exact = np.abs(runs[side].moves) > ROOM * unit * np.abs(parameters[:-1])
+        kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
     (chosen,) = np.nonzero(kept)
     chosen = chosen[:: max(1, len(chosen) // _ELEMENTS)]
     if len(chosen) < OPTIMIZER_ELEMENTS:
-        return None
-    a, b = (Run(*(x[:, chosen] for x in run[:3]), unit) for run in runs)
-    return a, b
+        return []
+    return [Run(run.gradients[:, chosen], run.parameters[:, chosen], run.moves[:, chosen], unit) for run in runs]
 
 
 def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs = _runs(e, bad)
-    candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs or ()]
-    if runs is None or not all(candidates):
-        return None
-    one, other = nearest(*candidates)
-    found = list(_differences(one, other))
+    candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs]
+    found: list[Any] = []
+    if runs and all(candidates):
+        found = _differences(*nearest(*candidates))
     if not found:
         return None
     kind, _, numbers = found[0]
-    words = "; ".join(text for _, text, _ in found)
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
     count, elements = runs[0].moves.shape
-    text = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}: {words}. "
+    begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
+    end = "One step is explained by other settings as well: record two more steps to decide."
     if count > 1:
-        text += f"With these numbers both move as recorded, in {elements} elements over {count} steps."
-    else:
-        text += "One step is explained by other settings as well: record two more steps to decide."
+        end = f"With these numbers both move as recorded, in {elements} elements over {count} steps."
+    text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
     return Finding(kind, text, step, labels, numbers, is_certain=count > 1)
 
 
-def _differences(one: Setting, other: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
+def _differences(a: Setting, b: Setting) -> list[tuple[str, str, dict[str, float]]]:
     """How two settings differ: a kind, words and numbers for each."""
-    if one.family != other.family:
-        yield "optimizer", f"A moves as {_name(one)}, B as {_name(other)}", {}
-        return
-    if one.counted != other.counted:
-        if None in (one.counted, other.counted):
-            run = "A" if one.counted is None else "B"
-            words = f"{run} leaves out Adam's bias correction (betas {one.beta1:g} and {one.beta2:g})"
-        else:
-            words = f"Adam's bias correction counts the first step as {one.counted} in A and as {other.counted} in B"
-        yield "bias_correction", words, {"beta1": one.beta1, "beta2": one.beta2}
-    if one[1:3] != other[1:3]:
-        words, betas = {
-            "SGD": ("momentum is", "{0:g}"),
-            "RMSprop": ("decay of squares is", "{1:g}"),
-            "Adam": ("betas are", "{0:g} and {1:g}"),
-        }[one.family]
-        a, b = (betas.format(*setting[1:3]) for setting in (one, other))
-        joined = "," if one.family == "Adam" else " and"
-        yield "optimizer", f"the {words} {a} in A{joined} {b} in B", {"a": one.beta1, "b": other.beta1}
-    if one.nesterov != other.nesterov:
-        yield "optimizer", f"{'A' if one.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
-    if max(one.epsilon, other.epsilon) > 1.1 * min(one.epsilon, other.epsilon) or (
-        one.place != other.place and one.epsilon
-    ):
-        yield (
+    if a.family != b.family:
+        return [("optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {})]
+    first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
+    betas, shown = {
+        "SGD": ("momentum is", "{0:g}"),
+        "RMSprop": ("decay of squares is", "{1:g}"),
+        "Adam": ("betas are", "{0:g} and {1:g}"),
+    }[a.family]
+    before, after = (shown.format(setting.beta1, setting.beta2) for setting in (a, b))
+    epsilons, rates = sorted((a.epsilon, b.epsilon)), (a.rate, b.rate)
+    decays = [sorted(pair) for pair in ((a.l2, b.l2), (a.decay, b.decay))]
+    found = (
+        (
+            "bias_correction",
+            a.counted != b.counted,
+            f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B",
+            {"beta1": a.beta1, "beta2": a.beta2},
+        ),
+        (
+            "optimizer",
+            before != after,
+            f"the {betas} {before} in A{',' if a.family == 'Adam' else ' and'} {after} in B",
+            {"a": a.beta1, "b": b.beta1},
+        ),
+        (
+            "optimizer",
+            a.nesterov != b.nesterov,
+            f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one",
+            {},
+        ),
+        (
             "epsilon",
-            f"epsilon is {_epsilon(one)} in A and {_epsilon(other)} in B",
-            {"a": one.epsilon, "b": other.epsilon},
-        )
-    l2, decay = (one.l2, other.l2), (one.decay, other.decay)
-    if any(max(pair) > 1.02 * min(pair) for pair in (l2, decay)):
-        numbers = {"rate": decay[1] - decay[0], "l2": l2[1] - l2[0]}
-        yield "weight_decay", f"A {_decay(one)}; B {_decay(other)}", numbers
-    if not np.isclose(one.rate, other.rate, rtol=AMPLIFIED * 2.0**-14, atol=0):
-        words = f"the learning rate is {one.rate:.4g} in A and {other.rate:.4g} in B"
-        yield "learning_rate", words, {"factor": other.rate / one.rate, "a": one.rate, "b": other.rate}
+            epsilons[1] > 1.1 * epsilons[0] or (a.place != b.place and epsilons[1] > 0),
+            f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B",
+            {"a": a.epsilon, "b": b.epsilon},
+        ),
+        (
+            "weight_decay",
+            any(high > 1.02 * low for low, high in decays),
+            f"A {_decay(a)}; B {_decay(b)}",
+            {"rate": b.decay - a.decay, "l2": b.l2 - a.l2},
+        ),
+        (
+            "learning_rate",
+            not np.isclose(*rates, rtol=AMPLIFIED * 2.0**-14, atol=0),
+            f"the learning rate is {a.rate:.4g} in A and {b.rate:.4g} in B",
+            {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate},
+        ),
+    )
+    return [(kind, words, numbers) for kind, differs, words, numbers in found if differs]
 
 
 def _epsilon(setting: Setting) -> str:
@@ -261,7 +265,7 @@ def _decay(setting: Setting) -> str:
 
 def _decoupled(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Moves that differ by one number times the parameters, the same in all leaves."""
-    found = [_part(all_moves[i]) for i in bad]
+    found = [all_moves[i].part() for i in bad]
     rates = [rate / (after - step) for rate, _ in found]
     rate = float(np.median(rates))
     if max(left for _, left in found) > 1 / BETTER or max(rates) - min(rates) > abs(rate) / BETTER:

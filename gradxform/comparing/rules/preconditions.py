@@ -22,22 +22,14 @@ def offset(e: Evidence) -> Iterator[Finding]:
         return
     for shift in (sign * by for by in range(1, SHIFTS + 1) for sign in (1, -1)):
         steps = [step for step in e.steps if step + shift in e.b.steps][:SHIFTS]
-        if steps and all(_equal(e, i, step, step + shift) for step in steps for i in e.bad):
+        if steps and all(e.apart(e.tree, step, step + shift) <= e.limit for step in steps):
             text = (
                 f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
-                f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the rest."
+                f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the "
+                "rest."
             )
             yield Finding("offset", text, e.step, (), {"steps": shift})
             return
-
-
-def _equal(e: Evidence, i: int, step: int, other: int) -> bool:
-    """Whether a leaf of A is that of another step of B, to within rounding."""
-    sides = ((e.a, e.pairs[i].a, step), (e.b, e.pairs[i].b, other))
-    if any(view.path not in recording.shapes(at, e.tree) for recording, view, at in sides):
-        return False
-    b, a = (e.array(recording, view, e.tree, at) for recording, view, at in reversed(sides))
-    return apart(b, a) <= e.judged[e.tree].arithmetic.budget
 
 
 def nonfinite(e: Evidence) -> Iterator[Finding]:
@@ -96,8 +88,8 @@ def batches(e: Evidence, step: int) -> Iterator[tuple[str, Any, Any]]:
         one, other = (side.shapes(step, name) for side in (e.a, e.b))
         for path in one.keys() & other.keys():
             if one[path] and other[path]:
-                arrays = (np.asarray(side.read(step, name, path)) for side in (e.a, e.b))
-                yield f"{name}/{path}" if path else name, *arrays
+                a, b = (np.asarray(side.read(step, name, path)) for side in (e.a, e.b))
+                yield f"{name}/{path}" if path else name, a, b
 
 
 def _same(one: Any, other: Any, limit: float) -> bool:

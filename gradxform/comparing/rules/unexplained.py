@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from gradxform.comparing.align.layouts import cosine
 from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, unequal
+from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled, stored_as
 from gradxform.comparing.rules.preconditions import batches
 
@@ -141,80 +143,82 @@ def _likeness(e: Evidence, steps: list[int]) -> Any:
 
 
 def precision(e: Evidence) -> Iterator[Finding]:
-    """Gradients whose bits are those of a coarser format; or at the first step, differences of such a size."""
-    if e.step is None or not e.bad:
-        return
-    near = e.scale(e.tree, e.at).near
-    apart = max(scaled(e.distance(i), near[i]) for i in e.bad)
-    fits = next((BY_NAME[name] for name in ("TF32", "bfloat16") if apart <= BY_NAME[name].budget), None)
-    stored = [stored_as(e.row, side) for side in (0, 1)]
+    """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
+    stored, fits = [stored_as(e.row, side) for side in (0, 1)], _rounding(e)
     for run, own, other in (("A", *stored), ("B", *reversed(stored))):
-        if own and own != other and fits:
+        if e.step is not None and own and own != other and fits:
             text = (
                 f"{run} computes in {own}: most of its gradients are {own} numbers, kept as float32. The differences "
                 "have the size of its rounding."
             )
             yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
             return
-    many = len(e.bad) > len(e.significant) / 2 and e.step == e.steps[0]
-    if many and fits and e.values and max(_directions(e, e.bad)) < DIRECTED:
-        text = (
-            f"The differences have the size of {'TF32 or float16' if fits.name == 'TF32' else fits.name} rounding and "
-            "no direction: either one run computes in lower precision, in whole or in part, or a part of the network "
-            f"differs a little (an approximate GELU, an epsilon).{_of_losses(e)}"
-        )
-        yield Finding("precision", text, e.step, (), {"unit": fits.unit}, is_certain=False)
 
 
-def constant(e: Evidence) -> Iterator[Finding]:
-    """Small differences with a direction, of another size in each leaf: not rounding, and no common factor."""
-    unit = e.judged[e.tree].arithmetic.unit
-    places = e.bad or [i for i in e.significant if e.distance(i).relative > CLOSE * unit]
-    if not places or not e.values or e.tolerated or any(e.distance(i).apart for i in places):
+def _rounding(e: Evidence) -> str:
+    """The finest format whose rounding is as large as the differences."""
+    apart = max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
+    return next((name for name in ("TF32", "bfloat16") if apart <= BY_NAME[name].budget), "")
+
+
+_SEEN = {
+    "precision": "The differences have the size of {fits} rounding and no direction: either one run computes in lower "
+    "precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an epsilon).",
+    "constant": "The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
+    "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and n - 1 "
+    "in the other.",
+    "unrelated": "The gradients of step {step} point elsewhere (cosine {cosine}), and their norms are alike (B/A "
+    "{ratio}): either dropout or augmentation in one{data}, or another computation (a mask, an axis of a softmax, an "
+    "activation, a layer in its other mode).",
+    "unknown": "{begin}, and no rule knows their cause.",
+}
+
+
+def vague(e: Evidence) -> Iterator[Finding]:
+    """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
+    unit, fits = e.judged[e.tree].arithmetic.unit, _rounding(e)
+    small = [] if e.tolerated or not e.values else e.significant
+    places = e.bad or [i for i in small if e.distance(i).relative > CLOSE * unit]
+    distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2
+    similarity, ratio = _together(e)
+    largest, directions = max((d.relative for d in distances), default=0.0), _directions(distances)
+    directed, finite = max(directions) >= DIRECTED, not any(d.apart for d in distances)
+    if many and fits and e.values and e.step == e.steps[0] and not directed:
+        kind = "precision"
+    elif directed and largest < 0.3 and e.values and not e.tolerated and finite:
+        kind = "constant" if e.bad or np.median(directions) >= DIRECTED else ""
+    elif many and e.values and similarity < 0.97 and 0.5 < ratio < 2:
+        kind = "unrelated"
+    else:
+        kind = "unknown" if e.bad else ""
+    if not kind:
         return
-    largest, directions = max(e.distance(i).relative for i in places), _directions(e, places)
-    if largest < 0.3 and max(directions) >= DIRECTED and (e.bad or np.median(directions) >= DIRECTED):
-        text = (
-            f"The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
-            "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one "
-            f"and n - 1 in the other.{_of_time(e)}"
-        )
-        yield Finding("constant", text, e.at, e.labels(places), {"relative": largest}, is_certain=False)
+    recorded = e.bad and any(True for _ in batches(e, e.at))  # and equal: `data` comes first
+    text = _SEEN[kind].format(
+        fits="TF32 or float16" if fits == "TF32" else fits,
+        largest=largest,
+        step=e.at,
+        cosine=number(similarity),
+        ratio=number(ratio),
+        data="" if recorded else ", or other batches or labels",
+        begin="The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences",
+    )
+    numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
+    yield Finding(kind, f"{text}{_of_time(e)}{_of_losses(e)}", e.at, e.labels(places), numbers, is_certain=False)
 
 
-def _directions(e: Evidence, places: list[int]) -> list[float]:
+def _directions(distances: list[Distance]) -> list[float]:
     """The cosines between differences and gradients of leaves: low for rounding, which has no direction."""
-    large = [i for i in places if e.distance(i).size >= LARGE] or places
-    distances = [d for d in map(e.distance, large) if d.difference and d.norm_a]
-    return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in distances)]
+    large = [d for d in distances if d.size >= LARGE] or distances
+    there = [d for d in large if d.difference and d.norm_a]
+    return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
 
 
-def unrelated(e: Evidence) -> Iterator[Finding]:
-    """Gradients that point elsewhere in most leaves."""
-    if e.step is None or not e.values:
-        return
-    whole = [e.distance(i) for i in e.significant]
-    norms = [np.sqrt(sum(getattr(d, f"norm_{side}") ** 2 for d in whole)) for side in "ab"]
-    together = float(sum(d.dot for d in whole) / (norms[0] * norms[1])) if all(norms) else 1.0
-    ratio = e.total(e.step, "b") / max(e.total(e.step, "a"), 1e-300)
-    if together < 0.97 and len(e.bad) > len(e.significant) / 2 and 0.5 < ratio < 2:
-        recorded = any(True for _ in batches(e, e.step))  # and equal: `data` comes first
-        random_ones = "dropout or augmentation in one" + ("" if recorded else ", or other batches or labels")
-        text = (
-            f"The gradients of step {e.step} point elsewhere (cosine {number(together)}), and their norms are alike "
-            f"(B/A {number(ratio)}): either {random_ones}, or another computation (a mask, an axis of a softmax, an "
-            f"activation, a layer in its other mode).{_of_time(e)}{_of_losses(e)}"
-        )
-        yield Finding("unrelated", text, e.step, (), {"cosine": together, "ratio": ratio}, is_certain=False)
-
-
-def unknown(e: Evidence) -> Iterator[Finding]:
-    """What no rule knows."""
-    if e.step is None:
-        return
-    begin = "The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences"
-    text = f"{begin}, and no rule knows their cause.{_of_time(e)}{_of_losses(e)}"
-    yield Finding("unknown", text, e.step, e.labels(e.bad), is_certain=False)
+def _together(e: Evidence) -> tuple[float, float]:
+    """The cosine of all gradients together, and the ratio of their norms."""
+    one, other = (e.total(e.at, side) for side in "ab")
+    dot = math.fsum(d.dot for d in e.row if d is not None and not math.isnan(d.dot))
+    return (dot / one / other, other / one) if one and other else (1.0, 0.0)
 
 
 def _of_time(e: Evidence) -> str:
