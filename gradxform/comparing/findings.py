@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -97,7 +98,7 @@ def some(paths: Sequence[str]) -> str:
 
 def number(value: float) -> str:
     """A number as people write it."""
-    nearest = round(value)
+    nearest = round(value) if math.isfinite(value) else 0
     if abs(nearest) > 1 and abs(value - nearest) < 1e-3 * abs(nearest) < 1e3:
         return str(nearest)
     return f"{value:.3g}" if abs(abs(value) - 1) > 0.05 else f"{value:.5g}"

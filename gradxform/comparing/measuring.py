@@ -51,11 +51,6 @@ class Distance(NamedTuple):
         return self.difference / scale if scale else 0.0
 
     @property
-    def dot(self) -> float:
-        """The dot product; infinite where it is no number in float64."""
-        return self.cosine * self.norm_a * self.norm_b
-
-    @property
     def ratio(self) -> float:
         """The norm in B over the norm in A; 1 for two zeros."""
         if self.norm_a == 0:

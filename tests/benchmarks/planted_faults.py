@@ -25,13 +25,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "comparing")]
 
-import numpy_runs
-import torch_runs
-from faults import FAULTS
-from test_causes import GRADIENTS, OPTIMIZERS
+import numpy_runs  # noqa: E402
+import torch_runs  # noqa: E402
+from faults import FAULTS  # noqa: E402
+from test_causes import GRADIENTS, OPTIMIZERS  # noqa: E402
 
-import gradxform as gx
-from gradxform.recording.reading import Recording
+import gradxform as gx  # noqa: E402
+from gradxform.recording.reading import Recording  # noqa: E402
 
 VERDICTS = ("right", "possible", "unknown", "missed", "unseen", "wrong")
 STEPS = 10

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from gradxform.comparing import mapping
 from gradxform.comparing.align import names
-from gradxform.comparing.align.cells import cells_of
 from gradxform.comparing.align.layouts import Layout, Shape, fits
 from gradxform.comparing.align.pairing import paired
-from gradxform.comparing.align.parts import Leaf, leaves_of
+from gradxform.comparing.align.parts import Leaf, cells_of, leaves_of
 from gradxform.comparing.align.values import Values, equal
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some

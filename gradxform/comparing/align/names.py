@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -11,29 +12,19 @@ Module = tuple[str, ...]
 """Names and numbers of modules, from the outermost on."""
 
 _WRAPPERS = {"params", "model", "module", "net", "network", "_orig_mod", "batch_stats", "~", "variables"}
-_ROLES = {
-    "weight": frozenset({"kernel", "scale", "embedding"}),
-    "w": frozenset({"kernel"}),
-    "kernel": frozenset({"kernel"}),
-    "scale": frozenset({"scale"}),
-    "gamma": frozenset({"scale"}),
-    "embedding": frozenset({"embedding"}),
-    "embeddings": frozenset({"embedding"}),
-    "bias": frozenset({"bias"}),
-    "beta": frozenset({"bias"}),
-    "b": frozenset({"bias"}),
-    "offset": frozenset({"bias"}),
-    "weight_ih": frozenset({"kernel"}),
-    "weight_hh": frozenset({"recurrent"}),
-    "recurrent_kernel": frozenset({"recurrent"}),
-    "bias_hh": frozenset({"bias"}),
-    "bias_ih": frozenset({"bias of the input"}),
-    "w_i": frozenset({"kernel"}),
-    "w_h": frozenset({"recurrent"}),
-    "wx": frozenset({"kernel"}),
-    "wh": frozenset({"recurrent"}),
+_NAMES = {
+    "kernel": ("weight", "kernel", "w", "weight_ih", "w_i", "wx"),
+    "scale": ("weight", "scale", "gamma"),
+    "embedding": ("weight", "embedding", "embeddings"),
+    "bias": ("bias", "beta", "b", "offset", "bias_hh"),
+    "bias of the input": ("bias_ih",),
+    "recurrent": ("weight_hh", "recurrent_kernel", "w_h", "wh"),
 }
-"""What the last name of a path can mean."""
+"""What the last name of a path can be in each role."""
+_ROLES = {
+    name: frozenset(role for role, others in _NAMES.items() if name in others)
+    for name in itertools.chain(*_NAMES.values())
+}
 _ALIASES = {
     "query": ("q", "q_proj", "to_q", "wq", "query_proj"),
     "key": ("k", "k_proj", "to_k", "wk", "key_proj"),

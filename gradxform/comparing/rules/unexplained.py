@@ -217,8 +217,10 @@ def _directions(distances: list[Distance]) -> list[float]:
 def _together(e: Evidence) -> tuple[float, float]:
     """The cosine of all gradients together, and the ratio of their norms."""
     one, other = (e.total(e.at, side) for side in "ab")
-    dot = math.fsum(d.dot for d in e.row if d is not None and not math.isnan(d.dot))
-    return (dot / one / other, other / one) if one and other else (1.0, 0.0)
+    if not one or not other:
+        return 1.0, 0.0
+    parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None)
+    return math.fsum(parts), other / one
 
 
 def _of_time(e: Evidence) -> str:
