@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,34 +24,29 @@ _SAMPLE = 1 << 15
 """Elements of a leaf that are enough to tell how it moves."""
 
 
+@dataclass(eq=False)
 class Evidence:
     """Two recordings side by side; arrays are read when they are asked for."""
 
-    def __init__(
-        self,
-        a: Recording,
-        b: Recording,
-        steps: Sequence[int],
-        alignment: Alignment,
-        rows: Mapping[str, Mapping[int, Row]],
-        judged: Mapping[str, Judged],
-        losses: Mapping[int, tuple[float, float]],
-        tolerated: bool = False,
-    ) -> None:
-        """Finds the tree and the step at which the runs part."""
-        self.a, self.b, self.steps, self.alignment, self.rows, self.judged = a, b, list(steps), alignment, rows, judged
-        parted = [(judged[tree].first, i, tree) for i, tree in enumerate(("gradients", "updates")) if tree in judged]
-        found = min(((step, i, tree) for step, i, tree in parted if step is not None), default=None)
-        self.tree = found[2] if found else next((tree for tree in TREES if tree in judged), "gradients")
-        self.step: int | None = found[0] if found else None
-        """The first step that rounding does not explain; None if it explains all."""
-        self.losses = losses
-        """The losses of both, at the steps at which both recorded one."""
-        self.tolerated = tolerated
-        """Whether the user has said how large a difference may be."""
-        self.named: set[str] = set()
-        """The leaves that findings have named so far."""
-        self.values = not (a.norms_only or b.norms_only)
+    a: Recording
+    b: Recording
+    steps: list[int]
+    alignment: Alignment
+    rows: Mapping[str, Mapping[int, Row]]
+    judged: Mapping[str, Judged]
+    losses: Mapping[int, tuple[float, float]]
+    """The losses of both, at the steps at which both recorded one."""
+    tolerated: bool = False
+    """Whether the user has said how large a difference may be."""
+
+    def __post_init__(self) -> None:
+        """Finds the tree and the step at which the runs part; None if rounding explains all."""
+        parted = [(self.judged[tree].first, tree) for tree in ("gradients", "updates") if tree in self.judged]
+        first = min((step for step, _ in parted if step is not None), default=None)
+        trees = [tree for step, tree in parted if step == first]
+        self.step, self.tree = first, next(iter([*trees, *self.judged]))
+        self.named: set[str] = set()  # the leaves that findings have named so far
+        self.values = not (self.a.norms_only or self.b.norms_only)
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 

@@ -48,7 +48,7 @@ class WarmUp:
 
 def test_a_warm_up_from_zero_is_no_run_without_steps(tmp_path: Path) -> None:
     found = trained(tmp_path, {"optimizer": sgd()}, {"optimizer": WarmUp()})
-    assert "B moves nothing from step 0 to 1" in str(found) and "has moved at step 2" in str(found), str(found)
+    assert "No parameter moves in B from step 0 to 1" in str(found) and "has moved at step 2" in str(found), str(found)
     assert not certain(found)
 
 

@@ -114,23 +114,19 @@ def update(e: Evidence) -> Iterator[Finding]:
 
 def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
-    for side in (0, 1):
+    for side, run in enumerate("AB"):
         still = [i for i in bad if not (all_moves[i].b if side else all_moves[i].a).any()]
-        if not still:
-            continue
-        run, other = "AB"[side], "BA"[side]
         later = [at for at in e.steps if at > after and any(_has_moved(e, i, side, after, at) for i in still)]
+        names = "No parameter moves" if len(still) == len(all_moves) else f"{some(e.labels(still))} does not move"
+        text = f"{names} in {run} from step {step} to {after if later else e.steps[-1]}, though it has a gradient"
         if later:
-            text = (
-                f"{run} moves nothing from step {step} to {after}, though it has a gradient, and has moved at step "
-                f"{later[0]}; {other} moves at once: a warm-up from zero, or a step on every second batch or later?"
+            text += (
+                f", and has moved at step {later[0]}: a warm-up from zero, or a step on every second batch or later?"
             )
-        elif len(still) < len(all_moves):
-            text = f"{some(e.labels(still))} does not move in {run}, though it has a gradient: frozen there."
-        else:
-            span = f"from step {step} to {e.steps[-1]}"
-            text = f"No parameter moves in {run} {span}, though it has a gradient: no step is taken."
-        return Finding("frozen", text, step, e.labels(still), is_certain=not later)
+        elif still:
+            text += ": frozen there, or no step is taken."
+        if still:
+            return Finding("frozen", text, step, e.labels(still), is_certain=not later)
     return None
 
 
@@ -167,88 +163,64 @@ def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves]
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs = _runs(e, bad)
     candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs]
-    found: list[Any] = []
-    if runs and all(candidates):
-        found = _differences(*nearest(*candidates))
+    found = list(_differences(*nearest(*candidates))) if runs and all(candidates) else []
     if not found:
         return None
     kind, _, numbers = found[0]
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
     count, elements = runs[0].moves.shape
-    begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
     end = "One step is explained by other settings as well: record two more steps to decide."
     if count > 1:
         end = f"With these numbers both move as recorded, in {elements} elements over {count} steps."
+    begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
     text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
     return Finding(kind, text, step, labels, numbers, is_certain=count > 1)
 
 
-def _differences(a: Setting, b: Setting) -> list[tuple[str, str, dict[str, float]]]:
+_BETAS = {"SGD": ("momentum is", "{0:g}"), "RMSprop": ("decay is", "{1:g}"), "Adam": ("betas are", "{0:g} and {1:g}")}
+"""What is told of the betas of a family."""
+
+
+def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
     """How two settings differ: a kind, words and numbers for each."""
+    words, shown = _BETAS[a.family]
     if a.family != b.family:
-        return [("optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {})]
-    first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
-    betas, shown = {
-        "SGD": ("momentum is", "{0:g}"),
-        "RMSprop": ("decay of squares is", "{1:g}"),
-        "Adam": ("betas are", "{0:g} and {1:g}"),
-    }[a.family]
-    before, after = (shown.format(setting.beta1, setting.beta2) for setting in (a, b))
-    epsilons, rates = sorted((a.epsilon, b.epsilon)), (a.rate, b.rate)
-    decays = [sorted(pair) for pair in ((a.l2, b.l2), (a.decay, b.decay))]
-    found = (
-        (
-            "bias_correction",
-            a.counted != b.counted,
-            f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B",
-            {"beta1": a.beta1, "beta2": a.beta2},
-        ),
-        (
-            "optimizer",
-            before != after,
-            f"the {betas} {before} in A{',' if a.family == 'Adam' else ' and'} {after} in B",
-            {"a": a.beta1, "b": b.beta1},
-        ),
-        (
-            "optimizer",
-            a.nesterov != b.nesterov,
-            f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one",
-            {},
-        ),
-        (
-            "epsilon",
-            epsilons[1] > 1.1 * epsilons[0] or (a.place != b.place and epsilons[1] > 0),
-            f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B",
-            {"a": a.epsilon, "b": b.epsilon},
-        ),
-        (
-            "weight_decay",
-            any(high > 1.02 * low for low, high in decays),
-            f"A {_decay(a)}; B {_decay(b)}",
-            {"rate": b.decay - a.decay, "l2": b.l2 - a.l2},
-        ),
-        (
-            "learning_rate",
-            not np.isclose(*rates, rtol=AMPLIFIED * 2.0**-14, atol=0),
-            f"the learning rate is {a.rate:.4g} in A and {b.rate:.4g} in B",
-            {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate},
-        ),
-    )
-    return [(kind, words, numbers) for kind, differs, words, numbers in found if differs]
+        yield "optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {}
+        return
+    if a.counted != b.counted:
+        first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
+        text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
+        yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
+    if a[1:3] != b[1:3]:
+        one, other = (shown.format(setting.beta1, setting.beta2) for setting in (a, b))
+        text = f"the {words} {one} in A{',' if a.family == 'Adam' else ' and'} {other} in B"
+        yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
+    if a.nesterov != b.nesterov:
+        yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
+    if _differ(a.epsilon, b.epsilon, 0.1) or (a.place != b.place and a.epsilon):
+        text = f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B"
+        yield "epsilon", text, {"a": a.epsilon, "b": b.epsilon}
+    if _differ(a.l2, b.l2, 0.02) or _differ(a.decay, b.decay, 0.02):
+        yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
+    if _differ(a.rate, b.rate, AMPLIFIED * 2.0**-14):
+        text = f"the learning rate is {a.rate:.4g} in A and {b.rate:.4g} in B"
+        yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
+
+
+def _differ(a: float, b: float, by: float) -> bool:
+    """Whether two numbers are apart by more than a part of them."""
+    return abs(a - b) > by * min(a, b)
+
+
+def _name(setting: Setting) -> str:
+    words, shown = _BETAS[setting.family]
+    betas = f" whose {words} {shown.format(setting.beta1, setting.beta2)}" if setting.beta1 or setting.beta2 else ""
+    return f"{setting.family}{betas} and a learning rate of {setting.rate:.4g}"
 
 
 def _epsilon(setting: Setting) -> str:
     places = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
     return f"about {setting.epsilon:.2g}{places.get(setting.place, '')}" if setting.epsilon else "too small to show"
-
-
-def _name(setting: Setting) -> str:
-    numbers = {
-        "SGD": f" with a momentum of {setting.beta1:g}" if setting.beta1 else "",
-        "Adam": f" with betas {setting.beta1:g} and {setting.beta2:g}",
-        "RMSprop": f" with a decay of {setting.beta2:g}",
-    }[setting.family]
-    return f"{setting.family}{numbers} and a learning rate of {setting.rate:.4g}"
 
 
 def _decay(setting: Setting) -> str:

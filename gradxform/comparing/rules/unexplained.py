@@ -75,7 +75,7 @@ def grown(e: Evidence) -> Iterator[Finding]:
     if e.step is None or e.tolerated or any(e.distance(i).apart for i in e.bad):
         return
     begins = e.step == e.steps[0]
-    gap, agree = e.loss_gap(e.step), [i for i in e.significant if i not in e.bad]
+    gap, agree = e.loss_gap(e.step), set(e.significant) - set(e.bad)
     if (begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
         return
     begin = "" if begins else f"All agrees up to step {_before(e)}. "

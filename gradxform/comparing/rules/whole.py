@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -51,8 +52,7 @@ def _times(e: Evidence, found: float) -> Iterator[Finding]:
     what = "gradients" if e.values else "norms of gradients"
     text = f"All {what} are {number(times)} times larger in {large}{' and of the opposite sign' if found < 0 else ''}"
     later = _later(e)
-    changes = len(later) > 1 and spread(list(later.values())) > slack(e)
-    if changes:
+    if len(later) > 1 and spread(list(later.values())) > slack(e):
         step, other = max(later.items(), key=lambda item: abs(item[1] - found))
         ratio = number(abs(other) if large == "B" else 1 / abs(other))
         text += (
@@ -62,22 +62,22 @@ def _times(e: Evidence, found: float) -> Iterator[Finding]:
         yield Finding("factor", f"{text}.", e.step, (), {"factor": found}, is_certain=False)
         return
     hint = _hint(e, times)
+    means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
     scale = (
         "a loss scale that is not undone, gradients that are summed over microbatches or devices in one and averaged "
         "in the other, or all clipped together"
     )
     one, other = e.losses.get(e.step, (0.0, 0.0))
-    loss = other / one if one else float("nan")
+    loss = other / one if one else math.nan
     summed = abs(loss - found) <= slack(e) * abs(found)
-    means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
-    if summed:
+    if math.isnan(loss):
+        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
+    elif summed:
         text += f", and so is the loss: it is {means}."
     elif abs(loss - 1) <= slack(e):
         text += f", and the losses are equal: either {scale}."
-    elif np.isfinite(loss):
-        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
     else:
-        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
+        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
     if len(later) > 1:
         text += f" It is the same at {len(later)} steps."
     yield Finding("factor", text, e.step, (), {"factor": found}, is_certain=summed or len(later) > 1)
@@ -87,7 +87,7 @@ def _later(e: Evidence) -> dict[int, float]:
     """The factor of the largest leaf at each step at which all are parallel: where trainings go on alike."""
     found = {}
     for step, row in e.rows[e.tree].items():
-        there = [d for i, d in enumerate(row) if d is not None and i in e.significant]
+        there = [d for i in e.significant if (d := row[i]) is not None]
         if there and all(1 - d.cosine**2 <= slack(e) ** 2 for d in there if e.values):
             largest = max(there, key=lambda d: d.norm_a)
             found[step] = largest.ratio if largest.cosine > 0 or not e.values else -largest.ratio
