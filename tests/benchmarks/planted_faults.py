@@ -28,6 +28,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent.par
 import numpy_runs  # noqa: E402
 import torch_runs  # noqa: E402
 from faults import FAULTS  # noqa: E402
+from more_faults import MORE  # noqa: E402
 from test_causes import GRADIENTS, OPTIMIZERS  # noqa: E402
 
 import gradxform as gx  # noqa: E402
@@ -55,6 +56,13 @@ def planted(folder: Path) -> Iterator[tuple[str, set[str], Path]]:
                 given = {key: value() if key == "optimizer" else value for key, value in options.items()}
                 numpy_runs.train(made / side, twin=twin, **{"steps": STEPS, **given})
         yield name, set(case.kinds.split("|")), made
+    for name, more in MORE.items():
+        made = folder / "more" / name.replace(" ", "_")
+        if not (made / "b").exists():
+            for side, options, twin in (("a", more.both, True), ("b", {**more.both, **more.options}, False)):
+                given = {key: value() if key == "optimizer" else value for key, value in options.items()}
+                numpy_runs.train(made / side, twin=twin, **{"steps": STEPS, **given})
+        yield name, set(more.kinds) or {"none"}, made
     for network in ("conv", "transformer", "lstm"):
         for optimizer in torch_runs.OPTIMIZERS:
             made = folder / "clean" / f"{network}_{optimizer}"

@@ -76,11 +76,14 @@ def clip_norm(e: Evidence) -> Iterator[Finding]:
     for side, other in (("b", "a"), ("a", "b")):
         limit, there = max(norms[side]), [getattr(d, f"norm_{side}") for d in e.row if d is not None]
         smaller = all(one < another for one, another in zip(norms[side], norms[other], strict=True))
-        if smaller and _is_limit(norms[side], norms[other]) and max(there) <= limit * (1 + SAME_NORM):
+        if _is_limit(norms[side], norms[other]) and max(there) <= limit * (1 + SAME_NORM):
             text = (
                 f"{side.upper()} clips each gradient by its norm, to {number(limit)}; {len(e.bad)} of {len(there)} "
                 f"leaves are over it in {other.upper()} at step {e.step}."
             )
+            if not smaller:
+                each = f"each of {len(e.bad)} gradients has the norm {number(limit)}"
+                text = f"In {side.upper()} {each}: it normalizes them."
             yield Finding("clip_norm", text, e.at, e.labels(e.bad), {"limit": limit})
             return
 

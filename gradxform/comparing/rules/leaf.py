@@ -118,17 +118,18 @@ def is_second_bias(recording: Recording, step: int, path: str) -> bool:
 
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    for i in e.bad if e.values else ():
-        factor, _ = e.factor(i)
-        if not factor or e.distance(i).size < FEWEST or not e.is_parallel(i):
-            continue
+    large = [i for i in e.bad if e.values and e.distance(i).size >= FEWEST]
+    factors = {i: e.factor(i)[0] for i in large if e.is_parallel(i) and e.factor(i)[0]}
+    most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
+    for i, factor in factors.items():
         label, numbers, explains = e.pairs[i].label, {"factor": factor}, frozenset([i])
         if abs(factor + 1) < 1e-3:
             text = f"The gradient of {label} has the opposite sign in B."
             yield Finding("leaf_sign", text, e.at, (label,), numbers, explains)
         else:
-            text = f"The gradient of {label} is {number(factor)} times as large in B: a factor of its own."
-            yield Finding("leaf_factor", text, e.at, (label,), numbers, explains)
+            why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
+            text = f"The gradient of {label} is {number(factor)} times as large in B: a factor of its own{why}"
+            yield Finding("leaf_factor", text, e.at, (label,), numbers, explains, is_certain=not most)
 
 
 def permuted(e: Evidence) -> Iterator[Finding]:
