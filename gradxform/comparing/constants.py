@@ -14,8 +14,8 @@ SAME_NORM = 1e-3
 """How far norms may be apart that are one limit: a clip divides by its norm plus 1e-6, or by a norm in float16."""
 EXACT = 1e-4
 """How far values may be apart that are the same ones in another place: above float32's rounding, below a fault's."""
-FEWEST = 8
-"""Elements below which a number or two that fit them prove nothing."""
+PROVING, FEWEST = 3, 8
+"""Elements below which a factor that fits them proves nothing, and below which two numbers prove nothing."""
 LARGE, DIRECTED = 64, 0.7
 """Elements of a leaf from which a direction means something, and the cosine from which there is one."""
 NEAREST_STEP = 0.4

@@ -13,7 +13,7 @@ from gradxform.comparing.mapping import Pair, View
 
 _ALIKE, _UNLIKE = 0.99, 0.9
 """Cosines from which values are the same ones, and below which they are others."""
-SURE = {
+HOW_SURE = {
     "the map": 1.0,
     "equal paths": 1.0,
     "equal parameters": 0.99,
@@ -37,7 +37,7 @@ def paired(
     Args:
         a: a leaf of A.
         b: one of B.
-        how: by what they were found, of `SURE`.
+        how: by what they were found, of `HOW_SURE`.
         read: for "parameters" and "gradients", what reads the values of both sides; a tree that one lacks is left out.
         cells: the recurrent layers of both sides.
     """
@@ -85,7 +85,7 @@ class _Choice(NamedTuple):
     def pair(self, a: Leaf, b: Leaf, how: str) -> Pair:
         """The two leaves as a pair."""
         layout = self.layout._replace(part=self.part_a.part, gates=self.gates)
-        return Pair(View(a.path, layout), View(b.path, self.part_b), how, SURE[how])
+        return Pair(View(a.path, layout), View(b.path, self.part_b), how, HOW_SURE[how])
 
 
 def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[_Choice]) -> dict[_Choice, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gradxform.comparing.align.layouts import cosine
-from gradxform.comparing.constants import EXACT, FEWEST
+from gradxform.comparing.constants import EXACT, PROVING
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.rules.moved import apart, moved
@@ -118,7 +118,7 @@ def is_second_bias(recording: Recording, step: int, path: str) -> bool:
 
 def scaled(e: Evidence) -> Iterator[Finding]:
     """Single leaves that are a number times as large in B, and have elements enough to tell."""
-    large = [i for i in e.bad if e.values and e.distance(i).size >= FEWEST]
+    large = [i for i in e.bad if e.values and e.distance(i).size >= PROVING]
     factors = {i: e.factor(i)[0] for i in large if e.is_parallel(i) and e.factor(i)[0]}
     most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
     for i, factor in factors.items():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, FEWEST
+from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, FEWEST, PROVING
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number
 
@@ -111,7 +111,7 @@ def _hint(e: Evidence, times: float) -> str:
 
 def parallel(e: Evidence, places: Sequence[int]) -> bool:
     """Whether all of these leaves are a number times those of the other run."""
-    return bool(places) and all(map(e.is_parallel, places)) and sum(e.distance(i).size for i in places) >= FEWEST
+    return bool(places) and all(map(e.is_parallel, places)) and sum(e.distance(i).size for i in places) >= PROVING
 
 
 def slack(e: Evidence) -> float:
