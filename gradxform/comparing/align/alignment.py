@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -133,9 +134,9 @@ class _Matching:
         self.add("equal parameters and order", list(_zipped(*_grouped(self.left_a, self.left_b, equals))))
         self.add_modules()
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
-            for by_role in (True, False):
+            for by_role, by_axes in itertools.product((True, False), repeat=2):
                 sides = (
-                    [(_kind(leaf, by_role), leaf) for leaf in _network_order(side) if len(leaf.shape) >= axes]
+                    [(_kind(leaf, by_role, by_axes), leaf) for leaf in _network_order(side) if len(leaf.shape) >= axes]
                     for side in (self.left_a, self.left_b)
                 )
                 may = self.possible()
@@ -285,10 +286,10 @@ def _network_order(leaves: Sequence[Leaf]) -> list[Leaf]:
     return [leaves[place] for place in names.in_order([leaf.name for leaf in leaves])]
 
 
-def _kind(leaf: Leaf, by_role: bool) -> tuple[Any, ...]:
-    """What leaves must have in common to be paired by their order: the sizes of axes, and a role."""
-    sizes = tuple(sorted(size for size in leaf.shape if size != 1))
-    return (sizes, *sorted(_kinds(leaf))) if by_role else sizes
+def _kind(leaf: Leaf, by_role: bool, by_axes: bool) -> tuple[Any, ...]:
+    """What leaves must have in common to be paired by their order: the sizes of axes or of all, and a role."""
+    sizes = sorted(size for size in leaf.shape if size != 1) if by_axes else [leaf.size]
+    return (*sizes, *sorted(_kinds(leaf))) if by_role else tuple(sizes)
 
 
 def _kinds(leaf: Leaf) -> frozenset[str]:
