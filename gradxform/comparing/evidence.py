@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing.align.alignment import Alignment
-from gradxform.comparing.align.layouts import reals
 from gradxform.comparing.constants import CLOSE, EXACT
+from gradxform.comparing.layouts import reals
 from gradxform.comparing.mapping import Pair, View
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import Arithmetic, Judged, Row, Scale, coarsest, is_noise, scale_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradxform.comparing.align.layouts import Gates, Layout, Shape
+from gradxform.comparing.layouts import Gates, Layout, Shape
 
 _FIELDS = {"a", "b", "how", "sure", *(f"{side}_{field}" for side in "ab" for field in Layout._fields)}
 _ABOUT = """\

@@ -10,7 +10,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.comparing import mapping
-from gradxform.comparing.align.layouts import Gates, Layout, blocks, candidates
+from gradxform.comparing.layouts import Gates, Layout, blocks, candidates
 from gradxform.comparing.mapping import Pair, View
 
 E, H, D = 8, 2, 4

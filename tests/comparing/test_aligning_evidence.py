@@ -11,7 +11,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.comparing.align.alignment import align
-from gradxform.comparing.align.layouts import Gates
+from gradxform.comparing.layouts import Gates
 from gradxform.comparing.mapping import Map, named
 from gradxform.recording.reading import Recording
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from gradxform.comparing import mapping
 from gradxform.comparing.align import names
-from gradxform.comparing.align.layouts import Layout, Shape, fits
 from gradxform.comparing.align.pairing import paired
 from gradxform.comparing.align.parts import Leaf, cells_of, leaves_of
 from gradxform.comparing.align.values import Values, equal
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
+from gradxform.comparing.layouts import Layout, Shape, fits
 from gradxform.comparing.mapping import Map, Pair
 from gradxform.recording.reading import Recording
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from gradxform.comparing.align.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
 from gradxform.comparing.align.values import Values, is_constant
+from gradxform.comparing.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
 from gradxform.comparing.mapping import Pair, View
 
 _ALIKE, _UNLIKE = 0.99, 0.9

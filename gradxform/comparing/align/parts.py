@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from gradxform.comparing.align import names
-from gradxform.comparing.align.layouts import SAME, Gates, Layout, Shape
+from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
 
 _FUSED = (
     (re.compile(r"^(in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv)$"), ("query", "key", "value")),

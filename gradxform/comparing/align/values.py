@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import SAME, Layout, Shape, candidates, fits, reals
 from gradxform.comparing.align.parts import Leaf
+from gradxform.comparing.layouts import SAME, Layout, Shape, candidates, fits, reals
 
 Values = Callable[[Leaf, Layout | None], Any]
 """The values of a leaf, or of a part of it at another place; None where there are none."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import cosine
 from gradxform.comparing.constants import EXACT, PROVING
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.layouts import cosine
 from gradxform.comparing.rules.moved import apart, moved
 from gradxform.recording.reading import Recording
 

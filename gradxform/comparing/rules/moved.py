@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import COUNTS, blocks, reordered
+from gradxform.comparing.layouts import COUNTS, blocks, reordered
 
 _GATES = (3, 4)
 

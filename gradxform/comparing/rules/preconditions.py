@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import conventional, cosine
 from gradxform.comparing.constants import COPIES, EXACT, NEARER, SHIFTS, SURE
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.layouts import conventional, cosine
 from gradxform.comparing.rules.leaf import is_second_bias
 from gradxform.comparing.rules.moved import apart, moved
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.align.layouts import cosine
 from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, unequal
+from gradxform.comparing.layouts import cosine
 from gradxform.comparing.measuring import Distance
 from gradxform.comparing.rounding import BY_NAME, coarsest, scaled, stored_as
 from gradxform.comparing.rules.preconditions import batches
