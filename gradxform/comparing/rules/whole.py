@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, FEWEST, PROVING
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number
+from gradxform.comparing.rules.moved import apart
 
 
 def zero(e: Evidence) -> Iterator[Finding]:
@@ -125,41 +125,29 @@ def spread(values: Sequence[float]) -> float:
     return (max(values) - min(values)) / middle if middle else float("inf")
 
 
-class _Leaf(NamedTuple):
-    a: Any
-    b: Any
-    parameter: Any
-
-    def off(self, times: float, rate: float) -> float:
-        """The relative error of the prediction b = times a + rate parameter."""
-        return float(np.linalg.norm(self.b - times * self.a - rate * self.parameter) / np.linalg.norm(self.b))
-
-    def best(self) -> tuple[float, float]:
-        """Times and rate with the smallest error."""
-        times, rate = np.linalg.lstsq(np.stack([self.a, self.parameter], 1), self.b, rcond=None)[0]
-        return float(times), float(rate)
-
-    def factor(self) -> float:
-        """Times with the smallest error, without decay."""
-        return float(np.vdot(self.a, self.b) / max(np.vdot(self.a, self.a), 1e-300))
-
-
 def weight_decay(e: Evidence) -> Iterator[Finding]:
     """Gradients of B that are k times those of A plus r times the parameters, in all leaves or in some."""
     if not e.values or e.step is None or not all(e.has(i, "parameters", e.step) for i in e.bad):
         return
-    leaves = {i: _Leaf(*(x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.step)[0]))) for i in e.bad}
-    leaves = {i: leaf for i, leaf in leaves.items() if leaf.b.any() and np.isfinite(leaf.b).all()}
-    fits = {i: leaf.best() for i, leaf in leaves.items() if leaf.a.size >= FEWEST and leaf.a.any()}
-    if not fits or len(leaves) < len(e.bad):
+    leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.step)[0])] for i in e.bad}
+    leaves = {i: leaf for i, leaf in leaves.items() if leaf[1].any() and np.isfinite(leaf[1]).all()}
+    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= FEWEST and a.any()}
+    if not large or len(leaves) < len(e.bad):
         return
-    decayed = [i for i in fits if leaves[i].off(leaves[i].factor(), 0.0) > BETTER * leaves[i].off(*fits[i])]
+
+    def off(i: int, times: float, rate: float) -> float:
+        """The relative error of the prediction b = times a + rate p."""
+        a, b, p = leaves[i]
+        return apart(times * a + rate * p, b)
+
+    fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
+    decayed = [i for i, (a, b, _) in large.items() if off(i, a @ b / (a @ a), 0.0) > BETTER * off(i, *fits[i])]
     if not decayed:
         return
-    times = fits[min(fits, key=lambda i: leaves[i].off(*fits[i]))][0]
+    times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
     times = 1.0 if abs(times - 1) <= e.limit else times
     rate = float(np.median([fits[i][1] for i in decayed]))
-    errors = {i: (leaf.off(times, rate), leaf.off(times, 0.0)) for i, leaf in leaves.items()}
+    errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
     unit = e.judged[e.tree].arithmetic.unit
     allowed = {i: max(min(e.limit, e.distance(i).relative / BETTER), CLOSE * unit) for i in leaves}
     if not rate or any(min(errors[i]) > allowed[i] for i in leaves):
