@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from more_faults import MORE, lion, radam
 from numpy_runs import adam, each, rmsprop, sgd, train
 
 import gradxform as gx
@@ -104,36 +105,24 @@ def test_without_parameters_the_optimizers_may_differ(trees: tuple[str, ...], tm
     assert "Record parameters in both runs" in str(found) and not certain(found), str(found)
 
 
-def lion(step: int, name: str, g: Any, p: Any, held: dict[str, Any] = {}) -> Any:  # noqa: B006
-    mean = held.get(name, 0.0) if step else 0.0
-    held[name] = 0.99 * mean + 0.01 * g
-    return 3e-3 * np.sign(0.9 * mean + 0.1 * g)
-
-
-def radam(rate: float = 1e-2) -> Any:
-    """Return RAdam's moves: not adaptive in its first steps."""
-    m: dict[str, Any] = {}
-    v: dict[str, Any] = {}
-
-    def moves(step: int, name: str, g: Any, p: Any) -> Any:
-        t, longest = step + 1, 2 / (1 - 0.999) - 1
-        m[name] = 0.9 * m.get(name, 0.0) + 0.1 * g
-        v[name] = 0.999 * v.get(name, 0.0) + 0.001 * g**2
-        length = longest - 2 * t * 0.999**t / (1 - 0.999**t)
-        mean = m[name] / (1 - 0.9**t)
-        if length <= 5:
-            return rate * mean
-        r = np.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
-        return rate * r * mean / (np.sqrt(v[name] / (1 - 0.999**t)) + 1e-8)
-
-    return moves
+@pytest.mark.parametrize("steps", [1, 2, 6])
+@pytest.mark.parametrize("name", MORE)
+def test_no_fault_is_taken_for_another(name: str, steps: int, tmp_path: Path) -> None:
+    fault = MORE[name]
+    for side, options in (("a", fault.both), ("b", {**fault.both, **fault.options})):
+        given = {key: value() if key == "optimizer" else value for key, value in options.items()}
+        train(tmp_path / side, **given, steps=steps, twin=side == "a")
+    vague = {"constant", "precision", "unknown", "unrelated"}
+    for one, other in ("ab", "ba"):
+        found = gx.compare(tmp_path / one, tmp_path / other)
+        assert certain(found) - vague <= set(fault.kinds), str(found)
 
 
 @pytest.mark.parametrize("steps", [2, 3, 8])
 @pytest.mark.parametrize("other", ["lion", "radam", "rmsprop"])
 @pytest.mark.parametrize("one", ["sgd", "adam"])
 def test_another_optimizer_is_no_learning_rate(one: str, other: str, steps: int, tmp_path: Path) -> None:
-    make = {"sgd": sgd, "adam": lambda: adam(1e-3), "lion": lambda: lion, "radam": radam, "rmsprop": rmsprop}
+    make = {"sgd": sgd, "adam": lambda: adam(1e-3), "lion": lion, "radam": radam, "rmsprop": rmsprop}
     found = trained(tmp_path, {"optimizer": make[one](), "steps": steps}, {"optimizer": make[other](), "steps": steps})
     assert not found.within and certain(found) <= {"optimizer"}, str(found)
 
