@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.comparing import mapping
-from gradxform.comparing.aligning import Alignment, align
+from gradxform.comparing.align.alignment import Alignment, align
 from gradxform.comparing.diagnosing import diagnose
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding
@@ -73,8 +74,8 @@ class Comparison:
     def worst(self, tree: str | None = None) -> list[Distance | None]:
         """For each pair, its distance at the step where it is largest in relative terms."""
         rows = self.rows[tree or self.tree].values()
-        columns = zip(*rows, strict=True)
-        return [max((d for d in column if d is not None), key=lambda d: d.relative, default=None) for column in columns]
+        there = ([d for d in column if d is not None] for column in zip(*rows, strict=True))
+        return [max(column, key=lambda d: d.relative, default=None) for column in there]
 
     def __str__(self) -> str:
         """The diagnosis in words."""
@@ -87,18 +88,16 @@ class Comparison:
         judged = self.judged[self.tree]
         until = f"before step {judged.first} all" if judged.first is not None else "all"
         before = [level for step, level in judged.levels.items() if judged.first is None or step < judged.first]
-        if not before and self.tolerance is None:
-            count = len(judged.bad[self.steps[0]])
-            return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
         level = max(before, default=0.0)
         if self.tolerance is not None:
             return f"{until} differences are within the tolerance of {self.tolerance:g}: at most {level:.1e}."
+        if not before:
+            count = len(judged.bad[self.steps[0]])
+            return f"all differences at step {self.steps[0]} are rounding, but for {count} of {len(self.pairs)} leaves."
+        what, end = "differences are rounding:", ""
         if self.a.norms_only or self.b.norms_only:
-            what = (
-                f"{until} norms of {self.tree} differ by at most {level:.1e}, which {judged.arithmetic.name} explains"
-            )
-            return f"{what}; the values were not recorded."
-        return f"{until} differences are rounding: at most {level:.1e}, which {judged.arithmetic.name} explains."
+            what, end = f"norms of {self.tree} differ by", "; the values were not recorded"
+        return f"{until} {what} at most {level:.1e}, which {judged.arithmetic.name} explains{end}."
 
 
 def compare(
@@ -166,7 +165,8 @@ def _compared(
             f"the recordings have neither {', '.join(TREES)} in common: A has {', '.join(a.names(steps[0]))}, "
             f"B has {', '.join(b.names(steps[0]))}"
         )
-    alignment = align(a, b, steps[0], trees, given)
+    alignment = align(a, b, steps, trees, given)
+    modules = [pair.module for pair in alignment.pairs]
     rows: dict[str, dict[int, Row]] = {tree: {} for tree in trees}
     losses: dict[int, tuple[float, float]] = {}
     for done, step in enumerate(steps):
@@ -174,25 +174,17 @@ def _compared(
             progress(done, len(steps))
         for tree in trees:
             rows[tree][step] = [_distance(a, b, pair, tree, step) for pair in alignment.pairs]
-        if all("loss" in side.names(step) and side.shapes(step, "loss").get("") == () for side in (a, b)):
+        if all(side.shapes(step, "loss").get("") == () for side in (a, b)):
             losses[step] = _loss(a, step), _loss(b, step)
         if done and done + 1 < len(steps):  # the first and the last are read again
             a.close(step)
             b.close(step)
+    judged = {}
     for tree in trees:
         _check_finite(rows[tree], tree)
-    judged = {
-        tree: judge(
-            rows[tree],
-            arithmetic_of(
-                rows[tree][steps[0]], [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
-            ),
-            tolerance,
-            [pair.module for pair in alignment.pairs],
-        )
-        for tree in trees
-        if tree != "parameters" or len(trees) == 1
-    }
+        if tree != "parameters" or len(trees) == 1:
+            dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
+            judged[tree] = judge(rows[tree], arithmetic_of(rows[tree][steps[0]], dtypes), tolerance, modules)
     evidence = Evidence(a, b, steps, alignment, rows, judged, losses, tolerance is not None)
     return Comparison(a, b, steps, alignment, rows, judged, diagnose(evidence), tolerance)
 
@@ -208,26 +200,23 @@ def _distance(a: Recording, b: Recording, pair: Pair, tree: str, step: int) -> D
     if pair.a.path not in shapes_a or pair.b.path not in shapes_b:
         return None
     one, other = a.read(step, tree, pair.a.path), b.read(step, tree, pair.b.path)
-    if a.norms_only or b.norms_only:
-        if pair.a.layout.part or pair.b.layout.part:  # a part has no norm of its own
-            return None
-        size = 1
-        for axis in shapes_a[pair.a.path]:
-            size *= axis
-        return of_norms(_numbers(one, a.norms_only), _numbers(other, b.norms_only), size)
-    return distance(pair.a.layout.of(one), pair.b.layout.of(other))
+    if not (a.norms_only or b.norms_only):
+        return distance(pair.a.layout.of(one), pair.b.layout.of(other))
+    if pair.a.layout.part or pair.b.layout.part:  # a part has no norm of its own
+        return None
+    return of_norms(_norms(one, a.norms_only), _norms(other, b.norms_only), math.prod(shapes_a[pair.a.path]))
 
 
-def _numbers(array: Any, norms_only: bool) -> tuple[float, float]:
+def _norms(array: Any, norms_only: bool) -> tuple[float, float]:
     """The norm and the largest magnitude of a leaf, which one of two recordings may have instead of its values."""
     if norms_only:
         return float(array[0]), float(array[1])
     found = distance(array, array)
-    return (float("nan") if found.nonfinite_a else found.norm_a), found.largest_a
+    return (math.nan if found.nonfinite_a else found.norm_a), found.largest_a
 
 
 def _check_finite(rows: Mapping[int, Row], tree: str) -> None:
     for side in ("a", "b"):
-        there = [d for row in rows.values() for d in row if d is not None]
-        if there and all(getattr(d, f"nonfinite_{side}") == d.size or not d.size for d in there):
+        there = [d for row in rows.values() for d in row if d is not None and d.size]
+        if there and all(getattr(d, f"nonfinite_{side}") == d.size for d in there):
             raise ValueError(f"the {tree} of {side.upper()} are NaN or infinite everywhere, at every step")

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterable
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, some
-from gradxform.comparing.rules import clipping, leaf, linear, losses, optimizer, place, start, unlike, whole
+from gradxform.comparing.rules import clipping, leaf, optimizer, preconditions, unexplained, whole
 
 Rule = Callable[[Evidence], Iterable[Finding]]
 
-BEFORE: tuple[Rule, ...] = (start.offset, start.nonfinite, start.data, start.initial, optimizer.update)
+BEFORE: tuple[Rule, ...] = (
+    preconditions.offset,
+    preconditions.nonfinite,
+    preconditions.data,
+    preconditions.initial,
+    optimizer.update,
+)
 """What comes before a gradient differs; each of these explains all that follows."""
 PROVEN: tuple[Rule, ...] = (
     whole.zero,
@@ -19,22 +25,21 @@ PROVEN: tuple[Rule, ...] = (
     clipping.clip_global_norm,
     clipping.clip_value,
     whole.factor,
-    linear.weight_decay,
+    whole.weight_decay,
     leaf.tied,
     leaf.scaled,
     leaf.permuted,
     leaf.missing,
     leaf.two_biases,
-    unlike.data_order,
 )
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
 LIKELY: tuple[Rule, ...] = (
-    place.grown,
-    start.copied,
-    unlike.precision,
-    unlike.constant,
-    unlike.unrelated,
-    unlike.unknown,
+    unexplained.unrecorded,
+    unexplained.data_order,
+    unexplained.grown,
+    preconditions.copied,
+    unexplained.precision,
+    unexplained.vague,
 )
 """What is said of differences that no cause predicts: the first that fits, with its alternatives."""
 
@@ -45,9 +50,10 @@ def diagnose(e: Evidence) -> list[Finding]:
     if not any(finding.explains is None or finding.explains for finding in found):
         found = [*_first(LIKELY, e), *found]
     if not any(finding.is_fault for finding in found):
-        found += losses.losses(e)
+        found += unexplained.losses(e)
     faults = [finding for finding in found if finding.is_fault]
-    return [*found, *(place.where(e, faults) if faults else ()), *start.later_nonfinite(e)]
+    remarks = [*(unexplained.where(e, faults) if faults else ()), *preconditions.later_nonfinite(e)]
+    return [*found, *remarks, *unexplained.dtypes(e)]
 
 
 def _first(rules: Iterable[Rule], e: Evidence) -> list[Finding]:

@@ -5,54 +5,50 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.aligning import Alignment
-from gradxform.comparing.mapping import Pair
+from gradxform.comparing.align.alignment import Alignment
+from gradxform.comparing.constants import CLOSE, EXACT
+from gradxform.comparing.layouts import reals
+from gradxform.comparing.mapping import Pair, View
 from gradxform.comparing.measuring import Distance
-from gradxform.comparing.rounding import Judged, Row, Scale, is_noise, scale_of
+from gradxform.comparing.rounding import Arithmetic, Judged, Row, Scale, coarsest, is_noise, scale_of
 from gradxform.recording.reading import Recording
 
 TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
 _SAMPLE = 1 << 15
 """Elements of a leaf that are enough to tell how it moves."""
-CLOSE = 32
-"""Units up to which numbers are the same computation: clean pairs of small networks differ by fewer than ten."""
-AMPLIFIED = 8.0
-"""How many times as far apart as gradients moves may be: Adam doubles it, a momentum of 0.9 leaves a quarter of one."""
 
 
+@dataclass(eq=False)
 class Evidence:
     """Two recordings side by side; arrays are read when they are asked for."""
 
-    def __init__(
-        self,
-        a: Recording,
-        b: Recording,
-        steps: Sequence[int],
-        alignment: Alignment,
-        rows: Mapping[str, Mapping[int, Row]],
-        judged: Mapping[str, Judged],
-        losses: Mapping[int, tuple[float, float]],
-        tolerated: bool = False,
-    ) -> None:
-        """Finds the tree and the step at which the runs part."""
-        self.a, self.b, self.steps, self.alignment, self.rows, self.judged = a, b, list(steps), alignment, rows, judged
-        parted = [(judged[tree].first, i, tree) for i, tree in enumerate(("gradients", "updates")) if tree in judged]
-        found = min(((step, i, tree) for step, i, tree in parted if step is not None), default=None)
-        self.tree = found[2] if found else next((tree for tree in TREES if tree in judged), "gradients")
-        self.step: int | None = found[0] if found else None
-        """The first step that rounding does not explain; None if it explains all."""
-        self.losses = losses
-        """The losses of both, at the steps at which both recorded one."""
-        self.tolerated = tolerated
-        """Whether the user has said how large a difference may be."""
-        self.named: set[str] = set()
-        """The leaves that findings have named so far."""
-        self.values = not (a.norms_only or b.norms_only)
+    a: Recording
+    b: Recording
+    steps: list[int]
+    alignment: Alignment
+    rows: Mapping[str, Mapping[int, Row]]
+    judged: Mapping[str, Judged]
+    losses: Mapping[int, tuple[float, float]]
+    """The losses of both, at the steps at which both recorded one."""
+    tolerated: bool = False
+    """Whether the user has said how large a difference may be."""
+
+    def __post_init__(self) -> None:
+        """Finds the tree and the step at which the runs part; None if rounding explains all."""
+        parted = [(self.judged[tree].first, tree) for tree in ("gradients", "updates") if tree in self.judged]
+        first = min((step for step, _ in parted if step is not None), default=None)
+        trees = [tree for step, tree in parted if step == first]
+        self.step, self.tree = first, next(iter([*trees, *self.judged]))
+        self.named: set[str] = set()  # the leaves that findings have named so far
+        self.values = not (self.a.norms_only or self.b.norms_only)
+        self.scale = functools.lru_cache(maxsize=64)(self._scale)
+        self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 
     @property
     def pairs(self) -> list[Pair]:
@@ -79,6 +75,11 @@ class Evidence:
         """The distance that rounding explains there."""
         return self.judged[self.tree].allowed[self.at]
 
+    @property
+    def worst(self) -> int:
+        """The pair with the largest difference of them."""
+        return max(self.bad, key=lambda i: self.distance(i).relative)
+
     def distance(self, i: int) -> Distance:
         """The distance of a pair that both have there."""
         found = self.row[i]
@@ -95,35 +96,41 @@ class Evidence:
         scale, d = self.scale(tree, step), self.rows[tree][step][i]
         return d is None or is_noise(d, scale.near[i], scale.whole[i], self.judged[tree].arithmetic)
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019
-    def scale(self, tree: str, step: int) -> Scale:
+    def _scale(self, tree: str, step: int) -> Scale:
         """The typical norms of the leaves at a step."""
         return scale_of(self.rows[tree][step], [pair.module for pair in self.pairs])
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019
-    def arrays(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
-        """The two leaves of a pair in float64, in one layout."""
-        tree, step = tree or self.tree, self.at if step is None else step
-        return tuple(  # type: ignore[return-value]
-            np.asarray(view.layout.of(side.read(step, tree, view.path)), np.float64)
-            for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b))
-        )
+    def arithmetic(self, tree: str) -> Arithmetic:
+        """The coarser arithmetic of a tree, by its dtypes."""
+        return coarsest(d for side in (self.a, self.b) for d in side.dtypes(self.steps[0], tree).values())
 
-    def samples(self, i: int, tree: str, step: int) -> tuple[Any, Any]:
-        """Some elements of the two leaves of a pair in float64, the same ones of both."""
+    def array(self, recording: Recording, view: View, tree: str, step: int) -> Any:
+        """A leaf in its layout in float64; complex numbers are two along another axis."""
+        array = np.asarray(view.layout.of(recording.read(step, tree, view.path)))
+        return reals(array).reshape(*array.shape, 2) if array.dtype.kind == "c" else array.astype(np.float64)
+
+    def _arrays(self, i: int, tree: str | None = None, step: int | None = None) -> tuple[Any, Any]:
+        """The two leaves of a pair in float64, in one layout."""
+        tree, step, pair = tree or self.tree, self.at if step is None else step, self.pairs[i]
+        return self.array(self.a, pair.a, tree, step), self.array(self.b, pair.b, tree, step)
+
+    def samples(self, i: int, tree: str, step: int, other: int | None = None) -> tuple[Any, Any]:
+        """Some elements of the two leaves of a pair in float64, the same ones of both; B's of another step if asked."""
         found = []
-        for side, view in ((self.a, self.pairs[i].a), (self.b, self.pairs[i].b)):
-            x = np.reshape(view.layout.of(side.read(step, tree, view.path)), -1)
-            found.append(np.asarray(x[:: max(1, x.size // _SAMPLE)], np.float64))
+        steps = (step, step if other is None else other)
+        for side, view, at in zip((self.a, self.b), self.pairs[i][:2], steps, strict=True):
+            x = np.reshape(view.layout.of(side.read(at, tree, view.path)), -1)
+            found.append(reals(x[:: max(1, x.size // _SAMPLE)]))
         return found[0], found[1]
 
     def apart(self, tree: str, step: int, other: int) -> float:
         """The distance of a tree of A at one step and of B at another, of all pairs, relative to A; samples."""
-        apart, whole = 0.0, 0.0
-        for i in (i for i in range(len(self.pairs)) if self.has(i, tree, step) and self.has(i, tree, other)):
-            a, b = self.samples(i, tree, step)[0], self.samples(i, tree, other)[1]
-            apart, whole = apart + float(np.sum((a - b) ** 2)), whole + float(np.sum(a**2))
-        return math.sqrt(apart / whole) if whole else 0.0
+        apart = whole = 0.0
+        for i, (a, b, *_) in enumerate(self.pairs):
+            if a.path in self.a.shapes(step, tree) and b.path in self.b.shapes(other, tree):
+                one, two = self.samples(i, tree, step, other)
+                apart, whole = apart + float(np.sum((one - two) ** 2)), whole + float(np.sum(one**2))
+        return math.sqrt(apart / whole) if whole else math.inf
 
     def has(self, i: int, tree: str, step: int) -> bool:
         """Whether both have a leaf of a tree at a step."""
@@ -168,14 +175,13 @@ class Evidence:
 
     def total(self, step: int, side: str) -> float:
         """The global norm of a run's tree at a step."""
-        norms = [getattr(d, f"norm_{side}") for d in self.rows[self.tree][step] if d is not None]
-        return math.sqrt(math.fsum(norm * norm for norm in norms))
+        return math.hypot(*(getattr(d, f"norm_{side}") for d in self.rows[self.tree][step] if d is not None))
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""
         factor, left = self.factor(i)
         explained = max(0.1 * abs(factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
-        return left <= min(max(self.limit, 1e-4), explained)
+        return left <= min(max(self.limit, EXACT), explained)
 
     def factor(self, i: int) -> tuple[float, float]:
         """The factor that makes the leaf of A most like that of B, and what is left of B then, relative to it."""
@@ -184,8 +190,7 @@ class Evidence:
             return (0.0, 1.0) if d.norm_a != d.norm_b else (1.0, 0.0)
         if not self.values:
             return d.ratio, 0.0
-        factor = d.dot / d.norm_a**2
-        left = max(0.0, 1.0 - d.cosine**2)
+        factor, left = d.cosine * d.ratio, max(0.0, 1.0 - d.cosine**2)
         if left < 1e-6:  # the cosine is rounded
             a, b = self.arrays(i)
             return factor, float(np.linalg.norm(b - factor * a) / d.norm_b)

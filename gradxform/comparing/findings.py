@@ -2,7 +2,53 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a finding is about; each is a string as well."""
+
+    AXES = "axes"  #: The gradient of a leaf has its axes in another order.
+    BIAS_CORRECTION = "bias_correction"  #: Adam's bias correction is left out, or counts from another step.
+    CLIP_GLOBAL_NORM = "clip_global_norm"  #: One run clips all gradients together, or each to another limit.
+    CLIP_NORM = "clip_norm"  #: One run clips each gradient by its norm, or each to another limit.
+    CLIP_VALUE = "clip_value"  #: One run clips each element, or each to another limit.
+    CONSTANT = "constant"  #: Small differences with a direction: another epsilon or constant.
+    COPIED = "copied"  #: Weights were copied without a transposition, or not at all.
+    DATA = "data"  #: Recorded batches differ.
+    DATA_ORDER = "data_order"  #: The gradients of a step are like those of another step in the other run.
+    EPSILON = "epsilon"  #: Another epsilon of an optimizer, or in another place.
+    FACTOR = "factor"  #: All gradients are one number times as large.
+    FLIPPED = "flipped"  #: The gradient of a leaf is flipped along some axes.
+    FROZEN = "frozen"  #: A leaf has no gradient, or does not move, in one run.
+    GATES = "gates"  #: The gradient of a leaf has its gates in another order.
+    GROWN = "grown"  #: Rounding has grown, or crossed a kink: a remark.
+    HEADS = "heads"  #: The gradient of a leaf has its heads in another order, or split the other way.
+    INITIAL = "initial"  #: The parameters differ at the first recorded step.
+    LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
+    LEAF_FACTOR = "leaf_factor"  #: The gradient of a leaf is a number times as large.
+    LEAF_SIGN = "leaf_sign"  #: The gradient of a leaf has the opposite sign.
+    LEARNING_RATE = "learning_rate"  #: Parameters move a number of times as far.
+    LOSS = "loss"  #: The losses differ where the gradients agree.
+    MISSING = "missing"  #: One run lacks a leaf that the other trains.
+    NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
+    OFFSET = "offset"  #: The recordings number their steps otherwise.
+    OPTIMIZER = "optimizer"  #: The optimizers differ: another one, other betas or momentum, or in an unknown way.
+    PRECISION = "precision"  #: One run computes in a lower precision.
+    REST = "rest"  #: What the named causes leave unexplained: a remark.
+    SIGN = "sign"  #: All gradients have the opposite sign.
+    TIED = "tied"  #: Two leaves of one run are one in the other.
+    TRANSPOSED = "transposed"  #: The gradient of a leaf is transposed.
+    TWO_BIASES = "two_biases"  #: Recurrent layers with two biases beside such with one.
+    UNALIGNED = "unaligned"  #: Leaves without a partner that may have one in an unknown layout.
+    UNKNOWN = "unknown"  #: No rule knows the cause.
+    UNRELATED = "unrelated"  #: Gradients that point elsewhere in most leaves.
+    WEIGHT_DECAY = "weight_decay"  #: One run decays its parameters, or otherwise: in the gradients or beside them.
+    WHERE = "where"  #: The first step and leaf at which runs part: a remark.
+    ZERO = "zero"  #: All gradients of one run are zero.
 
 
 @dataclass(frozen=True)
@@ -19,7 +65,7 @@ class Finding:
     """
 
     kind: str
-    """A name for programs, such as "factor" or "clip_global_norm"."""
+    """A `Kind`: a name for programs, such as "factor" or "clip_global_norm"."""
     text: str
     """One or two sentences for people."""
     step: int
@@ -32,13 +78,19 @@ class Finding:
     """The pairs whose differences it explains; None for all."""
     is_fault: bool = True
     """Whether it makes two runs differ; False for a mere remark."""
+    is_certain: bool = True
+    """Whether it predicts numbers that it was not fitted to; else the text says what would decide it."""
+
+    def __post_init__(self) -> None:
+        """Refuses an unknown kind."""
+        object.__setattr__(self, "kind", Kind(self.kind))
 
     def __str__(self) -> str:
         """The text."""
         return self.text
 
 
-def some(paths: list[str] | tuple[str, ...]) -> str:
+def some(paths: Sequence[str]) -> str:
     """A few paths in words."""
     shown = ", ".join(paths[:3])
     return shown + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
@@ -46,7 +98,7 @@ def some(paths: list[str] | tuple[str, ...]) -> str:
 
 def number(value: float) -> str:
     """A number as people write it."""
-    nearest = round(value)
+    nearest = round(value) if math.isfinite(value) else 0
     if abs(nearest) > 1 and abs(value - nearest) < 1e-3 * abs(nearest) < 1e3:
         return str(nearest)
     return f"{value:.3g}" if abs(abs(value) - 1) > 0.05 else f"{value:.5g}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 Shape = tuple[int, ...]
 _MOST_AXES = 5
-_COUNTS = (2, 3, 4, 6, 8, 12, 16)
+COUNTS = (2, 3, 4, 6, 8, 12, 16)
 """Numbers of blocks that are looked for: gates, heads, queries with keys and values."""
 
 
@@ -118,6 +119,12 @@ def candidates(shape: Shape, wanted: Shape) -> Iterator[Layout]:
             yield Layout(axes=None if same else axes, shape=None if moved == wanted else wanted)
 
 
+@lru_cache(maxsize=1 << 16)
+def fits(shape: Shape, wanted: Shape) -> bool:
+    """Whether some layout makes one shape of another."""
+    return next(candidates(shape, wanted), None) is not None
+
+
 def _refines(fine: Shape, coarse: Shape) -> bool:
     """Whether each size of one shape is the product of adjacent sizes of the other."""
     sizes = list(fine)
@@ -177,7 +184,7 @@ def cosine(a: Any, b: Any) -> float:
 def blocks(a: Any, b: Any, least: float = 0.99) -> Gates | None:
     """The order of blocks of `a` along an axis that gives `b`; None if there is none but the order that they have."""
     for axis in range(a.ndim):
-        for count in _COUNTS:
+        for count in COUNTS:
             if a.shape[axis] % count or a.shape[axis] < count or a.shape != b.shape:
                 continue
             order = _order(np.split(a, count, axis), np.split(b, count, axis), least)

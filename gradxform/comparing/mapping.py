@@ -88,13 +88,16 @@ def read(given: str | Path | Mapping[str, str] | None) -> Map:
     unknown = set(found) - {"names", "leaf", "alone"}
     if unknown:
         raise ValueError(f"{file} has {sorted(unknown)[0]!r}; it may have [names], [[leaf]] and [alone]")
-    leaves = found.get("leaf", [])
+    leaves, alone = found.get("leaf", []), found.get("alone", {})
     if not isinstance(leaves, list):
         raise ValueError(f"{file}: write [[leaf]] in two pairs of brackets, once for each pair of leaves")
-    alone = found.get("alone", {})
-    if not isinstance(alone, dict) or not set(alone) <= {"a", "b"}:
+    if (
+        not isinstance(alone, dict)
+        or not set(alone) <= {"a", "b"}
+        or not all(isinstance(x, list) for x in alone.values())
+    ):
         raise ValueError(f"{file}: [alone] may have a and b, lists of paths, got {alone!r:.60}")
-    alone_a, alone_b = (_paths(file, alone.get(side, [])) for side in "ab")
+    alone_a, alone_b = (frozenset(_text(file, path) for path in alone.get(side, [])) for side in "ab")
     return Map(_names(file, found.get("names", {})), [_pair(file, entry) for entry in leaves], alone_a, alone_b)
 
 
@@ -108,12 +111,6 @@ def _names(file: str, given: Any) -> dict[str, str]:
             raise ValueError(f"{file} has {key!r} twice")
         found[key] = _text(file, new)
     return found
-
-
-def _paths(file: str, given: Any) -> frozenset[str]:
-    if not isinstance(given, list):
-        raise ValueError(f"{file}: [alone] has lists of paths, got {given!r:.60}")
-    return frozenset(_text(file, path) for path in given)
 
 
 def _text(file: str, value: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ import numpy as np
 
 from gradxform.proof.ulp import ulps
 
-_CHUNK = 1 << 13
-"""Elements that stay in a core's cache while they are measured, and are too few for threads of BLAS."""
-_BLOCK = 1 << 19
-"""Elements that a thread takes at a time."""
+_CHUNK, _FEW = 1 << 13, 64
+"""Elements that stay in a core's cache while they are measured, and chunks that are too few for threads."""
 _SLOW_ULPS = 1 << 24
 """Elements above which units in the last place are counted in every 16th chunk alone."""
 _SAMPLE = 1 << 12
+_SQUARED = 400
+"""Powers of two beyond which float64 numbers are scaled: sums of squares of a thousandth of them still are numbers."""
 _VALUES = 8
 """Values that are enough to tell a format: of 8 in float32, all end in 13 zero bits once in 2 ** 104."""
 _DIGITS = {"float64": 0, "float32": 1, "float16": 2, "bfloat16": 3}
@@ -29,7 +28,8 @@ class Distance(NamedTuple):
 
     norm_a: float
     norm_b: float
-    dot: float
+    cosine: float
+    """Of the two as vectors; 1 for two zeros."""
     difference: float
     """The norm of the difference."""
     ulp: float
@@ -51,12 +51,6 @@ class Distance(NamedTuple):
         return self.difference / scale if scale else 0.0
 
     @property
-    def cosine(self) -> float:
-        """The cosine of the two as vectors; 1 for two zeros."""
-        scale = self.norm_a * self.norm_b
-        return self.dot / scale if scale else float(self.norm_a == self.norm_b)
-
-    @property
     def ratio(self) -> float:
         """The norm in B over the norm in A; 1 for two zeros."""
         if self.norm_a == 0:
@@ -69,13 +63,37 @@ def distance(a: Any, b: Any) -> Distance:
     if a.shape != b.shape:
         raise ValueError(f"two leaves of shapes {a.shape} and {b.shape} were paired; correct the map")
     a, b = (np.ascontiguousarray(x).reshape(-1) for x in (a, b))
-    kind, about = _coarser(a.dtype, b.dtype), {"size": a.size, "stored": (stored(a), stored(b))}
+    kind, power = _coarser(a.dtype, b.dtype), max(_power(a), _power(b))
     every = 16 if a.size > _SLOW_ULPS else 1
-    blocks = [(a[i : i + _BLOCK], b[i : i + _BLOCK], kind, every) for i in range(0, a.size, _BLOCK)]
-    if len(blocks) < 2:
-        return _distance(_of_block(block) for block in blocks)._replace(**about)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-        return _distance(threads.map(_of_block, blocks))._replace(**about)
+
+    def part(start: int) -> tuple[float, ...]:
+        chunk = slice(start, start + _CHUNK)
+        return _measured(a[chunk], b[chunk], kind, start // _CHUNK % every == 0, power)
+
+    starts = range(0, max(a.size, 1), _CHUNK)
+    if len(starts) < _FEW:
+        parts = list(map(part, starts))
+    else:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            parts = list(threads.map(part, starts))
+    table = np.array(parts, np.float64)
+    aa, bb, ab, squares, lost_a, lost_b, apart = (float(x) for x in table[:, :7].sum(0))
+    units, largest_a, largest_b = (float(x) for x in table[:, 7:].max(0))
+    norms = np.sqrt([aa, bb, squares])
+    scale = float(norms[0] * norms[1])
+    norm_a, norm_b, difference = (float(x) for x in np.ldexp(norms, power))
+    cosine = ab / scale if scale else float(norm_a == norm_b)
+    lost, formats = (int(lost_a), int(lost_b)), (stored(a), stored(b))
+    return Distance(norm_a, norm_b, cosine, difference, units, largest_a, largest_b, *lost, a.size, int(apart), formats)
+
+
+def _power(x: Any) -> int:
+    """The power of two that float64 numbers are divided by, so that their squares are numbers; mostly 0."""
+    if x.dtype.name not in ("float64", "complex128"):
+        return 0
+    wide = np.abs(_wide(x))
+    power = int(np.frexp(np.max(wide, where=np.isfinite(wide), initial=0.0))[1])
+    return power if abs(power) > _SQUARED else 0
 
 
 def stored(x: Any) -> str:
@@ -84,18 +102,12 @@ def stored(x: Any) -> str:
         return ""
     sample = x[:: max(1, x.size // _SAMPLE)]
     sample = sample[np.isfinite(sample) & (sample != 0)]
-    if np.unique(sample).size < _VALUES:
-        return ""
+    if np.unique(sample).size < _VALUES or not np.mod(sample / np.abs(sample).min(), 1).any():
+        return ""  # too few values, or multiples of one: counts, steps of a quantizer
     if not (sample.view(np.uint32) & 0xFFFF).any():
         return "bfloat16"
     with np.errstate(over="ignore"):
         return "float16" if np.array_equal(sample.astype(np.float16).astype(np.float32), sample) else ""
-
-
-def _of_block(block: tuple[Any, Any, np.dtype[Any], int]) -> list[float]:
-    a, b, kind, every = block
-    starts = range(0, a.size, _CHUNK)
-    return _sum(_measured(a[i : i + _CHUNK], b[i : i + _CHUNK], kind, (i // _CHUNK) % every == 0) for i in starts)
 
 
 def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
@@ -104,26 +116,23 @@ def _coarser(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     return max(one, other, key=lambda dtype: _DIGITS.get(dtype.name, 0))
 
 
-def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool) -> tuple[float, ...]:
-    """Sums of squares, the dot product, that of the difference, units, largest magnitudes and counts of a chunk."""
+def _measured(a: Any, b: Any, kind: np.dtype[Any], with_ulps: bool, power: int) -> tuple[float, ...]:
+    """Sums of squares, of products, of squared differences and of what is not finite; units, largest magnitudes."""
     with np.errstate(all="ignore"):
         wide_a, wide_b = _wide(a), _wide(b)
-        units = 0.0
-        if with_ulps:
-            alike = (a, b) if a.dtype == b.dtype == kind else (a.astype(kind), b.astype(kind))
-            units = float(np.max(ulps(*alike), initial=0.0))
-        aa, bb = float(wide_a @ wide_a), float(wide_b @ wide_b)
-        lost_a = lost_b = apart = 0
-        if not (np.isfinite(aa) and np.isfinite(bb)):
-            finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
-            lost_a, lost_b = int((~finite_a).sum()), int((~finite_b).sum())
+        units = float(np.max(ulps(a.astype(kind), b.astype(kind)), initial=0.0)) if with_ulps else 0.0
+        finite_a, finite_b = np.isfinite(wide_a), np.isfinite(wide_b)
+        lost_a, lost_b, apart = int((~finite_a).sum()), int((~finite_b).sum()), 0
+        if lost_a or lost_b:
             same = (wide_a == wide_b) | (np.isnan(wide_a) & np.isnan(wide_b))
             apart = int((~(finite_a & finite_b) & ~same).sum())
             wide_a, wide_b = np.where(finite_a, wide_a, 0.0), np.where(finite_b, wide_b, 0.0)
-            aa, bb = float(wide_a @ wide_a), float(wide_b @ wide_b)
-        delta = wide_a - wide_b
         largest = (float(np.abs(x).max(initial=0.0)) for x in (wide_a, wide_b))
-        return aa, bb, float(wide_a @ wide_b), float(delta @ delta), units, *largest, lost_a, lost_b, apart
+        if power:
+            wide_a, wide_b = np.ldexp(wide_a, -power), np.ldexp(wide_b, -power)
+        delta = wide_a - wide_b
+        sums = (float(x @ y) for x, y in ((wide_a, wide_a), (wide_b, wide_b), (wide_a, wide_b), (delta, delta)))
+        return *sums, lost_a, lost_b, apart, units, *largest
 
 
 def _wide(x: Any) -> Any:
@@ -131,28 +140,10 @@ def _wide(x: Any) -> Any:
     return x.astype(np.complex128).view(np.float64) if x.dtype.kind == "c" else x.astype(np.float64)
 
 
-def _sum(parts: Iterable[Sequence[float]]) -> list[float]:
-    """Sums, and the largest of what are largest ones."""
-    total = [0.0] * 10
-    for part in parts:
-        for i, value in enumerate(part):
-            total[i] = max(total[i], value) if 4 <= i <= 6 else total[i] + value
-    return total
-
-
-def _distance(parts: Iterable[Sequence[float]]) -> Distance:
-    aa, bb, dot, squares, units, largest_a, largest_b, lost_a, lost_b, apart = _sum(parts)
-    norms = float(np.sqrt(aa)), float(np.sqrt(bb)), dot, float(np.sqrt(squares))
-    return Distance(*norms, units, largest_a, largest_b, int(lost_a), int(lost_b), 0, int(apart))
-
-
-def of_norms(a: Any, b: Any, size: int) -> Distance:
+def of_norms(a: tuple[float, float], b: tuple[float, float], size: int) -> Distance:
     """What can be said of two leaves of which a norm and the largest magnitude were recorded: no angle, no units."""
-    (norm_a, largest_a), (norm_b, largest_b) = map(float, a), map(float, b)
-    lost = [size * (not np.isfinite(norm)) for norm in (norm_a, norm_b)]
-    apart = size * (any(lost) and not np.array_equal(norm_a, norm_b, equal_nan=True))
-    norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm in (norm_a, norm_b))
-    unknown = float("nan")
-    return Distance(
-        norm_a, norm_b, unknown, abs(norm_a - norm_b), unknown, largest_a, largest_b, lost[0], lost[1], size, apart
-    )
+    lost_a, lost_b = (size * (not np.isfinite(norm)) for norm, _ in (a, b))
+    apart = size * bool((lost_a or lost_b) and not np.array_equal(a[0], b[0], equal_nan=True))
+    norm_a, norm_b = (norm if np.isfinite(norm) else 0.0 for norm, _ in (a, b))
+    gap, unknown = abs(norm_a - norm_b), float("nan")
+    return Distance(norm_a, norm_b, unknown, gap, unknown, a[1], b[1], lost_a, lost_b, size, apart)

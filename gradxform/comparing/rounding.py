@@ -35,15 +35,17 @@ class Arithmetic(NamedTuple):
 
 
 _SUMS, _LAYERS = 2.0**10, 2.0**5
+"""Units in a gradient: it is a sum of thousands of terms where sums are rounded as well, of tens of layers else."""
 _CANCELLED = 8
 """Units, of the usual norm, below which a sum cancels in one run: the other may have rounded each of its terms."""
-"""Units in a gradient: it is a sum of thousands of terms where sums are rounded as well, of tens of layers else."""
 ARITHMETICS = (
     Arithmetic("float64", 2.0**-53, 2.0**-53 * _SUMS),
     Arithmetic("float32", 2.0**-24, 2.0**-24 * _SUMS),
     Arithmetic("TF32", 2.0**-11, 2.0**-11 * _LAYERS),
     Arithmetic("float16", 2.0**-11, 2.0**-11 * _LAYERS),
     Arithmetic("bfloat16", 2.0**-8, 2.0**-8 * _LAYERS),
+    Arithmetic("float8_e4m3fn", 2.0**-4, 0.5),
+    Arithmetic("float8_e5m2", 2.0**-3, 0.5),
 )
 BY_NAME = {arithmetic.name: arithmetic for arithmetic in ARITHMETICS}
 
@@ -63,10 +65,8 @@ def magnitude(row: Row) -> float:
     """The root mean square of all elements at a step, of the run in which it is smaller."""
     there = [d for d in row if d is not None]
     count = sum(d.size for d in there)
-    squares = (
-        math.fsum(norm * norm for norm in norms) for norms in zip(*((d.norm_a, d.norm_b) for d in there), strict=True)
-    )
-    return min((math.sqrt(total / count) for total in squares), default=0.0) if count else 0.0
+    norms = zip(*((d.norm_a, d.norm_b) for d in there), strict=True)
+    return min((math.hypot(*side) / math.sqrt(count) for side in norms), default=0.0) if count else 0.0
 
 
 class Scale(NamedTuple):
@@ -80,10 +80,10 @@ class Scale(NamedTuple):
 
 def scale_of(row: Row, modules: Sequence[str]) -> Scale:
     """The typical norm of each leaf: by its module if that has others, and by all leaves."""
-    mean, means = magnitude(row), {}
-    for module in set(modules):
-        siblings = [d for d, name in zip(row, modules, strict=True) if name == module and d is not None]
-        means[module] = magnitude(siblings) if len(siblings) > 1 else mean
+    mean, siblings = magnitude(row), dict[str, list[Distance]]()
+    for d, module in zip(row, modules, strict=True):
+        siblings.setdefault(module, []).extend([] if d is None else [d])
+    means = {module: magnitude(ds) if len(ds) > 1 else mean for module, ds in siblings.items()}
     sizes = [math.sqrt(d.size) if d is not None else 0.0 for d in row]
     near = [means[module] * size for module, size in zip(modules, sizes, strict=True)]
     return Scale(near, [mean * size for size in sizes])

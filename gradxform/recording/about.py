@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Shape = tuple[int, ...]
+Stored = tuple[Shape, str]
+"""The shape of an array in the file, and its dtype as the format calls it."""
 _JSON = {str: "string", bool: "boolean", list: "array", dict: "object"}
 _PLAIN = {"framework": str, "norms_only": bool, "complex128": list}
+_STORED = {"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64", "complex128": "F64"}
+"""Dtypes that the format does not call by a letter and their bits; a complex128 is two numbers."""
 
 
 def key_of(name: str, path: str) -> str:
@@ -16,12 +20,12 @@ def key_of(name: str, path: str) -> str:
     return f"{name}/{path}" if path else name
 
 
-def read(text: str, stored: Mapping[str, Shape]) -> dict[str, Any]:
+def read(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
     """The description of a step.
 
     Args:
         text: JSON, as the recorder wrote it.
-        stored: the shapes of the arrays in the file.
+        stored: the shapes and dtypes of the arrays in the file.
 
     Raises:
         ValueError: text that is no such description, or one of other arrays.
@@ -37,21 +41,34 @@ def read(text: str, stored: Mapping[str, Shape]) -> dict[str, Any]:
         for name, value in _typed(field, about.get(field), dict).items():
             _typed(f"{field} of {name}", value, kind)
     pairs = {_typed("complex128", key, str) for key in about["complex128"]}
-    if not pairs <= stored.keys() or not all(stored[key][-1:] == (2,) for key in pairs):
+    if not pairs <= stored.keys() or not all(stored[key][0][-1:] == (2,) for key in pairs):
         raise ValueError("complex128 names arrays that have no real and imaginary part")
+    _printable([about["framework"], *about["versions"], *about["versions"].values(), *about["order"]])
     for name, paths in about["order"].items():
         shapes, dtypes = (about[field].get(name, {}) for field in ("shapes", "dtypes"))
         if any(not isinstance(path, str) for path in paths) or sorted(paths) != sorted(shapes):
             raise ValueError(f"order and shapes of {name} have other paths")
+        _printable(paths)
         for path in paths:
             key = key_of(name, path)
-            _typed(f"the dtype of {key}", dtypes.get(path), str)
+            dtype = _typed(f"the dtype of {key}", dtypes.get(path), str)
             if key not in stored:
                 raise ValueError(f"the array {key!r} is not there")
-            there = stored[key][:-1] if key in pairs else stored[key]
-            if there != ((2,) if about["norms_only"] else _shape(key, shapes[path])):
-                raise ValueError(f"the array {key!r} has the shape {there} and is said to have {shapes[path]}")
+            shape, kept = stored[key]
+            shape = shape[:-1] if key in pairs else shape
+            shapes[path] = _shape(key, shapes[path])
+            if shape != ((2,) if about["norms_only"] else shapes[path]):
+                raise ValueError(f"the array {key!r} has the shape {shape} and is said to have {shapes[path]}")
+            if not about["norms_only"] and kept != _stored(dtype):
+                raise ValueError(f"the array {key!r} is {kept} and is said to be {dtype!r:.40}")
     return about
+
+
+def _printable(texts: Iterable[str]) -> None:
+    """Refuse what would steer a terminal."""
+    wrong = next((text for text in texts if not text.isprintable()), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r:.60} has characters that cannot be printed")
 
 
 def _typed(what: str, value: Any, kind: type) -> Any:
@@ -64,3 +81,9 @@ def _shape(key: str, given: Any) -> Shape:
     if not isinstance(given, list) or not all(type(size) is int and size >= 0 for size in given):
         raise ValueError(f"the shape of {key!r} is {given!r:.40}")
     return tuple(given)
+
+
+def _stored(dtype: str) -> str:
+    """What the format calls a dtype; float8 is kept as float32, whose numbers it has."""
+    letter, bits = dtype[:1].upper(), dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+    return _STORED.get(dtype, "F32" if dtype.startswith("float8") else f"{letter}{bits}")

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -72,12 +73,12 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
     """
     given, pairs = {}, []
     for key, array in arrays.items():
-        given[key] = np.require(array, requirements="C")
+        given[key] = np.require(array, np.float32 if "float8" in str(array.dtype) else None, "C")
         if given[key].dtype == np.complex128:
             given[key] = given[key].reshape(*array.shape, 1).view(np.float64)
             pairs.append(key)
     kept = {_KEY: FORMAT, "about": json.dumps({**described, "complex128": pairs})}
-    part = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}{_PART}")
     save = library().numpy.save_file
     try:
         part.touch()
@@ -85,11 +86,11 @@ def write(path: Path, arrays: Mapping[str, Any], described: Mapping[str, Any]) -
         save(given, part, metadata=kept)
         part.chmod(mode)
         os.replace(part, path)
-    except KeyboardInterrupt:
-        part.unlink(missing_ok=True)
-        raise
-    except Exception as error:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # a file system that cannot be written
+            part.unlink(missing_ok=True)
+        if not isinstance(error, Exception):
+            raise
         found = re.search(r"os error (\d+)", str(error))
         if found is None and not isinstance(error, OSError):
             raise TypeError(f"record: {path.name} cannot be written: {error}") from error
@@ -123,7 +124,8 @@ class Step:
         try:
             self._file = library().safe_open(path, framework="np")
             metadata = self._file.metadata() or {}
-            stored = {key: tuple(self._file.get_slice(key).get_shape()) for key in self._file.keys()}
+            slices = {key: self._file.get_slice(key) for key in self._file.keys()}
+            stored = {key: (tuple(each.get_shape()), each.get_dtype()) for key, each in slices.items()}
         except ImportError:
             raise
         except OSError as error:

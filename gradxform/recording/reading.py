@@ -58,8 +58,8 @@ class Recording:
 
     def shapes(self, number: int, name: str) -> dict[str, Shape]:
         """The shapes of the leaves of one tree at a step, by path, in the order in which they were recorded."""
-        found: dict[str, list[int]] = self.step(number).about["shapes"].get(name, {})
-        return {path: tuple(shape) for path, shape in found.items()}
+        found: dict[str, Shape] = self.step(number).about["shapes"].get(name, {})
+        return found
 
     def dtypes(self, number: int, name: str) -> dict[str, str]:
         """The dtypes of the leaves of one tree at a step."""

@@ -132,6 +132,9 @@ class Recorder:
                     f"record: {next(iter(arrays.keys() & keyed), name)!r} is recorded twice; rename {name!r}"
                 )
             arrays |= keyed
+        wrong = next((key for key in arrays if not key.isprintable()), None)
+        if wrong is not None:
+            raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
         if not arrays:
             raise ValueError(f"record: step {number} has no array: write recorder(step, gradients=..., loss=...)")
         if not _is_first_process():

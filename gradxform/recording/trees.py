@@ -73,8 +73,11 @@ def arrays_of(name: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
     """The leaves as NumPy arrays, which may share memory with them.
 
     Raises:
-        TypeError: a traced or symbolic leaf, or one whose values NumPy cannot hold; names the path.
+        TypeError: a traced or symbolic leaf, a masked one, or one whose values NumPy cannot hold; names the path.
     """
+    masked = next((path for path, leaf in leaves.items() if isinstance(leaf, np.ma.MaskedArray)), None)
+    if masked is not None:
+        raise TypeError(f"record: {name}: the leaf at {masked!r} is masked; record its data and its mask as two leaves")
     return {path: values(f"record: {name}", path, leaf) for path, leaf in leaves.items()}
 
 

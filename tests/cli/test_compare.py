@@ -89,6 +89,14 @@ def test_nan_and_many_leaves_are_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "x.svg").read_text().startswith("<?xml")
 
 
+def test_brackets_in_names_are_no_markup(tmp_path: Path) -> None:
+    for name in "ab":
+        gx.record(tmp_path / name)(0, gradients={"x[/red]": np.ones((2, 3)), "[bold]y": np.ones(3)})
+    result = run(app, ["compare", str(tmp_path / "a"), str(tmp_path / "b")], env=COLUMNS)
+    assert result.exit_code == 0, result.output
+    assert "x[/red]" in result.output and "[bold]y" in result.output
+
+
 def test_noise_does_not_fill_the_table(tmp_path: Path) -> None:
     """Biases before a norm are noise: they differ entirely, and the leaves that matter are shown all the same."""
     rng = np.random.default_rng(0)

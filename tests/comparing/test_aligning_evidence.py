@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.comparing.aligning import align
+from gradxform.comparing.align.alignment import align
 from gradxform.comparing.layouts import Gates
 from gradxform.comparing.mapping import Map, named
 from gradxform.recording.reading import Recording
@@ -321,7 +321,7 @@ def test_many_leaves_are_matched_in_seconds(tmp_path: Path) -> None:
     folders = [recorded(tmp_path / name, leaves) for name, leaves in (("a", a), ("b", b), ("others", others))]
     sides = [Recording(folder) for folder in folders]
     start = time.process_time()
-    found, unsure = (align(side, sides[1], 0, ["gradients"], Map({}, [])) for side in (sides[0], sides[2]))
+    found, unsure = (align(side, sides[1], [0], ["gradients"], Map({}, [])) for side in (sides[0], sides[2]))
     took = time.process_time() - start
     for pair in found.pairs:
         path = pair.a.path.replace("weight", "kernel").replace("part", "other")
@@ -444,5 +444,5 @@ def test_strange_leaves_under_other_names(parameters: bool, norms_only: bool, tm
 def test_complex_and_real_leaves_of_one_shape_are_not_equal(tmp_path: Path) -> None:
     a, b = {"x/u": random(4, 4) + 0j, "x/v": random(4, 4)}, {"y/s": random(4, 4).T, "y/t": random(4, 4).T + 0j}
     sides = (Recording(recorded(tmp_path / name, leaves)) for name, leaves in (("a", a), ("b", b)))
-    found = align(*sides, 0, ["gradients"], Map({}, []))
+    found = align(*sides, [0], ["gradients"], Map({}, []))
     assert {pair.a.path: pair.b.path for pair in found.pairs} == {"x/u": "y/t", "x/v": "y/s"}

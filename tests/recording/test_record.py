@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,46 @@ def test_files_of_others(tmp_path: Path) -> None:
     files.library().numpy.save_file({"w": np.ones(2)}, tmp_path / "step_0.safetensors")
     with pytest.raises(ValueError, match=r"step_0\.safetensors"):
         Recording(tmp_path)
+
+
+def test_threads_write_the_same_step(tmp_path: Path) -> None:
+    """As JAX's `pmap` calls a callback on each device."""
+    errors: list[BaseException] = []
+
+    def record() -> None:
+        recorder = gx.record(tmp_path)
+        for _ in range(50):
+            try:
+                recorder(0, gradients={"w": np.ones(1000, np.float32)})
+            except Exception as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=record) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000000.safetensors"]
+
+
+def test_a_file_system_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = gx.record(tmp_path)
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(OSError, match="cannot be written: Read-only file system"):
+        recorder(0, gradients={"w": np.ones(3)})
+
+
+def test_a_masked_array_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="'w' is masked"):
+        gx.record(tmp_path)(0, gradients={"w": np.ma.masked_array(np.ones(3), [0, 1, 0])})
+
+
+def test_a_name_that_steers_the_terminal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be printed"):
+        gx.record(tmp_path)(0, gradients={"w\x1b[2J": np.ones(3)})

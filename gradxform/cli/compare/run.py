@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from gradxform.cli import writing
@@ -104,5 +105,5 @@ def _table(found: Comparison, shown: list[Row]) -> Table:
     for i, header in enumerate(HEADERS):
         table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
     for row in shown:
-        table.add_row(*row.cells, style="" if row.parts is None else "red")
+        table.add_row(*map(escape, row.cells), style="" if row.parts is None else "red")
     return table

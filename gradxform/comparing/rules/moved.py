@@ -3,59 +3,51 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gradxform.comparing.layouts import blocks
+from gradxform.comparing.layouts import COUNTS, blocks, reordered
 
-_HEADS = (2, 3, 4, 6, 8, 12, 16)
 _GATES = (3, 4)
 
 
 def moved(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
     """A kind and words for what leads from `a` to `b`, if something does to within a relative distance."""
-    if a.shape != b.shape or not a.any() or _apart(a, b) <= limit:
+    if a.shape != b.shape or not a.any() or apart(a, b) <= limit:
         return None
-    return _axes(a, b, limit) or _heads(a, b, limit) or _blocks(a, b, limit) or _flipped(a, b, limit)
+    return next(((kind, words) for array, kind, words in _ways(a, b) if apart(array, b) <= limit), None)
 
 
-def _apart(a: Any, b: Any) -> float:
+def apart(a: Any, b: Any) -> float:
+    """The distance of two arrays, relative to the second; 1 beside zeros."""
     scale = float(np.linalg.norm(b))
     return float(np.linalg.norm(a - b)) / scale if scale else 1.0
 
 
-def _axes(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
+def _ways(a: Any, b: Any) -> Iterator[tuple[Any, str, str]]:
+    """The array in other places, a kind and words."""
     for axes in itertools.permutations(range(a.ndim)) if 1 < a.ndim <= 5 else ():
         if tuple(a.shape[axis] for axis in axes) == b.shape and axes != tuple(range(a.ndim)):
-            if _apart(a.transpose(axes), b) <= limit:
-                return ("transposed", "transposed") if axes == (1, 0) else ("axes", f"with its axes in order {axes}")
-    return None
-
-
-def _blocks(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
-    found = blocks(a, b)
-    if found is None:
-        return None
-    order = ", ".join(map(str, found.order))
-    words = f"with its {len(found.order)} blocks along axis {found.axis} in order {order}"
-    return ("gates", f"{words}: gates") if len(found.order) in _GATES else ("heads", f"{words}: heads")
-
-
-def _heads(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
-    """Heads that are the outer part of an axis in one, and the inner part in the other."""
-    for axis, heads in itertools.product(range(a.ndim), _HEADS):
+            transposed = ("transposed", "transposed") if axes == (1, 0) else ("axes", f"with its axes in order {axes}")
+            yield a.transpose(axes), *transposed
+    for axis, heads in itertools.product(range(a.ndim), COUNTS):
         size = a.shape[axis]
         for outer in {heads, size // heads} if size % heads == 0 and size > heads else ():
             split = a.reshape(*a.shape[:axis], outer, size // outer, *a.shape[axis + 1 :])
-            if _apart(split.swapaxes(axis, axis + 1).reshape(a.shape), b) <= limit:
-                return "heads", f"with {heads} heads split the other way along axis {axis}"
-    return None
-
-
-def _flipped(a: Any, b: Any, limit: float) -> tuple[str, str] | None:
+            words = f"with {heads} heads split the other way along axis {axis}"
+            yield split.swapaxes(axis, axis + 1).reshape(a.shape), "heads", words
+    found = blocks(a, b)
+    if found is not None:
+        kind = "gates" if len(found.order) in _GATES else "heads"
+        order = ", ".join(map(str, found.order))
+        yield (
+            reordered(a, found),
+            kind,
+            f"with its {len(found.order)} blocks along axis {found.axis} in order {order}: {kind}",
+        )
     for count in range(1, min(a.ndim, 4) + 1):
         for axes in itertools.combinations(range(a.ndim), count):
-            if _apart(np.flip(a, axes), b) <= limit:
-                return "flipped", f"flipped along axes {axes}: a convolution in one, a correlation in the other"
-    return None
+            words = f"flipped along axes {axes}: a convolution in one, a correlation in the other"
+            yield np.flip(a, axes), "flipped", words

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.comparing.evidence import AMPLIFIED, Evidence
+from gradxform.comparing.constants import AMPLIFIED, BETTER, LARGE, OPTIMIZER_ELEMENTS, ROOM
+from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number, some
-from gradxform.comparing.optimizers import BETTER, Run, Setting, alike, is_loose, settings_of
-from gradxform.comparing.rounding import Arithmetic, coarsest
+from gradxform.comparing.optimizers import Run, Setting, nearest, settings_of
 
-_EXACT = 2.0**8
-"""How many units of its parameter a move must have, to count."""
-_TELLING = 64
-"""Elements of which no random difference has half of its squares along the parameters."""
 _STEPS, _ELEMENTS, _LEAVES = 8, 2048, 8
 """Steps and elements that an optimizer is told by, and the leaves that they are taken from."""
 
@@ -29,50 +26,60 @@ class Moves(NamedTuple):
     apart: float
     """How far the gradients are apart, in the median of their elements."""
 
+    def gap(self, unit: float) -> float:
+        """How far the moves are apart in the median, beyond the rounding of two parameters in two runs."""
+        scale = np.maximum(np.abs(self.a), np.abs(self.b))
+        return float(np.median((np.abs(self.a - self.b) - 8 * unit * np.abs(self.parameter)) / scale))
 
-def _parameters(e: Evidence) -> Arithmetic:
-    """The arithmetic of the parameters."""
-    dtypes = [d for side in (e.a, e.b) for d in side.dtypes(e.steps[0], "parameters").values()]
-    return coarsest(dtypes)
+    def part(self) -> tuple[float, float]:
+        """The part of the parameters by which moves differ, and what is left then of the difference."""
+        apart, size = self.b - self.a, float(np.vdot(self.parameter, self.parameter))
+        rate = float(np.vdot(self.parameter, apart)) / size if size else 0.0
+        whole = float(np.linalg.norm(apart))
+        return rate, float(np.linalg.norm(apart - rate * self.parameter)) / whole if whole else 1.0
+
+    def is_part(self, unit: float) -> bool:
+        """Whether moves differ by a part of the parameters, however small; in float32, 1 - rate is rounded."""
+        rate, left = self.part()
+        return len(self.a) >= LARGE and left**2 < 0.5 and abs(rate) > 8 * unit
 
 
-def moves(e: Evidence, step: int, after: int) -> dict[int, Moves]:
+def _moves(e: Evidence, step: int, after: int, unit: float) -> dict[int, Moves]:
     """The moves of all leaves whose gradients are no noise, where they are large enough to be exact."""
-    found, unit = {}, _parameters(e).unit
+    found = {}
     for i in range(len(e.pairs)):
-        there = e.has(i, "parameters", step) and e.has(i, "parameters", after)
-        if not there or not e.has(i, "gradients", step) or e.is_noise(i, "gradients", step):
+        there = all(e.has(i, "parameters", at) for at in (step, after)) and e.has(i, "gradients", step)
+        if not there or e.is_noise(i, "gradients", step):
             continue
         one, other = e.samples(i, "gradients", step)
         before, later = e.samples(i, "parameters", step), e.samples(i, "parameters", after)
         a, b = (x - y for x, y in zip(before, later, strict=True))
-        parameter = before[0]
-        least = _EXACT * unit * np.maximum(np.abs(parameter), 1e-30)
+        large = np.maximum(np.abs(a), np.abs(b)) > ROOM * unit * np.maximum(np.abs(before[0]), 1e-30)
         # a gradient of a hundredth of the usual is a sum that cancels, and its sign may be rounding
-        exact = (np.maximum(np.abs(a), np.abs(b)) > least) & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
+        exact = large & (np.abs(one) > 1e-2 * np.sqrt((one**2).mean()))
         if exact.any():
             apart = float(np.median(np.abs(one - other)[exact] / np.abs(one)[exact]))
-            found[i] = Moves(a[exact], b[exact], parameter[exact], apart)
+            found[i] = Moves(a[exact], b[exact], before[0][exact], apart)
     return found
 
 
-def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
+def _first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | None:
     """The first steps between which parameters move apart though the gradients agree, the moves, and the leaves."""
     if not {"gradients", "parameters"} <= set(e.rows) or not e.values or e.tolerated:
         return None
-    arithmetic = _parameters(e)
-    least = max(arithmetic.budget, e.judged["gradients"].arithmetic.budget)
+    unit, middle = e.arithmetic("parameters").unit, e.arithmetic("parameters").budget
+    least = max(middle, e.judged["gradients"].arithmetic.budget)
     apart: dict[int, float] = {}
-    middle = arithmetic.budget
     for step, after in zip(e.steps, e.steps[1:], strict=False):
         if e.step is not None and step >= e.step:
             return None
-        found = moves(e, step, after)
-        for i, move in found.items():
-            apart[i] = max(apart.get(i, least), move.apart)
+        found = _moves(e, step, after, unit)
+        gaps = {i: move.gap(unit) for i, move in found.items()}
+        apart |= {i: max(apart.get(i, least), move.apart) for i, move in found.items()}
+        limits = {i: AMPLIFIED * apart[i] for i in found}
         middle = max(middle, float(np.median([move.apart for move in found.values()] or [0.0])))
-        bad = [i for i, m in found.items() if _differs(m, AMPLIFIED * apart[i], arithmetic.unit)]
-        gaps = {i: _gap(move, arithmetic.unit) for i, move in found.items()}
+        # gradients in bfloat16 (limit 1) have errors in any direction
+        bad = [i for i, move in found.items() if gaps[i] > limits[i] or (limits[i] < 1 and move.is_part(unit))]
         if not bad and len(gaps) > 1 and np.median(list(gaps.values())) > AMPLIFIED * middle:
             bad = [i for i, gap in gaps.items() if gap > AMPLIFIED * middle]
         if bad:
@@ -83,159 +90,137 @@ def first_moves(e: Evidence) -> tuple[int, int, dict[int, Moves], list[int]] | N
     return None
 
 
-def _gap(move: Moves, unit: float) -> float:
-    """How far the moves of a leaf are apart in the median, beyond the rounding of two parameters in two runs."""
-    scale = np.maximum(np.abs(move.a), np.abs(move.b))
-    return float(np.median(np.abs(move.a - move.b) / scale - 8 * unit * np.abs(move.parameter) / scale))
-
-
-def _differs(move: Moves, limit: float, unit: float) -> bool:
-    """Whether most moves are apart by more than gradients explain, or by a part of the parameters, however small."""
-    rate, left = _part(move)
-    # in float32, 1 - rate is rounded; gradients in bfloat16 (limit 1) have errors in any direction
-    is_part = limit < 1 and len(move.a) >= _TELLING and left**2 < 0.5 and abs(rate) > 8 * unit
-    return _gap(move, unit) > limit or is_part
-
-
-def _part(move: Moves) -> tuple[float, float]:
-    """The part of the parameters by which moves differ, and what is left then of the difference."""
-    apart, size = move.b - move.a, float(np.vdot(move.parameter, move.parameter))
-    rate = float(np.vdot(move.parameter, apart)) / size if size else 0.0
-    whole = float(np.linalg.norm(apart))
-    return rate, float(np.linalg.norm(apart - rate * move.parameter)) / whole if whole else 1.0
-
-
 def update(e: Evidence) -> Iterator[Finding]:
     """What the optimizers do otherwise: settings that predict the moves of both, or what is seen of them."""
-    found = first_moves(e)
+    found = _first_moves(e)
     if found is None:
         return
     step, after, all_moves, bad = found
-    made = _still(e, step, all_moves, bad) or _settings(e, step, all_moves, bad)
-    made = made or _decoupled(e, step, after, all_moves, bad) or _factor(e, step, after, all_moves, bad)
-    if made is not None:
-        yield made
-    elif after - step == 1:
+    for rule in (_still, _settings, _decoupled, _factor):
+        made = rule(e, step, after, all_moves, bad)
+        if made is not None:
+            yield made
+            return
+    if after - step == 1:
+        tried = "no setting of SGD, momentum, Adam or RMSprop that was tried predicts the moves"
         text = (
-            f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, in a "
-            "way that no setting of SGD, momentum, Adam or RMSprop predicts. Either another optimizer or schedule, or "
-            "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
+            f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
+            f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer "
+            "or schedule, or something that is done to gradients after they are recorded (a clip, a scale), or to "
+            "parameters."
         )
-        yield Finding("optimizer", text, step, e.labels(bad))
+        yield Finding("optimizer", text, step, e.labels(bad), is_certain=False)
 
 
-def _still(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
-    for side in ("a", "b"):
-        still = [i for i in bad if not getattr(all_moves[i], side).any()]
-        if still and len(still) < len(all_moves):
-            text = f"{some(e.labels(still))} does not move in {side.upper()}, though it has a gradient: frozen there."
-            return Finding("frozen", text, step, e.labels(still))
-        if still:
-            text = (
-                f"No parameter moves in {side.upper()} after step {step}, though it has a gradient: no step is taken."
+    for side, run in enumerate("AB"):
+        still = [i for i in bad if not (all_moves[i].b if side else all_moves[i].a).any()]
+        later = [at for at in e.steps if at > after and any(_has_moved(e, i, side, after, at) for i in still)]
+        names = "No parameter moves" if len(still) == len(all_moves) else f"{some(e.labels(still))} does not move"
+        text = f"{names} in {run} from step {step} to {after if later else e.steps[-1]}, though it has a gradient"
+        if later:
+            text += (
+                f", and has moved at step {later[0]}: a warm-up from zero, or a step on every second batch or later?"
             )
-            return Finding("frozen", text, step, e.labels(still))
+        elif still:
+            text += ": frozen there, or no step is taken."
+        if still:
+            return Finding("frozen", text, step, e.labels(still), is_certain=not later)
     return None
 
 
-def _runs(e: Evidence, bad: list[int]) -> tuple[Run, Run] | None:
-    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap."""
+def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
+    there = e.has(i, "parameters", step) and e.has(i, "parameters", later)
+    return there and not np.array_equal(*(e.samples(i, "parameters", at)[side] for at in (step, later)))
+
+
+def _runs(e: Evidence, bad: list[int]) -> list[Run]:
+    """Elements of leaves that move apart, of both runs, over the steps that follow the first without a gap, if any."""
     steps = [step for i, step in enumerate(e.steps) if step == e.steps[0] + i][: _STEPS + 1]
-    shapes = e.a.shapes(e.steps[0], "parameters")
+    shapes, unit = e.a.shapes(e.steps[0], "parameters"), e.arithmetic("parameters").unit
     matrices = [i for i in bad if len(shapes[e.pairs[i].a.path]) > 1] or bad  # what has no decay is mostly a vector
     places = [i for i in matrices if all(e.has(i, t, s) for t in ("gradients", "parameters") for s in steps)][:_LEAVES]
     if len(steps) < 2 or not places:
-        return None
-    unit, runs = _parameters(e).unit, []
-    kept: Any = True
+        return []
+    runs, kept = [], np.array(True)
     for side in (0, 1):
         gradients, parameters = (
             np.stack([np.concatenate([e.samples(i, tree, step)[side] for i in places]) for step in steps])
             for tree in ("gradients", "parameters")
         )
-        run = Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit)
-        exact = np.abs(run.moves) > _EXACT * unit * np.abs(run.parameters)
-        kept = kept & exact.all(0) & (run.gradients != 0).all(0)
-        runs.append(run)
-    (places_kept,) = np.nonzero(kept)
-    places_kept = places_kept[:: max(1, len(places_kept) // _ELEMENTS)]
-    if len(places_kept) < 16:
-        return None
-    a, b = (run.of(places_kept) for run in runs)
-    return a, b
+        runs.append(Run(gradients[:-1], parameters[:-1], parameters[:-1] - parameters[1:], unit))
+        exact = np.abs(runs[side].moves) > ROOM * unit * np.abs(parameters[:-1])
+        kept = kept & exact.all(0) & (gradients[:-1] != 0).all(0)
+    (chosen,) = np.nonzero(kept)
+    chosen = chosen[:: max(1, len(chosen) // _ELEMENTS)]
+    if len(chosen) < OPTIMIZER_ELEMENTS:
+        return []
+    return [Run(run.gradients[:, chosen], run.parameters[:, chosen], run.moves[:, chosen], unit) for run in runs]
 
 
-def _settings(e: Evidence, step: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs = _runs(e, bad)
-    if runs is None:
-        return None
-    enough = AMPLIFIED * _parameters(e).budget
-    candidates = [settings_of(run, enough) for run in runs]
-    if not all(candidates):
-        return None
-    one, other = alike(*candidates)
-    loose = [is_loose(setting, fits) for setting, fits in zip((one, other), candidates, strict=True)]
-    found = list(_differences(one, other, loose))
+    candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs]
+    found = list(_differences(*nearest(*candidates))) if runs and all(candidates) else []
     if not found:
         return None
     kind, _, numbers = found[0]
-    words = "; ".join(text for _, text, _ in found)
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
+    count, elements = runs[0].moves.shape
+    end = "One step is explained by other settings as well: record two more steps to decide."
+    if count > 1:
+        end = f"With these numbers both move as recorded, in {elements} elements over {count} steps."
     begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
-    text = f"{begin}: {words}. With these numbers both move as recorded."
-    return Finding(kind, text, step, labels, numbers)
+    text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
+    return Finding(kind, text, step, labels, numbers, is_certain=count > 1)
 
 
-def _differences(one: Setting, other: Setting, loose: Sequence[bool]) -> Iterator[tuple[str, str, dict[str, float]]]:
+_BETAS = {"SGD": ("momentum is", "{0:g}"), "RMSprop": ("decay is", "{1:g}"), "Adam": ("betas are", "{0:g} and {1:g}")}
+"""What is told of the betas of a family."""
+
+
+def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
     """How two settings differ: a kind, words and numbers for each."""
-    if one.family != other.family:
-        yield "optimizer", f"A moves as {_name(one)}, B as {_name(other)}", {}
+    words, shown = _BETAS[a.family]
+    if a.family != b.family:
+        yield "optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {}
         return
-    adam = one.family == "Adam"
-    if one.counted != other.counted:
-        betas = {"beta1": one.beta1, "beta2": one.beta2}
-        if None in (one.counted, other.counted):
-            run = "A" if one.counted is None else "B"
-            words = f"{run} leaves out Adam's bias correction (betas {one.beta1:g} and {one.beta2:g})"
-        else:
-            words = f"Adam's bias correction counts the first step as {one.counted} in A and as {other.counted} in B"
-        yield "bias_correction", words, betas
-    if (one.beta1, one.beta2) != (other.beta1, other.beta2):
-        if adam:
-            words = f"the betas are {one.beta1:g} and {one.beta2:g} in A, {other.beta1:g} and {other.beta2:g} in B"
-        else:
-            what = "momentum" if one.family == "SGD" else "decay of squares"
-            pair = (one.beta1, other.beta1) if one.family == "SGD" else (one.beta2, other.beta2)
-            words = f"the {what} is {pair[0]:g} in A and {pair[1]:g} in B"
-        yield "optimizer", words, {"a": one.beta1, "b": other.beta1}
-    if one.nesterov != other.nesterov:
-        yield "optimizer", f"{'A' if one.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
-    if one.place != other.place or not np.isclose(one.epsilon, other.epsilon, rtol=0.1):
-        places = {"outside": "", "hat": ", added before the bias correction,", "inside": ", added under the root,"}
-        a, b = (
-            "too small to show" if small else f"about {setting.epsilon:.2g}{places[setting.place]}"
-            for setting, small in zip((one, other), loose, strict=True)
-        )
-        words = f"epsilon is {a} in A and {b} in B"
-        yield "epsilon", words, {"a": one.epsilon, "b": other.epsilon}
-    l2, decay = (one.l2, other.l2), (one.decay, other.decay)
-    if not np.isclose(*l2, rtol=0.02) or not np.isclose(*decay, rtol=0.02):
-        words = f"A {_decay(one)}; B {_decay(other)}"
-        yield "weight_decay", words, {"rate": decay[1] - decay[0], "l2": l2[1] - l2[0]}
-    if not np.isclose(one.rate, other.rate, rtol=AMPLIFIED * 2.0**-14):
-        words = f"the learning rate is {one.rate:.4g} in A and {other.rate:.4g} in B"
-        yield "learning_rate", words, {"factor": other.rate / one.rate, "a": one.rate, "b": other.rate}
+    if a.counted != b.counted:
+        first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
+        text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
+        yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
+    if a[1:3] != b[1:3]:
+        one, other = (shown.format(setting.beta1, setting.beta2) for setting in (a, b))
+        text = f"the {words} {one} in A{',' if a.family == 'Adam' else ' and'} {other} in B"
+        yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
+    if a.nesterov != b.nesterov:
+        yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
+    if _differ(a.epsilon, b.epsilon, 0.1) or (a.place != b.place and a.epsilon):
+        text = f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B"
+        yield "epsilon", text, {"a": a.epsilon, "b": b.epsilon}
+    if _differ(a.l2, b.l2, 0.02) or _differ(a.decay, b.decay, 0.02):
+        yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
+    if _differ(a.rate, b.rate, AMPLIFIED * 2.0**-14):
+        text = f"the learning rate is {a.rate:.4g} in A and {b.rate:.4g} in B"
+        yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
+
+
+def _differ(a: float, b: float, by: float) -> bool:
+    """Whether two numbers are apart by more than a part of them."""
+    return abs(a - b) > by * min(a, b)
 
 
 def _name(setting: Setting) -> str:
-    numbers = {
-        "SGD": f" with a momentum of {setting.beta1:g}" if setting.beta1 else "",
-        "Adam": f" with betas {setting.beta1:g} and {setting.beta2:g}",
-        "RMSprop": f" with a decay of {setting.beta2:g}",
-    }[setting.family]
-    return f"{setting.family}{numbers} and a learning rate of {setting.rate:.4g}"
+    words, shown = _BETAS[setting.family]
+    betas = f" whose {words} {shown.format(setting.beta1, setting.beta2)}" if setting.beta1 or setting.beta2 else ""
+    return f"{setting.family}{betas} and a learning rate of {setting.rate:.4g}"
+
+
+def _epsilon(setting: Setting) -> str:
+    places = {"hat": ", added before the bias correction,", "inside": ", added under the root,"}
+    return f"about {setting.epsilon:.2g}{places.get(setting.place, '')}" if setting.epsilon else "too small to show"
 
 
 def _decay(setting: Setting) -> str:
@@ -245,16 +230,14 @@ def _decay(setting: Setting) -> str:
             f"decays its parameters by {setting.decay:.3g} of themselves at each step{beside} (a weight decay of "
             f"{setting.decay / setting.rate:.2g} times the learning rate of {number(setting.rate)})"
         )
-    return (
-        f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
-        if setting.l2
-        else "does not decay its parameters"
-    )
+    if setting.l2:
+        return f"adds {setting.l2:.3g} times the parameters to the gradient (L2)"
+    return "does not decay its parameters"
 
 
 def _decoupled(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
-    """Moves that differ by one number times the parameters."""
-    found = [_part(all_moves[i]) for i in bad]
+    """Moves that differ by one number times the parameters, the same in all leaves."""
+    found = [all_moves[i].part() for i in bad]
     rates = [rate / (after - step) for rate, _ in found]
     rate = float(np.median(rates))
     if max(left for _, left in found) > 1 / BETTER or max(rates) - min(rates) > abs(rate) / BETTER:
@@ -264,23 +247,25 @@ def _decoupled(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves
         f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
         f"rate times weight decay), which {other} does not do, or does so much less."
     )
-    return Finding("weight_decay", text, step, e.labels(bad), {"rate": rate})
+    certain = sum(len(all_moves[i].a) for i in bad) >= LARGE
+    return Finding("weight_decay", text, step, e.labels(bad), {"rate": rate}, is_certain=certain)
 
 
 def _factor(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
-    """Moves that are one number times as large."""
+    """Moves that are one number times as large, between two steps: which has many causes."""
     ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in all_moves.values()])
-    if not len(ratios) or len(bad) < len(all_moves):
+    if len(ratios) < OPTIMIZER_ELEMENTS or len(bad) < len(all_moves):
         return None
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
     if high - low > min(0.02 * abs(middle), abs(middle - 1) / BETTER):
         return None
-    when = f"at step {step}" if after - step == 1 else f"from step {step} to {after}"
     alike_before = step != e.steps[0]
     why = "the learning rate changes there, by a schedule or in steps" if alike_before else "another learning rate"
-    before = ", after they moved alike" if alike_before else ""
     text = (
-        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}{before}: either {why}, "
-        "or a clip or a scale after the gradients are recorded, or another bias correction."
+        f"The gradients agree, and B moves its parameters {number(middle)} times as far "
+        f"{f'at step {step}' if after - step == 1 else f'from step {step} to {after}'}"
+        f"{', after they moved alike' if alike_before else ''}: either {why}, another optimizer whose first steps are "
+        "like these, or a clip or a scale after the gradients are recorded, or another bias correction. More steps in "
+        "a row, from the first on, would tell."
     )
-    return Finding("learning_rate", text, step, (), {"factor": middle})
+    return Finding("learning_rate", text, step, (), {"factor": middle}, is_certain=False)

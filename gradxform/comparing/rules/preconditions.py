@@ -8,50 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from gradxform.comparing.constants import COPIES, EXACT, NEARER, SHIFTS, SURE
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.layouts import conventional, cosine
-from gradxform.comparing.rounding import coarsest
-from gradxform.comparing.rules.moved import moved
-from gradxform.recording.reading import Recording
-
-_COPIES = 64
-"""Units that a copy of the parameters may be off, for instance by a cast."""
-_SURE = 0.9
-"""How sure a pair must be that something is said of its parameters."""
-_NEARER = 64.0
-"""How many times nearer the parameters of another step must be."""
-_MOST = 4
-"""Steps by which recordings may be shifted, and steps that are compared then."""
+from gradxform.comparing.rules.leaf import is_second_bias
+from gradxform.comparing.rules.moved import apart, moved
 
 
 def offset(e: Evidence) -> Iterator[Finding]:
     """Gradients of each step in A that are those of a later, or an earlier, step in B."""
     if e.step != e.steps[0] or not e.values or not e.bad:
         return
-    for shift in (sign * by for by in range(1, _MOST + 1) for sign in (1, -1)):
-        steps = [step for step in e.steps if step + shift in e.b.steps][:_MOST]
-        if len(steps) > 1 and all(_equal(e, i, step, step + shift) for step in steps for i in e.bad):
+    for shift in (sign * by for by in range(1, SHIFTS + 1) for sign in (1, -1)):
+        steps = [step for step in e.steps if step + shift in e.b.steps][:SHIFTS]
+        if steps and all(e.apart(e.tree, step, step + shift) <= e.limit for step in steps):
             text = (
                 f"The recordings count their steps otherwise: the {e.tree} of step {steps[0]} in A are those of step "
-                f"{steps[0] + shift} in B, and so on for {len(steps)} steps. Number them alike to compare the rest."
+                f"{steps[0] + shift} in B, and so on for {len(steps)} steps in all. Number them alike to compare the "
+                "rest."
             )
             yield Finding("offset", text, e.step, (), {"steps": shift})
             return
-
-
-def _equal(e: Evidence, i: int, step: int, other: int) -> bool:
-    """Whether a leaf of A is that of another step of B, to within rounding."""
-    a, b = (
-        np.asarray(view.layout.of(side.read(at, e.tree, view.path)), np.float64)
-        if view.path in side.shapes(at, e.tree)
-        else None
-        for side, view, at in ((e.a, e.pairs[i].a, step), (e.b, e.pairs[i].b, other))
-    )
-    limit = e.judged[e.tree].arithmetic.budget
-    if a is None or b is None:
-        return False
-    return float(np.linalg.norm(a - b)) <= limit * max(float(np.linalg.norm(a)), 1e-300)
 
 
 def nonfinite(e: Evidence) -> Iterator[Finding]:
@@ -71,21 +49,17 @@ def _nonfinite(e: Evidence) -> Iterator[Finding]:
         lost = [i for i, d in enumerate(row) if d is not None and d.apart]
         if not lost:
             continue
-        last, where = e.pairs[lost[-1]].label, f"in the {tree} of {len(lost)} of {len(row)} leaves"
-        counts = {side: sum(getattr(d, f"nonfinite_{side}") for d in row if d is not None) for side in "ab"}
-        for side, other in (("a", "b"), ("b", "a")):
-            if not counts[other]:
-                text = (
-                    f"NaN or infinity begins in {side.upper()} at step {step}, {where}; {other.upper()} is finite "
-                    f"there. The one nearest to the loss is {last}."
-                )
-                yield Finding("nonfinite", text, step, e.labels(lost))
-                return
-        text = (
-            f"Both have NaN or infinity at step {step}, in other elements or of another kind: {counts['a']} in A and "
-            f"{counts['b']} in B, {where}. The one nearest to the loss is {last}."
-        )
-        yield Finding("nonfinite", text, step, e.labels(lost))
+        where, last = f"in the {tree} of {len(lost)} of {len(row)} leaves", e.pairs[lost[-1]].label
+        counts = [sum(getattr(d, f"nonfinite_{side}") for d in row if d is not None) for side in "ab"]
+        if all(counts):
+            text = (
+                f"Both have NaN or infinity at step {step}, in other elements or of another kind: {counts[0]} in A and "
+                f"{counts[1]} in B, {where}."
+            )
+        else:
+            run, other = ("A", "B") if counts[0] else ("B", "A")
+            text = f"NaN or infinity begins in {run} at step {step}, {where}; {other} is finite there."
+        yield Finding("nonfinite", f"{text} The one nearest to the loss is {last}.", step, e.labels(lost))
         return
 
 
@@ -96,8 +70,7 @@ def data(e: Evidence) -> Iterator[Finding]:
     for name, one, other in batches(e, e.step):
         if _same(one, other, e.limit):
             continue
-        whole = one.dtype.kind in "iu" and other.dtype.kind in "iu"
-        if whole:
+        if one.dtype.kind in "iu" and other.dtype.kind in "iu":
             text = f"{name} differs at step {e.step}: the runs see other data, or in another order."
         else:
             text = (
@@ -112,15 +85,11 @@ def batches(e: Evidence, step: int) -> Iterator[tuple[str, Any, Any]]:
     """Arrays with a batch, recorded by both under one name; scalars such as a time or a rate are none."""
     names = [n for n in e.a.names(step) if n in e.b.names(step) and n not in (*TREES, "loss", "mean_loss")]
     for name in names:
-        shapes: list[Any] = [side.shapes(step, name) for side in (e.a, e.b)]
-        for path in shapes[0].keys() & shapes[1].keys():
-            if shapes[0][path] and shapes[1][path]:
-                one, other = _read(e.a, step, name, path), _read(e.b, step, name, path)
-                yield f"{name}/{path}" if path else name, one, other
-
-
-def _read(side: Recording, step: int, name: str, path: str) -> Any:
-    return np.asarray(side.read(step, name, path))
+        one, other = (side.shapes(step, name) for side in (e.a, e.b))
+        for path in one.keys() & other.keys():
+            if one[path] and other[path]:
+                a, b = (np.asarray(side.read(step, name, path)) for side in (e.a, e.b))
+                yield f"{name}/{path}" if path else name, a, b
 
 
 def _same(one: Any, other: Any, limit: float) -> bool:
@@ -129,8 +98,11 @@ def _same(one: Any, other: Any, limit: float) -> bool:
         long, short = (one, other) if one.ndim > other.ndim else (other, one)
         if long.shape[:-1] == short.shape:
             return bool(np.array_equal(np.sort(long.argmax(-1), axis=None), np.sort(short, axis=None)))
-    if one.size != other.size:
-        return False
+    return one.size == other.size and _same_values(one, other, limit)
+
+
+def _same_values(one: Any, other: Any, limit: float) -> bool:
+    """Whether two arrays of one size hold the same values in any order."""
     one, other = (np.sort(np.asarray(x, np.float64), axis=None) for x in (one, other))
     largest = max(np.abs(one).max(initial=0.0), np.abs(other).max(initial=0.0))
     return np.allclose(one, other, rtol=0, atol=limit * largest, equal_nan=True)
@@ -143,8 +115,7 @@ def _late(e: Evidence) -> Finding | None:
     before, after = e.steps[:2], e.steps[1:3]
     for shift, run in (((after, before), "B"), ((before, after), "A")):
         rows = [e.apart("parameters", *steps) for steps in zip(*shift, strict=True)]
-        own = e.apart("parameters", e.steps[0], e.steps[0])
-        if max(rows) < own / _NEARER:
+        if max(rows) < e.apart("parameters", e.steps[0], e.steps[0]) / NEARER:
             text = (
                 f"The gradients agree, and the parameters of {run} are those of the next recorded step in the other "
                 f"run: {run} records its parameters after the optimizer's step, the other before it."
@@ -158,58 +129,72 @@ def initial(e: Evidence) -> Iterator[Finding]:
     rows, step = e.rows.get("parameters"), e.steps[0]
     if rows is None or e.step not in (None, step):  # they agreed long enough for the gradients to agree
         return
-    unit = coarsest([*e.a.dtypes(step, "parameters").values(), *e.b.dtypes(step, "parameters").values()]).unit
-    row = rows[step]
     if (late := _late(e)) is not None:
         yield late
         return
-    sure = [i for i, pair in enumerate(e.pairs) if pair.sure >= _SURE]
-    bad = [i for i in sure if (d := row[i]) is not None and d.relative > _COPIES * unit]
+    row, limit = rows[step], COPIES * e.arithmetic("parameters").unit
+    bad = [
+        i
+        for i, pair in enumerate(e.pairs)
+        if (d := row[i]) is not None and pair.sure >= SURE and d.relative > limit and not _is_sum(e, i, limit)
+    ]
     if not bad or (e.step is None and step != 0):  # trained ones may have grown apart by as little as their gradients
         return
     what = "initial parameters" if step == 0 else f"parameters of step {step}, the first recorded,"
-    weights = [i for i in bad if e.has(i, "parameters", step) and row[i].size > 1]  # type: ignore[union-attr]
-    for i in weights:
-        found = moved(*e.arrays(i, "parameters", step), limit=1e-3)
-        if found is not None:
-            text = (
-                f"The {what} differ: {e.pairs[i].label} in B is A's {found[1]}. {len(bad)} of {len(row)} leaves differ."
-            )
-            yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad)})
-            return
-    apart = [i for i in weights if abs(cosine(*e.arrays(i, "parameters", step))) < 0.5]
     largest = max(row[i].relative for i in bad)  # type: ignore[union-attr]
+    weights = [i for i in bad if e.has(i, "parameters", step) and row[i].size > 1]  # type: ignore[union-attr]
+    arrays = {i: e.arrays(i, "parameters", step) for i in weights}
+    others = [i for i in weights if abs(cosine(*arrays[i])) < 0.5]
+    ways = ((i, found[1]) for i in weights if (found := moved(*arrays[i], limit=1e-3)) is not None)
+    place, way = next(ways, (None, ""))
+    if place is None:
+        same = (i for i in others if len(np.unique(arrays[i][0])) > 1 and _same_values(*arrays[i], EXACT))
+        place, way = next(same, None), "with its elements in another order, such as of gates or rows"
     why = f" by up to {number(100 * largest)} %"
-    if len(apart) > len(weights) / 2:
-        why = ": other seeds or initializers, or weights that were not copied"
-    text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
+    if place is not None:
+        text = f"The {what} differ: {e.pairs[place].label} in B is A's {way}. {len(bad)} of {len(row)} leaves differ."
+    else:
+        if 2 * len(others) > len(weights):
+            why = ": other seeds or initializers, or weights that were not copied"
+        text = f"The {what} differ{why}, in {len(bad)} of {len(row)} leaves: {some(e.labels(bad))}."
     yield Finding("initial", text, step, e.labels(bad), {"leaves": len(bad), "relative": largest})
+
+
+def _is_sum(e: Evidence, i: int, limit: float) -> bool:
+    """Whether a bias is the sum of the two that a recurrent layer of the other run has."""
+    step = e.steps[0]
+    for side, alone in ((0, e.alignment.alone_a), (1, e.alignment.alone_b)):
+        recording, view = ((e.a, e.pairs[i].a), (e.b, e.pairs[i].b))[side]
+        second = view.path.replace("bias_hh", "bias_ih")
+        if e.values and second != view.path and second in alone and is_second_bias(recording, step, second):
+            arrays = e.arrays(i, "parameters", step)
+            both = arrays[side] + e.array(recording, view._replace(path=second), "parameters", step)
+            return apart(both, arrays[1 - side]) <= limit
+    return False
 
 
 def copied(e: Evidence) -> Iterator[Finding]:
     """Parameters that were copied without the transposition that others have, or of which no copies were found."""
     if e.step is None or e.step != e.steps[0] or "parameters" not in e.rows or not e.values:
         return
-    row = e.rows["parameters"][e.step]
-    unit = coarsest([*e.a.dtypes(e.step, "parameters").values(), *e.b.dtypes(e.step, "parameters").values()]).unit
-    equal = [d is not None and d.relative <= _COPIES * unit for d in row]
+    row, limit = e.rows["parameters"][e.step], COPIES * e.arithmetic("parameters").unit
+    equal = [d is not None and d.relative <= limit for d in row]
     usual = {i: axes for i in range(len(row)) if equal[i] and (axes := _usual(e, i)) is not None}
     odd = [i for i, axes in usual.items() if i in e.bad and e.pairs[i].a.layout.axes != axes]
     if odd and any(e.pairs[i].a.layout.axes == axes for i, axes in usual.items()):
-        names = some([e.pairs[i].b.path for i in odd])
         text = (
-            f"{names} in B holds {some(e.labels(odd))} of A in another layout than other weights and kernels have: "
-            "copied without a transposition, or with one too many?"
+            f"{some([e.pairs[i].b.path for i in odd])} in B holds {some(e.labels(odd))} of A in another layout than "
+            "other weights and kernels have: copied without a transposition, or with one too many?"
         )
         yield Finding("copied", text, e.step, e.labels(odd))
         return
-    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < _SURE and not equal[i]]
+    unsure = [i for i, pair in enumerate(e.pairs) if pair.sure < SURE and not equal[i]]
     if 2 * len(unsure) > len(row):
         text = (
             f"Few parameters of A were found in B at step {e.step}: either other seeds or initializers, weights that "
             "were not copied, or leaves that are matched wrongly (a map tells: --write-map, --map)."
         )
-        yield Finding("copied", text, e.step, e.labels(unsure))
+        yield Finding("copied", text, e.step, e.labels(unsure), is_certain=False)
 
 
 def _usual(e: Evidence, i: int) -> tuple[int, ...] | None:

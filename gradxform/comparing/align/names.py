@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-import numpy as np
+Module = tuple[str, ...]
+"""Names and numbers of modules, from the outermost on."""
 
 _WRAPPERS = {"params", "model", "module", "net", "network", "_orig_mod", "batch_stats", "~", "variables"}
-_ROLES = {
-    "weight": frozenset({"kernel", "scale", "embedding"}),
-    "w": frozenset({"kernel"}),
-    "kernel": frozenset({"kernel"}),
-    "scale": frozenset({"scale"}),
-    "gamma": frozenset({"scale"}),
-    "embedding": frozenset({"embedding"}),
-    "embeddings": frozenset({"embedding"}),
-    "bias": frozenset({"bias"}),
-    "beta": frozenset({"bias"}),
-    "b": frozenset({"bias"}),
-    "offset": frozenset({"bias"}),
-    "weight_ih": frozenset({"kernel"}),
-    "weight_hh": frozenset({"recurrent"}),
-    "recurrent_kernel": frozenset({"recurrent"}),
-    "bias_hh": frozenset({"bias"}),
-    "bias_ih": frozenset({"bias of the input"}),
-    "w_i": frozenset({"kernel"}),
-    "w_h": frozenset({"recurrent"}),
-    "wx": frozenset({"kernel"}),
-    "wh": frozenset({"recurrent"}),
+_NAMES = {
+    "kernel": ("weight", "kernel", "w", "weight_ih", "w_i", "wx"),
+    "scale": ("weight", "scale", "gamma"),
+    "embedding": ("weight", "embedding", "embeddings"),
+    "bias": ("bias", "beta", "b", "offset", "bias_hh"),
+    "bias of the input": ("bias_ih",),
+    "recurrent": ("weight_hh", "recurrent_kernel", "w_h", "wh"),
 }
-"""What the last name of a path can mean."""
+"""What the last name of a path can be in each role."""
+_ROLES = {
+    name: frozenset(role for role, others in _NAMES.items() if name in others)
+    for name in itertools.chain(*_NAMES.values())
+}
 _ALIASES = {
     "query": ("q", "q_proj", "to_q", "wq", "query_proj"),
     "key": ("k", "k_proj", "to_k", "wk", "key_proj"),
@@ -52,11 +45,12 @@ _LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
 class Name(NamedTuple):
     """A path, read."""
 
-    module: tuple[str, ...]
-    """Names and numbers of the modules around, without wrappers, under one name in all frameworks."""
+    module: Module
+    """The modules around, without wrappers, under one name in all frameworks."""
     role: frozenset[str]
 
 
+@lru_cache(maxsize=1 << 18)
 def read(path: str) -> Name:
     """The modules and the role that a path names."""
     *modules, last = _in_order(path.lower().replace(".", "/").split("/"))
@@ -76,7 +70,7 @@ def _in_order(parts: Sequence[str]) -> list[str]:
     return [*parts[:-1], match[3], *(["backward"] if match[4] else []), f"{match[1]}_{match[2]}"]
 
 
-def _tokens(modules: Iterable[str]) -> tuple[str, ...]:
+def _tokens(modules: Iterable[str]) -> Module:
     found: list[str] = []
     for module in modules:
         match = re.fullmatch(r"(.*?)_?(\d+)", module)
@@ -108,75 +102,66 @@ def is_known(role: frozenset[str]) -> bool:
     return any(role <= known for known in _ROLES.values())
 
 
-def ranked(a: Sequence[Name], b: Sequence[Name]) -> tuple[list[Name], list[Name]]:
-    """The names with numbers counted from 0 and without gaps: fc1 and fc2 are dense and dense_1, layers 0, 2 are 0, 1.
+def leads(one: Name, other: Name) -> bool:
+    """Whether two names are of one module and may have one role."""
+    return one.module == other.module and bool(one.role & other.role)
+
+
+def ranked(a: list[Module], b: list[Module]) -> tuple[list[Module], list[Module]]:
+    """Modules with numbers counted from 0 and without gaps: fc1 and fc2 are dense and dense_1, layers 0, 2 are 0, 1.
 
     Where one side has more numbers, they are left as they are.
     """
-    modules = [[n.module for n in side] for side in (a, b)]
     place = 0
-    while any(len(module) >= place for side in modules for module in side):
-        groups = [_numbers(side, place) for side in modules]
-        for prefix in groups[0].keys() & groups[1].keys():
-            sizes = [len(group[prefix]) for group in groups]
-            if sizes[0] == sizes[1] and any(set(group[prefix]) != {_NONE} for group in groups):
-                for side, group in zip(modules, groups, strict=True):
-                    _rank(side, prefix, group[prefix])
+    while any(len(module) >= place for module in (*a, *b)):
+        one, other = _numbers(a, place), _numbers(b, place)
+        alike = {
+            prefix: (one[prefix], other[prefix])
+            for prefix in one.keys() & other.keys()
+            if len(one[prefix]) == len(other[prefix]) and {*one[prefix], *other[prefix]} != {_NONE}
+        }
+        a, b = (
+            [_ranked(module, place, {prefix: numbers[side] for prefix, numbers in alike.items()}) for module in modules]
+            for side, modules in enumerate((a, b))
+        )
         place += 1
-    one, other = (
-        [n._replace(module=m) for n, m in zip(s, f, strict=True)] for s, f in zip((a, b), modules, strict=True)
-    )
-    return one, other
+    return a, b
 
 
 _NONE = -1
 """The number of a module without one, as of the first of dense, dense_1 and dense_2."""
 
 
-def _number(module: tuple[str, ...], place: int) -> int:
+def _number(module: Module, place: int) -> int:
     return int(module[place]) if len(module) > place and module[place].isdecimal() else _NONE
 
 
-def _numbers(modules: Iterable[tuple[str, ...]], place: int) -> dict[tuple[str, ...], list[int]]:
+def _numbers(modules: Iterable[Module], place: int) -> dict[Module, list[int]]:
     """The numbers at a place, in order, for each beginning of a module."""
-    found: dict[tuple[str, ...], set[int]] = {}
+    found: dict[Module, set[int]] = {}
     for module in modules:
         number = _number(module, place)
         if len(module) >= place and (place or number != _NONE or not module):
             found.setdefault(module[:place], set()).add(number)
     for numbers in found.values():
-        if numbers != {_NONE} and 0 in numbers:
+        if 0 in numbers:
             numbers.discard(_NONE)  # a neighbour of what is numbered, not the first of it
     return {prefix: sorted(numbers) for prefix, numbers in found.items()}
 
 
-def _rank(modules: list[tuple[str, ...]], prefix: tuple[str, ...], numbers: list[int]) -> None:
-    place = len(prefix)
-    for i, module in enumerate(modules):
-        number = _number(module, place)
-        if (
-            len(module) >= place
-            and module[:place] == prefix
-            and number in numbers
-            and (place or number != _NONE or not module)
-        ):
-            rank = () if len(numbers) == 1 else (str(numbers.index(number)),)
-            modules[i] = (*prefix, *rank, *module[place + (number != _NONE) :])
+def _ranked(module: Module, place: int, alike: Mapping[Module, list[int]]) -> Module:
+    number, numbers = _number(module, place), alike.get(module[:place], [])
+    if len(module) < place or number not in numbers or not (place or number != _NONE or not module):
+        return module
+    rank = () if len(numbers) == 1 else (str(numbers.index(number)),)
+    return (*module[:place], *rank, *module[place + (number != _NONE) :])
 
 
-def similar(a: Sequence[Name], b: Sequence[Name]) -> Any:
-    """How alike the modules of names are, from 0 to 1, as a matrix: half for all words, half for the last one."""
-    words = {word: i for i, word in enumerate({word for n in (*a, *b) for word in n.module})}
-    one, other = (np.zeros((len(side), len(words) + 1)) for side in (a, b))
-    for side, array in ((a, one), (b, other)):
-        for i, name in enumerate(side):
-            array[i, [words[word] for word in name.module]] = 1.0
-    shared = one @ other.T
-    either = one.sum(1)[:, None] + other.sum(1) - shared
-    last = np.array([_last(n) for n in a], str)[:, None] == np.array([_last(n) for n in b], str)
-    return 0.5 * np.where(either > 0, shared / np.maximum(either, 1.0), 1.0) + 0.5 * last
-
-
-def _last(name: Name) -> str:
-    """The last word of the modules of a name that is no number."""
-    return next((word for word in reversed(name.module) if not word.isdecimal()), "")
+def in_order(paths: Sequence[str]) -> list[int]:
+    """The places of paths in the order of the network: as recorded, or by their numbers if they are merely sorted."""
+    places = list(range(len(paths)))
+    if list(paths) != sorted(paths):
+        return places
+    return sorted(
+        places, key=lambda i: [(int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"(\d+)", paths[i])]
+    )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gradxform.comparing.cells import Cell, cell_at, gates_between
-from gradxform.comparing.equal import is_constant
+from gradxform.comparing.align.parts import Cell, Leaf, cell_at, gates_between
+from gradxform.comparing.align.values import Values, is_constant
 from gradxform.comparing.layouts import SAME, Gates, Layout, blocks, candidates, conventional, cosine
-from gradxform.comparing.leaves import Leaf
 from gradxform.comparing.mapping import Pair, View
 
 _ALIKE, _UNLIKE = 0.99, 0.9
 """Cosines from which values are the same ones, and below which they are others."""
-SURE = {
+HOW_SURE = {
     "the map": 1.0,
     "equal paths": 1.0,
     "equal parameters": 0.99,
@@ -28,8 +27,6 @@ SURE = {
 _SEEN = 0.95
 """How sure a pair is whose parameters are equal once their blocks are in order."""
 Cells = Mapping[str, Cell]
-Values = Callable[[Leaf, Layout | None], Any]
-"""The values of a leaf, or of a part of it at another place."""
 
 
 def paired(
@@ -40,7 +37,7 @@ def paired(
     Args:
         a: a leaf of A.
         b: one of B.
-        how: by what they were found, of `SURE`.
+        how: by what they were found, of `HOW_SURE`.
         read: for "parameters" and "gradients", what reads the values of both sides; a tree that one lacks is left out.
         cells: the recurrent layers of both sides.
     """
@@ -88,7 +85,7 @@ class _Choice(NamedTuple):
     def pair(self, a: Leaf, b: Leaf, how: str) -> Pair:
         """The two leaves as a pair."""
         layout = self.layout._replace(part=self.part_a.part, gates=self.gates)
-        return Pair(View(a.path, layout), View(b.path, self.part_b), how, SURE[how])
+        return Pair(View(a.path, layout), View(b.path, self.part_b), how, HOW_SURE[how])
 
 
 def _fits(a: Leaf, b: Leaf, values: tuple[Values, Values], choices: Sequence[_Choice]) -> dict[_Choice, float]:

@@ -1,0 +1,269 @@
+"""What is seen of differences that no cause predicts, and what may cause it; the place at which runs part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gradxform.comparing.constants import AMPLIFIED, CLOSE, DIRECTED, LARGE, NEAREST_STEP
+from gradxform.comparing.evidence import Evidence
+from gradxform.comparing.findings import Finding, number, unequal
+from gradxform.comparing.layouts import cosine
+from gradxform.comparing.measuring import Distance
+from gradxform.comparing.rounding import BY_NAME, coarsest, scaled, stored_as
+from gradxform.comparing.rules.preconditions import batches
+
+_STEPS, _LEAVES = 12, 16
+"""Steps that are compared in search of batches in another order, and leaves whose ways are compared."""
+
+
+def losses(e: Evidence) -> Iterator[Finding]:
+    """Losses that rounding does not explain, at a step at which it explains the gradients."""
+    for step in e.steps:
+        if (e.step is not None and step >= e.step) or e.tolerated:
+            return
+        if e.loss_gap(step):
+            one, other = unequal(*e.losses[step])
+            text = (
+                f"The losses differ at step {step}, {one} in A and {other} in B, and the {e.tree} agree: either the "
+                "loss that is reported is not the one that is trained (a sum and a mean, before and after a step, a "
+                "running mean), or a part of it has no gradient (a constant, a penalty that is detached)."
+            )
+            numbers = dict(zip("ab", e.losses[step], strict=True))
+            yield Finding("loss", text, step, (), numbers)
+            return
+
+
+def dtypes(e: Evidence) -> Iterator[Finding]:
+    """One run in a lower precision, by its dtypes: a remark on what is taken for rounding."""
+    one, other = (coarsest(side.dtypes(e.steps[0], e.tree).values()) for side in (e.a, e.b))
+    if one != other and not e.tolerated:
+        judged = e.judged[e.tree].arithmetic
+        text = (
+            f"The {e.tree} are {one.name} in A and {other.name} in B: differences of up to {judged.budget:.2g} are "
+            f"taken for the rounding of {judged.name}."
+        )
+        yield Finding("precision", text, e.steps[0], (), {"unit": judged.unit}, frozenset(), is_fault=False)
+
+
+def unrecorded(e: Evidence) -> Iterator[Finding]:
+    """Runs that agreed, and part in most leaves, while no parameters say whether the optimizers moved them alike."""
+    if e.step in (None, e.steps[0]) or e.tolerated or ("parameters" in e.rows and e.values):
+        return
+    if 2 * len(e.bad) > len(e.significant):
+        text = (
+            f"All agrees up to step {_before(e)}, and {len(e.bad)} of {len(e.row)} leaves differ at step {e.step}: the "
+            "optimizers may differ, or the data from then on, or rounding has grown. Record parameters in both runs "
+            "(parameters=), and batches, to decide."
+        )
+        yield Finding("optimizer", text, e.step, e.labels(e.bad), is_certain=False)
+
+
+def _before(e: Evidence) -> int:
+    return e.steps[e.steps.index(e.at) - 1]
+
+
+def grown(e: Evidence) -> Iterator[Finding]:
+    """Runs that agreed, and part where their parameters and losses still agree: rounding has crossed a kink, or grown.
+
+    A ReLU or a maximum whose input is rounded to the other side of its kink changes a gradient, and no loss. A fault
+    that begins later either shows in the loss, or is one that another rule proves.
+    """
+    if e.step is None or e.tolerated or any(e.distance(i).apart for i in e.bad):
+        return
+    begins = e.step == e.steps[0]
+    gap, agree = e.loss_gap(e.step), set(e.significant) - set(e.bad)
+    if (begins and not _few_of_half(e)) or gap or (gap is None and not agree) or not _parameters_agree(e, e.step):
+        return
+    begin = "" if begins else f"All agrees up to step {_before(e)}. "
+    known = [words for words, there in (("the parameters", "parameters" in e.rows), ("the losses", gap == 0)) if there]
+    text = (
+        f"{begin}At step {e.step} {len(e.bad)} of {len(e.pairs)} gradients part, by "
+        f"{e.distance(e.worst).relative:.2g} at most, while {' and '.join(known or ['other leaves'])} still agree: "
+        "rounding that has grown, or an input of a ReLU or a maximum that is rounded to its other side. Later steps "
+        "belong to two trainings and tell nothing."
+    )
+    yield Finding("grown", text, e.step, e.labels(e.bad), {}, frozenset(e.bad), is_fault=False, is_certain=False)
+
+
+def _few_of_half(e: Evidence) -> bool:
+    """Whether few leaves part, and little: in half precision inputs are rounded over their kinks at any step."""
+    arithmetic = e.judged[e.tree].arithmetic
+    apart = max(scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad)
+    half = arithmetic.unit >= BY_NAME["float16"].unit
+    return half and apart <= arithmetic.grown and len(e.bad) <= len(e.significant) / 4
+
+
+def _parameters_agree(e: Evidence, step: int) -> bool:
+    """Whether most leaves have gone the same way, as far as gradients that differed by rounding may lead them."""
+    if "parameters" not in e.rows:
+        return True
+    first, rows = e.steps[0], (row for at, row in e.rows[e.tree].items() if at < step)
+    before = max((float(np.median([d.relative for d in row if d is not None] or [0.0])) for row in rows), default=0.0)
+    limit = max(e.judged[e.tree].arithmetic.grown, AMPLIFIED * before)
+    apart = []
+    for i in e.significant[:: max(1, len(e.significant) // _LEAVES)]:
+        if e.has(i, "parameters", first) and e.has(i, "parameters", step):
+            starts, ends = e.arrays(i, "parameters", first), e.arrays(i, "parameters", step)
+            a, b = (end - start for start, end in zip(starts, ends, strict=True))
+            apart.append(float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(a)), 1e-300))
+    return not apart or float(np.median(apart)) <= limit
+
+
+def data_order(e: Evidence) -> Iterator[Finding]:
+    """The gradients of one step are nearest to those of another step in the other run."""
+    steps = list(e.rows[e.tree])[:_STEPS]
+    if e.step is None or not e.values or len(steps) < 2 or not e.bad or any(True for _ in batches(e, e.step)):
+        return
+    like = _likeness(e, steps)
+    best, own = like.argmax(1), np.diagonal(like)
+    others = [i for i in range(len(steps)) if best[i] != i and 1 - like[i, best[i]] < NEAREST_STEP * (1 - own[i])]
+    if len(others) >= max(1, len(steps) // 3):
+        first = others[0]
+        text = (
+            "The batches seem to come in another order, or are others, or have other labels: the gradients of step "
+            f"{steps[first]} in A are nearest to those of step {steps[best[first]]} in B (cosine "
+            f"{number(like[first, best[first]])}, and {number(own[first])} with their own). Record batches to decide."
+        )
+        yield Finding("data_order", text, e.step, (), {"steps": len(others)}, is_certain=False)
+
+
+def _likeness(e: Evidence, steps: list[int]) -> Any:
+    """The cosine of the gradients of each step in A and each in B, of samples of all leaves together."""
+    places = [i for i in e.significant if all(e.has(i, e.tree, step) for step in steps)]
+    sides: tuple[list[Any], list[Any]] = ([np.zeros(1)] * len(steps), [np.zeros(1)] * len(steps))
+    for k, step in enumerate(steps):
+        samples = [e.samples(i, e.tree, step) for i in places]
+        for side, vectors in enumerate(sides):
+            vectors[k] = np.concatenate([np.zeros(1), *(pair[side] for pair in samples)])
+    return np.array([[cosine(a, b) for b in sides[1]] for a in sides[0]])
+
+
+def precision(e: Evidence) -> Iterator[Finding]:
+    """Gradients whose bits are those of a coarser format, and differences of the size of its rounding."""
+    stored, fits = [stored_as(e.row, side) for side in (0, 1)], _rounding(e)
+    for run, own, other in (("A", *stored), ("B", *reversed(stored))):
+        if e.step is not None and own and own != other and fits:
+            text = (
+                f"{run} computes in {own}: most of its gradients are {own} numbers, kept as float32. The differences "
+                "have the size of its rounding."
+            )
+            yield Finding("precision", text, e.step, (), {"unit": BY_NAME[own].unit})
+            return
+
+
+def _rounding(e: Evidence) -> str:
+    """The finest format whose rounding is as large as the differences."""
+    apart = max((scaled(e.distance(i), e.scale(e.tree, e.at).near[i]) for i in e.bad), default=0.0)
+    return next((name for name in ("TF32", "bfloat16") if apart <= BY_NAME[name].budget), "")
+
+
+_SEEN = {
+    "precision": "The differences have the size of {fits} rounding and no direction: either one run computes in lower "
+    "precision, in whole or in part, or a part of the network differs a little (an approximate GELU, an epsilon).",
+    "constant": "The gradients differ by up to {largest:.2g} in relative terms, and with a direction: either another "
+    "epsilon, another constant in the loss (such as label smoothing) or a layer, or a variance over n in one and n - 1 "
+    "in the other.",
+    "unrelated": "The gradients of step {step} point elsewhere (cosine {cosine}), and their norms are alike (B/A "
+    "{ratio}): either dropout or augmentation in one{data}, or another computation (a mask, an axis of a softmax, an "
+    "activation, a layer in its other mode).",
+    "unknown": "{begin}, and no rule knows their cause.",
+}
+
+
+def vague(e: Evidence) -> Iterator[Finding]:
+    """What is seen of differences that no cause predicts: their size, their direction; and what may be the cause."""
+    unit, fits = e.judged[e.tree].arithmetic.unit, _rounding(e)
+    small = [] if e.tolerated or not e.values else e.significant
+    places = e.bad or [i for i in small if e.distance(i).relative > CLOSE * unit]
+    distances, many = [e.distance(i) for i in places], len(e.bad) > len(e.significant) / 2
+    similarity, ratio = _together(e)
+    largest, directions = max((d.relative for d in distances), default=0.0), _directions(distances)
+    directed, finite = max(directions) >= DIRECTED, not any(d.apart for d in distances)
+    if many and fits and e.values and e.step == e.steps[0] and not directed:
+        kind = "precision"
+    elif directed and largest < 0.3 and e.values and not e.tolerated and finite:
+        kind = "constant" if e.bad or np.median(directions) >= DIRECTED else ""
+    elif many and e.values and similarity < 0.97 and 0.5 < ratio < 2:
+        kind = "unrelated"
+    else:
+        kind = "unknown" if e.bad else ""
+    if not kind:
+        return
+    recorded = e.bad and any(True for _ in batches(e, e.at))  # and equal: `data` comes first
+    text = _SEEN[kind].format(
+        fits="TF32 or float16" if fits == "TF32" else fits,
+        largest=largest,
+        step=e.at,
+        cosine=number(similarity),
+        ratio=number(ratio),
+        data="" if recorded else ", or other batches or labels",
+        begin="The differences exceed the tolerance" if e.tolerated else "Rounding does not explain the differences",
+    )
+    numbers = {"relative": largest, "cosine": similarity, "ratio": ratio}
+    yield Finding(kind, f"{text}{_of_time(e)}{_of_losses(e)}", e.at, e.labels(places), numbers, is_certain=False)
+
+
+def _directions(distances: list[Distance]) -> list[float]:
+    """The cosines between differences and gradients of leaves: low for rounding, which has no direction."""
+    large = [d for d in distances if d.size >= LARGE] or distances
+    there = [d for d in large if d.difference and d.norm_a]
+    return [0.0, *(abs(d.cosine * d.norm_b - d.norm_a) / d.difference for d in there)]
+
+
+def _together(e: Evidence) -> tuple[float, float]:
+    """The cosine of all gradients together, and the ratio of their norms."""
+    one, other = (e.total(e.at, side) for side in "ab")
+    if not one or not other:
+        return 1.0, 0.0
+    parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None)
+    return math.fsum(parts), other / one
+
+
+def _of_time(e: Evidence) -> str:
+    """When it began."""
+    if e.step in (None, e.steps[0]):
+        return ""
+    before = _before(e)
+    return (
+        f" All agrees up to step {before}: either something changes then (a schedule, a phase of training, the data), "
+        f"or the optimizers move the parameters otherwise after step {before}."
+    )
+
+
+def _of_losses(e: Evidence) -> str:
+    """Where to look, by the losses."""
+    if e.loss_tells(e.at) and e.loss_gap(e.at):
+        one, other = unequal(*e.losses[e.at])
+        return f" The losses differ too ({one} and {other}): look at the way forward, and the loss."
+    if e.losses_agree(e.at):
+        return (
+            " The losses agree: look first at the way back, and at what is done to gradients before they are recorded, "
+            "then at what changes a loss little."
+        )
+    return ""
+
+
+def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
+    """The first step and leaf at which runs part; without a known cause, also which leaves still agree."""
+    if e.step is None:
+        return
+    there = [i for i in range(len(e.pairs)) if e.row[i] is not None]
+    begin = f"The runs part at step {e.step}, in {len(e.bad)} of {len(there)} leaves of {e.tree}"
+    most = f"; the largest difference is {e.distance(e.worst).relative:.2g}, in {e.pairs[e.worst].label}"
+    after = "" if any(finding.is_certain for finding in found) else _after(e)
+    yield Finding("where", f"{begin}{most}{after}.", e.step, e.labels(e.bad), {}, frozenset(), is_fault=False)
+
+
+def _after(e: Evidence) -> str:
+    """Leaves nearer to the loss that agree as the losses do, if the leaves come in the order of the network."""
+    sides = ([view.path for view in views] for views in zip(*((p.a, p.b) for p in e.pairs), strict=True))
+    after = [e.distance(i).relative for i in e.significant if i > max(e.bad)]
+    ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
+    unit = e.judged[e.tree].arithmetic.unit
+    if not ordered or not after or max(after) > CLOSE * unit or not e.losses_agree(e.at):
+        return ""
+    return f"; the losses and all leaves after {e.pairs[max(e.bad)].label}, nearer to the loss, agree"
