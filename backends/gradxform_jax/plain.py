@@ -34,6 +34,10 @@ class Plain(Backend):
         """Enable 64-bit types; they leave the scope only as vectors."""
         return jax.enable_x64(True)
 
+    def trace(self) -> Any:
+        """The trace of a transformed function or branch, or of eager code."""
+        return _private.current_trace()
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with jax.jit."""
         return jax.jit(function)

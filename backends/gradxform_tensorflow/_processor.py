@@ -212,7 +212,7 @@ def _plain_graph() -> Any:
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
-    return None if graph.building_function or _private.is_in_control_flow(graph) else graph
+    return None if graph.building_function or _private.control_flow_of(graph) else graph
 
 
 class _Slots:

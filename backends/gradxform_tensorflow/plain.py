@@ -47,6 +47,13 @@ class Plain(Backend):
     xp = Namespace
     module = tf.experimental.numpy
 
+    def trace(self) -> Any:
+        """The graph under construction, with TensorFlow 1's loop or branch in it; None in eager code."""
+        if tf.executing_eagerly():
+            return None
+        graph = tf.compat.v1.get_default_graph()
+        return graph, _private.control_flow_of(graph)
+
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with tf.function."""
         return tf.function(function)

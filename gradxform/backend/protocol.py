@@ -79,6 +79,10 @@ class Backend(Along, Devices, Writing, abc.ABC):
         """The context for kernels: 64-bit types enabled, a stream, warnings disabled."""
         return contextlib.nullcontext()
 
+    def trace(self) -> Any:
+        """What traces now, such as a branch of `lax.cond` or `tf.cond`: arrays made there end with it."""
+        return None
+
     def namespace_of(self, array: Array) -> Any:
         """The namespace that creates arrays on the device of another one."""
         return self.xp

@@ -15,6 +15,10 @@ from gradxform.core.source import ENDS, FLOATING, INEXACT, NARROW, Source, adopt
 from gradxform.numerics import Array, formulas
 
 
+TRACE = "trace"
+"""The key of the trace that read the leaves, beside what was measured."""
+
+
 class _Fields(NamedTuple):
     backend: Backend
     """The framework that owns the leaves."""
@@ -88,7 +92,7 @@ class Leaves(_Fields):
         source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every = range(len(kept))
-        return cls(backend, source, dense, every, every, owned, {})
+        return cls(backend, source, dense, every, every, owned, {TRACE: backend.trace()})
 
     @classmethod
     def holes(
@@ -212,7 +216,7 @@ class Leaves(_Fields):
         """Replace some leaves. `applied`: the new leaves include the pending factors."""
         if not places:
             return self
-        factor, due, measured = self.factor, self.due, {}
+        factor, due, measured = self.factor, self.due, {TRACE: self.measured.get(TRACE)}
         if len(places) == len(self.leaves):
             leaves, replaced = new, (True,) * len(new)
             factor, due = (None, ()) if applied else (factor, due)
@@ -224,7 +228,7 @@ class Leaves(_Fields):
                 due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))
                 keep = tuple(map(operator.not_, replaced))
                 factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
-            measured = {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
+            measured |= {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
         owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
         return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured=measured)
 

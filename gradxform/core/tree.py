@@ -9,7 +9,7 @@ from typing import Any
 
 from gradxform.core import group as devices
 from gradxform.core.group import Group, Mask
-from gradxform.core.leaves import Leaves
+from gradxform.core.leaves import TRACE, Leaves
 from gradxform.core.norm import Norm, Raw, Slots
 from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
 from gradxform.numerics import Array, formulas
@@ -39,7 +39,7 @@ class Tree(Leaves):
         own = self.own_norms(ord)
         norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord)
         if self.factor is None and len(self.scope) == len(self.leaves):
-            self.measured.setdefault(_FIRST, (norm, self.chosen))
+            self._remember(_FIRST, self.measured.get(_FIRST, (norm, self.chosen)))
         return norm
 
     def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
@@ -128,8 +128,13 @@ class Tree(Leaves):
             old = 0.0 if found is None else found.vector
             vector = self.backend.compute(formulas.spread, new, old, index=index, there=there)
             found = Raw(vector, there if found is None else tuple(map(operator.or_, there, found.known)))
-        self.measured[ord] = found
+        self._remember(ord, found)
         return found.vector
+
+    def _remember(self, key: Any, found: Any) -> None:
+        """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
+        if self.backend.trace() == self.measured.get(TRACE):
+            self.measured[key] = found
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
         """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
