@@ -105,9 +105,24 @@ def remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
     made._gradxform = holder(tx, on)
+    for name in ("gradient_transformation", "gradient_transformation_state"):
+        if not hasattr(keras.optimizers.LossScaleOptimizer, name):
+            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
     if optimizer.built:
         made.build(_private.variables_of(optimizer))
     return made
+
+
+def _of_inner(name: str) -> property:
+    """That of the optimizer inside: `Model.compile` puts a `LossScaleOptimizer` around it for "mixed_float16"."""
+
+    def get(self: Any) -> Any:
+        return getattr(self.inner_optimizer, name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(self.inner_optimizer, name, value)
+
+    return property(get, put)
 
 
 def _container(value: Any) -> type[Any] | None:

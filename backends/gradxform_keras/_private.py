@@ -27,6 +27,8 @@ _STEPS = (
     "_backend_update_step",
     "_update_model_variables_moving_average",
 )
+_SUM = "_all_reduce_sum_gradients"
+"""A step of TensorFlow's optimizers."""
 _BOOKKEEPING = ("built", "_tracker", "_variables", "_exclude_from_weight_decay_cache", "_distribution_strategy")
 _PREFIXES = ("_self_", "_obj_", "_trainable_variables")
 
@@ -61,14 +63,14 @@ class Steps(Optimizer):
             self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
         self._gradxform.finish()
         if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
-            self._gradxform.due = True
+            self._gradxform.step.due = True
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         if not self.use_ema:
             return
         averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
         self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
-        for place in self._gradxform.stopped:  # exact average of weights that do not move
+        for place in self._gradxform.step.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -78,12 +80,13 @@ class Steps(Optimizer):
         self._gradxform.take_back(self._iterations)
 
     def _moving(self, variables: Sequence[Any]) -> list[Any]:
-        return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
+        return [v for v in variables if self._get_variable_index(v) not in self._gradxform.step.stopped]
 
 
 def missing_steps(kind: type[Any]) -> list[str]:
     """The steps that a class of optimizers lacks."""
-    return [name for name in _STEPS if not hasattr(kind, name)]
+    wanted = (*_STEPS, _SUM) if keras.backend.backend() == "tensorflow" else _STEPS
+    return [name for name in wanted if not hasattr(kind, name)]
 
 
 def variables_of(optimizer: Any) -> list[Any]:

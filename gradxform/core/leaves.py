@@ -14,7 +14,6 @@ from gradxform.core.group import Group, Mask
 from gradxform.core.source import ENDS, FLOATING, INEXACT, NARROW, Source, adopted, names
 from gradxform.numerics import Array, formulas
 
-
 TRACE = "trace"
 """The key of the trace that read the leaves, beside what was measured."""
 
@@ -216,7 +215,8 @@ class Leaves(_Fields):
         """Replace some leaves. `applied`: the new leaves include the pending factors."""
         if not places:
             return self
-        factor, due, measured = self.factor, self.due, {TRACE: self.measured.get(TRACE)}
+        factor, due = self.factor, self.due
+        measured: dict[Any, Any] = {TRACE: self.measured.get(TRACE)}
         if len(places) == len(self.leaves):
             leaves, replaced = new, (True,) * len(new)
             factor, due = (None, ()) if applied else (factor, due)

@@ -150,7 +150,7 @@ def test_a_fresh_process_needs_one_import_to_load_a_model(imported: bool, tmp_pa
         assert done.stdout.strip() == "0.5", done.stderr[-2000:]
     else:
         assert "Could not locate class 'TransformingSGD'" in done.stderr
-        assert done.stderr.strip().endswith("'registered_name': 'import gradxform_keras before loading>Transforming'}")
+        assert done.stderr.strip().endswith("'registered_name': 'gradxform_keras>Transforming'}")
 
 
 def test_a_backend_that_does_not_train() -> None:
