@@ -12,8 +12,7 @@ from gradxform import GradientTransformation
 from gradxform.core.updates import GRADIENTS
 from gradxform_keras import _private
 from gradxform_keras._expression import registered, restored, written
-from gradxform_keras._held import Held
-from gradxform_keras._updates import holder
+from gradxform_keras._held import HELD, Held
 
 
 class Transforming(_private.Steps):
@@ -104,7 +103,7 @@ def remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
-    made._gradxform = holder(tx, on)
+    made._gradxform = HELD[on](tx)
     for name in ("gradient_transformation", "gradient_transformation_state"):
         if not hasattr(keras.optimizers.LossScaleOptimizer, name):
             setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))

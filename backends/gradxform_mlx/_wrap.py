@@ -117,7 +117,9 @@ class Transforming(Optimizer):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
-        made = self._holder.step("mlx.wrap", slots, self.gradient_transformation_state, params)
+        made = self._holder.step(slots, self.gradient_transformation_state, params)
+        if len(made.stopped) == len(self._names):
+            raise self._holder.nothing_left("mlx.wrap")
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)

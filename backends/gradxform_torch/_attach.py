@@ -13,7 +13,7 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
-from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, named_of, unwrapped
+from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, is_optimizer, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, transformed
 from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
@@ -285,3 +285,12 @@ def handles_of(optimizer: Any) -> list[Attached] | None:
     """Handles attached to an optimizer or to its inner one; None for other objects."""
     optimizer = unwrapped(optimizer)
     return list(attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
+
+
+def paths_in(given: Any) -> list[str] | None:
+    """Paths of the parameters of a module, an optimizer or an `attach` handle; None for other objects."""
+    if isinstance(given, torch.nn.Module):
+        return paths_of(list(given.named_parameters()))
+    if isinstance(given, Attached):
+        return given.paths
+    return paths_of(named_of(bare(given))) if is_optimizer(given) else None

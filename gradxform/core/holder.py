@@ -81,23 +81,20 @@ class Holder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(self, what: str, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
-        """Transform the gradients of a step.
-
-        Raises:
-            ValueError: all gradients are stopped.
-        """
+    def step(self, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
+        """Transform the gradients of a step."""
         view = self.view(gradients)
         if view is None:
             return Step(list(gradients), set(), state)
         view, state = self.tx.rule(view, state, Context(self.by_key(params), {}))
-        stopped = set(self.positions(view.skipped()))
-        if len(stopped) == sum(gradient is not None for gradient in gradients):
-            raise ValueError(
-                f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
-                f"the variables are {', '.join(self.paths)}"
-            )
-        return Step(self._unsorted(view.results()), stopped, state)
+        return Step(self._unsorted(view.results()), set(self.positions(view.skipped())), state)
+
+    def nothing_left(self, what: str) -> ValueError:
+        """The error for a step whose gradients are all stopped."""
+        return ValueError(
+            f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
+            f"the variables are {', '.join(self.paths)}"
+        )
 
     def reached(self, arrays: Sequence[Any]) -> list[bool]:
         """Which variables the transformation may change or measure."""

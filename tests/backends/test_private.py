@@ -81,7 +81,11 @@ def optimizer(p: Any, keras: Any) -> Any:
 def steps(p: Any, keras: Any) -> Any:
     kinds = [kind for kind in vars(keras.optimizers).values() if isinstance(kind, type)]
     optimizers = [kind for kind in kinds if issubclass(kind, keras.optimizers.Optimizer)]
-    return not any(map(p.missing_steps, optimizers)) and p.missing_steps(object) == [*p._STEPS] and p.Steps
+    missing = p.missing_steps(object)
+    assert ("_all_reduce_sum_gradients" in missing) is (keras.backend.backend() == "tensorflow")
+    return not any(map(p.missing_steps, optimizers)) and {"apply", "_clip_gradients", "_backend_update_step"} < {
+        *missing
+    }
 
 
 def muon(p: Any, module: Any) -> Any:
