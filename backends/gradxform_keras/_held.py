@@ -55,7 +55,7 @@ class Held:
     def build(self, optimizer: Any) -> None:
         """Create the variables of the initial state."""
         self.variables = list(_private.variables_of(optimizer))
-        self.holder = Holder(self.tx, self.backend, list(map(path_of, self.variables)), self.variables)
+        self.holder = Holder(self.tx, self.backend, list(map(path_of, self.variables)), self.variables, sort=True)
         likes = [(v.shape, keras.backend.standardize_dtype(v.dtype)) for v in self.variables]
         first = self.holder.start(self.holder.init_like(likes))
         self._state = {

@@ -116,7 +116,12 @@ def _of_inner(name: str) -> property:
     """That of the optimizer inside: `Model.compile` puts a `LossScaleOptimizer` around it for "mixed_float16"."""
 
     def get(self: Any) -> Any:
-        return getattr(self.inner_optimizer, name)
+        inner = self.inner_optimizer
+        if not isinstance(inner, Transforming):
+            raise AttributeError(
+                f"{type(self).__name__!r} has no {name!r}: {inner.name} was not wrapped by gx.keras.wrap"
+            )
+        return getattr(inner, name)
 
     def put(self: Any, value: Any) -> None:
         setattr(self.inner_optimizer, name, value)

@@ -70,7 +70,7 @@ class GradientProcessor(tf.Module):
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         self._step: _Step | None = None
         given = pairs.variables_of("tensorflow.GradientProcessor", variables)
-        self._slots = _Slots(given, Holder(self.tx, backend, [path_of(variable) for variable in given], given))
+        self._slots = _Slots(given, Holder(self.tx, backend, list(map(path_of, given)), given, sort=True))
         first = self._slots.holder.start(self._slots.holder.init_like(self._slots.likes))
         with self.name_scope:
             self._state = {path: _variable(leaf, path) for path, leaf in first.items()}

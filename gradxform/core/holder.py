@@ -41,12 +41,26 @@ class Holder:
     """
 
     def __init__(
-        self, tx: GradientTransformation, backend: Backend, paths: Sequence[str], variables: Sequence[Any] = ()
+        self,
+        tx: GradientTransformation,
+        backend: Backend,
+        paths: Sequence[str],
+        variables: Sequence[Any] = (),
+        sort: bool = False,
     ) -> None:
-        """Keep them; `variables`, if given, can be chosen by identity."""
+        """Keep them.
+
+        Args:
+            tx: the transformation.
+            backend: the framework of the arrays.
+            paths: of the variables.
+            variables: if given, they can be chosen by identity.
+            sort: whether dicts are in the order of their keys, so that a state is the same in every framework.
+        """
         self.tx, self.backend, self.paths, self.variables = tx, backend, paths, variables
         self.keys = keys_of(paths)
-        order, self._structure = backend.flatten(dict(zip(self.keys, range(len(paths)), strict=True)))
+        places = [(key, place) for place, key in enumerate(self.keys)]
+        order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
         self._order: list[int] | None = None if order == list(range(len(paths))) else order
         """The positions of the variables in the order in which the framework flattens a dict; None if it is theirs."""
         self._form: Any = None
@@ -54,7 +68,7 @@ class Holder:
 
     def by_key(self, items: Sequence[Any]) -> dict[str, Any]:
         """Items of the variables as a tree."""
-        return dict(zip(self.keys, items, strict=True))
+        return dict(zip(self._sorted(self.keys), self._sorted(items), strict=True))
 
     def view(self, arrays: Sequence[Any], inplace: bool = False) -> Tree | None:
         """View of one array per variable, possibly None.
@@ -127,7 +141,7 @@ class Holder:
 
     def init_like(self, likes: Sequence[tuple[Sequence[int], str]]) -> Any:
         """The first state, of NumPy arrays, for variables of known shapes and dtypes."""
-        numpy = Holder(self.tx, lookup.backend("numpy"), self.paths, self.variables)
+        numpy = Holder(self.tx, lookup.backend("numpy"), self.paths, self.variables, sort=True)
         return numpy.init([np.zeros(tuple(shape), np.dtype(dtype)) for shape, dtype in likes])
 
     def start(self, first: Any) -> dict[str, Any]:
