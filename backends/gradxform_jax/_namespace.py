@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics.namespace import Defaults
+from gradxform_jax import _private
 
 barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What XLA fuses nothing across; JAX declares no types for it."""
@@ -36,6 +37,7 @@ class Namespace(Defaults):
     stack = staticmethod(jnp.stack)
     stop_gradient = staticmethod(lax.stop_gradient)
     mask = staticmethod(np.array)
+    current_trace = staticmethod(_private.current_trace)
     expm1 = staticmethod(jnp.expm1)
     log1p = staticmethod(jnp.log1p)
     log = staticmethod(jnp.log)
@@ -48,13 +50,17 @@ class Namespace(Defaults):
     ones_like = staticmethod(jnp.ones_like)
     shift_left = staticmethod(jnp.left_shift)
     shift_right = staticmethod(jnp.right_shift)
-    asarray = staticmethod(jnp.asarray)
     copy = staticmethod(jnp.copy)
     real = staticmethod(jnp.real)
     imag = staticmethod(jnp.imag)
     complex = staticmethod(lax.complex)
     transpose = staticmethod(jnp.transpose)
     sign = staticmethod(lax.sign)
+
+    @staticmethod
+    def asarray(x: Any) -> Any:
+        """Convert NumPy arrays and Python numbers; float0 stays NumPy."""
+        return x if getattr(x, "dtype", None) == jax.dtypes.float0 else jnp.asarray(x)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Axes
 from gradxform.numerics import dtype_name, elementwise, matrices, rescale, sums, sums_dtype
 from gradxform_jax import _each, _norms, _private, _ranking
 from gradxform_jax._each import Each, Norms
@@ -35,10 +36,11 @@ class JAX(Plain):
                 return Norms(leaves, ord)
             return _norms.vector(tuple(leaves), ord)
 
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
         """Norms over some axes, in float64, the axes kept as ones."""
+        ((leaf,), (over,)) = leaves, axes
         with self.scope():
-            return _norm_over(leaf, tuple(axis % leaf.ndim for axis in axes), ord)
+            return _norm_over(leaf, tuple(axis % leaf.ndim for axis in over), ord)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
@@ -50,10 +52,10 @@ class JAX(Plain):
         with self.scope():
             return _with_factors(_multiplied, list(leaves), _as_factors(factors))
 
-    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+    def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
         with self.scope():
-            return _times(leaf, factor)
+            return [_times(leaf, factors) for leaf in leaves]
 
     def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         """Each leaf divided by its divisor; for optax in eager as XLA does, which takes the inverse."""
@@ -80,6 +82,7 @@ class JAX(Plain):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements."""
@@ -92,7 +95,13 @@ class JAX(Plain):
             )
             return in_parts(lambda own, *some: function(list(some), others, own), each_factor, *given)
 
-    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    def each(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        out: Sequence[Any] | None = None,
+    ) -> list[Any]:
         """A formula of each leaf's elements, in its own dtype."""
         with self.scope():
             function, others = _of_each(formula), list(map(Namespace.float64, numbers))

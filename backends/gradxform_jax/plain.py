@@ -29,14 +29,11 @@ class Plain(Backend):
     types = (jax.Array, jax.core.Tracer, jax.ShapeDtypeStruct)
     xp = Namespace
     module = jnp
+    devices = _across
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Enable 64-bit types; they leave the scope only as vectors."""
         return jax.enable_x64(True)
-
-    def trace(self) -> Any:
-        """The trace of a transformed function or branch, or of eager code."""
-        return _private.current_trace()
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with jax.jit."""
@@ -65,10 +62,6 @@ class Plain(Backend):
                 found.append(path)
         return [jax.tree_util.keystr(path, simple=True, separator="/") for path in found]
 
-    def adopt(self, leaf: Any) -> Any:
-        """Convert NumPy arrays and Python numbers like jax.numpy; float0 stays NumPy."""
-        return leaf if getattr(leaf, "dtype", None) == jax.dtypes.float0 else jnp.asarray(leaf)
-
     def dtype(self, leaf: Any) -> str:
         """The name of the dtype."""
         return "float0" if leaf.dtype == jax.dtypes.float0 else str(leaf.dtype)
@@ -81,11 +74,11 @@ class Plain(Backend):
         with self.scope():
             return lax.convert_element_type(jnp.asarray(size), np.float64)
 
-    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Return the leaves: JAX arrays are immutable."""
         return list(leaves)
 
-    def zeros(self, leaves: Sequence[Any]) -> list[Any]:
+    def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Zeros with the leaves' sharding; a compiler would replicate them."""
         with self.scope():  # else JAX refuses float64 zeros with a sharding
             return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
@@ -114,9 +107,6 @@ class Plain(Backend):
                 return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
         return np.asarray(leaf)
 
-    check_axis = staticmethod(_across.check)
-    all_gather = staticmethod(_across.all_gather)
-    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
 

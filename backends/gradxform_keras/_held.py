@@ -177,7 +177,7 @@ class HeldUpdates(Held):
             moved = updates.moved(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
             self.step.stopped = set(self.holder.positions(view.skipped()))
             ends = [b if i in self.step.stopped else m for i, b, m in zip(there, before, moved, strict=True)]
-            self._place([self.variables[i] for i in there], self.backend.casts(ends, before))
+            self._place([self.variables[i] for i in there], self.backend.cast(ends, before))
             self.assign(made.state)
 
     def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:

@@ -77,7 +77,7 @@ class MLX(Containers):
         found: list[Any] = [None] * len(leaves)
         for places in groups.values():
             rows = mx.stack([leaves[i].reshape(-1) for i in places])
-            for i, norm in zip(places, mx.split(self.norm_over(rows, (1,), ord), len(places)), strict=True):
+            for i, norm in zip(places, mx.split(self.norms_over([rows], [(1,)], ord), len(places)), strict=True):
                 found[i] = norm.reshape(())
         return mx.stack(found)
 

@@ -44,26 +44,30 @@ class NumPy(Readable, Plain):
                 return list(leaves) if each == 1 else _times_one(leaves, each, inplace)
             return [leaf if f == 1 else _times(leaf, f, inplace) for leaf, f in zip(leaves, each, strict=True)]
 
-    def elementwise_into(
+    def elementwise(
         self,
-        out: Sequence[Any],
         formula: Formula,
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, written into arrays where they fit."""
-        return elements.of_leaves(formula, columns, numbers, factors or [None] * len(out), static, out)
+        return elements.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
 
-    def zeroed(self, leaves: Sequence[Any]) -> list[Any]:
-        """The leaves, filled with zeros."""
+    def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
+        """Fresh zeros, or the leaves, filled with zeros."""
+        if not inplace:
+            return super().zeros(leaves)
         for leaf in leaves:
             leaf[...] = 0.0
         return list(leaves)
 
-    def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """Copies in other arrays."""
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
+        """Copies, in other arrays if given."""
+        if out is None:
+            return super().copied(leaves)
         pairs = list(zip(out, leaves, strict=True))
         threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
         return list(out)

@@ -10,7 +10,6 @@ import numpy as np
 
 from gradxform.backend.containers import Containers
 from gradxform.backend.host.elements import Block
-from gradxform.backend.protocol import Backward
 
 _names: dict[Any, str] = {}
 
@@ -22,6 +21,7 @@ class Plain(Containers):
     types = (np.ndarray, np.generic)
     xp: Any = Block()
     module = np
+    custom_backward = None
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """Silence warnings."""
@@ -31,7 +31,7 @@ class Plain(Containers):
         """Name of the dtype; JAX's dtype for gradients of integers is structured."""
         return name_of(leaf)
 
-    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Copy the leaves, keeping their types."""
         return [leaf.copy() for leaf in leaves]
 
@@ -47,24 +47,13 @@ class Plain(Containers):
         """A copy."""
         return np.array(array)
 
-    def zeros(self, leaves: Sequence[Any]) -> list[Any]:
+    def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
         """Fresh zeros; a NumPy scalar for a NumPy scalar."""
         return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
 
     def as_given(self, leaf: Any, new: Any) -> Any:
         """A NumPy scalar for a NumPy scalar."""
         return like(leaf, new)
-
-    def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> Any:
-        """Raise an error: NumPy has no backward pass."""
-        raise TypeError(
-            "NumPy arrays have no backward pass; use JAX, TensorFlow or PyTorch arrays, or transform computed "
-            "gradients with tx(gradients)"
-        )
-
-    def stop_gradient(self, leaf: Any) -> Any:
-        """Raise an error: NumPy has no backward pass."""
-        return self.custom_backward([leaf], (), lambda *_: (None, None))
 
 
 def name_of(leaf: Any) -> str:

@@ -12,11 +12,12 @@ import tensorflow as tf
 from gradxform.backend.host import norms as host_norms
 from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Axes
 from gradxform.numerics import formulas, matrices, rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_tensorflow import _eager, _graph, _norms, _packing, _products, _ranking
 from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
-from gradxform_tensorflow.plain import Plain
+from gradxform_tensorflow.plain import Plain, number
 
 _DOUBLE = (tf.float64, tf.complex128)
 _LARGE = 1 << 16
@@ -43,9 +44,9 @@ class TensorFlow(Readable, Plain):
             return _norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)
 
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
         """Norms over some axes."""
-        return _on_accelerator(super().norm_over, leaf, axes=axes, ord=ord)
+        return _on_accelerator(super().norms_over, leaves, axes=axes, ord=ord)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
@@ -61,11 +62,13 @@ class TensorFlow(Readable, Plain):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """Compute a formula of each leaf's elements; in graphs by XLA, to keep its parts out of memory."""
         if formula is formulas.same and factors is None:  # computes half precision in float32
             return [rescale.in_single(Namespace, leaf) for leaf in columns[0]]
+        numbers = list(map(number, numbers))
         # NumPy computes small leaves together, but TensorFlow would copy its results.
         is_plain = _has_large(columns[0]) or not _eager.readable(columns[0])
         if isinstance(formula, Combination) and _eager.has_only_cpus() and is_plain:
@@ -79,9 +82,15 @@ class TensorFlow(Readable, Plain):
 
     def _known(self, numbers: Sequence[Any]) -> list[Any]:
         """Numbers, read where that is free."""
-        return [self._seen(number) if self._all_readable([number]) else self.number(number) for number in numbers]
+        return [self._seen(given) if self._all_readable([given]) else given for given in numbers]
 
-    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    def each(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        out: Sequence[Any] | None = None,
+    ) -> list[Any]:
         """Apply a formula that selects; in graphs by XLA, to keep the parts of a formula out of memory.
 
         Numbers are conditions: they select whole arrays, which takes no pass at all.
@@ -92,15 +101,16 @@ class TensorFlow(Readable, Plain):
 
         if _has_large(columns[0]) and not numbers and _graph.is_fusible():
             kernel = _graph.fused(kernel, (columns, numbers))
-        return list(kernel(columns, numbers))
+        return list(kernel(columns, list(map(number, numbers))))
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is known to be one."""
         return list(_on_accelerator(_products.multiply, leaves, factors if is_read(factors) else _wide(factors)))
 
-    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
+    def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
         """One leaf times a float64 array that broadcasts against it."""
-        return _on_accelerator(_products.multiply_over, leaf, tf.convert_to_tensor(factor, tf.float64))
+        (leaf,) = leaves
+        return [_on_accelerator(_products.multiply_over, leaf, tf.convert_to_tensor(factors, tf.float64))]
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""

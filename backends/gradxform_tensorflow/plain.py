@@ -46,13 +46,7 @@ class Plain(Backend):
     variables = (tf.Variable,)
     xp = Namespace
     module = tf.experimental.numpy
-
-    def trace(self) -> Any:
-        """The graph under construction, with TensorFlow 1's loop or branch in it; None in eager code."""
-        if tf.executing_eagerly():
-            return None
-        graph = tf.compat.v1.get_default_graph()
-        return graph, _private.control_flow_of(graph)
+    devices = _across
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Compile with tf.function."""
@@ -98,30 +92,22 @@ class Plain(Backend):
             sizes = tf.shape(leaf, tf.int64)
         return tf.cast(tf.reduce_prod(sizes if axes is None else tf.gather(sizes, axes)), tf.float64)
 
-    def dense(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Back | None] | None]:
-        """Values of IndexedSlices, duplicates summed, and a function that puts values back."""
+    def dense(self, leaves: Sequence[Any], whole: bool = False) -> tuple[Sequence[Any], Sequence[Back | None] | None]:
+        """Values of IndexedSlices, duplicates summed, and a function that puts values back; or whole tensors."""
         if not any(isinstance(leaf, (tf.IndexedSlices, tf.Variable)) for leaf in leaves):
             return leaves, None
+        if whole:
+            return list(map(_whole, leaves)), None
         values, backs = zip(*map(_dense, leaves), strict=True)
         return values, backs
 
-    def densify(self, leaf: Any) -> Any:
-        """Dense tensor of IndexedSlices."""
-        if leaf.dense_shape is None:
-            raise ValueError(
-                "IndexedSlices without a dense_shape cannot be made dense, as this transform needs: set it"
-            )
-        return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0])
-
-    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Return the leaves: TensorFlow's tensors are immutable."""
         return list(leaves)
 
-    def number(self, given: Any) -> Any:
-        """Accept a TF1 placeholder without a shape as a number; norms are float64 already."""
-        if not tf.is_tensor(given) or given.shape.rank is not None or given.dtype == tf.float64:
-            return given
-        return tf.ensure_shape(tf.cast(given, tf.float64), [])
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """Compute a formula of numbers and vectors."""
+        return super().compute(formula, *map(number, operands), **static)
 
     def from_numpy(self, array: Any) -> Any:
         """A tensor."""
@@ -136,11 +122,24 @@ class Plain(Backend):
         """A NumPy array; dense for IndexedSlices."""
         return tf.convert_to_tensor(leaf).numpy()
 
-    check_axis = staticmethod(_across.check)
-    all_gather = staticmethod(_across.all_gather)
-    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
+
+
+def number(given: Any) -> Any:
+    """Accept a TF1 placeholder without a shape as a number; norms are float64 already."""
+    if not tf.is_tensor(given) or given.shape.rank is not None or given.dtype == tf.float64:
+        return given
+    return tf.ensure_shape(tf.cast(given, tf.float64), [])
+
+
+def _whole(leaf: Any) -> Any:
+    """Dense tensor of IndexedSlices; the tensor of a variable."""
+    if not isinstance(leaf, tf.IndexedSlices):
+        return tf.convert_to_tensor(leaf)
+    if leaf.dense_shape is None:
+        raise ValueError("IndexedSlices without a dense_shape cannot be made dense, as this transform needs: set it")
+    return tf.math.unsorted_segment_sum(leaf.values, leaf.indices, leaf.dense_shape[0])
 
 
 def _dense(leaf: Any) -> tuple[Any, Back | None]:

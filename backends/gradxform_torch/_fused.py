@@ -90,13 +90,8 @@ def clip(leaves: Sequence[torch.Tensor], least: Any, most: Any, own: Sequence[bo
     return out
 
 
-def copied(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves in memory of their own."""
-    return casts(leaves, leaves)
-
-
-def casts(leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves rounded to the dtypes of others."""
+def cast(leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of the leaves, rounded to the dtypes of others."""
     out = [torch.empty_like(leaf, dtype=like.dtype) for leaf, like in zip(leaves, likes, strict=True)]
     _private.foreach_copy_(out, list(leaves))
     return out

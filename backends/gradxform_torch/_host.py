@@ -20,16 +20,14 @@ _SMALL = 1 << 13
 """Up to so many elements, two passes in one call for all are faster than one pass in a call each."""
 
 
-def norms(backend: Any, leaves: Sequence[torch.Tensor], ord: float) -> Any:
-    """The vector of the leaves' norms."""
-    if ord != 2:
-        return backend.view(backend.norms(leaves, ord))
+def norms(backend: Any, leaves: Sequence[torch.Tensor]) -> Any:
+    """The vector of the leaves' 2-norms."""
     wide = [rescale.in_single(Namespace, leaf) if leaf.dtype in _NARROW else leaf for leaf in leaves]
     try:
         views = [leaf.numpy() for leaf in wide]
     except RuntimeError:  # one asks for a gradient, or negates or conjugates what it sees
         views = list(map(backend.view, wide))
-    return host_norms.norms(views, ord)
+    return host_norms.norms(views, 2.0)
 
 
 def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:

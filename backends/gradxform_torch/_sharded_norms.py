@@ -40,14 +40,14 @@ def norms(leaves: Sequence[Any], ord: float, measure: Callable[[list[Any], float
     return _like(found, torch.stack(columns))
 
 
-def norm_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
+def norms_over(leaf: Any, axes: tuple[int, ...], ord: float, found: Any) -> Any:
     """Norms over some axes of a leaf, from its shards' norms; only for slices on this process."""
     rows = _over_axes(leaf, axes, found)
     return found if rows is None else _like(found, _over_rows(rows, ord))
 
 
 def sum_over(leaf: Any, axes: tuple[int, ...], found: Any) -> Any:
-    """Sums over some axes of a leaf, like `norm_over`."""
+    """Sums over some axes of a leaf, like `norms_over`."""
     rows = _over_axes(leaf, axes, found)
     return found if rows is None else _like(found, rows.sum(0))
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gradxform.backend.host.readable import Readable
+from gradxform.backend.protocol import Axes
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_torch import _fused, _host, _packed, _private, _products, _sums
@@ -40,11 +41,11 @@ class Kernels(Readable, Along):
             found = _fused.norms(leaves, ord) if _fused.on_device(leaves) else None
             if found is not None:
                 return found
-            each = self.norms_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)  # of one shape together
+            each = self._each_norm_over(leaves, [tuple(range(leaf.ndim)) for leaf in leaves], ord)
             return torch.stack([norm.reshape(()).to(leaves[0].device) for norm in each])
         if ord != 2 or not readable(leaves):
             return super().norms(leaves, ord)
-        return _host.norms(self, leaves, ord)
+        return _host.norms(self, leaves)
 
     def multiply(self, leaves: Sequence[torch.Tensor], factors: Any, inplace: bool) -> list[torch.Tensor]:
         """Each leaf times its factor; where values may be read, a leaf with the factor one comes back as it is."""
@@ -81,24 +82,24 @@ class Kernels(Readable, Along):
                 out[i] = new
         return out
 
-    def norm_over(self, leaf: torch.Tensor, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[torch.Tensor], axes: Axes, ord: float) -> Any:
         """Norms over some axes; of narrow leaves that may be read, with one copy in float64."""
-        if axes and ord == 2 and leaf.dtype in _fused.REAL and readable([leaf]):
-            wide = leaf.detach().double()
-            return wide.mul_(wide).sum(axes, keepdim=True).sqrt_()
-        return super().norm_over(leaf, axes, ord)
+        if len(leaves) == 1 and axes[0] and ord == 2 and leaves[0].dtype in _fused.REAL and readable(leaves):
+            wide = leaves[0].detach().double()
+            return wide.mul_(wide).sum(axes[0], keepdim=True).sqrt_()
+        return super().norms_over(leaves, axes, ord)
 
-    def multiply_over(self, leaf: torch.Tensor, factor: Any, inplace: bool) -> torch.Tensor:
-        """One leaf times a float64 array that broadcasts against it."""
-        own = inplace and is_writable(leaf)
-        given = [leaf, factor] if isinstance(factor, torch.Tensor) else [leaf]
-        if leaf.ndim and not leaf.is_complex() and _fused.on_device(given):
-            return torch.mul(leaf, self.namespace_of(leaf).float64(factor), out=leaf if own else torch.empty_like(leaf))
-        if leaf.dtype in (torch.float32, torch.float64) and readable(given):
-            by = self.namespace_of(leaf).float64(factor)
+    def multiply_over(
+        self, leaves: Sequence[torch.Tensor], axes: Axes, factors: Any, inplace: Sequence[bool]
+    ) -> list[torch.Tensor]:
+        """Leaves times factors of slices."""
+        leaf, given = leaves[0], [*leaves, factors] if isinstance(factors, torch.Tensor) else leaves
+        if len(leaves) == 1 and leaf.dtype in (torch.float32, torch.float64) and readable(given):
+            by = self.namespace_of(leaf).float64(factors)
             if leaf.dtype == torch.float64 or not _is_extreme(by):
-                return torch.mul(leaf, by.to(leaf.dtype), out=leaf if own else None)
-        return _put(leaf, super().multiply_over(leaf, factor, inplace), inplace)
+                out = leaf if inplace[0] and is_writable(leaf) else None
+                return [torch.mul(leaf, by.to(leaf.dtype), out=out)]
+        return list(map(_put, leaves, super().multiply_over(leaves, axes, factors, inplace), inplace))
 
     def clip(
         self, leaves: Sequence[torch.Tensor], low: Any, high: Any, factors: Any, inplace: bool
@@ -134,32 +135,10 @@ class Kernels(Readable, Along):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements; on an accelerator, of many small leaves at a time."""
-        return self._elementwise(None, formula, columns, numbers, factors, static)
-
-    def elementwise_into(
-        self,
-        out: Sequence[Any],
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        **static: Any,
-    ) -> list[Any]:
-        """The same, written into tensors of an accelerator."""
-        return self._elementwise(out, formula, columns, numbers, factors, static)
-
-    def _elementwise(
-        self,
-        out: Sequence[Any] | None,
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None,
-        static: dict[str, Any],
-    ) -> list[Any]:
         plain, tensors = super().elementwise, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
         accelerated = _fused.on_device(tensors, narrow=True)
         if isinstance(formula, Combination) and (accelerated or readable(tensors)):
@@ -189,10 +168,6 @@ class Kernels(Readable, Along):
             return [_sums.in_registers(given, [first, *others])]
 
         return _packed.in_parts(kernel, formula, columns, factors, out)
-
-    def _on_device(self, factor: Any, leaf: torch.Tensor) -> Any:
-        """A factor as a tensor where its leaf is."""
-        return self.namespace_of(leaf).float64(factor)
 
     def of_matrices(
         self,
@@ -231,58 +206,35 @@ class Kernels(Readable, Along):
                 out[i] = new
         return out
 
-    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    def each(
+        self,
+        formula: Callable[..., Any],
+        columns: Sequence[Sequence[Any]],
+        numbers: Sequence[Any],
+        out: Sequence[Any] | None = None,
+    ) -> list[Any]:
         """The same in the leaves' own dtypes."""
-        return self._each(None, formula, columns, numbers)
-
-    def each_into(
-        self,
-        out: Sequence[Any],
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-    ) -> list[Any]:
-        """The same, written into tensors of an accelerator."""
-        return self._each(out, formula, columns, numbers)
-
-    def _each(
-        self,
-        out: Sequence[Any] | None,
-        formula: Callable[..., Any],
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-    ) -> list[Any]:
         plain, tensors = super().each, [x for column in columns for x in column if isinstance(x, torch.Tensor)]
         if not _fused.on_device(tensors, narrow=True):
             return plain(formula, columns, numbers)
         return _packed.in_parts(lambda own, rows, _: plain(own, rows, numbers), formula, columns, None, out)
 
-    def casts(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def cast(self, leaves: Sequence[torch.Tensor], likes: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Leaves rounded to the dtypes of others."""
-        return _fused.casts(leaves, likes) if _fused.on_device(leaves) else super().casts(leaves, likes)
+        return _fused.cast(leaves, likes) if _fused.on_device(leaves) else super().cast(leaves, likes)
 
-    def copied(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The leaves in memory of their own."""
-        return _fused.copied(leaves) if _fused.on_device(leaves) else super().copied(leaves)
-
-    def copied_into(self, out: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The same, written into tensors."""
-        eager = readable(leaves) or _fused.on_device(leaves, narrow=True)
-        if not out or not eager or not all(map(is_writable, out)):
-            return self.copied(leaves)
+    def copied(self, leaves: Sequence[torch.Tensor], out: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        """The leaves in memory of their own, or in writable tensors."""
+        if not out or not _are_writable(out, leaves):
+            return _fused.cast(leaves, leaves) if _fused.on_device(leaves) else super().copied(leaves)
         _private.foreach_copy_(list(out), list(leaves))
         return list(out)
 
-    def zeroed(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The leaves, filled with zeros where they may be written."""
-        eager = readable(leaves) or _fused.on_device(leaves, narrow=True)
-        if not leaves or not eager or not all(map(is_writable, leaves)):
-            return self.zeros(leaves)
-        _private.foreach_zero_(list(leaves))
-        return list(leaves)
-
-    def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fresh zeros."""
+    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
+        """Fresh zeros; or the leaves, filled with zeros, if they may be written."""
+        if inplace and leaves and _are_writable(leaves, leaves):
+            _private.foreach_zero_(list(leaves))
+            return list(leaves)
         return _fused.zeros(leaves) if _fused.on_device(leaves) else super().zeros(leaves)
 
     def peer_norm(
@@ -309,8 +261,13 @@ def _is_extreme(factors: torch.Tensor) -> bool:
     return bool(((size > rescale.MOST) & (size < math.inf) | (size < rescale.LEAST) & (size > 0.0)).any())
 
 
+def _are_writable(tensors: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether the values of eager leaves may be written into tensors."""
+    return (readable(leaves) or _fused.on_device(leaves, narrow=True)) and all(map(is_writable, tensors))
+
+
 def _put(leaf: torch.Tensor, result: torch.Tensor, inplace: bool) -> torch.Tensor:
-    if not inplace or not is_writable(leaf):
+    if result is leaf or not inplace or not is_writable(leaf):
         return result
     _private.foreach_copy_([leaf], [result])
     return leaf

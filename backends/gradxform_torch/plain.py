@@ -29,6 +29,7 @@ class Plain(Backend):
     variables = (torch.nn.Parameter,)
     xp = Namespace(torch.device("cpu"))
     module = torch
+    devices = _across
 
     def namespace_of(self, array: torch.Tensor) -> Namespace:
         """The namespace of a tensor's device."""
@@ -67,22 +68,22 @@ class Plain(Backend):
         """One path per leaf."""
         return ["/".join(map(_key, path)) for path, _ in pytree.tree_flatten_with_path(tree)[0]]
 
-    def dense(self, leaves: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
-        """Values of sparse COO tensors, duplicates summed, and a function that puts values back."""
+    def dense(
+        self, leaves: Sequence[torch.Tensor], whole: bool = False
+    ) -> tuple[Sequence[torch.Tensor], Sequence[Back | None] | None]:
+        """Values of sparse COO tensors, duplicates summed, and a function that puts values back; or whole tensors."""
         if not any(leaf.is_sparse for leaf in leaves):
             return leaves, None
+        if whole:
+            return [leaf.to_dense() for leaf in leaves], None
         values, backs = zip(*map(_dense, leaves), strict=True)
         return values, backs
-
-    def densify(self, leaf: torch.Tensor) -> torch.Tensor:
-        """Dense tensor of a sparse one."""
-        return leaf.to_dense()
 
     def sparse(self, leaf: torch.Tensor) -> Back | None:
         """Convert to a COO tensor of the elements that are not zero."""
         return torch.Tensor.to_sparse
 
-    def zeros(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def zeros(self, leaves: Sequence[torch.Tensor], inplace: bool = False) -> list[torch.Tensor]:
         """New zeros that do not require gradients."""
         return [torch.zeros_like(leaf, requires_grad=False) for leaf in leaves]
 
@@ -113,9 +114,6 @@ class Plain(Backend):
             return leaf.contiguous().view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
         return leaf.numpy()
 
-    check_axis = staticmethod(_across.check)
-    all_gather = staticmethod(_across.all_gather)
-    axis_index = staticmethod(_across.axis_index)
     custom_backward = staticmethod(_backward.same)
     straight_through = staticmethod(_backward.straight_through)
 

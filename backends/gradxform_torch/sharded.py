@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Backward
+from gradxform.backend.protocol import Axes, Backward
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform.numerics.matrices import Sides
 from gradxform_torch import _fused, _readable, _sharded, _sharded_norms, _sharded_ranking
@@ -21,9 +21,9 @@ class Torch(Kernels):
 
     types = (*Kernels.types, *_sharded.types())
 
-    def dense(self, leaves: Sequence[Any]) -> Any:
+    def dense(self, leaves: Sequence[Any], whole: bool = False) -> Any:
         """Values of the leaves; partial DTensors are reduced."""
-        return super().dense(_sharded.added(leaves) if _sharded.any_sharded(leaves) else leaves)
+        return super().dense(_sharded.added(leaves) if _sharded.any_sharded(leaves) else leaves, whole)
 
     def alongside(self, arrays: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
         """Shard arrays like their leaves."""
@@ -45,14 +45,15 @@ class Torch(Kernels):
             return _sharded_norms.norms(leaves, ord, super().norms)
         return super().norms(leaves, ord)
 
-    def norm_over(self, leaf: Any, axes: tuple[int, ...], ord: float) -> Any:
+    def norms_over(self, leaves: Sequence[Any], axes: Axes, ord: float) -> Any:
         """Norms over some axes, of slices on this process."""
-        if _sharded.is_sharded(leaf):
-            return _sharded_norms.norm_over(leaf, axes, ord, super().norm_over(_sharded.local(leaf), axes, ord))
-        return super().norm_over(leaf, axes, ord)
+        if len(leaves) == 1 and _sharded.is_sharded(leaves[0]):
+            found = super().norms_over([_sharded.local(leaves[0])], axes, ord)
+            return _sharded_norms.norms_over(leaves[0], axes[0], ord, found)
+        return super().norms_over(leaves, axes, ord)
 
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
-        """Sums over some axes, like `norm_over`."""
+        """Sums over some axes, like `norms_over`."""
         if not _sharded.any_sharded((leaf, weights)):
             return super().sum_over(leaf, axes, weights)
         plain = weights is None and not axes and leaf.ndim == 1
@@ -70,11 +71,11 @@ class Torch(Kernels):
             return _sharded.on_shards(leaves, lambda own: self.multiply(own, factors, inplace))
         return super().multiply(leaves, factors, inplace)
 
-    def multiply_over(self, leaf: Any, factor: Any, inplace: bool) -> Any:
-        """One leaf times a float64 array that broadcasts against it."""
-        if _sharded.is_sharded(leaf):
-            return _sharded.on_shards([leaf], lambda own: [self.multiply_over(own[0], factor, inplace)])[0]
-        return super().multiply_over(leaf, factor, inplace)
+    def multiply_over(self, leaves: Sequence[Any], axes: Axes, factors: Any, inplace: Sequence[bool]) -> list[Any]:
+        """Leaves times factors of slices."""
+        if len(leaves) == 1 and _sharded.is_sharded(leaves[0]):
+            return _sharded.on_shards(leaves, lambda own: self.multiply_over(own, axes, factors, inplace))
+        return super().multiply_over(leaves, axes, factors, inplace)
 
     def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:
         """Each leaf divided by its divisor."""
@@ -101,12 +102,14 @@ class Torch(Kernels):
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Any] | None = None,
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, on the shards."""
         numbers = list(map(_sharded.whole, numbers))
+        out = None if out is None or _sharded.any_sharded(out) else out
         if not any(map(_sharded.any_sharded, columns)):
-            return super().elementwise(formula, columns, numbers, factors, **static)
+            return super().elementwise(formula, columns, numbers, factors, out, **static)
         rows = list(zip(*columns, strict=True))
         shards = [_sharded.shards_of(row) for row in rows]
         of_place: Any = formula
@@ -160,53 +163,28 @@ class Torch(Kernels):
         """DTensors cannot be sparse."""
         return None if _sharded.is_sharded(leaf) else super().sparse(leaf)
 
-    def each(self, formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
-        """A formula of each leaf's elements, in its own dtype, on the shards."""
-        numbers = list(map(_sharded.whole, numbers))
-        if not any(map(_sharded.any_sharded, columns)):
-            return super().each(formula, columns, numbers)
-        out = []
-        for column in zip(*columns, strict=True):
-            own = _sharded.shards_of(column)
-            out.append(_sharded.like(column[0], own[0], self.each(formula, [[part] for part in own], numbers)[0]))
-        return out
-
-    def elementwise_into(
+    def each(
         self,
-        out: Sequence[Any],
-        formula: Formula,
-        columns: Sequence[Sequence[Any]],
-        numbers: Sequence[Any],
-        factors: Sequence[Any] | None = None,
-        **static: Any,
-    ) -> list[Any]:
-        """Like `elementwise`, written into existing tensors or shards."""
-        if not any(map(_sharded.any_sharded, (*columns, out))):
-            numbers = list(map(_sharded.whole, numbers))
-            return super().elementwise_into(out, formula, columns, numbers, factors, **static)
-        return self.elementwise(formula, columns, numbers, factors, **static)
-
-    def each_into(
-        self,
-        out: Sequence[Any],
         formula: Callable[..., Any],
         columns: Sequence[Sequence[Any]],
         numbers: Sequence[Any],
+        out: Sequence[Any] | None = None,
     ) -> list[Any]:
-        """Like `elementwise_into`, in the leaves' own dtypes."""
-        if not any(map(_sharded.any_sharded, (*columns, out))):
-            return super().each_into(out, formula, columns, list(map(_sharded.whole, numbers)))
-        return self.each(formula, columns, numbers)
+        """A formula of each leaf's elements, in its own dtype, on the shards."""
+        numbers = list(map(_sharded.whole, numbers))
+        if not any(map(_sharded.any_sharded, columns)):
+            return super().each(formula, columns, numbers, None if out is None or _sharded.any_sharded(out) else out)
+        new = []
+        for column in zip(*columns, strict=True):
+            own = _sharded.shards_of(column)
+            new.append(_sharded.like(column[0], own[0], self.each(formula, [[part] for part in own], numbers)[0]))
+        return new
 
-    def copied(self, leaves: Sequence[Any]) -> list[Any]:
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
         """Copy the leaves."""
-        return _sharded.on_shards(leaves, super().copied) if _sharded.any_sharded(leaves) else super().copied(leaves)
-
-    def copied_into(self, out: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-        """Copy the leaves into existing tensors."""
-        if _sharded.any_sharded((*out, *leaves)):
-            return self.copied(leaves)
-        return super().copied_into(out, leaves)
+        if _sharded.any_sharded(leaves):
+            return _sharded.on_shards(leaves, super().copied)
+        return super().copied(leaves, None if out is None or _sharded.any_sharded(out) else out)
 
     def custom_backward(self, first: Sequence[Any], second: Sequence[Any], backward: Backward) -> list[Any]:
         """Return the first tensors, with a custom backward pass."""

@@ -7,19 +7,52 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-from gradxform.backend.along import Along
-from gradxform.backend.devices import Devices
-from gradxform.backend.writing import Writing
-from gradxform.numerics import Array, dtype_name, elementwise, norms, rescale, sums
+from gradxform.numerics import (
+    Array,
+    dtype_name,
+    elementwise,
+    formulas,
+    matrices,
+    norms,
+    ranking,
+    rescale,
+    subsets,
+    sums,
+    widest,
+)
 from gradxform.numerics.elementwise import Formula
 
 Backward = Callable[[list[Array], list[Array]], tuple[list[Array] | None, list[Array] | None]]
 """Maps the incoming gradients of the first list, and the second list, to gradients of both (None: no gradient)."""
+Axes = Sequence[tuple[int, ...]]
+"""The axes of the slices, per leaf."""
 
 
-class Backend(Along, Devices, Writing, abc.ABC):
+class Devices(Protocol):
+    """The functions that combine numbers of several devices; see `gradxform.across`."""
+
+    def check(self, axis: Any, leaves: Sequence[Array], paths: Callable[[], Sequence[str]]) -> None:
+        """Reject an unknown axis, and leaves that do not fit it.
+
+        Raises:
+            TypeError: not an axis of this framework.
+            ValueError: an unknown axis, or one without this process; says what to do.
+        """
+
+    def all_gather(self, numbers: Array, axis: Any, like: Array | None) -> Array:
+        """All-gather float64 numbers along a device axis; gathered devices lead in the result.
+
+        One collective; every device gets the same bits, including NaN and infinity. `like` is a leaf of the tree and
+        determines the device; None if there is no leaf.
+        """
+
+    def axis_index(self, axis: Any) -> Any:
+        """Return the index of this device along an axis, as a number or an array."""
+
+
+class Backend(abc.ABC):
     """A framework. Ten members are required; the others have defaults over `xp`, which a backend may override.
 
     A *vector* is a float64 array with one number per leaf, or a 0-d one for all leaves. Kernels take lists of dense
@@ -28,6 +61,8 @@ class Backend(Along, Devices, Writing, abc.ABC):
 
     variables: tuple[type, ...] = ()
     """The array types that are variables."""
+    devices: Devices | None = None
+    """How numbers of several devices are combined; None for a framework of one device."""
 
     # --- what must be written ------------------------------------------------------------------------------------
 
@@ -71,17 +106,19 @@ class Backend(Along, Devices, Writing, abc.ABC):
     def to_numpy(self, leaf: Array) -> Any:
         """Convert a leaf to NumPy, with the same dtype."""
 
+    @property
     @abc.abstractmethod
-    def custom_backward(self, first: Sequence[Array], second: Sequence[Array], backward: Backward) -> list[Array]:
-        """Return the first arrays unchanged; `backward` computes the gradients of both lists."""
+    def custom_backward(self) -> Callable[[Sequence[Array], Sequence[Array], Backward], list[Array]] | None:
+        """A function that returns the first arrays unchanged, and computes the gradients of both lists by the third.
+
+        None if the framework has no backward pass.
+        """
+
+    # --- services, with defaults ---------------------------------------------------------------------------------
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context for kernels: 64-bit types enabled, a stream, warnings disabled."""
         return contextlib.nullcontext()
-
-    def trace(self) -> Any:
-        """What traces now, such as a branch of `lax.cond` or `tf.cond`: arrays made there end with it."""
-        return None
 
     def namespace_of(self, array: Array) -> Any:
         """The namespace that creates arrays on the device of another one."""
@@ -96,10 +133,6 @@ class Backend(Along, Devices, Writing, abc.ABC):
         """The framework's name in text."""
         return self.name
 
-    def adopt(self, leaf: Any) -> Array:
-        """Convert a NumPy array or a Python number to this framework."""
-        return self.xp.asarray(leaf)
-
     def dtype(self, leaf: Array) -> str:
         """Return the name of a leaf's dtype: "float32", "bfloat16", "complex64", "float0"."""
         return dtype_name(leaf)
@@ -113,14 +146,13 @@ class Backend(Along, Devices, Writing, abc.ABC):
         return float(math.prod(leaf.shape if axes is None else [leaf.shape[axis] for axis in axes]))
 
     def dense(
-        self, leaves: Sequence[Array]
+        self, leaves: Sequence[Array], whole: bool = False
     ) -> tuple[Sequence[Array], Sequence[Callable[[Array], Array] | None] | None]:
-        """Return dense values (duplicates summed) and functions that make values sparse again (None: dense)."""
-        return leaves, None
+        """Return dense values (duplicates summed) and functions that make values sparse again (None: dense).
 
-    def densify(self, leaf: Array) -> Array:
-        """Convert a sparse leaf to a dense array of its full shape."""
-        return leaf
+        Whole: dense arrays of the full shapes, which stay dense.
+        """
+        return leaves, None
 
     def sparse(self, leaf: Array) -> Callable[[Array], Array] | None:
         """Return a function that makes a dense gradient sparse, element by element; None if optimizers take none."""
@@ -140,25 +172,24 @@ class Backend(Along, Devices, Writing, abc.ABC):
             xp = self.namespace_of(like)
             return xp.cast(xp.float64(value), dtype)
 
-    def cast(self, leaf: Array, like: Array) -> Array:
-        """Round a leaf to the dtype of another."""
+    def cast(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
+        """Round leaves to the dtypes of others with the same shapes."""
         with self.scope():
-            return self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
-
-    def number(self, given: Any) -> Any:
-        """Return an array hyperparameter with its required shape."""
-        return given
+            return [
+                self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
+                for leaf, like in zip(leaves, likes, strict=True)
+            ]
 
     def as_given(self, leaf: Array, new: Array) -> Array:
         """Convert new values to the kind of a leaf: scalar or array, weakly typed or not."""
         return new
 
-    def copied(self, leaves: Sequence[Array]) -> list[Array]:
-        """Copy leaves that could be overwritten."""
+    def copied(self, leaves: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        """Copy leaves that could be overwritten, possibly into other arrays."""
         return [self.xp.copy(leaf) for leaf in leaves]
 
-    def zeros(self, leaves: Sequence[Array]) -> list[Array]:
-        """Return new zeros with the leaves' shapes, dtypes and devices."""
+    def zeros(self, leaves: Sequence[Array], inplace: bool = False) -> list[Array]:
+        """Return zeros with the leaves' shapes, dtypes and devices; if `inplace`, possibly the leaves themselves."""
         return [self.xp.zeros_like(leaf) for leaf in leaves]
 
     # --- kernels -------------------------------------------------------------------------------------------------
@@ -171,10 +202,18 @@ class Backend(Along, Devices, Writing, abc.ABC):
         with self.scope():
             return norms.norms(self.namespace_of, leaves, ord)
 
-    def norm_over(self, leaf: Array, axes: tuple[int, ...], ord: float) -> Array:
-        """Return float64 norms over some axes of one leaf, with keepdims."""
+    def groups(self, leaves: Sequence[Array]) -> Sequence[Sequence[int]]:
+        """Return groups of positions of leaves for `norms_over` and `multiply_over`. Default: each leaf is one.
+
+        Either all leaves of a group are float64 or none is.
+        """
+        return [[i] for i in range(len(leaves))]
+
+    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Array:
+        """Return the norms of slices of a group of leaves in float64: with keepdims, or of several leaves a vector."""
+        ((leaf,), (over,)) = leaves, axes
         with self.scope():
-            return norms.norm(self.namespace_of(leaf), leaf, axes, ord)
+            return norms.norm(self.namespace_of(leaf), leaf, over, ord)
 
     def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Array:
         """Sum a real leaf times broadcasting weights over some axes: float64, with keepdims."""
@@ -196,11 +235,40 @@ class Backend(Along, Devices, Writing, abc.ABC):
                     made.append(rescale.times(xp, leaf, own, steps))
             return [self.as_given(leaf, new) for leaf, new in zip(leaves, made, strict=True)]
 
-    def multiply_over(self, leaf: Array, factor: Array, inplace: bool) -> Array:
-        """Multiply one leaf by a broadcasting float64 array, like `multiply`."""
+    def multiply_over(
+        self, leaves: Sequence[Array], axes: Axes, factors: Array, inplace: Sequence[bool]
+    ) -> list[Array]:
+        """Multiply slices of a group of leaves by factors in the form of `norms_over`, like `multiply`."""
+        (leaf,) = leaves
         with self.scope():
             xp = self.namespace_of(leaf)
-            return self.as_given(leaf, rescale.times(xp, leaf, xp.float64(factor)))
+            return [self.as_given(leaf, rescale.times(xp, leaf, xp.float64(factors)))]
+
+    def centered(self, leaves: Sequence[Array], axes: Axes, inplace: Sequence[bool]) -> list[Array]:
+        """Subtract from real leaves their means over axes, rounded as in `elementwise`."""
+        means = [self._mean_over(leaf, over) for leaf, over in zip(leaves, axes, strict=True)]
+        return self.elementwise(formulas.difference, [leaves, means], ())
+
+    def _mean_over(self, leaf: Array, axes: tuple[int, ...]) -> Array:
+        """Return the means of one leaf; without float64, of a power of two of it, so that no sum overflows."""
+        count, power = self.count(leaf, axes), None
+        if isinstance(count, float) and widest(self.namespace_of(leaf)) == "float32":
+            power = 0.5 ** int(count).bit_length()
+        whole = self.sum_over(leaf, axes, power)
+        return self.compute(formulas.quotient, whole, count if power is None else count * power)
+
+    def inner_products(self, columns: Sequence[Sequence[Array]], factors: Sequence[Any] | None) -> list[Any]:
+        """Return the inner products of real arrays i <= j of each column, by rows, added up over the columns.
+
+        With factors, the arrays of a column are first multiplied by one number each.
+        """
+        found: list[list[Any]] = []
+        for column in columns:
+            given, axes = column, tuple(range(len(self.shape(column[0]) or ())))
+            if factors is not None:
+                given = [self.multiply([leaf], by, False)[0] for leaf, by in zip(column, factors, strict=True)]
+            found.append([self.sum_over(one, axes, other) for one, other in pairs(given)])
+        return [self.compute(subsets.total, *parts) for parts in zip(*found, strict=True)]
 
     def divide(self, function: str, leaves: Sequence[Array], divisors: Sequence[Array]) -> list[Array]:
         """Divide each leaf by a number or a broadcasting array, in its dtype; complex leaves by parts.
@@ -238,17 +306,18 @@ class Backend(Along, Devices, Writing, abc.ABC):
         columns: Sequence[Sequence[Array]],
         numbers: Sequence[Any],
         factors: Sequence[Any] | None = None,
+        out: Sequence[Array] | None = None,
         **static: Any,
     ) -> list[Any]:
         """Compute `formula(xp, *elements, *numbers, **static)` for each row of the columns.
 
-        With factors, the first column is multiplied by them.
+        With factors, the first column is multiplied by them. The results may be written into `out`, which may be among
+        the columns.
 
         Computed in the dtype of the leaf's sums: float32, or float64 for float64 leaves. Complex leaves are computed by
         parts. The other columns broadcast to the first.
         """
         each_factor = [None] * len(columns[0]) if factors is None else factors
-        numbers = list(map(self.number, numbers))
         with self.scope():
             return [
                 elementwise.of_leaf(formula, self.namespace_of(column[0]), column, numbers, factor, static)
@@ -256,14 +325,18 @@ class Backend(Along, Devices, Writing, abc.ABC):
             ]
 
     def each(
-        self, formula: Callable[..., Array], columns: Sequence[Sequence[Array]], numbers: Sequence[Any]
+        self,
+        formula: Callable[..., Array],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        out: Sequence[Array] | None = None,
     ) -> list[Array]:
-        """Compute a formula that selects and does not round, in the leaves' dtypes."""
+        """Compute a formula that selects and does not round, in the leaves' dtypes; possibly written into `out`."""
         found = []
         with self.scope():
             for column in zip(*columns, strict=True):
                 xp = self.namespace_of(column[0])
-                made = formula(xp, *column, *(xp.float64(self.number(number)) for number in numbers))
+                made = formula(xp, *column, *map(xp.float64, numbers))
                 found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
         return found
 
@@ -274,7 +347,7 @@ class Backend(Along, Devices, Writing, abc.ABC):
         """
         with self.scope():
             xp = next((self.namespace_of(x) for x in operands if isinstance(x, self.types)), self.xp)
-            return formula(xp, *(xp.float64(self.number(operand)) for operand in operands), **static)
+            return formula(xp, *map(xp.float64, operands), **static)
 
     def peer_norm(
         self, function: str, leaves: Sequence[Array], ord: float, axes: tuple[int, ...] | None
@@ -285,19 +358,38 @@ class Backend(Along, Devices, Writing, abc.ABC):
         """
         return None
 
-    def on_backward(
-        self, leaves: Sequence[Array], numbers: Sequence[Array], function: Callable[[list[Array], list[Array]], Any]
+    def of_matrices(
+        self,
+        formula: Callable[..., Array],
+        leaves: Sequence[Array],
+        sides: Sequence[matrices.Sides],
+        dtype: str | None,
+        **static: Any,
     ) -> list[Array]:
-        """Return the leaves unchanged; their gradients become `function(gradients, numbers)`.
+        """Compute `formula(xp, matrices, **static)` of each leaf's matrices, in a dtype or in the leaf's own.
 
-        The numbers are arrays for the function, and are not differentiated.
+        The matrices are in the last two axes. A leaf stacks them over the axes that are in neither of its two sides.
         """
-        return self.custom_backward(leaves, numbers, lambda upstream, given: (function(upstream, given), None))
+        with self.scope():
+            return [
+                matrices.of_leaf(formula, self.namespace_of(leaf), leaf, own, dtype, static)
+                for leaf, own in zip(leaves, sides, strict=True)
+            ]
+
+    def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
+        """Keep so many elements of the largest size in each leaf, and those of equal size; the others become zero."""
+        with self.scope():
+            return [
+                self.as_given(leaf, ranking.largest(self.namespace_of(leaf), leaf, count))
+                for leaf, count in zip(leaves, counts, strict=True)
+            ]
 
     def straight_through(self, values: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
         """Return the values; their gradients flow to the matching leaves of equal shape and dtype."""
+        assert self.custom_backward is not None
         return self.custom_backward(values, leaves, lambda upstream, _: (None, upstream))
 
-    def stop_gradient(self, leaf: Array) -> Array:
-        """Return the leaf unchanged, without a gradient."""
-        return self.xp.stop_gradient(leaf)
+
+def pairs(items: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs i <= j, by rows."""
+    return [(one, other) for i, one in enumerate(items) for other in items[i:]]

@@ -40,17 +40,13 @@ def mapped(
     if not dense.chosen:
         return []
     own, factors = [dense.leaves[i] for i in dense.chosen], dense.each_factor()
-    if out is None:
-        return dense.backend.elementwise(formula, [own, *columns], numbers, factors, **static)
-    return dense.backend.elementwise_into(out, formula, [own, *columns], numbers, factors, **static)
+    return dense.backend.elementwise(formula, [own, *columns], numbers, factors, out, **static)
 
 
 def times(dense: Tree, leaves: Sequence[Array], factor: Any) -> list[Array]:
     """Multiply arrays in the places of the active leaves by a number, in the memory of these if the tree owns it."""
-    backend, factors = dense.backend, [factor] * len(leaves)
-    if not dense.is_owned(dense.chosen):
-        return backend.elementwise(_product, [leaves], (), factors)
-    return backend.elementwise_into([dense.leaves[i] for i in dense.chosen], _product, [leaves], (), factors)
+    own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
+    return dense.backend.elementwise(_product, [leaves], (), [factor] * len(leaves), own)
 
 
 _product = Combination(lambda xp: (1.0,))
@@ -64,10 +60,8 @@ def written(dense: Tree, formula: Formula, *columns: Sequence[Any], numbers: Seq
 
 def chosen(view: Tree, formula: Callable[..., Any], *columns: Sequence[Any], numbers: Sequence[Any] = ()) -> list[Any]:
     """Apply a formula that selects without rounding to the active leaves, without pending factors."""
-    own = [view.leaves[i] for i in view.chosen]
-    if view.is_owned(view.chosen):
-        return view.backend.each_into(own, formula, columns, numbers)
-    return view.backend.each(formula, columns, numbers)
+    own = [view.leaves[i] for i in view.chosen] if view.is_owned(view.chosen) else None
+    return view.backend.each(formula, columns, numbers, own)
 
 
 def is_number(factor: Any) -> bool:
@@ -161,8 +155,8 @@ def replaced_in(view: Tree, tree: Any, new: Sequence[Array]) -> Any:
 
 def _cast(view: Tree, leaf: Array, like: Any) -> Array:
     """Round a leaf to the dtype of one in a state, which may be NumPy's."""
-    like = like if isinstance(like, view.backend.types) else view.backend.adopt(like)
-    return leaf if view.backend.dtype(leaf) == view.backend.dtype(like) else view.backend.cast(leaf, like)
+    like = like if isinstance(like, view.backend.types) else view.backend.xp.asarray(like)
+    return leaf if view.backend.dtype(leaf) == view.backend.dtype(like) else view.backend.cast([leaf], [like])[0]
 
 
 def sums_dtype(view: Tree) -> str:
@@ -173,7 +167,5 @@ def sums_dtype(view: Tree) -> str:
 def _adopted(view: Tree, leaf: Any) -> Array:
     """Convert a parameter (a variable or a NumPy array) to a dense array of the view's framework."""
     backend = view.backend
-    own = leaf if isinstance(leaf, backend.types) else backend.adopt(getattr(leaf, "value", leaf))
-    values, backs = backend.dense([own])
-    back = backs[0] if backs is not None else None
-    return values[0] if back is None else backend.densify(own)
+    own = leaf if isinstance(leaf, backend.types) else backend.xp.asarray(getattr(leaf, "value", leaf))
+    return backend.dense([own], whole=True)[0][0]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Backend, Devices
 from gradxform.numerics import Array, formulas
 
 Mask = tuple[bool, ...]
@@ -42,6 +42,17 @@ class Whole(NamedTuple):
 
     values: list[Any]
     single: Any
+
+
+def devices_of(backend: Backend, axis: Any) -> Devices:
+    """Return the backend's functions of several devices.
+
+    Raises:
+        TypeError: the framework has one device.
+    """
+    if backend.devices is None:
+        raise TypeError(f"across: {backend.title} has one device, and no axis {axis!r}; leave across(...) out here")
+    return backend.devices
 
 
 def whole(
@@ -84,7 +95,7 @@ def whole(
     orders = (*(float(ord) for _, ord in asked), *[math.inf, math.inf] * told)
     vector = backend.compute(formulas.stack, *record)
     for group in reversed(groups):
-        rows, same = backend.all_gather(vector, group.axis, like), group.replicated is not None
+        rows, same = devices_of(backend, group.axis).all_gather(vector, group.axis, like), group.replicated is not None
         parts //= 1 + same
         vector = backend.compute(_joined, rows, orders=orders, parts=parts, same=same, told=told)
     numbers = [backend.compute(formulas.take, vector, index=i) for i in range(len(orders))]
@@ -99,7 +110,8 @@ def _where(mask: Mask, replicated: Sequence[bool], kind: bool) -> Mask:
 
 def of_slots(backend: Backend, group: Group, vectors: Sequence[tuple[Any, float]], like: Array | None) -> list[Any]:
     """Combine vectors of per-slot norms over all devices of a group, with one collective."""
-    rows = backend.all_gather(backend.compute(formulas.stack, *(vector for vector, _ in vectors)), group.axis, like)
+    numbers = backend.compute(formulas.stack, *(vector for vector, _ in vectors))
+    rows = devices_of(backend, group.axis).all_gather(numbers, group.axis, like)
     with backend.scope():
         columns = [rows[:, i] for i in range(len(vectors))]
     orders = [float(ord) for _, ord in vectors]

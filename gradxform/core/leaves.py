@@ -12,7 +12,7 @@ from gradxform.backend.lookup import belong, opened
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group, Mask
 from gradxform.core.source import ENDS, FLOATING, INEXACT, NARROW, Source, adopted, names
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, current_trace, formulas
 
 TRACE = "trace"
 """The key of the trace that read the leaves, beside what was measured."""
@@ -91,7 +91,7 @@ class Leaves(_Fields):
         source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every = range(len(kept))
-        return cls(backend, source, dense, every, every, owned, {TRACE: backend.trace()})
+        return cls(backend, source, dense, every, every, owned, {TRACE: current_trace(backend.xp)})
 
     @classmethod
     def holes(
@@ -184,7 +184,7 @@ class Leaves(_Fields):
         for i in self.chosen:
             back = rebuild[i]
             if back is not None:
-                leaves[i], rebuild[i] = self.backend.densify(back(leaves[i])), None
+                leaves[i], rebuild[i] = self.backend.dense([back(leaves[i])], whole=True)[0][0], None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=leaves)
 
     def sparse(self, transform: str) -> Self:
@@ -335,7 +335,7 @@ class Leaves(_Fields):
         wide = [n for n, leaf in enumerate(leaves) if leaf.dtype != given[n].dtype]
         if not wide:
             return leaves
-        return _put(leaves, wide, self.backend.casts([leaves[n] for n in wide], [given[n] for n in wide]))
+        return _put(leaves, wide, self.backend.cast([leaves[n] for n in wide], [given[n] for n in wide]))
 
 
 def _put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:

@@ -82,7 +82,7 @@ def adopted(backend: Backend, slots: Sequence[Any], i: int, paths: Callable[[], 
     path, kind = paths()[i], type(leaf).__name__
     if (found is not None and found.name == "numpy") or is_number(leaf):
         try:
-            return backend.adopt(leaf)
+            return backend.xp.asarray(leaf)
         except (TypeError, ValueError) as error:
             raise TypeError(f"the leaf at {path!r} cannot be an array of {backend.name}: {error}") from error
     if found is None:

@@ -146,10 +146,8 @@ def zero_if(view: Tree, condition: Any, arrays: Sequence[Array], out: Sequence[A
     if not arrays or (is_known(condition) and not condition):
         return arrays
     if is_known(condition):
-        return view.backend.zeros(arrays) if out is None else view.backend.zeroed(arrays)
-    if out is None:
-        return view.backend.each(_zero_if, [arrays], [condition])
-    return view.backend.each_into(out, _zero_if, [arrays], [condition])
+        return view.backend.zeros(arrays, inplace=out is not None)
+    return view.backend.each(_zero_if, [arrays], [condition], out)
 
 
 def _zero_if(xp: Any, x: Array, condition: Array) -> Array:
@@ -163,7 +161,7 @@ def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -
     if factor is not None:
         return shown(dense, new, context).scaled(factor)
     if dense.is_owned(dense.chosen) and not dense.source.kinds & NARROW:
-        return dense.given(dense.backend.copied_into([dense.leaves[i] for i in dense.chosen], new))
+        return dense.given(dense.backend.copied(new, [dense.leaves[i] for i in dense.chosen]))
     return dense.given(new).lent() if context.owned else dense.given(dense.backend.copied(new))  # or the adapter copies
 
 
@@ -182,8 +180,7 @@ def applied_if(
     if condition:
         return inner.rule(given(), state, context)
     own = [view.leaves[i] for i in view.chosen]
-    fresh = view.backend.zeroed if view.is_owned(view.chosen) else view.backend.zeros
-    nothing = view.given(fresh(own))
+    nothing = view.given(view.backend.zeros(own, view.is_owned(view.chosen)))
     if inner.traits.stops:
         kept = context._replace(owned=False)
         found = inner.rule(nothing.lent(), state, kept)[0]

@@ -12,7 +12,7 @@ from gradxform.core.group import Group, Mask
 from gradxform.core.leaves import TRACE, Leaves
 from gradxform.core.norm import Norm, Raw, Slots
 from gradxform.core.source import DOUBLE, NARROW, REAL, SINGLE
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, current_trace, formulas
 
 _FIRST = "first"
 """The key of the first global norm and its leaves, beside the norms of single leaves."""
@@ -133,7 +133,7 @@ class Tree(Leaves):
 
     def _remember(self, key: Any, found: Any) -> None:
         """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
-        if self.backend.trace() == self.measured.get(TRACE):
+        if current_trace(self.backend.xp) == self.measured.get(TRACE):
             self.measured[key] = found
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
@@ -264,19 +264,21 @@ class Tree(Leaves):
 
         A leaf whose factors are all one keeps its pending factor and is not rounded.
         """
-        view, new, left = self.dense(), [], {}
-        backend, compute = self.backend, self.backend.compute
-        together = backend.together([view.leaves[i] for i in self.chosen]) if view.factor is None else ()
-        if together:
-            return view._scaled_together(together, axes, ord, factor_of)
-        for place, i in enumerate(self.chosen):
-            norm = backend.norm_over(view.leaves[i], axes[place], ord)
-            pending = None if view.factor is None else compute(formulas.take, view.factor, index=i)
+        view, left = self.dense(), {}
+        backend, compute, leaves = self.backend, self.backend.compute, view.leaves
+        new = [leaves[i] for i in self.chosen]
+        groups = backend.groups(new) if view.factor is None else [[place] for place in range(len(new))]
+        for places in groups:
+            own, over = [self.chosen[place] for place in places], [axes[place] for place in places]
+            norm = backend.norms_over([leaves[i] for i in own], over, ord)
+            pending = None if view.factor is None else compute(formulas.take, view.factor, index=own[0])
             norm = norm if pending is None else compute(formulas.scaled_norm, norm, pending)
-            factor = factor_of((place,), Norm(norm, self.source.dtypes[i] in SINGLE, backend))
+            factor = factor_of(places, Norm(norm, self.source.dtypes[own[0]] in SINGLE, backend))
             if pending is not None:
-                factor, left[i] = compute(formulas.joined, factor, pending)
-            new.append(backend.multiply_over(view._widened([i])[0], factor, view.owned[i]))
+                factor, left[own[0]] = compute(formulas.joined, factor, pending)
+            made = backend.multiply_over(view._widened(own), over, factor, [view.owned[i] for i in own])
+            for place, leaf in zip(places, made, strict=True):
+                new[place] = leaf
         view = view.given(new, applied=False)
         if not left:
             return view
@@ -284,26 +286,6 @@ class Tree(Leaves):
             left[i] if i in left else compute(formulas.take, self.factor, index=i) for i in range(len(self.leaves))
         ]
         return view._replace(factor=compute(formulas.stack, *every))
-
-    def _scaled_together(
-        self,
-        groups: Sequence[Sequence[int]],
-        axes: Sequence[tuple[int, ...]],
-        ord: float,
-        factor_of: Callable[[Sequence[int], Norm], Array],
-    ) -> Tree:
-        """The same for leaves without a pending factor, those of a group at a time."""
-        backend, new = self.backend, [self.leaves[i] for i in self.chosen]
-        for places in groups:
-            own = [self.chosen[place] for place in places]
-            norms = backend.norms_over([self.leaves[i] for i in own], [axes[place] for place in places], ord)
-            single = self.source.dtypes[own[0]] in SINGLE
-            factor = factor_of(places, Norm(backend.joined(norms), single, backend))
-            owned = [self.owned[i] for i in own]
-            made = backend.multiply_slices(self._widened(own), backend.parted(factor, norms), owned)
-            for place, leaf in zip(places, made, strict=True):
-                new[place] = leaf
-        return self.given(new, applied=False)
 
     def clipped(self, low: Any, high: Any) -> Tree:
         """Clip each element of the active leaves to two bounds."""

@@ -36,7 +36,7 @@ def differences(backend: Backend, new: Sequence[Array], old: Sequence[Array]) ->
         ends, starts = [new[i] for i in places], [old[i] for i in places]
         if is_narrow and places:
             wide = backend.elementwise(formulas.same, [ends], ())
-            found = backend.each_into(wide, _difference, [wide, starts], ())
+            found = backend.each(_difference, [wide, starts], (), wide)
         else:
             found = backend.each(_difference, [ends, starts], ())
         for i, leaf in zip(places, found, strict=True):
@@ -58,9 +58,7 @@ def moved(
     Others are old + update, rounded once. If the step is not due, all are the old ones.
     """
     formula, numbers = (_moved, []) if due is True else (_moved_if, [due])
-    if out is None:
-        return backend.each(formula, [updates, new, old], numbers)
-    return backend.each_into(out, formula, [updates, new, old], numbers)
+    return backend.each(formula, [updates, new, old], numbers, out)
 
 
 def _difference(xp: Any, new: Array, old: Array) -> Array:

@@ -72,18 +72,18 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
         skeleton = backend.unflatten(structure, [None] * len(leaves))
         count, bare = len(leaves), backend.flatten(skeleton)[1]
 
-        def backward(upstream: Sequence[Array], numbers: Sequence[Array]) -> list[Array]:
+        def backward(upstream: Sequence[Array], numbers: Sequence[Array]) -> tuple[list[Array], None]:
             slots: list[Any] = [None] * count
             for i, gradient in zip(places, upstream, strict=True):
                 slots[i] = gradient
             view = Tree.of(backend, slots, bare, lambda: backend.paths(skeleton))
             if view is None:
-                return list(upstream)
+                return list(upstream), None
             results = rebuild(numbers).rule(view, None, Context(None, {}))[0].results()
-            return [results[i] for i in places]
+            return [results[i] for i in places], None
 
-        out = list(leaves)
-        for i, leaf in zip(places, backend.on_backward([leaves[i] for i in places], numbers, backward), strict=True):
+        out, new = list(leaves), _custom_backward(backend)([leaves[i] for i in places], numbers, backward)
+        for i, leaf in zip(places, new, strict=True):
             out[i] = leaf
         return backend.unflatten(structure, out)
 
@@ -146,11 +146,7 @@ def stop_gradient(x: T) -> T:
     """
     lookup.preload()
     backend, (leaves, structure) = opened(x)
-    if backend is None:
-        return x
-    return backend.unflatten(
-        structure, [backend.stop_gradient(leaf) if _flows(backend, leaf) else leaf for leaf in leaves]
-    )
+    return x if backend is None else backend.unflatten(structure, [_stopped(backend, leaf) for leaf in leaves])
 
 
 def _itself(x: T) -> T:
@@ -210,7 +206,7 @@ def straight_through(forward: Callable[[Any], T], backward: Callable[[Any], T] =
                 f"got {values!r:.100} and {given!r:.100}{where}"
             )
         places = [i for i, leaf in enumerate(wanted) if _agree(backend, i, leaf, leaves[i], values)]
-        out = [backend.stop_gradient(leaf) if _flows(backend, leaf) else leaf for leaf in wanted]
+        out = [_stopped(backend, leaf) for leaf in wanted]
         new = backend.straight_through([wanted[i] for i in places], [leaves[i] for i in places])
         for i, leaf in zip(places, new, strict=True):
             out[i] = leaf
@@ -224,6 +220,23 @@ def _applied(function: Callable[[Any], T], x: Any) -> Any:
     if isinstance(function, GradientTransformation) and not function.stateful and (view := Tree.read(x)) is not None:
         return function.rule(view, None, Context(None, {}))[0].tree()
     return function(x)
+
+
+def _custom_backward(backend: Backend) -> Callable[..., list[Array]]:
+    if backend.custom_backward is None:
+        raise TypeError(
+            f"{backend.title} arrays have no backward pass; use JAX, TensorFlow or PyTorch arrays, or transform "
+            "computed gradients with tx(gradients)"
+        )
+    return backend.custom_backward
+
+
+def _stopped(backend: Backend, leaf: Any) -> Any:
+    """A leaf without a gradient; others are unchanged."""
+    if not _flows(backend, leaf):
+        return leaf
+    _custom_backward(backend)
+    return backend.xp.stop_gradient(leaf)
 
 
 def _flows(backend: Backend | None, leaf: Any) -> bool:

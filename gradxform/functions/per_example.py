@@ -131,7 +131,7 @@ def _example_norms(view: Tree) -> list[Norm]:
     norms = []
     for i, leaf in enumerate(view.leaves):
         axes = tuple(range(1, len(view.backend.shape(leaf) or ())))
-        norm = view.backend.norm_over(leaf, axes, 2.0) if axes else view.backend.compute(_size, _wide(view, leaf))
+        norm = view.backend.norms_over([leaf], [axes], 2.0) if axes else view.backend.compute(_size, _wide(view, leaf))
         norms.append(Norm(norm, view.source.dtypes[i] in SINGLE, view.backend))
     return norms
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-from gradxform.backend.along import pairs
-from gradxform.backend.protocol import Backend
+from gradxform.backend.protocol import Backend, pairs
 from gradxform.core import align
 from gradxform.core.source import REAL
 from gradxform.core.tree import Tree
@@ -100,7 +100,7 @@ def weighted(trees: Several, weights: Any) -> Any:
         made = backend.elementwise(_weighted, columns, [each[rank] for rank in owners])
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
-            made = backend.casts(made, likes)
+            made = backend.cast(made, likes)
         for i, new in zip(places, made, strict=True):
             out[i] = new
     return backend.unflatten(trees.structure, out)
@@ -116,7 +116,7 @@ def products(name: str, trees: Several) -> list[Any]:
     """
     backend = trees.backend
     wide = [leaf for i, column in enumerate(trees.columns) if _is_wide(trees, i) for leaf in column]
-    inverse = backend.compute(subsets.inverse_unit, backend.sizes(wide)) if wide else None
+    inverse = backend.compute(subsets.inverse_unit, backend.norms(wide, math.inf)) if wide else None
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
     for owners, places in _alike_owned(trees).items():
         for is_wide in (False, True):

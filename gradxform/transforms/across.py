@@ -6,7 +6,7 @@ from typing import Any
 
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation
-from gradxform.core.group import Group, replicated_in
+from gradxform.core.group import Group, devices_of, replicated_in
 from gradxform.core.transform import Context, GradientTransformation, declared
 from gradxform.core.tree import Tree
 from gradxform.core.where import Where, check, chosen
@@ -23,7 +23,8 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     .. math:: n = \Bigl(\sum_{\text{devices}} n_{\text{device}}^p\Bigr)^{1/p}
 
     Use it for manual sharding: pipeline stages, experts, ZeRO, `jax.shard_map`. If the framework knows the whole array
-    (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms already cover it.
+    (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms already cover it. Data parallelism needs no
+    `across` either: average the loss or the gradients first.
 
     Each norm costs one collective of float64 numbers. All devices get the same bits and make the same decisions. Means
     and norms over axes (`centralize`, `clip_adaptive`, ``axes=``) stay local to the device, as do norms inside other
@@ -86,7 +87,7 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
         return view._replace(groups=(*view.groups, group._replace(replicated=same)))
 
     def rule(view: Tree, state: Any, context: Context) -> tuple[Tree, Any]:
-        view.backend.check_axis(axis, view.leaves, lambda: view.source.paths)
+        devices_of(view.backend, axis).check(axis, view.leaves, lambda: view.source.paths)
         inside, state = inner.rule(entered(view), state, context)
         return inside._replace(groups=view.groups), state
 

@@ -66,7 +66,7 @@ def clip_adaptive(clipping: Scalar, *, eps: Scalar = 1e-3, axes: Any = None) -> 
 
         def factor(places: Sequence[int], norm: Norm) -> Array:
             sizes = g.backend.norms_over([params[p] for p in places], [each[p] for p in places], 2.0)
-            allowed = g.backend.compute(_of_unit, g.backend.joined(sizes), c, between(g, least, 0.0, math.inf))
+            allowed = g.backend.compute(_of_unit, sizes, c, between(g, least, 0.0, math.inf))
             return clip_coefficient(norm, allowed)
 
         return g.scaled_by(each, 2.0, factor)

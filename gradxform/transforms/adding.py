@@ -11,6 +11,7 @@ import numpy as np
 from gradxform.core import arguments, elements
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
+from gradxform.core.group import devices_of
 from gradxform.core.state import advanced, between
 from gradxform.core.transform import Context, GradientTransformation, stateful, stateless
 from gradxform.core.tree import Tree
@@ -117,7 +118,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         streams: list[list[Any]] = [[None] * len(words), [None] * len(words)]
         for places, some in _by_place(dense).items():
             given = tuple(word for part in zip(*(words[i] for i in some), strict=True) for word in part)
-            keys = compute(_keys, state.count, *(g.backend.axis_index(axis) for axis in places), seed=key, words=given)
+            indices = [devices_of(g.backend, axis).axis_index(axis) for axis in places]
+            keys = compute(_keys, state.count, *indices, seed=key, words=given)
             with g.backend.scope():
                 for rank, i in enumerate(some):
                     for key_part, stream in zip(keys, streams, strict=True):
@@ -126,7 +128,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         noised = elements.written(dense, _noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 
-    return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()))
+    return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()), stage="noise")
 
 
 def _names(paths: Sequence[str]) -> Sequence[str]:

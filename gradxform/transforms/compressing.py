@@ -161,7 +161,7 @@ def error_feedback(tx: Any) -> GradientTransformation:
         before, given = [old[place[i]] for i in out.chosen], [whole.leaves[i] for i in out.chosen]
         results, own = [out.leaves[i] for i in out.chosen], g.backend.dtype
         narrow = any(own(new) != own(leaf) for new, leaf in zip(results, given, strict=True))
-        wide = out.given(g.backend.casts(results, given), applied=False) if narrow else out
+        wide = out.given(g.backend.cast(results, given), applied=False) if narrow else out
         error = elements.mapped(wide, _rest, given, before, out=before if context.owned else None)
         return out, ErrorFeedbackState(elements.replaced_in(out, state.error, error), kept)
 

@@ -73,13 +73,13 @@ def _checked(g: Tree, i: int, new: Any) -> Any:
         )
     dtypes = backend.dtype(new), backend.dtype(old)
     if dtypes[0] == dtypes[1]:
-        return new if isinstance(new, type(old)) else backend.adopt(new)
+        return new if isinstance(new, type(old)) else backend.xp.asarray(new)
     if dtypes[0] not in INEXACT or (dtypes[1] in REAL and dtypes[0] not in REAL):
         raise TypeError(
             f"elementwise: fn changed the gradient at {g.source.path(i)!r} from {dtypes[1]} to {dtypes[0]}; return a "
             "floating-point array, complex only for complex gradients"
         )
-    return backend.cast(new, old)
+    return backend.cast([new], [old])[0]
 
 
 @factory

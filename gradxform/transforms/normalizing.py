@@ -111,9 +111,9 @@ def centralize(*, axes: Any = None) -> GradientTransformation:
         if not some.chosen:
             return g
         leaves, own = [some.leaves[i] for i in some.chosen], [some.owned[i] for i in some.chosen]
-        means = g.backend.means_over(leaves, [found[i] for i in some.chosen])
+        new = g.backend.centered(leaves, [found[i] for i in some.chosen], own)
         # Factors stay pending: the difference of equal elements is zero.
-        return some.given(g.backend.less(leaves, means, own), applied=False).widen(g)
+        return some.given(new, applied=False).widen(g)
 
     return stateless(centred)
 
@@ -235,7 +235,7 @@ def orthogonal_to_parameters() -> GradientTransformation:
         along = backend.compute(_along, cosines, norms, sizes)
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
         if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
-            params = backend.casts(params, own)
+            params = backend.cast(params, own)
         rest = dense.given(backend.elementwise(_plus, [params, own], (), multiples), applied=False)
         places = tuple(dense.chosen.index(i) if i in dense.chosen else 0 for i in range(len(dense.leaves)))
         return rest.scaled(backend.compute(_restoring, cosines, index=places))

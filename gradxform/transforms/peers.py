@@ -194,7 +194,7 @@ def _limited(view: Tree, peer: Peer, norm: Array, max_norm: Any, dtypes: _Dtypes
 def _limited_over(view: Tree, peer: Peer, max_norm: Any, axes: tuple[int, ...], dtypes: tuple[str, ...]) -> Tree:
     view, divisors = view.slices(axes), {}
     for i in view.chosen:
-        right, own = view.backend.norm_over(view.leaves[i], axes, 2.0), _own(view, peer, [i], 2.0, axes)
+        right, own = view.backend.norms_over([view.leaves[i]], [axes], 2.0), _own(view, peer, [i], 2.0, axes)
         norm = _norm(view, peer, right, own, 2.0, (dtypes[i],))
         divisors[i] = _computed(view, _clip, norm, max_norm, dtypes=(dtypes[i],), rule=peer.formula)[1]
     factor = _computed(view, _clip, 1.0, max_norm, dtypes=dtypes, rule=peer.formula)[0]

@@ -37,12 +37,12 @@ NOT_FOR_TIME = {
     ("torch", "each"),  # fewer launches on accelerators, docs/numbers/operations.md
     ("jax", "divide"),  # accuracy: eager JAX divides by multiplying with the inverse
 }
-SHARED = ("norm_over", "sum_over", "elementwise", "each", "compute")
+SHARED = ("norms_over", "sum_over", "elementwise", "each", "compute")
 """Overrides in a class that NumPy, PyTorch and TensorFlow inherit; a gain in one of them counts for all."""
 
 CHAINS = {
     "norms": "clip_global_norm(1.0)",
-    "norm_over": "clip_norm(0.01, axes=0)",
+    "norms_over": "clip_norm(0.01, axes=0)",
     "sum_over": "centralize(axes=0)",
     "multiply": "scale(0.5)",
     "multiply_over": "clip_norm(0.01, axes=0)",

@@ -36,7 +36,7 @@ def given(framework: str, leaves: dict[str, Any] | None = None) -> Any:
 
 # --- one read, one read and write ------------------------------------------------------------------------------------
 
-READING, WRITING = ("norms", "norm_over"), ("multiply", "multiply_over", "clip", "divide", "cast", "zeros", "densify")
+READING, WRITING = ("norms", "norms_over"), ("multiply", "multiply_over", "clip", "divide", "cast", "zeros")
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ SEAMS = {
     "cagrad": "gradxform.functions.conflicts:cagrad",
     "upgrad": "gradxform.functions.conflicts:upgrad",
     "inner products": "gradxform.functions.several:products",
+    "stop_gradient": "gradxform.functions.backward:_stopped",
     "reverse_gradient": "gradxform.functions.backward:reverse_gradient",
     "numpy.apply_": "gradxform_numpy._inplace:apply_",
     "torch.apply_": "gradxform_torch._parameters:transformed",
@@ -75,7 +76,7 @@ class Contract:
     """One promise, broken."""
 
     target: str
-    """A factory, "kernel.<primitive>", "view.<method>", or a seam."""
+    """A factory, "kernel.<primitive>", "devices.<function>", "view.<method>", or a seam."""
     what: str
     """The fault, in words."""
     broken: Make
@@ -117,8 +118,8 @@ class Seams:
 
     def _seam(self, target: str) -> None:
         kind, _, name = target.rpartition(".")
-        if kind in ("kernel", "view"):
-            holder = self.backend if kind == "kernel" else Tree
+        if kind in ("kernel", "devices", "view"):
+            holder = {"kernel": self.backend, "devices": self.backend.devices, "view": Tree}[kind]
         else:
             module, _, path = SEAMS[target].partition(":")
             *outer, name = path.split(".")
@@ -127,7 +128,7 @@ class Seams:
         new, now = self._counted(target, original)
         self._breaks[target] = lambda make: now.__setitem__(0, make(original, self.backend))
         setattr(holder, name, new)
-        if not isinstance(holder, type) and kind != "kernel":
+        if not isinstance(holder, type) and kind not in ("kernel", "devices"):
             _everywhere(original, new)
 
     def _counted(self, target: str, original: Any) -> tuple[Any, list[Any]]:

@@ -60,10 +60,10 @@ def _rounded_factor(original: Any, backend: Any) -> Any:
 
 
 def _one_slice(original: Any, backend: Any) -> Any:
-    def multiply_over(leaf: Any, factor: Any, inplace: bool) -> Any:
-        numbers = np.asarray(factor, np.float64)
+    def multiply_over(leaves: Any, axes: Any, factors: Any, inplace: Any) -> Any:
+        numbers = np.asarray(factors, np.float64)
         first = np.full(numbers.shape, numbers.flat[0]) if numbers.size else numbers
-        return original(leaf, backend.stored(first, "float64", leaf), inplace)
+        return original(leaves, axes, backend.stored(first, "float64", leaves[0]), inplace)
 
     return multiply_over
 
@@ -87,13 +87,23 @@ def _duplicates(original: Any, backend: Any) -> Any:
         return leaf._values(), lambda new: coo(leaf._indices(), new, leaf.shape)
 
     one = of_tensorflow if backend.name == "tensorflow" else of_torch
-    return lambda leaves: tuple(zip(*map(one, leaves), strict=True))
+    return lambda leaves, whole=False: original(leaves, whole) if whole else tuple(zip(*map(one, leaves), strict=True))
+
+
+def _twice(original: Any, backend: Any) -> Any:
+    """Double a sparse gradient that becomes dense."""
+
+    def dense(leaves: Any, whole: bool = False) -> Any:
+        values, backs = original(leaves, whole)
+        return ([leaf + leaf for leaf in values], backs) if whole else (values, backs)
+
+    return dense
 
 
 def _in_own_dtype(original: Any, backend: Any) -> Any:
     def elementwise(formula: Any, columns: Any, *rest: Any, **static: Any) -> Any:
         found = original(formula, columns, *rest, **static)
-        return [backend.cast(new, leaf) for new, leaf in zip(found, columns[0], strict=True)]
+        return backend.cast(found, columns[0])
 
     return elementwise
 
@@ -103,16 +113,15 @@ KERNELS: Any = (
     ("kernel.unflatten", "the leaves go back in the opposite order",
      given(lambda unflatten, structure, leaves: unflatten(structure, list(leaves)[::-1]))),
     ("kernel.paths", "keys are joined by a dot", after(lambda found: [path.replace("/", ".") for path in found])),
-    ("kernel.adopt", "a number becomes zero", given(lambda adopt, leaf: adopt(np.zeros_like(leaf)))),
     ("kernel.dtype", "every dtype is float32", instead(lambda leaf: "float32")),
     ("kernel.shape", "the axes are in the opposite order", after(lambda shape: shape[::-1])),
     ("kernel.dense", "duplicates of a sparse gradient count separately", _duplicates, SPARSE),
-    ("kernel.densify", "a sparse gradient counts twice", after(lambda leaf: leaf + leaf), SPARSE),
+    ("kernel.dense", "a sparse gradient counts twice", _twice, SPARSE),
     ("kernel.sparse", "dense gradients become sparse in other frameworks than PyTorch only", _others_are_sparse),
     ("kernel.norms", "sums are kept in the leaf's dtype", _norms_in_dtype),
     ("kernel.norms", "each leaf has another one's norm", given(lambda norms, leaves, ord: norms(leaves[::-1], ord))),
-    ("kernel.norm_over", "the norm is over all axes",
-     given(lambda norm_over, leaf, axes, ord: norm_over(leaf, tuple(range(leaf.ndim)), ord))),
+    ("kernel.norms_over", "the norm is over all axes", given(lambda norms_over, leaves, axes, ord: norms_over(
+        leaves, [tuple(range(len(leaf.shape))) for leaf in leaves], ord))),
     ("kernel.multiply", "the factors are ignored", instead(lambda leaves, factors, inplace: list(leaves))),
     ("kernel.multiply", "the result is in another dtype", in_numpy(lambda new: new.astype(np.float64))),
     ("kernel.multiply", "the factor is rounded to the leaf's dtype", _rounded_factor),
@@ -128,34 +137,42 @@ KERNELS: Any = (
     ("kernel.elementwise", "the pending factor is ignored", given(
         lambda elementwise, f, columns, numbers, factors=None, **static: elementwise(f, columns, numbers, **static))),
     ("kernel.elementwise", "sums are kept in the leaf's dtype", _in_own_dtype),
-    ("kernel.each", "no leaf changes", instead(lambda formula, columns, numbers: list(columns[0]))),
+    ("kernel.each", "no leaf changes", instead(lambda formula, columns, numbers, out=None: list(columns[0]))),
+    ("kernel.centered", "no mean is subtracted", instead(lambda leaves, axes, inplace: list(leaves))),
+    ("kernel.inner_products", "the factors are ignored",
+     given(lambda inner_products, columns, factors: inner_products(columns, None))),
+    ("kernel.of_matrices", "the matrices stay as they are",
+     instead(lambda formula, leaves, sides, dtype, **static: list(leaves))),
+    ("kernel.largest", "all elements are kept", instead(lambda leaves, counts: list(leaves))),
     ("kernel.alongside", "parameters stand beside other gradients", instead(lambda arrays, leaves: list(arrays)[::-1])),
     ("kernel.sum_over", "the weights are ignored", given(lambda sum_over, leaf, axes, _: sum_over(leaf, axes, None))),
     ("kernel.count", "an element is not counted", after(lambda count: count - 1.0)),
-    ("kernel.copied", "a result shares its memory with the state", instead(list), WRITES),
+    ("kernel.copied", "a result shares its memory with the state", instead(lambda leaves, out=None: list(leaves)),
+     WRITES),
     ("kernel.stored", "numbers are rounded to float16",
      given(lambda stored, value, dtype, beside: stored(value, dtype.replace("float32", "float16"), beside))),
     ("xp", "the functions are those of Python's floats", instead(lambda array: math)),
     ("kernel.as_given", "a scalar becomes an array", instead(lambda leaf, new: np.asarray(new)), ("numpy",)),
-    ("kernel.cast", "the dtype stays as it is", instead(lambda leaf, like: leaf)),
+    ("kernel.cast", "the dtype stays as it is", instead(lambda leaves, likes: list(leaves))),
     ("kernel.zeros", "zeros are ones", after(lambda found: [leaf + 1 for leaf in found])),
     ("kernel.compute", "norms and factors are float32",
      given(lambda compute, *args, **static: compute(_nearest, compute(*args, **static)))),
-    ("kernel.on_backward", "the forward value changes", after(lambda found: [leaf + leaf for leaf in found]), FLOWS),
-    ("kernel.on_backward", "the gradient is not transformed", instead(lambda leaves, *_: list(leaves)), FLOWS),
-    ("kernel.stop_gradient", "a gradient flows back", instead(lambda leaf: leaf), FLOWS),
+    ("kernel.custom_backward", "the forward value changes", after(lambda found: [leaf + leaf for leaf in found]),
+     FLOWS),
+    ("kernel.custom_backward", "the gradient is not transformed", instead(lambda leaves, *_: list(leaves)), FLOWS),
+    ("stop_gradient", "a gradient flows back", instead(lambda backend, leaf: leaf), FLOWS),
     ("kernel.straight_through", "no gradient flows back",
-     lambda _, backend: lambda values, leaves: list(map(backend.stop_gradient, values)), FLOWS),
+     lambda _, backend: lambda values, leaves: list(map(backend.xp.stop_gradient, values)), FLOWS),
     ("kernel.from_numpy", "arrays are transposed", given(lambda from_numpy, array: from_numpy(np.asarray(array).T))),
     ("kernel.placed", "the values are lost", given(lambda placed, array, like: placed(np.zeros_like(array), like))),
     ("kernel.to_numpy", "the values are lost", after(np.zeros_like)),
     ("across", "each device has norms of its own", given(lambda across, tx, axis, **_: tx), JAX),
     ("across", "all devices draw the same noise", given(lambda across, tx, axis, **_: tx), TORCH),
-    ("kernel.all_gather", "only the first device counts", after(lambda rows: rows[:1]), JAX),
-    ("kernel.all_gather", "the devices' numbers are doubled", after(lambda rows: rows * 2.0), TORCH),
-    ("kernel.axis_index", "every device is the first", after(lambda place: place * 0), JAX),
-    ("kernel.check_axis", "unknown axes are accepted", instead(lambda axis, leaves, paths: None), JAX),
-    ("kernel.check_axis", "an empty group is accepted", instead(lambda axis, leaves, paths: None), TORCH),
+    ("devices.all_gather", "only the first device counts", after(lambda rows: rows[:1]), JAX),
+    ("devices.all_gather", "the devices' numbers are doubled", after(lambda rows: rows * 2.0), TORCH),
+    ("devices.axis_index", "every device is the first", after(lambda place: place * 0), JAX),
+    ("devices.check", "unknown axes are accepted", instead(lambda axis, leaves, paths: None), JAX),
+    ("devices.check", "an empty group is accepted", instead(lambda axis, leaves, paths: None), TORCH),
 )  # fmt: skip
 
 

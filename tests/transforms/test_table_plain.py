@@ -53,7 +53,7 @@ def test_right_numbers_without_fast_paths_compiled(row: Row, framework: str, pla
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_backend_without_fast_paths_overrides_no_kernel(framework: str, plain: Backend) -> None:
-    kernels = {"norms", "norm_over", "sum_over", "multiply", "multiply_over", "divide", "clip", "elementwise", "each"}
+    kernels = {"norms", "norms_over", "sum_over", "multiply", "multiply_over", "divide", "clip", "elementwise", "each"}
     assert len(Backend.__abstractmethods__) == 10
     for name in kernels:
         assert getattr(type(plain), name) is getattr(Backend, name), name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -159,51 +159,36 @@ def _sum_of_products(weights: Sequence[Any], kind: Any, xp: Any, out: Any, *some
     np.copyto(out, combined(Namespace, [part.astype(kind, copy=False) for part in some], weights), "same_kind")
 
 
-class _Part(NamedTuple):
-    """What is left to do for a leaf."""
-
-    compute: Callable[[slice], None]
-    """Computes a range of elements."""
-    size: int
-    divisible: bool
-    """Whether it may be called for a part of the elements."""
-
-    def step(self, threaded: bool) -> int:
-        """How many elements are computed with one call."""
-        if not self.divisible:
-            return max(self.size, 1)
-        return threads.BLOCK if threaded else BLOCK
-
-
 class _Work:
     """What is left to do for the leaves of a tree, in blocks of elements, with threads."""
 
     def __init__(self) -> None:
-        self._parts: list[_Part] = []
+        self._parts: list[tuple[Callable[[slice], None], int, bool]] = []
+        """For each leaf, a function that computes a range of elements, their number, and whether it takes parts."""
 
     def add(self, kernel: Callable[..., None], row: Sequence[Any], out: Any, sizes: Sequence[int] = ()) -> None:
         """Add a kernel of arrays that fills another; not in blocks if shapes differ."""
         shapes = {np.shape(part) for part in row} - {()}
         if sizes or len(shapes) > 1 or out.size <= BLOCK or not out.flags.c_contiguous:
-            self._parts.append(_Part(lambda _: kernel(Block(0, sizes), out, *row), out.size, divisible=False))
+            self._parts.append((lambda _: kernel(Block(0, sizes), out, *row), out.size, False))
             return
         flat, found = [np.asarray(part).reshape(-1) if np.ndim(part) else part for part in row], out.reshape(-1)
 
         def some(block: slice) -> None:
             kernel(Block(block.start), found[block], *[part[block] if np.ndim(part) else part for part in flat])
 
-        self._parts.append(_Part(some, out.size, divisible=True))
+        self._parts.append((some, out.size, True))
 
     def done(self) -> None:
         """Compute everything that was added."""
-        items = sum([1 + part.divisible for part in self._parts])  # at least
-        threaded = threads.worth(items, sum([part.size for part in self._parts]))
+        items = sum([1 + divisible for _, _, divisible in self._parts])  # at least
+        threaded = threads.worth(items, sum([size for _, size, _ in self._parts]))
         blocks: list[Callable[[], None]] = []
         sizes = []
-        for part in self._parts:
-            step = part.step(threaded)
-            for start in range(0, max(part.size, 1), step):
-                blocks.append(functools.partial(part.compute, slice(start, start + step)))
-                sizes.append(min(step, part.size - start))
+        for compute, size, divisible in self._parts:
+            step = max(size, 1) if not divisible else threads.BLOCK if threaded else BLOCK
+            for start in range(0, max(size, 1), step):
+                blocks.append(functools.partial(compute, slice(start, start + step)))
+                sizes.append(min(step, size - start))
         with np.errstate(all="ignore"):
             threads.spread(lambda block: block(), blocks, sizes)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import threads
+from gradxform.backend.host import threads, together
 from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics.norms import sizes_of
 
@@ -49,19 +49,16 @@ def _norms(leaves: Sequence[Any], ord: float) -> Any:
     kinds = {leaf.dtype for leaf in leaves}
     if not all([kind.isnative for kind in kinds]):
         return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
-    work, sizes = functools.partial(_norm, ord=ord), [leaf.size for leaf in leaves]
-    small: Sequence[int] = ()
+    found, alone = np.empty(len(leaves)), set(range(len(leaves)))
     if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
-        small = [i for i, size in enumerate(sizes) if size <= _SMALL]
-    if len(small) < _MANY:
-        return np.array(threads.spread(work, leaves, sizes), np.float64)
-    found = np.empty(len(leaves))
-    for run in _runs(sizes, small):
-        flat = np.concatenate([leaves[i] for i in run], axis=None, dtype=np.float64, casting="unsafe")
-        found[run] = _norms_together(flat, [sizes[i] for i in run])
-    if len(small) < len(leaves):
-        alone = sorted(set(range(len(leaves))).difference(small))
-        found[alone] = threads.spread(work, [leaves[i] for i in alone], [sizes[i] for i in alone])
+        for _, places in together.groups(leaves, [None] * len(leaves)):
+            flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
+            found[places] = _norms_together(flat, [leaves[i].size for i in places])
+            alone.difference_update(places)
+    if alone:
+        rest = sorted(alone)
+        sizes = [leaves[i].size for i in rest]
+        found[rest] = threads.spread(functools.partial(_norm, ord=ord), [leaves[i] for i in rest], sizes)
     return found
 
 
@@ -73,18 +70,6 @@ def _are_small(leaves: Sequence[Any]) -> bool:
             return False
         total += leaf.size
     return total < threads.WORTH
-
-
-def _runs(sizes: Sequence[int], places: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split the positions of arrays into runs that fit the cache."""
-    first = total = 0
-    for end, place in enumerate(places):
-        total += sizes[place]
-        if total > _BLOCK:
-            yield places[first : end + 1]
-            first, total = end + 1, 0
-    if first < len(places):
-        yield places[first:]
 
 
 def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
@@ -99,8 +84,6 @@ def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
 
 def _norm(leaf: Any, ord: float) -> Any:
     """Return the norm of one array."""
-    if ord == 2 and leaf.dtype == _FLOAT32:
-        return _norm32(leaf)
     flat = _real(leaf, ord)
     if flat.size == 0:
         return 0.0
@@ -108,9 +91,7 @@ def _norm(leaf: Any, ord: float) -> Any:
         return _other_norm(flat, ord)
     if flat.dtype == np.float64:
         return _norm64(flat)
-    if flat.size <= _SMALL:
-        return math.sqrt(_dot64(flat.astype(np.float64)))
-    return _norm_by_rows(flat) if flat.dtype == np.float32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+    return _norm32(flat) if flat.dtype == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
 
 
 def _norm32(leaf: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextvars
 import os
 from collections.abc import Callable, Sequence
@@ -20,23 +21,25 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence
     """Map a function over items in order; on several threads if there are many elements."""
     if not worth(len(items), sum(sizes)):
         return one_by_one(function, items, sizes)
-    shares = _shares(sizes, _count())
     out: list[Any] = [None] * len(items)
+    waiting = collections.deque(sorted(range(len(items)), key=sizes.__getitem__, reverse=True))
 
-    def work(share: Sequence[int]) -> None:
-        for i in share:
+    def work() -> None:
+        while waiting:
+            try:
+                i = waiting.popleft()
+            except IndexError:  # another thread took the last one
+                return
             out[i] = function(items[i])
 
-    others = [_started(work, share) for share in shares[1:]]
+    others = [_started(work) for _ in range(min(_count(), len(items)) - 1)]
+    started = [other for other in others if other is not None]
     try:
-        work(shares[0])
+        work()
     finally:
-        wait([other for other in others if other is not None])
-    for other, share in zip(others, shares[1:], strict=True):
-        if other is None:
-            work(share)
-        else:
-            other.result()
+        wait(started)
+    for other in started:
+        other.result()
     return out
 
 
@@ -45,10 +48,10 @@ def worth(items: int, elements: int) -> bool:
     return items > 1 and elements >= WORTH and _count() > 1
 
 
-def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Future[None] | None:
-    """Start a share on another thread; None if the interpreter is shutting down."""
+def _started(work: Callable[[], None]) -> Future[None] | None:
+    """Start work on another thread; None if the interpreter is shutting down."""
     try:  # copies the context, which holds NumPy's error state
-        return _threads().submit(contextvars.copy_context().run, work, share)
+        return _threads().submit(contextvars.copy_context().run, work)
     except RuntimeError:
         return None
 
@@ -56,17 +59,6 @@ def _started(work: Callable[[Sequence[int]], None], share: Sequence[int]) -> Fut
 def one_by_one(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
     """Map a function over items on this thread."""
     return [function(item) for item in items]
-
-
-def _shares(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Split positions into shares of about equal numbers of elements, the largest first."""
-    shares: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for i in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
-        least = loads.index(min(loads))
-        shares[least].append(i)
-        loads[least] += sizes[i] + 4096  # a call costs as much as 4096 elements
-    return shares
 
 
 def _count() -> int:
