@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from gradxform.numerics.namespace import Defaults
+from gradxform_jax import _private
 
 barrier: Callable[[Any], Any] = lax.optimization_barrier
 """What XLA fuses nothing across; JAX declares no types for it."""
@@ -29,6 +30,7 @@ class Namespace(Defaults):
     stack = staticmethod(jnp.stack)
     stop_gradient = staticmethod(lax.stop_gradient)
     mask = staticmethod(np.array)
+    current_trace = staticmethod(_private.current_trace)
     expm1 = staticmethod(jnp.expm1)
     log1p = staticmethod(jnp.log1p)
     log = staticmethod(jnp.log)

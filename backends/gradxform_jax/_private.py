@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.core
+import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core.primitives import convert_element_type_p
+
+_core: Any = jax.extend.core if hasattr(jax.extend.core, "get_opaque_trace_state") else jax.core  # before JAX 0.10
 
 try:
     from jax.experimental.shard_alike import shard_alike
 except ImportError:  # JAX 0.12 has none
     shard_alike = None  # type: ignore[assignment]
+
+
+def current_trace() -> Any:
+    """What traces current operations; equal for operations of one trace."""
+    return _core.get_opaque_trace_state(convention="gradxform")
 
 
 def sharded_alike(leaf: Any, new: Any) -> Any:

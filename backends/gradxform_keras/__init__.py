@@ -4,12 +4,9 @@ from typing import Any
 
 from gradxform.backend import errors
 from gradxform_keras._layers import GradientReversal, GradientTransform
-from gradxform_keras._paths import paths_in as paths_in
 from gradxform_keras._recording import RecordSteps
-from gradxform_keras._scaled import add_properties
+from gradxform_keras._wrap import paths_in as paths_in
 from gradxform_keras._wrap import wrap
-
-add_properties()
 
 __all__ = ["GradientReversal", "GradientTransform", "RecordSteps", "wrap"]
 

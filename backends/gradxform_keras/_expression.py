@@ -14,11 +14,8 @@ from gradxform.core.parse import read
 from gradxform.core.transform import hyperparameters, replaced
 from gradxform.core.where import Variables
 
-PACKAGE = "import gradxform_keras before loading"
-"""Package under which Keras registers the classes; Keras prints it if a process lacks them."""
-
-_EARLIER = "gradxform"
-"""Former package; older files are still read."""
+_PACKAGES = ("gradxform_keras", "import gradxform_keras before loading", "gradxform")
+"""Package under which Keras registers the classes, and former ones, whose files are still read."""
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 _PLAIN = (type(None), bool, int, float, str, re.Pattern)
 
@@ -27,8 +24,9 @@ def registered(name: str) -> Callable[[Any], Any]:
     """Decorate a class so that Keras saves it, optionally under another name."""
 
     def register(kind: Any) -> Any:
-        keras.saving.get_custom_objects().setdefault(f"{_EARLIER}>{name}", kind)
-        return keras.saving.register_keras_serializable(PACKAGE, name)(kind)
+        for package in _PACKAGES[1:]:
+            keras.saving.get_custom_objects().setdefault(f"{package}>{name}", kind)
+        return keras.saving.register_keras_serializable(_PACKAGES[0], name)(kind)
 
     return register
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -12,76 +13,83 @@ import numpy as np
 
 from gradxform import GradientTransformation
 from gradxform.backend import lookup
-from gradxform.core import state as stateful
-from gradxform.core.transform import Context, hyperparameters
-from gradxform.core.tree import Tree
-from gradxform.core.updates import GRADIENTS
-from gradxform.core.where import keys_of, path_of
+from gradxform.core import updates
+from gradxform.core.holder import Holder
+from gradxform.core.transform import hyperparameters
+from gradxform.core.updates import GRADIENTS, UPDATES
+from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
 from gradxform_keras import _private
+
+
+class Step(threading.local):
+    """What concerns one step; a TensorFlow strategy runs each replica in a thread."""
+
+    given: Sequence[int] = ()
+    """Positions of the variables that have gradients."""
+    stopped: set[int] = frozenset()  # type: ignore[assignment]
+    """Positions of the variables whose gradients, or updates, were stopped."""
+    due: Any = True
+    """Whether the step applies: True, or a bool of the backend."""
+    replicas = 1
+    gradients: Sequence[Any] = ()
+    """For a transform of updates, the gradients of all variables."""
+    old: Sequence[Any] = ()
+    """And their values before the step; None if there is no gradient or nothing can change."""
 
 
 class Held:
     """What an optimizer holds for its transform, hidden from Keras's attribute tracking."""
 
     on = GRADIENTS
+    holder: Holder
 
     def __init__(self, tx: GradientTransformation) -> None:
-        self.tx = tx
+        self.tx, self.step = tx, Step()
         self.backend = lookup.backend(keras.backend.backend())
-        self.given: Sequence[int] = ()
-        """Positions of the variables that have gradients."""
-        self.stopped: set[int] = set()
-        """Positions of the variables whose gradients were stopped."""
-        self.due: Any = True
-        """Whether the step applies: True, or a bool of the backend."""
-        self.replicas = 1
-        self.order: list[int] = []
-        """Positions of the variables sorted by key, the order of everything else here."""
-        self.keys: list[str] = []
-        self.paths: list[str] = []
         self.variables: Sequence[Any] = ()
-        self._leaves: list[Any] = []
-        self._structure: Any = None
+        self._state: dict[str, Any] = {}
+        """The variables of the state, by path."""
 
     def build(self, optimizer: Any) -> None:
         """Create the variables of the initial state."""
-        given = _private.variables_of(optimizer)
-        keys = keys_of(list(map(path_of, given)))
-        self.order = sorted(range(len(given)), key=keys.__getitem__)
-        self.keys, self.variables = [keys[i] for i in self.order], [given[i] for i in self.order]
-        self.paths = list(map(path_of, self.variables))
-        likes = [(tuple(v.shape), keras.backend.standardize_dtype(v.dtype)) for v in self.variables]
-        first = stateful.first(self.tx, likes, self.keys, self.paths, self.variables)
-        numpy = lookup.backend("numpy")
-        found = zip(numpy.flatten(first)[0], numpy.paths(first), strict=True)
-        self._leaves = [
-            None if leaf is None else _variable(optimizer, np.asarray(leaf), path, self._layout(leaf, path))
-            for leaf, path in found
-        ]
-        self._structure = self.backend.flatten(first)[1]
+        self.variables = list(_private.variables_of(optimizer))
+        self.holder = Holder(self.tx, self.backend, list(map(path_of, self.variables)), self.variables, sort=True)
+        likes = [(v.shape, keras.backend.standardize_dtype(v.dtype)) for v in self.variables]
+        first = self.holder.start(self.holder.init_like(likes))
+        self._state = {
+            path: _variable(optimizer, np.asarray(leaf), path, self._layout(leaf, path)) for path, leaf in first.items()
+        }
         for value in hyperparameters(self.tx):  # so that JAX traces limits that are variables
             if isinstance(value, keras.Variable):
                 _private.track(optimizer, value)
 
     def _layout(self, leaf: Any, path: str) -> Any:
         """Sharding of a state leaf: like its variable, if the shapes agree."""
-        own = [i for i, key in enumerate(self.keys) if f"/{path}".endswith(f"/{key}")]
-        if not own:
-            return None
-        variable = self.variables[max(own, key=lambda i: len(self.keys[i]))]
-        return _private.layout_of(variable) if tuple(variable.shape) == tuple(leaf.shape) else None
+        own = [(len(key), i) for i, key in enumerate(self.holder.keys) if f"/{path}".endswith(f"/{key}")]
+        variable = self.variables[max(own)[1]] if own else None
+        alike = variable is not None and tuple(variable.shape) == tuple(leaf.shape)
+        return _private.layout_of(variable) if alike else None
 
     def begin(self, given: Sequence[int]) -> None:
         """Begin a step with gradients of some variables; by default it applies."""
-        self.given, self.due = given, True
+        self.step.given, self.step.stopped, self.step.due = given, set(), True
 
     def state(self, copied: bool = False) -> Any:
         """The current state, as backend arrays or copies."""
-        own = self.backend.dense([value_of(variable) for variable in self._leaves if variable is not None])[0]
-        arrays = iter(self.backend.copied(own) if copied else own)
-        return self.backend.unflatten(self._structure, [None if v is None else next(arrays) for v in self._leaves])
+        own = values(self.backend, self._state.values())
+        return self.holder.state(dict(zip(self._state, self.backend.copied(own) if copied else own, strict=True)))
+
+    def summed(self, grads: Sequence[Any]) -> Sequence[Any]:
+        """One gradient per variable; sums over the replicas of a TensorFlow strategy."""
+        given = dict(zip(self.step.given, grads, strict=True))
+        slots: Sequence[Any] = [given.get(place) for place in range(len(self.variables))]
+        if self.backend.name == "tensorflow":
+            from gradxform_tensorflow import _replicas
+
+            slots, self.step.replicas = _replicas.summed(slots)
+        return slots
 
     def transformed(self, grads: Sequence[Any]) -> list[Any]:
         """Transform the gradients and keep the new state; stopped gradients are None.
@@ -89,25 +97,16 @@ class Held:
         Raises:
             ValueError: All gradients are stopped.
         """
-        gradients = dict(zip(self.given, grads, strict=True))
-        slots = [gradients.get(place) for place in self.order]
+        if all(gradient is None for gradient in grads):
+            return list(grads)
         with unrecorded(self.backend):
-            slots, self.replicas = summed(self.backend, slots)
-            structure = self.backend.flatten(self.by_key(slots))[1]
-            view = Tree.of(self.backend, slots, structure, lambda: self.paths, owners=self.variables)
-            if view is None:
-                return list(grads)
-            params = self.by_key([value_of(v) for v in self.variables])
-            view, new = self.tx.rule(view, self.state(), Context(params, {}))
-            results = dict(zip(self.order, view.results(), strict=True))
-            self.stopped, self.due = {self.order[i] for i in view.skipped()}, is_due(self.tx, new)
-            self.assign(new)
-        if self.stopped.issuperset(self.order):
-            raise ValueError(
-                f"keras.wrap: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
-                f"the variables are {', '.join(self.paths)}"
-            )
-        return [None if place in self.stopped else results[place] for place in self.given]
+            params = list(map(value_of, self.variables))
+            made = self.holder.step(self.summed(grads), self.state(), params)
+            self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
+            self.assign(made.state)
+        if len(made.stopped) == len(self.variables):
+            raise self.holder.nothing_left("keras.wrap")
+        return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
 
     def finish(self) -> None:
         """End the update of the variables."""
@@ -117,39 +116,82 @@ class Held:
         self.assign(matched("keras.wrap", _untracked(state), self.state()))
 
     def assign(self, state: Any) -> None:
-        for variable, leaf in zip(self._leaves, self.backend.flatten(state)[0], strict=True):
-            if variable is not None:
-                variable.assign(leaf)
-
-    def by_key(self, items: Sequence[Any]) -> dict[str, Any]:
-        return dict(zip(self.keys, items, strict=True))
+        for path, leaf in self.holder.arrays(state).items():
+            self._state[path].assign(leaf)
 
     def when_due(self, variables: Sequence[Any], update: Callable[[], Any]) -> None:
         """Run a function that changes variables, if the step applies."""
-        if self.due is True:
+        due = self.step.due
+        if due is True:
             update()
-        elif self.replicas > 1:
+        elif self.step.replicas > 1:
             raise ValueError(
                 f"keras.wrap: {self.tx!r} skips steps, which an optimizer under a tf.distribute strategy with several "
                 "replicas cannot do; use a LossScaleOptimizer, or accumulate in your own loop"
             )
         elif self.backend.name != "jax":
-            keras.ops.cond(self.due, lambda: _nothing(update()), lambda: None)
+            keras.ops.cond(due, lambda: _nothing(update()), lambda: None)
         else:  # branches have no side effects
             old = [variable.value for variable in variables]
             update()
             for variable, value in zip(variables, old, strict=True):
-                variable.assign(keras.ops.where(self.due, variable.value, value))
+                variable.assign(keras.ops.where(due, variable.value, value))
 
     def not_its_own(self, variables: Sequence[Any]) -> list[Any]:
         """Variables outside the transform's state."""
-        own = {id(variable) for variable in self._leaves}
+        own = set(map(id, self._state.values()))
         return [variable for variable in variables if id(variable) not in own]
 
     def take_back(self, iterations: Any) -> None:
         """Uncount a step that did not apply."""
-        if self.due is not True:
-            iterations.assign_sub(keras.ops.where(self.due, 0, 1))
+        if self.step.due is not True:
+            iterations.assign_sub(keras.ops.where(self.step.due, 0, 1))
+
+
+class HeldUpdates(Held):
+    """The same for a transform of updates: variables are copied before the step, and moved after it."""
+
+    on = UPDATES
+
+    def transformed(self, grads: Sequence[Any]) -> list[Any]:
+        """Copy the variables, and return the gradients as they are, summed over replicas."""
+        with unrecorded(self.backend):
+            gradients, now = self.summed(grads), values(self.backend, self.variables)
+            reached = self.holder.reached(now)
+            there = [i for i, gradient in enumerate(gradients) if gradient is not None and reached[i]]
+            old = [now[i] for i in there]
+            kept = dict(zip(there, old if self.backend.name == "jax" else self.backend.copied(old), strict=True))
+        self.step.gradients, self.step.old = gradients, [kept.get(i) for i in range(len(now))]
+        return [gradients[place] for place in self.step.given]
+
+    def finish(self) -> None:
+        """Transform what the step has added, and assign the variables."""
+        old, gradients, self.step.old, self.step.gradients = self.step.old, self.step.gradients, (), ()
+        with unrecorded(self.backend):
+            now = values(self.backend, self.variables)
+            made = self.holder.added(old, now, self.state(), gradients)
+            if made is None:
+                return
+            view, there = made.after.settled(), self.holder.positions(made.after.source.kept)
+            new, before = [now[i] for i in there], [old[i] for i in there]
+            moved = updates.moved(self.backend, view.leaves, new, before, is_due(self.tx, made.state))
+            self.step.stopped = set(self.holder.positions(view.skipped()))
+            ends = [b if i in self.step.stopped else m for i, b, m in zip(there, before, moved, strict=True)]
+            self._place([self.variables[i] for i in there], self.backend.cast(ends, before))
+            self.assign(made.state)
+
+    def _place(self, variables: Sequence[Any], values: Sequence[Any]) -> None:
+        """Assign variables; under a TensorFlow strategy in all replicas, which have computed the same values."""
+        if self.step.replicas > 1:
+            from gradxform_tensorflow import _replicas
+
+            _replicas.assign(list(map(value_of, variables)), values)
+            return
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+
+
+HELD = {GRADIENTS: Held, UPDATES: HeldUpdates}
 
 
 def _untracked(node: Any) -> Any:
@@ -177,6 +219,12 @@ def _variable(optimizer: Any, leaf: Any, path: str, layout: Any) -> Any:
     )
 
 
+def values(backend: Any, variables: Iterable[Any]) -> Sequence[Any]:
+    """The current values of variables."""
+    found: Sequence[Any] = backend.dense(list(map(value_of, variables)))[0]
+    return found
+
+
 def value_of(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
@@ -188,13 +236,3 @@ def unrecorded(backend: Any) -> Any:
     import torch
 
     return torch.no_grad()
-
-
-def summed(backend: Any, gradients: list[Any]) -> tuple[list[Any], int]:
-    """Sums over the replicas of a TensorFlow strategy, and their number."""
-    if backend.name != "tensorflow":
-        return gradients, 1
-    from gradxform_tensorflow import _replicas
-
-    found, count = _replicas.summed(gradients)
-    return list(found), count

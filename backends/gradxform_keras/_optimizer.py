@@ -12,8 +12,7 @@ from gradxform import GradientTransformation
 from gradxform.core.updates import GRADIENTS
 from gradxform_keras import _private
 from gradxform_keras._expression import registered, restored, written
-from gradxform_keras._held import Held
-from gradxform_keras._updates import holder
+from gradxform_keras._held import HELD, Held
 
 
 class Transforming(_private.Steps):
@@ -104,10 +103,30 @@ def remade(optimizer: Any, tx: GradientTransformation, on: str) -> Any:
     for name, value in vars(optimizer).items():  # attributes that are not in the configuration
         if not _is_keras_s(name, value) and vars(made).get(name) is not value:
             setattr(made, name, type_(value) if (type_ := _container(value)) else value)
-    made._gradxform = holder(tx, on)
+    made._gradxform = HELD[on](tx)
+    for name in ("gradient_transformation", "gradient_transformation_state"):
+        if not hasattr(keras.optimizers.LossScaleOptimizer, name):
+            setattr(keras.optimizers.LossScaleOptimizer, name, _of_inner(name))
     if optimizer.built:
         made.build(_private.variables_of(optimizer))
     return made
+
+
+def _of_inner(name: str) -> property:
+    """That of the optimizer inside: `Model.compile` puts a `LossScaleOptimizer` around it for "mixed_float16"."""
+
+    def get(self: Any) -> Any:
+        inner = self.inner_optimizer
+        if not isinstance(inner, Transforming):
+            raise AttributeError(
+                f"{type(self).__name__!r} has no {name!r}: {inner.name} was not wrapped by gx.keras.wrap"
+            )
+        return getattr(inner, name)
+
+    def put(self: Any, value: Any) -> None:
+        setattr(self.inner_optimizer, name, value)
+
+    return property(get, put)
 
 
 def _container(value: Any) -> type[Any] | None:

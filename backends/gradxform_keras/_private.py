@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 else:
     Optimizer = object
 
-_STEPS = (
-    "_backend_apply_gradients",
-    "_clip_gradients",
-    "_apply_weight_decay",
-    "_backend_update_step",
-    "_update_model_variables_moving_average",
-)
 _BOOKKEEPING = ("built", "_tracker", "_variables", "_exclude_from_weight_decay_cache", "_distribution_strategy")
 _PREFIXES = ("_self_", "_obj_", "_trainable_variables")
 
@@ -49,26 +42,26 @@ class Steps(Optimizer):
         return grads_and_vars
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        moving, decay = self._moving(variables), super()._apply_weight_decay
+        moving, decay = _moving(self, variables), super()._apply_weight_decay
         if moving:
             self._gradxform.when_due(moving, lambda: decay(moving))
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        moving, update = self._moving(trainable_variables), super()._backend_update_step
+        moving, update = _moving(self, trainable_variables), super()._backend_update_step
         grads = [gradient for gradient in grads if gradient is not None]
         if moving:
             changed = [*moving, *self._gradxform.not_its_own(self._variables)]
             self._gradxform.when_due(changed, lambda: update(grads, moving, learning_rate))
         self._gradxform.finish()
         if self.gradient_accumulation_steps:  # the rest runs outside the branch, and the step counts
-            self._gradxform.due = True
+            self._gradxform.step.due = True
 
     def _update_model_variables_moving_average(self, trainable_variables: Any) -> None:
         if not self.use_ema:
             return
         averages, update = self._model_variables_moving_average, super()._update_model_variables_moving_average
         self._gradxform.when_due([v for v in averages if v is not None], lambda: update(trainable_variables))
-        for place in self._gradxform.stopped:  # exact average of weights that do not move
+        for place in self._gradxform.step.stopped:  # exact average of weights that do not move
             averages[place].assign(keras.ops.copy(self._trainable_variables[place]))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
@@ -77,13 +70,18 @@ class Steps(Optimizer):
         super().apply(grads, trainable_variables)
         self._gradxform.take_back(self._iterations)
 
-    def _moving(self, variables: Sequence[Any]) -> list[Any]:
-        return [v for v in variables if self._get_variable_index(v) not in self._gradxform.stopped]
+
+def _moving(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
+    """The variables that are not stopped in this step."""
+    return [v for v in variables if optimizer._get_variable_index(v) not in optimizer._gradxform.step.stopped]
 
 
 def missing_steps(kind: type[Any]) -> list[str]:
-    """The steps that a class of optimizers lacks."""
-    return [name for name in _STEPS if not hasattr(kind, name)]
+    """The methods of `Steps` that a class of optimizers lacks; only TensorFlow's optimizers sum over replicas."""
+    steps = [name for name, value in vars(Steps).items() if callable(value)]
+    if keras.backend.backend() != "tensorflow":
+        steps.remove("_all_reduce_sum_gradients")
+    return [name for name in steps if not hasattr(kind, name)]
 
 
 def variables_of(optimizer: Any) -> list[Any]:

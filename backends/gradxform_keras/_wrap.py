@@ -11,6 +11,7 @@ from gradxform.backend.errors import instead, short
 from gradxform.core import updates
 from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS
+from gradxform.core.where import path_of
 from gradxform_keras import _private
 from gradxform_keras._expression import warn_if_unsaved
 from gradxform_keras._optimizer import Transforming, remade
@@ -116,3 +117,19 @@ def _checked(optimizer: Any) -> Any:
             "that it hands them to, each with a transformation of its own"
         )
     return optimizer
+
+
+def paths_in(given: Any) -> list[str] | None:
+    """Paths of the trainable variables of a layer, model or optimizer; None for other objects.
+
+    Raises:
+        ValueError: The object is not built.
+    """
+    if isinstance(given, keras.optimizers.LossScaleOptimizer):
+        given = given.inner_optimizer
+    if not isinstance(given, (keras.Layer, keras.optimizers.Optimizer)):
+        return None
+    if not given.built:
+        raise ValueError(f"paths: {given.name} is not built and has no variables; call build, or take a step")
+    variables = given.trainable_variables if isinstance(given, keras.Layer) else _private.variables_of(given)
+    return [path_of(variable) for variable in variables]

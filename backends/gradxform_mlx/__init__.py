@@ -1,13 +1,14 @@
-"""gradxform on MLX arrays."""
+"""gradxform on MLX arrays, and in MLX optimizers."""
 
 from typing import Any
 
 from gradxform.backend import errors
+from gradxform_mlx._wrap import wrap
 from gradxform_mlx.backend import backend as backend
 
-__all__: list[str] = []
+__all__ = ["wrap"]
 
 
 def __getattr__(name: str) -> Any:
     """Of a name that is not here, the error says what to write."""
-    raise errors.unknown(__name__, name, __all__)
+    raise errors.unknown(__name__, name, __all__, "gx.mlx.wrap(optimizer, tx)")

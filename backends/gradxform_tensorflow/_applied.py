@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from gradxform_tensorflow import _private
+
 Pairs = Sequence[tuple[Any, Any]]
 
 
@@ -47,12 +49,6 @@ def _build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 def _cond(due: Any, update: Any, pairs: Pairs) -> Any:
     """A branch. TensorFlow 1's reference variables cannot enter functions, so they get TensorFlow 1's branch."""
-    v1 = tf.compat.v1
-    references = any(isinstance(v, tf.Variable) and v.dtype != v.dtype.base_dtype for _, v in pairs)
-    if not (references and v1.control_flow_v2_enabled()):
-        return v1.cond(due, update, lambda: tf.constant(False))
-    v1.disable_control_flow_v2()
-    try:
-        return v1.cond(due, update, lambda: tf.constant(False))
-    finally:
-        v1.enable_control_flow_v2()
+    if any(isinstance(v, tf.Variable) and v.dtype != v.dtype.base_dtype for _, v in pairs):
+        return _private.run_if(due, update)
+    return tf.cond(due, update, lambda: tf.constant(False))

@@ -9,7 +9,9 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform.core.foreign import as_transformation
+from gradxform.core.holder import Holder
 from gradxform_tensorflow import _pairs as pairs
+from gradxform_tensorflow.kernels import backend
 
 
 @tf.autograph.experimental.do_not_convert
@@ -60,6 +62,7 @@ def apply(
             "which keeps the state in tf.Variables"
         )
     given = pairs.read("tensorflow.apply", grads_and_vars)
-    results, skipped, _ = pairs.transformed("tensorflow.apply", tx, given, None, params)
-    both = enumerate(zip(results, given.variables, strict=True))
-    return [pair for i, pair in both if i not in skipped]
+    holder = Holder(tx, backend, given.paths, given.variables)
+    made = pairs.transformed("tensorflow.apply", holder, given.gradients, None, params)
+    both = enumerate(zip(made.gradients, given.variables, strict=True))
+    return [pair for i, pair in both if i not in made.stopped]

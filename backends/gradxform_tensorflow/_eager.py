@@ -22,10 +22,14 @@ def readable(tensors: Iterable[Any]) -> bool:
     return has_only_cpus() or all("CPU:" in tensor.device for tensor in given)
 
 
-@functools.cache
 def has_only_cpus() -> bool:
-    """Whether this process sees no accelerator."""
-    return all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+    """Whether this process sees no accelerator; in a graph without starting TensorFlow's eager runtime."""
+    return _are_cpus(tf.config.list_logical_devices if tf.executing_eagerly() else tf.config.get_visible_devices)
+
+
+@functools.cache
+def _are_cpus(devices: Callable[[], Any]) -> bool:
+    return all(device.device_type == "CPU" for device in devices())
 
 
 def view(tensor: Any) -> Any:

@@ -49,6 +49,8 @@ def on_cpus(function: Callable[..., Any], for_xla: Callable[..., Any], *arrays: 
         return function(*arrays)
     if is_xla():
         return for_xla(*arrays)
+    if not _private.is_function(tf.compat.v1.get_default_graph()):
+        return function(*arrays)  # a branch in a function would start TensorFlow's eager runtime
     given = " ".join(f"{array.dtype.name}{array.shape}" for array in arrays)
     name = f"{function.__module__}.{function.__qualname__}.{hashlib.sha256(given.encode()).hexdigest()}"
 

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from gradxform.numerics.namespace import Defaults
+from gradxform_tensorflow import _private
 
 _INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 """Integers of a number of bytes."""
@@ -40,6 +41,14 @@ class Namespace(Defaults):
     complex = staticmethod(tf.complex)
     transpose = staticmethod(tf.transpose)
     matmul = staticmethod(tf.linalg.matmul)
+
+    @staticmethod
+    def current_trace() -> Any:
+        """The graph under construction, with TensorFlow 1's loop or branch in it; None in eager code."""
+        if tf.executing_eagerly():
+            return None
+        graph = tf.compat.v1.get_default_graph()
+        return graph, _private.control_flow_of(graph)
 
     @staticmethod
     def float64(x: Any) -> Any:

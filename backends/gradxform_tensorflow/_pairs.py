@@ -7,14 +7,11 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from gradxform import GradientTransformation
 from gradxform.backend.errors import instead, short
 from gradxform.core.align import may_agree
-from gradxform.core.transform import Context
-from gradxform.core.tree import Tree
+from gradxform.core.holder import Holder, Step
 from gradxform.core.where import path_of
 from gradxform_tensorflow import _private, _replicas
-from gradxform_tensorflow.kernels import backend
 
 
 class Pairs(NamedTuple):
@@ -49,34 +46,23 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
     return found
 
 
-def transformed(
-    what: str, tx: GradientTransformation, slots: Pairs, state: Any, params: Any, keys: Sequence[str] | None = None
-) -> tuple[list[Any], set[int], Any]:
-    """Transform the gradients of pairs; return them, the positions of stopped gradients, and the new state.
+def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any, params: Any) -> Step:
+    """Transform the gradients of variables.
 
-    With sorted keys, the trees of the state are dicts. In a replica of a `tf.distribute` strategy, the transform sees
-    the gradients' sums, and each replica gets its share of the result; optimizers sum the shares.
+    In a replica of a `tf.distribute` strategy, the transform sees the gradients' sums, and each replica gets its share
+    of the result; optimizers sum the shares.
 
     Raises:
-        ValueError: All variables are stopped.
+        ValueError: All variables are stopped, or parameters are missing.
     """
-    gradients, replicas = _replicas.summed(slots.gradients)
-    params = slots.variables if params is None else params
-    tree: Any = list(gradients)
-    if keys is not None:
-        tree, params = dict(zip(keys, gradients, strict=True)), dict(zip(keys, params, strict=True))
-    structure = backend.flatten(tree)[1]
-    view = Tree.of(backend, gradients, structure, lambda: slots.paths, owners=slots.variables)
-    if view is None:
-        return list(gradients), set(), state
-    view, state = tx.rule(view, state, Context(params, {}))
-    skipped = view.skipped()
-    if len(skipped) == sum(gradient is not None for gradient in gradients):
-        raise ValueError(
-            f"{what}: {tx!r} stops the gradients of all variables, so nothing is left to apply; "
-            f"the variables are {', '.join(slots.paths)}"
-        )
-    return _replicas.shared(view.results(), replicas), skipped, state
+    gradients, replicas = _replicas.summed(gradients)
+    params = list(holder.variables if params is None else params)
+    if len(params) != len(gradients):
+        raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
+    made = holder.step(gradients, state, params)
+    if made.stopped and len(made.stopped) == sum(gradient is not None for gradient in gradients):
+        raise holder.nothing_left(what)
+    return made._replace(gradients=_replicas.shared(made.gradients, replicas))
 
 
 def identity_of(variable: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.framework import op_callbacks, op_def_registry
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_ops, control_flow_util
 
 GRADIENT_OVERRIDE = "_gradient_op_type"
 """Attribute in which a graph's ``gradient_override_map`` stores the name of an op's gradient function."""
@@ -47,9 +47,22 @@ def is_function(graph: Any) -> bool:
     return isinstance(graph, tf.__internal__.FuncGraph)
 
 
-def is_in_control_flow(graph: Any) -> bool:
-    """Whether a TensorFlow 1 loop or branch is under construction."""
-    return graph._get_control_flow_context() is not None
+def control_flow_of(graph: Any) -> Any:
+    """The TensorFlow 1 loop or branch under construction; None if there is none."""
+    return graph._get_control_flow_context()
+
+
+def run_if(condition: Any, update: Callable[[], Any]) -> Any:
+    """TensorFlow 1's branch, whose code is part of the graph, unlike that of `tf.cond`: the condition, after it."""
+    no, yes = control_flow_ops.switch(condition, condition)
+    context = control_flow_ops.CondContext(tf.identity(condition), tf.identity(yes), branch=1)
+    context.Enter()
+    try:
+        done, _ = context.BuildCondBranch(update)
+        context.ExitResult([done])
+    finally:
+        context.Exit()
+    return control_flow_ops.merge([no, done])[0]
 
 
 def keys_of(tree: Any) -> list[tuple[Any, ...]]:

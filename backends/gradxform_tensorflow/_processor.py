@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from gradxform import GradientTransformation
 from gradxform.backend.errors import short
-from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
-from gradxform.core.where import keys_of, path_of
+from gradxform.core.holder import Holder
+from gradxform.core.where import path_of
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
 from gradxform_tensorflow import _applied as applied
@@ -69,25 +69,16 @@ class GradientProcessor(tf.Module):
         call = "gx.tensorflow.GradientProcessor(tx, variables)"
         self.tx = as_transformation("tensorflow.GradientProcessor", tx, variables, call)
         self._step: _Step | None = None
-        self._slots = _Slots(variables)
-        slots = self._slots
-        first = stateful.first(self.tx, slots.likes, slots.keys, slots.paths, slots.variables)
-        leaves, self._slots.structure = backend.flatten(first)
-        paths = backend.paths(first)
-        self._slots.places_of_state = [None if leaf is None else path for leaf, path in zip(leaves, paths, strict=True)]
+        given = pairs.variables_of("tensorflow.GradientProcessor", variables)
+        self._slots = _Slots(given, Holder(self.tx, backend, list(map(path_of, given)), given, sort=True))
+        first = self._slots.holder.start(self._slots.holder.init_like(self._slots.likes))
         with self.name_scope:
-            self._state = {
-                path: _variable(leaf, path)
-                for leaf, path in zip(leaves, self._slots.places_of_state, strict=True)
-                if path is not None
-            }
+            self._state = {path: _variable(leaf, path) for path, leaf in first.items()}
 
     @property
     def state(self) -> Any:
         """State of the transform, a pytree of tensors, in dicts by path."""
-        paths = self._slots.places_of_state
-        values = [None if path is None else tf.convert_to_tensor(self._state[path]) for path in paths]
-        return backend.unflatten(self._slots.structure, values)
+        return self._slots.holder.state({path: tf.convert_to_tensor(own) for path, own in self._state.items()})
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -100,7 +91,7 @@ class GradientProcessor(tf.Module):
 
     def __repr__(self) -> str:
         """Show the transform and the number of variables."""
-        count = len(self._slots.keys)
+        count = len(self._slots.variables)
         return f"<tensorflow.GradientProcessor: {self.tx!r}, {count} variable{'s' * (count != 1)}>"
 
     @tf.autograph.experimental.do_not_convert
@@ -119,19 +110,17 @@ class GradientProcessor(tf.Module):
     def _transformed(self, grads_and_vars: Iterable[tuple[Any, Any]], params: Any) -> tuple[list[tuple[Any, Any]], Any]:
         """The transformed pairs and the new state, which is kept."""
         given = pairs.read("tensorflow.GradientProcessor", grads_and_vars)
-        slots, places = self._slots.spread(given)
+        gradients, places = self._slots.spread(given)
         old = self.state
-        params = None if params is None else self._slots.sorted(params)
-        keys = self._slots.keys
-        results, skipped, new = pairs.transformed("tensorflow.GradientProcessor", self.tx, slots, old, params, keys)
-        self._step = _Step.here(new)
+        made = pairs.transformed("tensorflow.GradientProcessor", self._slots.holder, gradients, old, params)
+        self._step = _Step.here(made.state)
         # In a TF1 graph, this makes the state advance, and only after it was read.
         with tf.control_dependencies([leaf for leaf in backend.flatten(old)[0] if leaf is not None]):
-            assigned = self._assign(new)
+            assigned = self._assign(made.state)
         with tf.control_dependencies(assigned):
-            results = [_after(result) for result in results]
+            results = [_after(result) for result in made.gradients]
         both = zip(places, given.variables, strict=True)
-        return [(results[place], variable) for place, variable in both if place not in skipped], new
+        return [(results[place], variable) for place, variable in both if place not in made.stopped], made.state
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, optimizer: Any, grads_and_vars: Iterable[tuple[Any, Any]], params: Any = None) -> Any:
@@ -177,14 +166,13 @@ class GradientProcessor(tf.Module):
         return self._step.state if self._step is not None and self._step.is_here() else self.state
 
     def _assign(self, new: Any) -> list[Any]:
-        moved = zip(self._slots.places_of_state, backend.flatten(new)[0], strict=True)
-        return [self._state[path].assign(leaf) for path, leaf in moved if path is not None]
+        return [self._state[path].assign(leaf) for path, leaf in self._slots.holder.arrays(new).items()]
 
 
 def paths_in(given: Any) -> list[str] | None:
     """Paths of the variables of a processor, or of a module's trainable variables; None for other objects."""
     if isinstance(given, GradientProcessor):
-        return list(given._slots.paths)
+        return sorted(given._slots.holder.paths)
     return [path_of(variable) for variable in given.trainable_variables] if isinstance(given, tf.Module) else None
 
 
@@ -212,28 +200,21 @@ def _plain_graph() -> Any:
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
-    return None if graph.building_function or _private.is_in_control_flow(graph) else graph
+    return None if graph.building_function or _private.control_flow_of(graph) else graph
 
 
 class _Slots:
-    """Variables of a processor, sorted by path, hidden from the module's attribute tracking."""
+    """Variables of a processor, hidden from the module's attribute tracking."""
 
-    def __init__(self, variables: Any) -> None:
-        given = pairs.variables_of("tensorflow.GradientProcessor", variables)
-        keys = keys_of([path_of(variable) for variable in given])
-        self.order = sorted(range(len(given)), key=keys.__getitem__)
-        self.keys = self.sorted(keys)
-        self.variables = self.sorted(given)
-        self.places_of_state: list[str | None] = []
-        self.paths = [path_of(variable) for variable in self.variables]
-        self.places = {pairs.identity_of(variable): i for i, variable in enumerate(self.variables)}
-        self.structure: Any = None
-        if not self.variables:
+    def __init__(self, variables: Sequence[Any], holder: Holder) -> None:
+        self.variables, self.holder = variables, holder
+        self.places = {pairs.identity_of(variable): i for i, variable in enumerate(variables)}
+        if not variables:
             raise ValueError(
                 "tensorflow.GradientProcessor: variables must not be empty; build the model first: "
                 "model.build(shape), or a first call"
             )
-        for i, (variable, path) in enumerate(zip(self.variables, self.paths, strict=True)):
+        for i, (variable, path) in enumerate(zip(variables, holder.paths, strict=True)):
             if self.places[pairs.identity_of(variable)] != i:
                 raise ValueError(f"tensorflow.GradientProcessor: the variable {path!r} is given twice")
             if not tf.TensorShape(variable.shape).is_fully_defined():
@@ -241,19 +222,13 @@ class _Slots:
                     f"tensorflow.GradientProcessor: the shape of the variable {path!r} is unknown: {variable.shape}"
                 )
 
-    def sorted(self, given: Iterable[Any]) -> list[Any]:
-        """Reorder values from the variables' order to the paths' order."""
-        items = list(given)
-        return [items[i] for i in self.order]
-
     @property
     def likes(self) -> list[tuple[Sequence[int], str]]:
         """Shapes and dtypes; for a TF1 reference, the dtype it refers to."""
-        dtypes = [tf.as_dtype(variable.dtype).base_dtype.name for variable in self.variables]
-        return [(tuple(variable.shape), dtype) for variable, dtype in zip(self.variables, dtypes, strict=True)]
+        return [(variable.shape, tf.as_dtype(variable.dtype).base_dtype.name) for variable in self.variables]
 
-    def spread(self, given: Pairs) -> tuple[Pairs, list[int]]:
-        """Pairs as one gradient per variable (None if missing), and the position of each pair."""
+    def spread(self, given: Pairs) -> tuple[list[Any], list[int]]:
+        """One gradient per variable (None if missing), and the position of each pair."""
         gradients: list[Any] = [None] * len(self.variables)
         places = []
         for gradient, variable, path in zip(*given, strict=True):
@@ -261,11 +236,11 @@ class _Slots:
             if place is None:
                 raise ValueError(
                     f"tensorflow.GradientProcessor: it was not made for the variable {path!r}; "
-                    f"its variables are {', '.join(self.paths)}"
+                    f"its variables are {', '.join(self.holder.paths)}"
                 )
             gradients[place] = gradient
             places.append(place)
-        return Pairs(gradients, self.variables, self.paths), places
+        return gradients, places
 
 
 def _variable(leaf: Any, path: str) -> Any:

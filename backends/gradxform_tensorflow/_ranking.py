@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,14 +16,13 @@ def largest(leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
     sizes, out = [ranking.in_order(Namespace, leaf) for leaf in leaves], list(leaves)
     for dtype in dict.fromkeys(own.dtype for own in sizes):
         places = [i for i, own in enumerate(sizes) if own.dtype == dtype]
-        limits = _limits([sizes[i] for i in places], [tf.cast(counts[i], _kind(sizes[i])) for i in places])
+        find = _limits_in_eager_code if tf.executing_eagerly() else _limits
+        limits = find([sizes[i] for i in places], [tf.cast(counts[i], _kind(sizes[i])) for i in places])
         for i, limit in zip(places, limits, strict=True):
             out[i] = ranking.kept(Namespace, leaves[i], sizes[i], limit)
     return out
 
 
-# An eager loop would read its condition from an accelerator.
-@functools.partial(tf.function, autograph=False)
 def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
     """Find the integer of a rank in each array of one dtype."""
     dtype = sizes[0].dtype
@@ -40,6 +38,10 @@ def _limits(sizes: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
     start = (tf.constant(0), *[tf.zeros([], dtype)] * len(sizes))
     _, *found = tf.while_loop(lambda i, *_: i <= top, step, start, maximum_iterations=top + 1)
     return found
+
+
+_limits_in_eager_code = tf.function(_limits, autograph=False)
+"""An eager loop would read its condition from an accelerator."""
 
 
 def _kind(sizes: Any) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 from gradxform.backend import errors
 from gradxform_torch._attach import Attached, attach
 from gradxform_torch._attach import handles_of as handles_of
+from gradxform_torch._attach import paths_in as paths_in
 from gradxform_torch._modules import GradientReversal, GradientTransform
 from gradxform_torch._parameters import apply_, init
-from gradxform_torch._paths import paths_in as paths_in
 from gradxform_torch.dtensor import backend as backend
 
 __all__ = ["Attached", "GradientReversal", "GradientTransform", "apply_", "attach", "init"]

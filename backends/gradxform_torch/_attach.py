@@ -13,13 +13,12 @@ from gradxform.core.foreign import as_transformation
 from gradxform.core.updates import GRADIENTS, UPDATES
 from gradxform.functions.convert import matched
 from gradxform.transforms.skipping import is_due
-from gradxform_torch._held import Held, by_path, held
-from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, named_of, unwrapped
+from gradxform_torch._optimizers import bare, closure_of, device_of, is_for_show, is_optimizer, named_of, unwrapped
 from gradxform_torch._parameters import NormBefore, paths_of, transformed
 from gradxform_torch._private import is_inner_call
 from gradxform_torch._recorded import Recorded
-from gradxform_torch._saving import Saving, attached, left_in
-from gradxform_torch._updates import OnUpdates
+from gradxform_torch._saving import Held, Saving, attached, by_path, held, left_in
+from gradxform_torch._updates import Kept, kept, moved, restore
 from gradxform_torch._writing import Named
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def attach(optimizer: torch.optim.Optimizer, tx: GradientTransformation, *, on: 
         raise
 
 
-class Attached(Saving, OnUpdates):
+class Attached(Saving):
     """Handle of a transform that is attached to an optimizer.
 
     Example:
@@ -107,6 +106,7 @@ class Attached(Saving, OnUpdates):
         self._optimizer = weakref.ref(optimizer)
         self._norm: NormBefore | None = None
         self._recorded: Recorded | None = None
+        self._kept: Kept | None = None
         self._held = self._found(optimizer)
         self._hooks = [*self._stepping(optimizer), *self._saving(optimizer)]
         attached.setdefault(optimizer, []).append(self)
@@ -236,6 +236,36 @@ class Attached(Saving, OnUpdates):
             for _, parameter in named:  # zeros would move what has momentum or weight decay
                 parameter.grad = None
 
+    def _before_updates(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Copy the parameters; the closure, which the step calls, computes the gradients later."""
+        if is_inner_call(optimizer):
+            return
+        self._kept = None
+        if not is_for_show(optimizer, args, kwargs):
+            named = named_of(optimizer)
+            self._follow(optimizer, named)
+            every = self._recorded is not None and self._recorded.is_due()
+            self._kept = kept(self.tx, named, closure_of(args, kwargs) is not None, every)
+
+    def _after_updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Transform what the step has added."""
+        if self._kept is None or is_inner_call(optimizer):
+            return
+        before, self._kept = self._kept, None
+        signs = [-1 if group.get("maximize") else 1 for group in optimizer.param_groups for _ in group["params"]]
+        found_inf = getattr(optimizer, "found_inf", None)  # as in `_transform`
+        if self._recorded is not None:
+            self._recorded.before(before.named, getattr(optimizer, "grad_scale", None))
+        try:
+            made = moved(before, signs, self._held.state, found_inf)
+        except Exception:  # as for gradients, what cannot be transformed is not applied
+            restore(before)
+            raise
+        self._held, self._norm = self._held._replace(state=made.state), made.norm
+        if self._recorded is not None:
+            found = [None] * len(before.named) if made.after is None else made.after.results()
+            self._recorded.after(before.named, found, before.old)
+
     def _follow(self, optimizer: torch.optim.Optimizer, named: Named) -> None:
         """Include parameter groups added since, and follow parameters to another device."""
         if not self.tx.stateful or (paths_of(named), device_of(named)) == self._held[:2]:
@@ -255,3 +285,12 @@ def handles_of(optimizer: Any) -> list[Attached] | None:
     """Handles attached to an optimizer or to its inner one; None for other objects."""
     optimizer = unwrapped(optimizer)
     return list(attached.get(optimizer, ())) if isinstance(optimizer, torch.optim.Optimizer) else None
+
+
+def paths_in(given: Any) -> list[str] | None:
+    """Paths of the parameters of a module, an optimizer or an `attach` handle; None for other objects."""
+    if isinstance(given, torch.nn.Module):
+        return paths_of(list(given.named_parameters()))
+    if isinstance(given, Attached):
+        return given.paths
+    return paths_of(named_of(bare(given))) if is_optimizer(given) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,10 +14,10 @@ from gradxform.backend.errors import instead, short
 from gradxform.core import align
 from gradxform.core import state as stateful
 from gradxform.core.foreign import as_transformation
+from gradxform.core.holder import Holder
 from gradxform.core.norm import Norm
 from gradxform.core.transform import Context
 from gradxform.core.tree import Tree
-from gradxform.core.where import keys_of
 from gradxform.numerics import formulas
 from gradxform_torch import _private
 from gradxform_torch._fused import on_device
@@ -58,8 +58,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
 def started(tx: GradientTransformation, named: Named) -> Any:
     """Initial state for named parameters."""
-    view = view_of(named, keys_of(paths_of(named)), [parameter.detach() for _, parameter in named], tx.traits.axes)
-    return tx.init({} if view is None else view)
+    return holder_of(tx, named).init([parameter.detach() for _, parameter in named])
 
 
 def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None, *, return_norm: bool = False) -> Any:
@@ -139,22 +138,19 @@ def transformed(
     found an infinity, the state stays, since there will be no step. The norm is None if the transform does not measure
     every gradient and no norm is requested.
     """
-    gradients = gradients_of(named)
-    paths = paths_of(named)
-    keys = keys_of(paths)
-    view = view_of(named, keys, gradients, tx.traits.axes, inplace=True)
-    if view is None:
+    gradients, holder = gradients_of(named), holder_of(tx, named)
+    given = holder.view(gradients, inplace=True)
+    if given is None:
         return state, None
     if tx.stateful:
-        align.check_state(view, state)
+        align.check_state(given, state)
     with torch.no_grad():
         if scale is not None:
-            view = view.scaled(backend.compute(formulas.quotient, 1.0, scale))
-        parameters = dict(zip(keys, [parameter for _, parameter in named], strict=True))
-        given = view
+            given = given.scaled(backend.compute(formulas.quotient, 1.0, scale))
         if measured:
             given.norms()  # which are kept for the transformation
-        view, new = tx.rule(given, state, Context(parameters, {}, owned and found_inf is None))
+        context = Context(holder.by_key(holder.variables), {}, owned and found_inf is None)
+        view, new = tx.rule(given, state, context)
         norm = norm_before(given, view, tx)
         if found_inf is not None and tx.stateful:
             new = stateful.either(view, backend.compute(formulas.is_zero, found_inf), new, state)
@@ -206,23 +202,9 @@ def paths_of(named: Named) -> list[str]:
     return [name.replace(".", "/") for name, _ in named]
 
 
-def view_of(
-    named: Named,
-    keys: Sequence[str],
-    tensors: Sequence[torch.Tensor | None],
-    axes: Sequence[Any],
-    inplace: bool = False,
-) -> Tree | None:
-    """View of one tensor per parameter, possibly None, in a dict by path.
-
-    None if there are no tensors, except along axes, where other processes wait for this one.
-    """
-    structure = backend.flatten(dict.fromkeys(keys))[1]
-    owners = [parameter for _, parameter in named]
-    found = Tree.of(backend, tensors, structure, lambda: paths_of(named), inplace=inplace, owners=owners)
-    if found is None and axes:
-        return Tree.holes(backend, tensors, structure, lambda: paths_of(named), owners)
-    return found
+def holder_of(tx: GradientTransformation, named: Named) -> Holder:
+    """Named parameters, by path."""
+    return Holder(tx, backend, paths_of(named), [parameter for _, parameter in named])
 
 
 def _all_named(what: str, tx: GradientTransformation, given: Any) -> Named:

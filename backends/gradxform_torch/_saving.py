@@ -5,18 +5,40 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from gradxform import GradientTransformation
 from gradxform.core.updates import GRADIENTS
 from gradxform.functions.convert import matched
-from gradxform_torch._held import Held, by_path, held
+from gradxform_torch._optimizers import device_of, named_of
+from gradxform_torch._parameters import paths_of, started
+from gradxform_torch.dtensor import backend
 
 _KEY = "gradient_transformation"
 attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, list[Any]] = weakref.WeakKeyDictionary()
 """The handles of each optimizer, in the order of attachment."""
+
+
+class Held(NamedTuple):
+    """A state, and what it was made for: the parameters' paths, and where they are."""
+
+    paths: list[str]
+    device: Any
+    state: Any
+
+
+def held(tx: GradientTransformation, optimizer: torch.optim.Optimizer) -> Held:
+    """The first state for the parameters that an optimizer has now, where they are now."""
+    named = named_of(optimizer)
+    return Held(paths_of(named), device_of(named), started(tx, named))
+
+
+def by_path(state: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a state by their paths, as a state_dict holds them."""
+    leaves = zip(backend.paths(state), backend.flatten(state)[0], strict=True)
+    return {path: leaf for path, leaf in leaves if leaf is not None}
 
 
 class Saving:

@@ -12,7 +12,7 @@ from gradxform.backend.errors import not_an_array
 from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group, Mask
-from gradxform.numerics import DOUBLE, Array, formulas
+from gradxform.numerics import DOUBLE, Array, current_trace, formulas
 
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -25,6 +25,8 @@ Paths = Callable[[], list[str]]
 """Finds the paths of all slots, when they are needed."""
 Rebuild = Callable[[Array], Array] | None
 """Makes the values of a leaf sparse again; None if it is dense."""
+TRACE = "trace"
+"""The key of the trace that read the leaves, beside what was measured."""
 
 
 class Source(NamedTuple):
@@ -128,7 +130,7 @@ class Leaves(NamedTuple):
         source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every = range(len(kept))
-        return cls(backend, source, dense, every, every, owned, {})
+        return cls(backend, source, dense, every, every, owned, {TRACE: current_trace(backend.xp)})
 
     @classmethod
     def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Paths, owners: Any = None) -> Self:
@@ -259,9 +261,10 @@ class Leaves(NamedTuple):
         """Replace some leaves. `applied`: the new leaves include the pending factors."""
         if not places:
             return self
-        leaves, factor, due, measured = put(self.leaves, places, new), self.factor, self.due, {}
+        leaves, factor, due = put(self.leaves, places, new), self.factor, self.due
+        measured: dict[Any, Any] = {TRACE: self.measured.get(TRACE)}
         if len(places) < len(leaves):
-            measured = {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
+            measured |= {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
         if applied and factor is not None:
             replaced = self.mask(places)
             due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gradxform.backend.protocol import Backend
 from gradxform.core import group as devices
 from gradxform.core.group import Group, Mask
-from gradxform.core.leaves import SINGLE, Leaves
-from gradxform.numerics import DOUBLE, Array, formulas
+from gradxform.core.leaves import SINGLE, TRACE, Leaves
+from gradxform.numerics import DOUBLE, Array, current_trace, formulas
 
 _FIRST = "first"
 """The key of the first global norm and its leaves, beside the norms of single leaves."""
@@ -81,7 +81,7 @@ class Measured(Leaves):
         own = self.own_norms(ord)
         norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord)
         if self.factor is None and len(self.scope) == len(self.leaves):
-            self.measured.setdefault(_FIRST, (norm, self.chosen))
+            self._remember(_FIRST, self.measured.get(_FIRST, (norm, self.chosen)))
         return norm
 
     def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
@@ -166,8 +166,13 @@ class Measured(Leaves):
             index = tuple([rank.get(i, 0) for i in range(count)])
             vector = compute(formulas.spread, new, found.vector, index=index, there=there)
             found = Raw(vector, tuple(map(operator.or_, there, found.known)))
-        self.measured[ord] = found
+        self._remember(ord, found)
         return found.vector
+
+    def _remember(self, key: Any, found: Any) -> None:
+        """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
+        if current_trace(self.backend.xp) == self.measured.get(TRACE):
+            self.measured[key] = found
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
         """Divide norms by a function of the numbers of elements, which may be unknown until run time."""

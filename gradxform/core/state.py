@@ -76,23 +76,6 @@ class Fresh:
         return view.backend.from_numpy(value) if like is None else view.backend.stored(value, dtype, like)
 
 
-def first(
-    tx: Any,
-    likes: Sequence[tuple[Sequence[int], str]],
-    keys: Sequence[str],
-    paths: Sequence[str],
-    variables: Sequence[Any],
-) -> Any:
-    """Create the first state in NumPy arrays, for variables whose shapes, dtypes and paths an adapter knows.
-
-    Its trees are dicts with `keys`, which must be sorted.
-    """
-    numpy = lookup.backend("numpy")
-    zeros = {key: np.zeros(tuple(shape), np.dtype(dtype)) for key, (shape, dtype) in zip(keys, likes, strict=True)}
-    leaves, structure = numpy.flatten(zeros)
-    return tx.init(Tree.of(numpy, leaves, structure, lambda: list(paths), owners=variables))
-
-
 # --- numbers in a state ----------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Drivers of the adapters in NumPy, PyTorch, TensorFlow and optax; keras_cases.py has Keras's."""
+"""Drivers of the adapters in NumPy, PyTorch, TensorFlow, optax and MLX; keras_cases.py has Keras's."""
 
 from __future__ import annotations
 
@@ -486,5 +486,70 @@ class Optax(ByHand):
         self.params = dict(params)
 
 
-DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchUpdates, Optax]
+# --- MLX -------------------------------------------------------------------------------------------------------------
+
+
+class MlxWrap(Driver):
+    name, framework = "mlx.wrap", "mlx"
+    mode = staticmethod(lambda function: function)
+
+    def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:
+        import mlx.optimizers as optim
+
+        made = {
+            "sgd": lambda: optim.SGD(1.0),
+            "momentum": lambda: optim.SGD(0.1, momentum=0.9, weight_decay=0.1),
+            "adamw": lambda: optim.AdamW(0.1, weight_decay=0.5),
+        }[optimizer]()
+        self.assign(params)
+        tx = assembled(tx, None, how)
+        self.optimizer = made if tx is None else gx.mlx.wrap(made, tx)
+        self.optimizer.init(self.tree(self.params))
+
+    def tree(self, leaves: Leaves) -> Any:
+        """Nested, as in a model."""
+        from mlx.utils import tree_unflatten
+
+        return tree_unflatten([(path.replace("/", "."), leaf) for path, leaf in leaves.items()]) if leaves else {}
+
+    def step(self, gradients: Leaves) -> None:
+        from mlx.utils import tree_flatten
+
+        given = self.tree(tensors("mlx", {path: g for path, g in gradients.items() if g is not None}))
+        made = self.optimizer.apply_gradients(given, self.tree(self.params))
+        self.params |= {name.replace(".", "/"): leaf for name, leaf in tree_flatten(made)}
+
+    @property
+    def handle(self) -> Any:
+        return self.optimizer
+
+    @property
+    def state(self) -> Any:
+        return self.optimizer.gradient_transformation_state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.optimizer.gradient_transformation_state = state
+
+    def read(self) -> Leaves:
+        return {path: array(leaf).copy() for path, leaf in self.params.items()}
+
+    def assign(self, params: Leaves) -> None:
+        self.params = tensors("mlx", params)
+
+    def save(self, folder: Path) -> None:
+        import mlx.core as mx
+        from mlx.utils import tree_flatten
+
+        mx.save_safetensors(str(folder / "run.safetensors"), dict(tree_flatten([self.params, self.optimizer.state])))
+
+    def load(self, folder: Path) -> None:
+        import mlx.core as mx
+        from mlx.utils import tree_unflatten
+
+        flat = mx.load(str(folder / "run.safetensors"))
+        self.params, self.optimizer.state = tree_unflatten(list(flat.items()))
+
+
+DRIVERS = [NumpyApply, TorchApply, TorchAttach, TorchUpdates, Optax, MlxWrap]
 DRIVERS += [TensorFlowApply, Processor, ProcessorFunction, ProcessorXla, Session, ResourceSession]

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -560,6 +561,28 @@ def test_a_config_is_json_and_makes_the_optimizer_again(name: str, optimizer: st
     given = [variables(starts()) for _ in range(2)]
     results = [bits(steps(wrapped, many(3), own)) for wrapped, own in zip((made, again), given, strict=True)]
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("package", ["gradxform", "import gradxform_keras before loading"])
+def test_files_with_a_former_name_of_the_package_are_read(package: str) -> None:
+    optimizer = gx.keras.wrap(opt.SGD(0.1), CLIP)
+    config = json.dumps(keras.saving.serialize_keras_object(optimizer))
+    assert "gradxform_keras>Transforming" in config
+    former = json.loads(config.replace("gradxform_keras>", f"{package}>"))
+    assert keras.saving.deserialize_keras_object(former).gradient_transformation == CLIP
+
+
+def test_threads_share_nothing_of_a_step() -> None:
+    """A strategy runs each replica in a thread, which may wait within a step."""
+    optimizer, given = gx.keras.wrap(opt.SGD(1.0), gx.skip_nonfinite(gx.freeze("**/kernel"))), variables()
+    steps(optimizer, [G], given)
+    step, seen = optimizer._gradxform.step, []
+    before = step.given, step.stopped, step.due
+    assert all(part is not True for part in before) and len(step.given) == len(given)
+    other = threading.Thread(target=lambda: seen.append((step.given, step.stopped, step.due, step.replicas)))
+    other.start()
+    other.join()
+    assert seen == [((), frozenset(), True, 1)] and (step.given, step.stopped, step.due) == before
 
 
 def test_a_model_with_limits_that_are_objects_goes_on_bit_by_bit(tmp_path: Path) -> None:

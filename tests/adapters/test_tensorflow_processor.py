@@ -468,3 +468,23 @@ def test_metrics_within_a_loop_of_a_graph_are_those_of_the_variables() -> None:
         session.run(v1.global_variables_initializer())
         session.run(loop)
         assert session.run(norm) == 5.0
+
+
+def test_a_step_that_may_be_skipped_changes_no_setting_of_tensorflow() -> None:
+    seen = []
+
+    class Optimizer(v1.train.MomentumOptimizer):
+        def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(v1.control_flow_v2_enabled())
+            return super().apply_gradients(*args, **kwargs)
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        w = v1.get_variable("w", initializer=np.ones(2, np.float32), use_resource=False)
+        given = v1.placeholder(tf.float32, [2])
+        processor = gx.tensorflow.GradientProcessor(gx.skip_nonfinite(gx.identity()), [w])
+        step = processor.apply_gradients(Optimizer(0.5, 0.5), [(given, w)])
+        session.run(v1.global_variables_initializer())
+        for gradient in ([1.0, 2.0], [np.nan, 2.0], [0.0, 0.0]):
+            session.run(step, {given: gradient})
+        assert session.run(w).tolist() == [0.25, -0.5]  # the last step has half of the first one's momentum
+    assert seen == [v1.control_flow_v2_enabled()]

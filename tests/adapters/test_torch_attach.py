@@ -382,14 +382,14 @@ def test_a_handle_that_is_pickled_keeps_its_state_and_is_attached_to_nothing() -
 def test_a_model_that_has_moved_to_another_device_takes_its_state_along(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a single device, a move shows as a change of memory."""
     from gradxform.functions.convert import matched
-    from gradxform_torch import _attach, _held
+    from gradxform_torch import _attach, _saving
 
     p = parameter(W)
     optimizer = torch.optim.SGD([p], lr=1.0)
     handle = gx.torch.attach(optimizer, gx.chain(gx.trace(0.5), gx.clip_norm(lambda t: 10.0 + t)))
     optimizer.step()
     before = handle.state
-    for module in (_attach, _held):
+    for module in (_attach, _saving):
         monkeypatch.setattr(module, "device_of", lambda named: torch.device("meta"))
     moved: list[Any] = []
     monkeypatch.setattr(_attach, "matched", lambda *given: moved.append(given[1]) or matched(*given))

@@ -246,16 +246,17 @@ def test_gradients_sharded_over_four_devices() -> None:
 
 
 @pytest.mark.parametrize("count", [8, 40])
-def test_norms_measured_in_a_branch_are_measured_again_outside(count: int) -> None:
+@pytest.mark.parametrize("first", ["outside", "inside"])
+def test_norms_measured_in_a_branch_are_measured_again_outside(first: str, count: int) -> None:
     @gx.transform
     def by_largest(g: Any) -> Any:
-        norms = g.norms()
+        norms = g.norms() if first == "outside" else None
 
         def largest() -> Any:
-            return g.compute(lambda xp, norm: xp.max(norm), norms)
+            return g.compute(lambda xp, norm: xp.max(norm), norms or g.norms())
 
         factor = jax.lax.cond(
-            g.leaves[0][0] > 0, largest, lambda: g.compute(lambda xp, norm: 1.0 / xp.max(norm), norms)
+            g.leaves[0][0] > 0, largest, lambda: g.compute(lambda xp, norm: 1.0 / xp.max(norm), norms or g.norms())
         )
         return g.scaled(factor).scaled(g.compute(lambda xp, norm: 1.0 / norm, g.norms()))
 

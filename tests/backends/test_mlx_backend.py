@@ -13,6 +13,7 @@ from support import (
     assert_bits,
     assert_right,
     assert_ulp,
+    bits,
     call,
     each_transform_once,
     slow,
@@ -134,6 +135,65 @@ def test_a_training_step(compiled: bool) -> None:
     assert losses[-1] < losses[0]
     assert np.array(model.layers[0].weight).tobytes() == frozen.tobytes()
     assert float(gx.global_norm(tx(slope(model, x, y)[1])).item()) <= 1.0 + 1e-6
+
+
+@slow(FUSED, compiled=True)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_that_is_left_out_and_what_is_frozen(compiled: bool) -> None:
+    """Weight decay moves neither; the state that was saved goes on."""
+    model, x, y = network()
+    tx = gx.chain(gx.freeze("layers/0/*"), gx.skip_nonfinite(gx.clip_global_norm(1.0)))
+    optimizer = gx.mlx.wrap(optimizers.AdamW(lambda step: 0.1 / (1 + step), weight_decay=0.5), tx)
+    optimizer.init(model.trainable_parameters())
+    slope, inside = nn.value_and_grad(model, loss_of), [model.state, optimizer.state]
+
+    def step(x: Any, y: Any) -> Any:
+        loss, grads = slope(model, x, y)
+        optimizer.update(model, grads)
+        return loss
+
+    def now() -> Any:
+        return bits([model.parameters(), optimizer.state["optimizer"]])
+
+    run = mx.compile(step, inputs=inside, outputs=inside) if compiled else step
+    frozen = bits(model.layers[0].parameters())
+    run(x, y)
+    before = now()
+    run(x, y * float("nan"))
+    assert now() == before and not gx.has_updated(optimizer).item()
+    run(x, y)
+    assert now() != before and bits(model.layers[0].parameters()) == frozen
+    assert optimizer.step.item() == 2 and float(optimizer.learning_rate) == pytest.approx(0.05)
+
+
+WRONG: list[tuple[Any, Any, type[Exception], str]] = [
+    (lambda: optimizers.SGD(1.0), lambda: optimizers.SGD(1.0), TypeError, "expected a transformation"),
+    (lambda: gx.clip_norm(1.0), lambda: optimizers.SGD(1.0), TypeError, r"swapped.*gx\.mlx\.wrap\(optimizer, tx\)"),
+    (lambda: gx.mlx.wrap(optimizers.SGD(1.0), gx.identity()), gx.identity, TypeError, r"wrapped already.*chain"),
+    (lambda: nn.Linear(1, 1), gx.identity, TypeError, "must be an optimizer of mlx.optimizers, got"),
+    (lambda: optimizers.SGD(1.0), gx.stop, ValueError, "mlx.wrap: .* stops the gradients of all variables.*weight"),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "tx", "kind", "words"), WRONG, ids=[words for *_, words in WRONG])
+def test_what_cannot_be_wrapped(optimizer: Any, tx: Any, kind: type[Exception], words: str) -> None:
+    model = nn.Linear(1, 1)
+    with pytest.raises(kind, match=words):
+        gx.mlx.wrap(optimizer(), tx()).update(model, model.parameters())
+
+
+def test_a_wrapped_optimizer_without_a_state_or_a_place() -> None:
+    optimizer = gx.mlx.wrap(optimizers.SGD(0.5), gx.trace(0.5))
+    optimizer.learning_rate = 1.0
+    assert optimizer.gradient_transformation_state is None and repr(optimizer) == "<mlx.wrap: trace(0.5) in SGD>"
+    with pytest.raises(ValueError, match=r"no state yet; call init\(model\.trainable_parameters\(\)\) first"):
+        optimizer.gradient_transformation_state = gx.trace(0.5).init({})
+    params = {"w": mx.array([4.0]), "b": [mx.array([2.0])]}
+    for left in (2.0, -1.0):
+        params |= optimizer.apply_gradients({"w": mx.array([2.0])}, params)
+        assert params["w"].item() == left
+    with pytest.raises(ValueError, match=r"mlx\.wrap: the optimizer was not made for b\.0; call init again"):
+        optimizer.apply_gradients(params, params)
 
 
 # --- backward --------------------------------------------------------------------------------------------------------

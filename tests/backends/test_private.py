@@ -17,6 +17,13 @@ def tape(p: Any, tf: Any) -> Any:
     return inside == (True, True, False) and not p.may_record()
 
 
+def branch(p: Any, tf: Any) -> Any:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        due, done = tf.compat.v1.placeholder(tf.bool, []), []
+        found = p.run_if(due, lambda: tf.py_function(lambda: done.append(1) or True, [], tf.bool))
+        return [session.run(found, {due: x}) for x in (True, False, True)] == [True, False, True] and len(done) == 2
+
+
 def override(p: Any, tf: Any) -> Any:
     with tf.Graph().as_default() as made, made.gradient_override_map({"Identity": "Other"}):
         return tf.identity(1.0).op.node_def.attr[p.GRADIENT_OVERRIDE].s == b"Other"
@@ -83,7 +90,11 @@ def optimizer(p: Any, keras: Any) -> Any:
 def steps(p: Any, keras: Any) -> Any:
     kinds = [kind for kind in vars(keras.optimizers).values() if isinstance(kind, type)]
     optimizers = [kind for kind in kinds if issubclass(kind, keras.optimizers.Optimizer)]
-    return not any(map(p.missing_steps, optimizers)) and p.missing_steps(object) == [*p._STEPS] and p.Steps
+    missing = p.missing_steps(object)
+    assert ("_all_reduce_sum_gradients" in missing) is (keras.backend.backend() == "tensorflow")
+    return not any(map(p.missing_steps, optimizers)) and {"apply", "_clip_gradients", "_backend_update_step"} < {
+        *missing
+    }
 
 
 def muon(p: Any, module: Any) -> Any:
@@ -95,6 +106,13 @@ def muon(p: Any, module: Any) -> Any:
 
 BENCH, READ = "`gradxform bench` or parity would measure something else", "values that are watched would be read"
 CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what breaks, and a check
+    "jax current_trace": (
+        "norms measured in a branch would be used outside of it",
+        lambda p, jax: (
+            p.current_trace() == (outside := p.current_trace())
+            and jax.jit(lambda x: x + (p.current_trace() == p.current_trace() != outside))(1) == 2
+        ),
+    ),
     "jax sharded_alike": (
         "states of sharded parameters",
         lambda p, jax: jax.jit(lambda leaf: p.sharded_alike(leaf, leaf + 1))(jax.numpy.ones(2)).tolist() == [2, 2],
@@ -109,13 +127,14 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
         "override_gradients",
         lambda p, tf: p.has_op("Identity") and not p.has_op("Identitty"),
     ),
-    "tensorflow is_function is_xla is_in_control_flow": (
+    "tensorflow is_function is_xla control_flow_of": (
         "formulas would use ops that XLA lacks, and tensors would leave the branch that computes them",
         lambda p, tf: (
             p.is_function(graph := tf.function(lambda: 1.0).get_concrete_function().graph)
-            and not (p.is_xla(graph) or p.is_in_control_flow(graph) or p.is_function(tf.Graph()))
+            and not (p.is_xla(graph) or p.control_flow_of(graph) or p.is_function(tf.Graph()))
         ),
     ),
+    "tensorflow run_if": ("steps of reference variables would not be skipped", branch),
     "tensorflow keys_of": (
         "paths of gradients change",
         lambda p, tf: p.keys_of({"b": [1, (2, None)], "a": 3}) == [("a",), ("b", 0), ("b", 1, 0), ("b", 1, 1)],

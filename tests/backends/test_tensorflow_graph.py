@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import SESSION, assert_right, each_transform_once, f32, slow
+from support import PROCESSES, SESSION, assert_right, assert_ulp, each_transform_once, f32, python, slow
 
 import gradxform as gx
 from gradxform.proof import parity
@@ -132,3 +132,46 @@ def test_peers_formulas() -> None:
                 found = session.run(tx(list(map(tf.constant, gradients))))
             for a, b in zip(found, tx(gradients), strict=True):
                 assert max_ulp(a, b) <= 2, (like, limit)
+
+
+@pytest.mark.parametrize("v2", [True, False], ids=["functions", "contexts"])
+def test_norms_measured_in_a_branch_are_measured_again_outside(v2: bool) -> None:
+    @gx.transform
+    def by_norm(g: Any) -> Any:
+        def inverse() -> Any:
+            return tf.identity(g.compute(lambda xp, norm: 1.0 / norm, g.global_norm()))
+
+        factor = tf.cond(g.leaves[0][0] > 0, inverse, lambda: 2.0 * inverse())
+        return gx.clip_norm(1.0).rule(g.scaled(factor).scaled(g.norms().value), None, None)[0]
+
+    leaves = [np.float32([3.0, 4.0]), np.float32([0.0, 12.0])]
+    wanted = [np.float32([0.6, 0.8]), np.float32([0.0, 1.0])]
+    if v2:
+        assert_ulp(tf.function(lambda g: by_norm(g))(list(map(tf.constant, leaves))), wanted)
+    else:
+        v1.disable_control_flow_v2()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            assert_ulp(session.run(by_norm(list(map(tf.constant, leaves)))), wanted)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+UNTOUCHED = """
+import gradxform as gx
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+w = tf.get_variable("w", [512, 512])
+pairs = [(tf.ones([512, 512]), w)]
+for tx in (gx.clip_value(1.0), gx.clip_global_norm(1.0), gx.clip_norm(1.0, axes=0), gx.top_k(0.5), gx.centralize()):
+    gx.tensorflow.apply(tx, pairs)
+process = gx.tensorflow.GradientProcessor(gx.skip_nonfinite(gx.chain(gx.trace(0.9), gx.add_noise(0.1, 3))), [w])
+process.apply_gradients(tf.train.AdamOptimizer(0.1), pairs)
+tf.config.threading.set_intra_op_parallelism_threads(2)
+"""
+
+
+@slow(PROCESSES)
+def test_a_graph_does_not_start_the_eager_runtime() -> None:
+    """Which takes the memory of GPUs, and after which these settings are refused."""
+    python("-c", UNTOUCHED)

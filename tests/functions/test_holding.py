@@ -111,6 +111,7 @@ def test_in_a_wrapped_optimizer_of_keras(scaled: str) -> None:
 def test_a_loss_scale_optimizer_around_a_plain_one_has_no_transformation() -> None:
     keras = pytest.importorskip("keras")
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0, name="plain"))
+    gx.keras.wrap(keras.optimizers.SGD(1.0), TX)  # one that is wrapped gives the class the properties
     assert not hasattr(optimizer, "gradient_transformation_state")
     with pytest.raises(AttributeError, match=r"plain was not wrapped by gx\.keras\.wrap"):
         _ = optimizer.gradient_transformation

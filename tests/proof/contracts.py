@@ -62,8 +62,8 @@ SEAMS = {
     "jax.freeze": "gradxform_jax._optax:freeze",
     "jax.as_optax": "gradxform_jax._optax:as_optax",
     "keras.wrap": "gradxform_keras._held:Held.transformed",
-    "keras.wrap, updates": "gradxform_keras._updates:HeldUpdates.finish",
-    "keras.wrap, weight decay": "gradxform_keras._optimizer:Transforming._moving",
+    "keras.wrap, updates": "gradxform_keras._held:HeldUpdates.finish",
+    "keras.wrap, weight decay": "gradxform_keras._private:_moving",
 }
 """The seams besides factories, primitives and the flat view; each is named here only."""
 

@@ -68,6 +68,19 @@ def test_states_of_flax(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept(tmp_path, 0, "gradients")["bias"], [2, 2, 2])
 
 
+@pytest.mark.parametrize("on", ["gradients", "updates"])
+def test_a_gradient_of_torch_that_negates_when_it_is_read(on: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([w], lr=0.5)
+    gx.torch.attach(optimizer, gx.scale(0.5), on=on).record(gx.record(tmp_path))
+    w.grad = torch.tensor([3.0 + 4.0j, 1.0 - 2.0j]).conj().imag
+    assert w.grad.is_neg()
+    optimizer.step()
+    assert w.tolist() == [2.0, 0.5]
+    assert kept(tmp_path, 0, "gradients")["0"].tolist() == [-4.0, 2.0]
+
+
 def test_a_model_of_torch_and_its_gradients(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)).to(torch.bfloat16)

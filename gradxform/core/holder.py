@@ -1,0 +1,161 @@
+"""What adapters share: variables by path, and a transformation's state for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gradxform.backend import lookup
+from gradxform.backend.protocol import Backend
+from gradxform.core import align, updates
+from gradxform.core.transform import Context, GradientTransformation
+from gradxform.core.tree import Tree
+from gradxform.core.where import keys_of
+from gradxform.numerics import Array
+
+
+class Step(NamedTuple):
+    """What a transformation made of the gradients of a step."""
+
+    gradients: list[Any]
+    """One per variable; zeros on a skipped step, None where there was none."""
+    stopped: set[int]
+    """Positions of the variables whose gradients were stopped."""
+    state: Any
+
+
+class Added(NamedTuple):
+    """What a transformation made of the updates that an optimizer has added."""
+
+    before: Tree
+    after: Tree
+    state: Any
+
+
+class Holder:
+    """Variables by path, and the structure of a state whose arrays an adapter keeps by path.
+
+    Sequences have one item per variable, in the order of the variables. Trees are dicts by key.
+    """
+
+    def __init__(
+        self,
+        tx: GradientTransformation,
+        backend: Backend,
+        paths: Sequence[str],
+        variables: Sequence[Any] = (),
+        sort: bool = False,
+    ) -> None:
+        """Keep them.
+
+        Args:
+            tx: the transformation.
+            backend: the framework of the arrays.
+            paths: of the variables.
+            variables: if given, they can be chosen by identity.
+            sort: whether dicts are in the order of their keys, so that a state is the same in every framework.
+        """
+        self.tx, self.backend, self.paths, self.variables = tx, backend, paths, variables
+        self.keys = keys_of(paths)
+        places = [(key, place) for place, key in enumerate(self.keys)]
+        order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
+        self._order: list[int] | None = None if order == list(range(len(paths))) else order
+        """The positions of the variables in the order in which the framework flattens a dict; None if it is theirs."""
+        self._form: Any = None
+        self._places: list[str | None] = []
+
+    def by_key(self, items: Sequence[Any]) -> dict[str, Any]:
+        """Items of the variables as a tree."""
+        return dict(zip(self._sorted(self.keys), self._sorted(items), strict=True))
+
+    def view(self, arrays: Sequence[Any], inplace: bool = False) -> Tree | None:
+        """View of one array per variable, possibly None.
+
+        None if there are no arrays, except along axes of devices, where others wait for this one.
+        """
+        slots, owners = self._sorted(arrays), self._sorted(self.variables) if self.variables else None
+        given = self.backend, slots, self._structure, lambda: list(self._sorted(self.paths))
+        found = Tree.of(*given, inplace=inplace, owners=owners)
+        return Tree.holes(*given, owners) if found is None and self.tx.traits.axes else found
+
+    def positions(self, slots: Iterable[int]) -> list[int]:
+        """The positions of the variables in some slots of a view."""
+        return list(slots) if self._order is None else [self._order[slot] for slot in slots]
+
+    def _sorted(self, items: Sequence[Any]) -> Sequence[Any]:
+        return items if self._order is None else [items[i] for i in self._order]
+
+    def _unsorted(self, items: Sequence[Any]) -> list[Any]:
+        found = list(items)
+        for place, item in zip(self._order or (), items, strict=False):
+            found[place] = item
+        return found
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    def step(self, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
+        """Transform the gradients of a step."""
+        view = self.view(gradients)
+        if view is None:
+            return Step(list(gradients), set(), state)
+        view, state = self.tx.rule(view, state, Context(self.by_key(params), {}))
+        return Step(self._unsorted(view.results()), set(self.positions(view.skipped())), state)
+
+    def nothing_left(self, what: str) -> ValueError:
+        """The error for a step whose gradients are all stopped."""
+        return ValueError(
+            f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
+            f"the variables are {', '.join(self.paths)}"
+        )
+
+    def reached(self, arrays: Sequence[Any]) -> list[bool]:
+        """Which variables the transformation may change or measure."""
+        view = self.view(arrays) if self.tx.traits.selections else None
+        return [True] * len(self.paths) if view is None else self._unsorted(self.tx.reached(view))
+
+    def added(
+        self, old: Sequence[Any], new: Sequence[Any], state: Any, gradients: Sequence[Any], owned: bool = False
+    ) -> Added | None:
+        """Transform what an optimizer has added, new - old, except where `old` is None; None if that is nothing."""
+        there = [i for i, value in enumerate(old) if value is not None]
+        found = updates.differences(self.backend, [new[i] for i in there], [old[i] for i in there])
+        slots: list[Any] = [None] * len(old)
+        for i, update in zip(there, found, strict=True):
+            slots[i] = update
+        view = self.view(slots, inplace=True)
+        if view is None:
+            return None
+        if self.tx.stateful:
+            align.check_state(view, state)
+        extra = {"gradients": self.by_key(gradients)} if "gradients" in self.tx.traits.needs else {}
+        return Added(view, *self.tx.rule(view, state, Context(self.by_key(old), extra, owned, added=True)))
+
+    # --- states --------------------------------------------------------------------------------------------------
+
+    def init(self, arrays: Sequence[Any]) -> Any:
+        """The first state for arrays like the variables."""
+        view = self.view(arrays)
+        return self.tx.init({} if view is None else view)
+
+    def init_like(self, likes: Sequence[tuple[Sequence[int], str]]) -> Any:
+        """The first state, of NumPy arrays, for variables of known shapes and dtypes."""
+        numpy = Holder(self.tx, lookup.backend("numpy"), self.paths, self.variables, sort=True)
+        return numpy.init([np.zeros(tuple(shape), np.dtype(dtype)) for shape, dtype in likes])
+
+    def start(self, first: Any) -> dict[str, Any]:
+        """Keep the structure of a first state; return its arrays by path."""
+        leaves, self._form = self.backend.flatten(first)
+        paths = zip(leaves, self.backend.paths(first), strict=True)
+        self._places = [None if leaf is None else path for leaf, path in paths]
+        return self.arrays(first)
+
+    def arrays(self, state: Any) -> dict[str, Array]:
+        """The arrays of a state by path."""
+        leaves = zip(self._places, self.backend.flatten(state)[0], strict=True)
+        return {path: leaf for path, leaf in leaves if path is not None}
+
+    def state(self, arrays: Mapping[str, Array]) -> Any:
+        """The state with these arrays."""
+        return self.backend.unflatten(self._form, [None if path is None else arrays[path] for path in self._places])
