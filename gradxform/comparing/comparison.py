@@ -186,7 +186,9 @@ def _compared(
             dtypes = [*a.dtypes(steps[0], tree).values(), *b.dtypes(steps[0], tree).values()]
             judged[tree] = judge(rows[tree], arithmetic_of(rows[tree][steps[0]], dtypes), tolerance, modules)
     evidence = Evidence(a, b, steps, alignment, rows, judged, losses, tolerance is not None)
-    return Comparison(a, b, steps, alignment, rows, judged, diagnose(evidence), tolerance)
+    with np.errstate(all="ignore"):  # numbers whose squares overflow are explained by no rule
+        findings = diagnose(evidence)
+    return Comparison(a, b, steps, alignment, rows, judged, findings, tolerance)
 
 
 def _loss(recording: Recording, step: int) -> float:
