@@ -20,7 +20,7 @@ from gradxform.functions.backward import on_backward, reverse_gradient, stop_gra
 from gradxform.functions.conflicts import cagrad, mgda, upgrad
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths
 from gradxform.functions.per_example import per_example_clip_global_norm, per_example_clip_norm
-from gradxform.functions.tasks import mean, pcgrad
+from gradxform.functions.tasks import mean, pcgrad, sum
 from gradxform.transforms.accumulating import accumulate
 from gradxform.transforms.across import across
 from gradxform.transforms.adaptive import clip_adaptive
@@ -129,6 +129,7 @@ __all__ = [
     "stop",
     "stop_gradient",
     "straight_through",
+    "sum",
     "tensorflow",
     "testing",
     "to_numpy",

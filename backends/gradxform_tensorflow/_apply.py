@@ -39,8 +39,8 @@ def apply(
 
     Raises:
         TypeError: `tx` is stateful, an item is not a pair, or a gradient is not a tensor.
-        ValueError: A variable is given twice, a gradient's shape differs from its variable's, or all pairs are dropped.
-            The message names the variable.
+        ValueError: There are no pairs, as in an iterator that is used up; a variable is given twice, a gradient's shape
+            differs from its variable's, or all pairs are dropped. The message names the variable.
 
     Example:
         >>> import tensorflow as tf

@@ -30,7 +30,8 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
 
     Raises:
         TypeError: The argument is not an iterable of pairs.
-        ValueError: A variable is given twice, or a gradient's shape differs from its variable's; the message names it.
+        ValueError: There are no pairs. Or a variable is given twice, or a gradient's shape differs from its variable's;
+            the message names it.
     """
     if not isinstance(grads_and_vars, Iterable) or isinstance(grads_and_vars, (str, dict)):
         raise TypeError(
@@ -38,6 +39,11 @@ def read(what: str, grads_and_vars: Iterable[tuple[Any, Any]]) -> Pairs:
             "list(zip(tape.gradient(loss, variables), variables))"
         )
     pairs = [_pair(what, i, pair) for i, pair in enumerate(grads_and_vars)]
+    if not pairs:
+        raise ValueError(
+            f"{what}: there are no pairs; an iterator such as zip(...) is used up after one pass: "
+            "write list(zip(gradients, variables))"
+        )
     found = Pairs([g for g, _ in pairs], [v for _, v in pairs], [path_of(v) for _, v in pairs])
     _check(what, found)
     return found

@@ -41,7 +41,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
 
     Raises:
         TypeError: An item is not a parameter.
-        ValueError: A pattern matches no path.
+        ValueError: There are no parameters, as in an iterator that is used up; or a pattern matches no path.
 
     Example:
         >>> import torch
@@ -53,7 +53,7 @@ def init(tx: GradientTransformation, named_parameters: Any) -> Any:
         ``optax.GradientTransformation.init``.
     """
     tx = as_transformation("torch.init", tx, named_parameters, "gx.torch.init(tx, model)")
-    return started(tx, list(_named("torch.init", named_parameters)))
+    return started(tx, _all_named("torch.init", tx, named_parameters))
 
 
 def started(tx: GradientTransformation, named: Named) -> Any:
@@ -78,7 +78,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
 
     Returns:
         The new state; a stateless transform returns `state`. With `return_norm`, the norm if the transform is
-        stateless, else a tuple of new state and norm. The norm is None if there are no gradients, and along axes of
+        stateless, else a tuple of new state and norm. The norm is None without gradients, and along axes of
         `across` if no norm over all devices is computed.
 
         The gradient of a stopped parameter becomes None, so that optimizers skip it. An expanded gradient, which is not
@@ -87,8 +87,8 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
     Raises:
         TypeError: An item is not a parameter, gradients are given instead of parameters, or a stateful transform gets
             no state.
-        ValueError: The transform needs gradients beside updates, as `cautious` does; use
-            ``attach(optimizer, tx, on="updates")``.
+        ValueError: There are no parameters, as in an iterator that is used up. Or the transform needs gradients beside
+            updates, as `cautious` does; use ``attach(optimizer, tx, on="updates")``.
 
     Example:
         >>> import torch
@@ -111,7 +111,7 @@ def apply_(tx: GradientTransformation, named_parameters: Any, state: Any = None,
         )
     if isinstance(state, bool):
         raise TypeError(f"torch.apply_: the state is {state}, a bool; write return_norm={state} by name")
-    named = named_parameters if _are_pairs(named_parameters) else list(_named("torch.apply_", named_parameters))
+    named = named_parameters if _are_pairs(named_parameters) else _all_named("torch.apply_", tx, named_parameters)
     if named and all(_cannot_have_gradient(parameter) for _, parameter in named):
         raise TypeError(
             "torch.apply_: no tensor has a .grad, so these are no parameters: write gx.torch.apply_(tx, model), or "
@@ -223,6 +223,17 @@ def view_of(
     if found is None and axes:
         return Tree.holes(backend, tensors, structure, lambda: paths_of(named), owners)
     return found
+
+
+def _all_named(what: str, tx: GradientTransformation, given: Any) -> Named:
+    """All parameters with their names; none at all only along axes, where other processes have some."""
+    named = list(_named(what, given))
+    if not named and not tx.traits.axes:
+        raise ValueError(
+            f"{what}: there are no parameters in {short(given)}; an iterator such as model.parameters() is used up "
+            "after one pass: give the model, or a list"
+        )
+    return named
 
 
 def _named(what: str, given: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -11,6 +11,11 @@ from gradxform.core import align
 from gradxform.core.transform import Context, GradientTransformation, Traits
 from gradxform.core.tree import Tree
 
+_STAGES = {"unscale": "unscale", "accumulate": "accumulate", "MultiSteps": "accumulate"} | dict.fromkeys(
+    ("decayed_weights", "weight_decay"), "decay"
+)
+"""Words in the names of other libraries' transforms, which cannot declare their stage."""
+
 
 def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") -> GradientTransformation:
     """Return a transformation unchanged; wrap a foreign object with `init` and `update`.
@@ -52,7 +57,8 @@ def as_transformation(where: str, tx: Any, other: Any = None, call: str = "") ->
         return tx.init(params)
 
     label = getattr(tx.update, "__qualname__", "").partition(".")[0] or type(tx).__name__
-    return GradientTransformation(rule, start, traits=Traits(label=label))
+    stage = next((_STAGES[word] for word in _STAGES if word in label), "")
+    return GradientTransformation(rule, start, traits=Traits(label=label, stage=stage))
 
 
 def is_transformation(tx: Any) -> bool:

@@ -23,7 +23,8 @@ def across(tx: Any, axis: Any, *, split: str = "tree", replicated: Where | None 
     .. math:: n = \Bigl(\sum_{\text{devices}} n_{\text{device}}^p\Bigr)^{1/p}
 
     Use it for manual sharding: pipeline stages, experts, ZeRO, `jax.shard_map`. If the framework knows the whole array
-    (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms already cover it.
+    (JAX's sharded arrays under `jit`, PyTorch's DTensors, FSDP2), norms already cover it. Data parallelism needs no
+    `across` either: average the loss or the gradients first.
 
     Each norm costs one collective of float64 numbers. All devices get the same bits and make the same decisions. Means
     and norms over axes (`centralize`, `clip_adaptive`, ``axes=``) stay local to the device, as do norms inside other

@@ -128,7 +128,7 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
         noised = elements.written(dense, _noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 
-    return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()))
+    return stateful(NoiseState, rule, lambda fresh: NoiseState(fresh.count()), stage="noise")
 
 
 def _names(paths: Sequence[str]) -> Sequence[str]:

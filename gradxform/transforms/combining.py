@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import optree
+
 from gradxform.core.factory import factory
 from gradxform.core.foreign import as_transformation, is_transformation
 from gradxform.core.transform import Context, GradientTransformation, Traits, declared, stateless, wrong_state
@@ -19,7 +21,8 @@ Masks = Callable[[Tree], Sequence[Sequence[bool]]]
 class OrderWarning(UserWarning):
     """The transforms of a chain are in a wrong order.
 
-    The right order is: unscale, sum over replicas, accumulate, clip, decay, freeze. To silence the warning:
+    The right order is: unscale, sum over replicas, accumulate, clip, decay. What averages, decays or optimizes belongs
+    inside of `accumulate` and the transforms that skip steps. To silence the warning:
     ``warnings.simplefilter("ignore", gradxform.OrderWarning)``.
 
     Example:
@@ -76,7 +79,8 @@ def chain(*txs: Any) -> GradientTransformation:
         TypeError: An object lacks `init` or `update`.
 
     Warns:
-        OrderWarning: A clip precedes unscaling or accumulation, or a freeze precedes weight decay.
+        OrderWarning: A clip precedes unscaling or accumulation. On `init`: a transform that skips steps or accumulates
+            precedes one that zeros would move, such as `ema` or ``optax.adamw``.
 
     Example:
         >>> import numpy as np
@@ -236,7 +240,10 @@ def _combined(parts: Sequence[GradientTransformation], masks: Masks | None, trai
     def start(params: Any) -> Any:
         view = None if masks is None else Tree.read(params)
         if masks is None or view is None:
-            return tuple([tx.init(params) for tx in parts])
+            states = tuple([tx.init(params) for tx in parts])
+            if masks is None:
+                _warn_of_zeros(parts, states)
+            return states
         return tuple([tx.init(view.focus(own).scoped_view()) for tx, own in zip(parts, masks(view), strict=True)])
 
     return GradientTransformation(rule, start if stateful else None, traits=traits)
@@ -246,26 +253,48 @@ _LATE = {
     ("clip", "unscale"): "the limit would apply to scaled gradients; unscale first",
     ("clip", "accumulate"): "each part would be clipped instead of their mean; accumulate first: "
     "accumulate(chain(clip, ...), every)",
-    ("freeze", "decay"): "decay from other libraries moves frozen parameters, and this library's does not decay them; "
-    "freeze last",
 }
 """A stage, another that must not come after it, and why."""
-_STAGES = {"unscale": "unscale", "accumulate": "accumulate", "MultiSteps": "accumulate"} | dict.fromkeys(
-    ("decayed_weights", "weight_decay"), "decay"
-)
-"""Words in the names of other libraries' transforms, and their stages."""
 
 
 def _check_order(parts: Sequence[GradientTransformation]) -> None:
     """Warn of the first two transforms in a wrong order."""
-    stages = [
-        tx.traits.stage or next((_STAGES[word] for word in _STAGES if word in tx.traits.label), "") for tx in parts
-    ]
     earlier: dict[str, GradientTransformation] = {}
-    for later, stage in zip(parts, stages, strict=True):
+    for later in parts:
         for (before, after), why in _LATE.items():
-            if after == stage and before in earlier:
+            if after == later.traits.stage and before in earlier:
                 shown = later.traits.label or repr(later)
                 warnings.warn(f"chain: {earlier[before]!r} comes before {shown}: {why}", OrderWarning, stacklevel=4)
                 return
-        earlier.setdefault(stage, later)
+        earlier.setdefault(later.traits.stage, later)
+
+
+def _warn_of_zeros(parts: Sequence[GradientTransformation], states: Sequence[Any]) -> None:
+    """Warn of a transform that zeros would move, after one that returns zeros in place of a step."""
+    paused = None
+    for tx, state in zip(parts, states, strict=True):
+        if paused is not None and _moves(tx, state):
+            inner, label = repr(paused.traits.parts[0]), tx.traits.label
+            better = repr(paused).replace(inner, f"chain({inner}, {'...' if label else repr(tx)})", 1)
+            moved = f"{label!r} of another library" if label else repr(tx)
+            warnings.warn(
+                f"chain: {paused!r} returns zeros where it skips a step or waits, and they move {moved}; "
+                f"write {better}",
+                OrderWarning,
+                stacklevel=5,
+            )
+            return
+        paused = paused or _pausing(tx)
+
+
+def _pausing(tx: GradientTransformation) -> GradientTransformation | None:
+    """The transform in this one that may return zeros in place of a step."""
+    own = tx.traits.parts and tx.traits.stage in ("skip", "accumulate")
+    return tx if own else next(filter(None, map(_pausing, tx.traits.parts)), None)
+
+
+def _moves(tx: GradientTransformation, state: Any) -> bool:
+    """Whether zeros have an effect: on arrays in the state, which average or collect gradients, or on parameters."""
+    if tx.traits.stage in ("decay", "noise") or any([_moves(part, ()) for part in tx.traits.parts]):
+        return True
+    return any([len(getattr(leaf, "shape", ())) > 0 for leaf in optree.tree_leaves(state)])

@@ -18,6 +18,7 @@ from gradxform.core.transform import Context, GradientTransformation, stateful, 
 from gradxform.core.tree import Tree
 from gradxform.core.where import FUNCTIONS, Variables, path_of
 from gradxform.numerics import Array
+from gradxform.transforms.skipping import due
 
 _SHOWN = 3
 _ROUNDING = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float64": 2.0**-52, "complex128": 2.0**-52}
@@ -245,7 +246,9 @@ def metrics(state: Any) -> dict[str, Array]:
         .../norm_after, .../factor, .../clipped, .../nonfinite_count. A second transform of the same name is
         "clip_norm_1". Masks in a chain and the rules of a partition are named by the pattern, function or variable that
         selects: "masked/encoder/clip_norm" for ``masked(clip_norm(1.0), "encoder/**")``, "partition/encoder/clip_norm"
-        for ``partition({"encoder/**": clip_norm(1.0)})``. Empty if nothing is measured.
+        for ``partition({"encoder/**": clip_norm(1.0)})``. If a transform may skip steps, or accumulates, "applied" is
+        `has_updated`: where it is false, what is measured inside is of the last step that applied. Empty if nothing is
+        measured.
 
     Raises:
         TypeError: `state` holds no state.
@@ -271,7 +274,8 @@ def metrics(state: Any) -> dict[str, Array]:
             own = f"{name}_{number}"
         taken.add(own)
         found |= {f"{own}/{field}": unwrapped(value) for field, value in measures._asdict().items()}
-    return found
+    applied = due(state)
+    return found if not found or applied is True else {**found, "applied": applied}
 
 
 def _measures(state: Any) -> Iterator[tuple[str, Measures]]:

@@ -121,7 +121,7 @@ def skip_nonfinite(tx: Any, max_consecutive: int | None = None) -> GradientTrans
     def start(fresh: Fresh) -> SkipNonfiniteState:
         return SkipNonfiniteState(fresh.count(), fresh.count(), fresh.flag(True), inner.init(fresh.params))
 
-    return stateful(SkipNonfiniteState, rule, start, inner)
+    return stateful(SkipNonfiniteState, rule, start, inner, stage="skip")
 
 
 def _in_a_row(xp: Any, count: Array, finite: Array) -> Array:
@@ -188,7 +188,7 @@ def skip_large(tx: Any, max_norm: Scalar) -> GradientTransformation:
     def start(fresh: Fresh) -> SkipLargeState:
         return SkipLargeState(fresh.count(), fresh.flag(True), inner.init(fresh.params))
 
-    return stateful(SkipLargeState, rule, start, inner)
+    return stateful(SkipLargeState, rule, start, inner, stage="skip")
 
 
 def _is_within(xp: Any, norm: Array, factor: Array) -> Array:

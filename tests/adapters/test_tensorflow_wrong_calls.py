@@ -48,6 +48,11 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     ("gx.tensorflow.apply(tx, net)", TypeError, "list(zip(tape.gradient(loss, variables), variables))"),
     ("gx.tensorflow.apply(pairs, tx)", TypeError, "gx.tensorflow.apply(tx, grads_and_vars)"),
     ("gx.tensorflow.apply(gx.freeze('w:0'), pairs)", ValueError, "did you mean 'w'?"),
+    *(
+        (f"{call}{pairs})", ValueError, "list(zip(")
+        for call in ("gx.tensorflow.apply(tx, ", "processor(")
+        for pairs in ("[]", "zip()")
+    ),
     ("gx.tensorflow.GradientProcessor([net.w], tx)", TypeError, "gx.tensorflow.GradientProcessor(tx, variables)"),
     ("gx.tensorflow.GradientProcessor(tx, pairs)", TypeError, "[variable for _, variable in pairs]"),
     ("gx.tensorflow.GradientProcessor(tx, 3)", TypeError, "a list of variables"),

@@ -77,6 +77,7 @@ WRONG = [
 VALUES = [
     *((f"gx.torch.attach(optimizer, tx, on={on!r})", "on must be") for on in ("update", None, True, ["updates"])),
     ("gx.torch.attach(torch.optim.SGD(model.parameters()), gx.freeze('body'))", "model.named_parameters"),
+    *((f"gx.torch.{call}(tx, {none})", "used up") for call in ("apply_", "init") for none in ("[]", "iter([])", "{}")),
     ("gx.trace(0.9).update([np.ones(2)], gx.trace(0.9).init([torch.ones(2)]))", "gx.from_numpy"),
 ]
 
@@ -110,7 +111,6 @@ def test_tensors_whose_gradient_was_put_there() -> None:
     frozen = torch.nn.Parameter(torch.zeros(2), requires_grad=False)
     assert gx.torch.apply_(TX, [frozen]) is None
     assert gx.torch.apply_(TX, [torch.zeros(2, requires_grad=True)]) is None
-    assert gx.torch.apply_(TX, []) is None
 
 
 @pytest.mark.parametrize("pairs", [lambda m: list(m.named_parameters()), lambda m: dict(m.named_parameters())])

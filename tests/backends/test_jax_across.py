@@ -192,3 +192,17 @@ def test_an_axis_of_the_mesh_that_no_code_is_mapped_over() -> None:
         pytest.raises(ValueError, match=r"no axis 'x' is mapped here; the mesh in use has 'model'"),
     ):
         jax.jit(gx.across(CLIP, "x"))([jnp.ones(2)])
+
+
+@slow(PROCESSES)
+def test_data_parallel_forms_of_the_page() -> None:
+    """Each line of "Data parallel in JAX" (docs/guides/at-scale.md), beside the gradient of the whole batch."""
+    found = json.loads(python("tests/backends/jax_data_parallel.py").stdout.splitlines()[-1])
+    right = ["jit", "shard_map, loss", "unchecked, gradients", "pmap, gradients"]
+    for name in right:
+        np.testing.assert_allclose(found[name], 1.0, rtol=1e-6, err_msg=name)
+    norms = {name: np.array(rows)[:, 0] for name, rows in found.items()}
+    for name, factor in {"shard_map, gradients": 4, "shard_map, sum": 16, "unchecked, sum": 4}.items():
+        np.testing.assert_allclose(norms[name], factor, rtol=1e-6, err_msg=name)
+    for name in ("unchecked, loss", "pmap, loss"):  # each device has the gradient of its own part
+        assert np.ptp(norms[name]) > 0.1, name

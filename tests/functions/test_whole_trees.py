@@ -29,7 +29,8 @@ def test_a_tree_of_none_among_others_counts_as_zeros() -> None:
 
 def test_merged_trees_keep_their_dtype() -> None:
     trees = [[np.float16([1.0, 2.0]), np.float64([1.0])], [np.float16([3.0, 5.0]), np.float64([2.0])]]
-    for found, wanted in ((gx.mean(trees), [[2.0, 3.5], [1.5]]), (gx.pcgrad(trees, 0), [[4.0, 7.0], [3.0]])):
+    sums = [[4.0, 7.0], [3.0]]
+    for found, wanted in ((gx.mean(trees), [[2.0, 3.5], [1.5]]), (gx.sum(trees), sums), (gx.pcgrad(trees, 0), sums)):
         assert [leaf.dtype for leaf in found] == [np.float16, np.float64]
         assert [leaf.tolist() for leaf in found] == wanted
 

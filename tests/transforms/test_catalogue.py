@@ -696,17 +696,45 @@ def test_orders_that_are_surely_wrong() -> None:
     for txs, first, second in (
         ((clip, gx.accumulate(gx.identity(), 2)), "clip_norm", "accumulate"),
         ((gx.clip_value(1.0), gx.scale(2.0), Foreign()), "clip_value", "unscale"),
-        ((gx.freeze("**"), decay), "freeze", "add_decayed_weights"),
-        ((gx.stop(), decay), "stop", "add_decayed_weights"),
     ):
         with pytest.warns(gx.OrderWarning, match=rf"{first}.* before {second}") as caught:
             gx.chain(*txs)
         assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        gx.chain(gx.accumulate(clip, 2), clip, decay, gx.freeze("**"), gx.scale(-0.1))
+        gx.chain(gx.accumulate(gx.chain(clip, decay), 2), clip, gx.freeze("**"), gx.scale(-0.1)).init({"w": np.ones(2)})
+        gx.chain(gx.freeze("**"), decay)
         warnings.simplefilter("ignore", gx.OrderWarning)
         gx.chain(clip, gx.accumulate(gx.identity(), 2))
+
+
+@pytest.mark.parametrize(
+    "first", ["skip_nonfinite(clip_norm(1.0))", "skip_large(clip_norm(1.0), 9.0)", "accumulate(identity(), 2)"]
+)
+@pytest.mark.parametrize(
+    ("later", "moves"),
+    [
+        ("ema(0.9)", True),
+        ("masked(trace(0.9), '**')", True),
+        ("clip_zscore()", True),
+        ("add_decayed_weights(0.1)", True),
+        ("add_noise(1.0, 0)", True),
+        ("chain(scale(2.0), grokfast())", True),
+        ("scale(-0.1)", False),
+        ("measure(clip_global_norm(1.0))", False),
+    ],
+)
+def test_what_zeros_move_belongs_inside(first: str, later: str, moves: bool) -> None:
+    """The advice of the warning is a transform, which warns no more and keeps the state at a skipped step."""
+    params = {"w": np.ones(2)}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gx.chain(gx.chain(gx.parse(first), gx.scale(1.0)), gx.parse(later)).init(params)
+    assert [warning.category for warning in caught] == [gx.OrderWarning] * moves
+    if moves:
+        tx = gx.parse(str(caught[0].message).rpartition("write ")[2])
+        _, state = tx.update({"w": np.full(2, np.nan)}, tx.init(params), params)
+        assert not gx.has_updated(state)
 
 
 # --- sparse gradients ------------------------------------------------------------------------------------------------
@@ -870,16 +898,17 @@ def test_the_order_of_surgery_follows_the_seed() -> None:
 
 @by_inductor
 @pytest.mark.parametrize(("framework", "mode"), MODES)
-def test_the_mean_of_trees(framework: str, mode: str) -> None:
+@pytest.mark.parametrize(("function", "divisor"), [(gx.mean, 5), (gx.sum, 1)])
+def test_the_mean_and_the_sum_of_trees(function: Any, divisor: int, framework: str, mode: str) -> None:
     """A sum; what rounds its steps is one ULP of the largest term each."""
     trees = [gradients("float32", seed) for seed in range(5)]
     trees[3]["a"]["v"][1, :2] = NAN, INF
-    got = call(framework, mode, lambda *given: gx.mean(list(given)), *trees)
+    got = call(framework, mode, lambda *given: function(list(given)), *trees)
     named = [parity.named_leaves(one) for one in trees]
     for path, leaf in parity.named_leaves(got, lookup.backend(framework)).items():
         with np.errstate(invalid="ignore"):
-            wanted = narrowed(sum(number(one[path]) for one in named) / 5, np.float32)
-        largest = np.max([np.nan_to_num(np.abs(one[path]), posinf=0.0) for one in named], axis=0) / 5
+            wanted = narrowed(sum(number(one[path]) for one in named) / divisor, np.float32)
+        largest = np.max([np.nan_to_num(np.abs(one[path]), posinf=0.0) for one in named], axis=0) / divisor
         assert_sums(leaf, wanted, largest, further=4)
 
 
