@@ -116,7 +116,7 @@ def assembled(tx: Any, variables: Any, how: dict[str, Any]) -> Any:
 ZEROS: Leaves = {path: np.zeros(shape, np.float32) for path, shape in SHAPES.items()}
 ONES: Leaves = {path: np.ones(shape, np.float32) for path, shape in SHAPES.items()}
 TABLES = gx.chain(gx.clip_zscore(1.0, 0.9, 2, per_leaf=True), gx.clip_percentile(50.0, 3, per_leaf=True))
-NOWHERE = gx.masked(gx.chain(TABLES, gx.accumulate(gx.trace(0.5), 2), gx.add_noise(0.1, 3)), lambda path, leaf: False)
+NOWHERE = gx.masked(gx.chain(TABLES, gx.add_noise(0.1, 3), gx.accumulate(gx.trace(0.5), 2)), lambda path, leaf: False)
 TRANSFORMS: dict[str, Any] = {
     "chain": gx.chain(gx.clip_norm(3.0), gx.clip_global_norm(2.0), gx.scale(-0.1)),
     "freeze": gx.chain(gx.freeze("body/b"), gx.clip_global_norm(1.0)),

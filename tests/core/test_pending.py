@@ -12,6 +12,7 @@ from support import EAGER, FRAMEWORKS, INDUCTOR, MODES, XLA, array, assert_expec
 import gradxform as gx
 from gradxform.proof import parity
 
+pytestmark = pytest.mark.filterwarnings("ignore::gradxform.OrderWarning")  # some orders are wrong by intent
 F64 = np.array([3e5, -7e3, 11.0, 0.25])
 CASES: dict[str, tuple[str, Any, int]] = {
     "a skipped step and another part's scale": ("partition({'a': scale(0.5)}, default=skip_large(identity(), 1.0))",

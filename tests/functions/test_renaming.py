@@ -26,7 +26,7 @@ def as_kernel(path: str, array: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
     """Counts have no layout."""
-    tx = gx.chain(gx.skip_nonfinite(gx.accumulate(gx.ema(0.9), 2)), gx.clip_percentile(50.0, 3), gx.scale(2.0))
+    tx = gx.chain(gx.clip_percentile(50.0, 3), gx.skip_nonfinite(gx.accumulate(gx.ema(0.9), 2)), gx.scale(2.0))
     old, new = {"weight": numbers(2, 3), "b": None}, {"kernel": numbers(3, 2), "b": None}
     seen = []
 
