@@ -86,10 +86,13 @@ def muon(p: Any, module: Any) -> Any:
 
 def varies(p: Any, jax: Any) -> bool:
     found: list[Any] = []
-    mesh, axis = jax.make_mesh((1,), ("x",)), jax.sharding.PartitionSpec("x")
-    jax.shard_map(lambda leaf: found.append(p.varying(leaf)), mesh=mesh, in_specs=axis, out_specs=axis)(
-        jax.numpy.ones(2)
-    )
+
+    def noted(leaf: Any) -> Any:
+        found.append(p.varying(leaf))
+        return leaf
+
+    mesh, axis = jax.make_mesh((1,), ("x",), (jax.sharding.AxisType.Auto,)), jax.sharding.PartitionSpec("x")
+    jax.shard_map(noted, mesh=mesh, in_specs=axis, out_specs=axis)(jax.numpy.ones(2))
     return found == [frozenset({"x"})]
 
 
