@@ -54,7 +54,7 @@ def compiled(
 
 def _part(items: Any, start: int) -> Any:
     """Return the items of some leaves; a number is for all."""
-    return items[start : start + _PART] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) else items
+    return items[start : start + _PART] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
 
 
 def is_traced(tree: Any) -> bool:

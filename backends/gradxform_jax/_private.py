@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.core
 import jax.extend.core
 import jax.numpy as jnp
@@ -40,6 +41,12 @@ def sharded_alike(leaf: Any, new: Any) -> Any:
 def with_weak_type(array: Any, weak: bool) -> Any:
     """An array whose dtype is weak, or not; no public function sets that."""
     return convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=weak, sharding=None)
+
+
+def varying(leaf: Any) -> Any:
+    """Axes of shard_map over which a traced array varies; JAX 0.10 has renamed the attribute."""
+    kind: Any = jax.typeof(leaf)
+    return kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else getattr(kind, "vma", None)
 
 
 def muon_iteration() -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform_jax import _private
 from gradxform_jax._compiled import compiled, is_traced
 from gradxform_jax._namespace import Namespace
 
@@ -58,7 +59,7 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
 
 def differ(leaves: Sequence[Any]) -> bool:
     """Whether shard_map knows some leaves to be replicated and others not: a vector would lose that."""
-    return is_traced(leaves) and len({getattr(jax.typeof(leaf), "vma", None) for leaf in leaves}) > 1
+    return is_traced(leaves) and len(set(map(_private.varying, leaves))) > 1
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -68,7 +68,7 @@ class JAX(Plain):
     @functools.partial(compiled, static=("axes",))
     def sum_over(self, leaf: Any, axes: tuple[int, ...], weights: Any) -> Any:
         """Sums over some axes."""
-        # Behind the barrier, else XLA shares the wider elements with what is made of the sums, and writes them to memory.
+        # Without the barrier, XLA shares the wider elements with what is made of the sums, and writes them to memory.
         return super().sum_over(barrier(leaf), axes, weights)
 
     def divide(self, function: str, leaves: Sequence[Any], divisors: Sequence[Any]) -> list[Any]:

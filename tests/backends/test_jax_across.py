@@ -116,6 +116,19 @@ def test_jax_scans_and_optax_take_it() -> None:
     assert_ulp(found["w"][:, 2], STAGES["w"] * np.float32(-0.1 * 2), 2)  # 39, to the median of 13 and 39
 
 
+@pytest.mark.parametrize(
+    "expression", ["clip_norm(1.0)", "chain(clip_rms(0.1), clip_norm(0.5), trace(0.5))", "normalize_norm()"]
+)
+def test_shard_map_knows_that_a_replicated_leaf_stays_replicated(expression: str) -> None:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = {"r": jax.sharding.PartitionSpec(), "v": jax.sharding.PartitionSpec("x")}
+    tx, leaves = gx.parse(expression), {"r": jnp.array([3.0, 4.0]), "v": jnp.arange(8.0)}
+    mapped = jax.shard_map(
+        lambda tree: tx.update(tree, tx.init(tree))[0], mesh=mesh, in_specs=(specs,), out_specs=specs
+    )
+    assert_ulp(jax.jit(mapped)(leaves), tx.update(leaves, tx.init(leaves))[0])
+
+
 def test_a_rebuilt_equal_across_does_not_retrace() -> None:
     traces = []
     run = jax.jit(lambda tx, rows: traces.append(1) or over(tx)(rows), static_argnums=0)

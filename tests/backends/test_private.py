@@ -104,6 +104,18 @@ def muon(p: Any, module: Any) -> Any:
         return True  # older versions have none
 
 
+def varies(p: Any, jax: Any) -> bool:
+    found: list[Any] = []
+
+    def noted(leaf: Any) -> Any:
+        found.append(p.varying(leaf))
+        return leaf
+
+    mesh, axis = jax.make_mesh((1,), ("x",), (jax.sharding.AxisType.Auto,)), jax.sharding.PartitionSpec("x")
+    jax.shard_map(noted, mesh=mesh, in_specs=axis, out_specs=axis)(jax.numpy.ones(2))
+    return found == [frozenset({"x"})]
+
+
 BENCH, READ = "`gradxform bench` or parity would measure something else", "values that are watched would be read"
 CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what breaks, and a check
     "jax current_trace": (
@@ -121,6 +133,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {  # the names, what 
         "a weak gradient would come back strong",
         lambda p, jax: p.with_weak_type(jax.numpy.float32(1), True).weak_type,
     ),
+    "jax varying": ("replicated leaves would count as different in shard_map", varies),
     "jax muon_iteration": (BENCH, muon),
     "tensorflow may_record is_recorded": (READ, tape),
     "tensorflow has_op": (
