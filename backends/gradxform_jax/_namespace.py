@@ -27,7 +27,6 @@ class Namespace(Defaults):
     sum = staticmethod(jnp.sum)
     max = staticmethod(jnp.max)
     any = staticmethod(jnp.any)
-    stack = staticmethod(jnp.stack)
     stop_gradient = staticmethod(lax.stop_gradient)
     mask = staticmethod(np.array)
     current_trace = staticmethod(_private.current_trace)
@@ -54,6 +53,11 @@ class Namespace(Defaults):
     def asarray(x: Any) -> Any:
         """Convert NumPy arrays and Python numbers; float0 stays NumPy."""
         return x if getattr(x, "dtype", None) == jax.dtypes.float0 else jnp.asarray(x)
+
+    @staticmethod
+    def stack(numbers: Any) -> Any:
+        """Stack numbers; known ones without an operation."""
+        return (np if all(isinstance(number, float) for number in numbers) else jnp).stack(numbers)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gradxform.numerics import elementwise, rescale, sums_dtype
@@ -15,33 +17,40 @@ from gradxform_jax.plain import weak_as
 
 
 class Factor(NamedTuple):
-    """A factor in float64, and its steps in float32."""
+    """A factor in float64, and two float32 numbers whose product it is, as in `rescale.in_steps`."""
 
     whole: Any
-    steps: Sequence[Any]
+    near: Any
+    far: Any
+    is_one: Any
 
     def times(self, x: Any) -> Any:
         """Multiply a real array, in the dtype of sums."""
-        return rescale.product(Namespace, Namespace.cast(x, sums_dtype(x)), self.whole, self.steps)
+        if x.dtype == np.float64:
+            return x * self.whole
+        return lax.convert_element_type(x, np.float32) * self.near * self.far
 
 
 @jax.jit
 def factor(number: Any) -> Factor:
-    """Split a number or an array as `rescale.in_steps`, in half of its operations, which XLA compiles for each leaf."""
+    """Split a number or an array."""
     whole = Namespace.float64(number)
     size = lax.abs(whole)
     near = lax.clamp(rescale.LEAST, size, rescale.MOST)
     far = size / near
     usual = (size > 0.0) & lax.is_finite(size)
     far = lax.select(usual, lax.clamp(rescale.LEAST, far, rescale.MOST), far) * lax.sign(whole)
+    near, far = (lax.convert_element_type(step, np.float32) for step in (near, far))
     # Without the barrier, XLA would join the steps of a known factor to one, out of float32's range.
-    return barrier(Factor(whole, (near, far)))
+    return barrier(Factor(whole, near, far, whole == 1.0))
 
 
 @jax.jit  # leaves of one shape are traced once
 def multiplied(leaf: Any, by: Factor) -> Any:
     """Multiply a leaf, rounded once; a factor of one changes nothing."""
-    return weak_as(leaf, rescale.times(Namespace, leaf, by.whole, by.steps))
+    scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(by.times(part), part.dtype), leaf)
+    choose = lax.select if by.is_one.ndim == 0 else jnp.where
+    return weak_as(leaf, choose(by.is_one, leaf, scaled))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -69,7 +69,7 @@ def evaluated(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], 
 
 
 def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
-    """Evaluate a formula that declares `by_number` for one leaf at a time, with vectors of one number."""
+    """Evaluate a formula that declares `by_number` for one leaf at a time."""
     count = next(len(x.numbers) for x in operands if isinstance(x, Scalars))
     index = static.get("index", range(count))
     places = [index] if isinstance(index, int) else index
@@ -99,4 +99,4 @@ def _by_number(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], ki
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _one(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], row: Sequence[Any]) -> Any:
-    return jnp.reshape(evaluated(formula, static, [jnp.reshape(x, (1,)) for x in row]), ())
+    return jnp.reshape(evaluated(formula, static, row), ())

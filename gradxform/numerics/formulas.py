@@ -6,6 +6,7 @@ selected never divides by zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -157,7 +158,7 @@ def inverse(xp: Any, norm: Array) -> Array:
 @by_number
 def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
     """Convert norms to root mean squares with element counts."""
-    return norms / xp.sqrt(xp.stack(counts))
+    return norms / xp.stack([math.sqrt(count) if isinstance(count, float) else xp.sqrt(count) for count in counts])
 
 
 @by_number
