@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradxform.core import align, arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.factory import factory
@@ -118,7 +120,8 @@ def add_noise(stddev: Scalar, seed: int) -> GradientTransformation:
             with g.backend.scope():
                 for rank, i in enumerate(some):
                     for key_part, stream in zip(keys, streams, strict=True):
-                        stream[i] = key_part[rank]
+                        on_host = isinstance(key_part, np.ndarray)
+                        stream[i] = key_part[rank] if on_host else g.backend.xp.take(key_part, rank)
         noised = dense.written(_noised, *streams, numbers=[between(g, s, 0.0, math.inf)])
         return noised, NoiseState(advanced(g, state.count))
 

@@ -98,7 +98,6 @@ def test_the_norm_before_stands_beside_a_state() -> None:
     assert float(norm) == 5.0
     assert_ulp(state[2].trace["0"], CLIPPED)
     assert gx.torch.apply_(CLIP, [p], gx.EmptyState()) == gx.EmptyState()
-    assert gx.torch.apply_(CLIP, [], return_norm=True) is None
 
 
 def test_one_parameter_alone() -> None:

@@ -46,6 +46,7 @@ def test_only_the_parameters_of_a_state_are_renamed(framework: str) -> None:
     assert set(seen) == {"weight"}
 
 
+@pytest.mark.filterwarnings("ignore::gradxform.OrderWarning")
 def test_no_field_of_a_state_has_a_name_that_parameters_have() -> None:
     """A string that is replaced in all paths, or a rule for all names that hold a word, changes no field."""
     tx = gx.skip_nonfinite(gx.skip_large(gx.accumulate(gx.error_feedback(gx.chain(*STATEFUL.values())), 2), 1e6))
