@@ -35,7 +35,7 @@ class Comparison:
         >>> gx.record(a)(0, gradients={"w": np.float32([1.0, 2.0]), "b": np.float32([3.0])})
         >>> gx.record(b)(0, gradients={"w": np.float32([8.0, 16.0]), "b": np.float32([24.0])})
         >>> found = gx.compare(a, b)
-        >>> found.within, found.findings[0].kind, round(found.findings[0].numbers["factor"], 6)
+        >>> found.within, found.findings[0].kind.value, round(found.findings[0].numbers["factor"], 6)
         (False, 'factor', 8.0)
 
     Source:
