@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 _PART = 128
 """Leaves of a part: few enough that a kernel compiles in a tenth of a second."""
@@ -30,6 +31,7 @@ def compiled(
     """
     names = list(inspect.signature(kernel).parameters)
     static = [name for name in names if name in ("self", *static)]
+    numbers = [name for name in names if name in ("numbers", "factors", "low", "high")]
     run = jax.jit(kernel, static_argnames=static)
 
     @functools.wraps(kernel)
@@ -37,6 +39,7 @@ def compiled(
         given = dict(zip(names, args, strict=False)) | named
         given |= {name: None for name in ("inplace", "out") if name in given}  # JAX writes into no array
         given |= {name: tuple(given[name]) for name in static if isinstance(given[name], list)}
+        given |= {name: strong(given[name]) for name in numbers if name in given}
         count = len(given[columns][0]) if columns else len(given[each[0]]) if each else 1
         with jax.enable_x64(True):
             if count < _MANY or is_traced(given):
@@ -55,6 +58,13 @@ def compiled(
 def _part(items: Any, start: int) -> Any:
     """Return the items of some leaves; a number is for all."""
     return items[start : start + _PART] if isinstance(items, (list, tuple)) or getattr(items, "ndim", 0) > 0 else items
+
+
+def strong(given: Any) -> Any:
+    """Return Python numbers, alone or in a list, in float64: as weakly typed ones, they would compile once more."""
+    if isinstance(given, (list, tuple)):
+        return [strong(item) for item in given]
+    return np.float64(given) if type(given) in (int, float) else given
 
 
 def is_traced(tree: Any) -> bool:

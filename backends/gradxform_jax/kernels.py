@@ -19,7 +19,7 @@ from gradxform.backend.protocol import Axes, Backend
 from gradxform.numerics import DOUBLE, dtype_name, matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula
 from gradxform_jax import _norms, _private, _products, _ranking, _scalars
-from gradxform_jax._compiled import compiled, is_traced
+from gradxform_jax._compiled import compiled, is_traced, strong
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax._scalars import Scalars
 from gradxform_jax.plain import Plain, weak_as
@@ -124,7 +124,7 @@ class JAX(Plain):
                 operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *operands, **static)
-            return _scalars.evaluated(formula, tuple(sorted(static.items())), operands)
+            return _scalars.evaluated(formula, tuple(sorted(static.items())), strong(operands))
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""

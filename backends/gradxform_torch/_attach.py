@@ -117,7 +117,7 @@ class Attached(Saving):
     def state(self) -> Any:
         """State of the transform, a pytree of tensors, in dicts by path.
 
-        On an accelerator, each step overwrites these tensors. Clone what you want to keep.
+        Each step may overwrite these tensors. Clone what you want to keep.
         """
         return self._held.state
 

@@ -132,6 +132,7 @@ def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
     backend = dense.backend
     own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
+    factor = None if isinstance(factor, float) and factor == 1.0 else factor  # a product with one may be no copy
     if isinstance(factor, float) and new:
         return dense.given(backend.elementwise(_product, [new], (), [factor] * len(new), own))
     if factor is not None:
@@ -228,6 +229,7 @@ def _or_zero(xp: Any, x: Array, condition: Array) -> Array:
     return xp.where(condition > 0.0, x, xp.zeros_like(x))
 
 
+@formulas.by_number
 def _or_one(xp: Any, factor: Array, condition: Array, *, active: tuple[bool, ...] | None) -> Array:
     chosen = xp.where(condition > 0.0, factor, 1.0)
     return chosen if active is None else xp.where(xp.mask(active), chosen, factor)
@@ -245,7 +247,10 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
     if rows == 1 and len(getattr(norms, "shape", ())) == 0:
         return compute(formulas.stack, norms)
     if rows != len(view.source.slots):
-        raise ValueError(f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; both must match")
+        raise ValueError(
+            f"the state has norms of {rows} gradients, the tree {len(view.source.slots)}; make it with "
+            "tx.init of parameters with the gradients' structure"
+        )
     if norm.slots is not None:
         return compute(_ordered, *norm.slots, order=_order(view))
     if not view.leaves:

@@ -342,6 +342,7 @@ def scheduled(
         view, inner = make(**{**given, **now}).rule(view, state.inner, context)
         return view, ScheduleState(advanced(view, state.count), inner)
 
+    rule.__qualname__ = make.__name__  # which errors name
     tx = stateful(ScheduleState, rule, lambda fresh: ScheduleState(fresh.count(), pattern.init(fresh.params)))
     return GradientTransformation(tx.rule, tx.start, traits=pattern.traits)
 

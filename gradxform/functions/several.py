@@ -102,13 +102,15 @@ def weighted(trees: Several, weights: Any) -> Any:
 
 
 def products(name: str, trees: Several) -> list[Any]:
-    """Return the inner products of trees i <= j, by rows, as numbers; those of float64 leaves in a common unit.
+    """Return the inner products of trees i <= j, by rows, as numbers; in a common unit if there are float64 leaves.
 
-    Each leaf is read once for each product. Float64 leaves are also read for their largest elements.
+    Each leaf is read once for each product, and beside float64 leaves also for its largest element.
     """
     backend, groups = trees.backend, _groups(trees)
-    wide = [leaf for (_, is_wide), places in groups.items() if is_wide for i in places for leaf in trees.columns[i]]
-    inverse = backend.compute(subsets.inverse_unit, backend.norms(wide, math.inf)) if wide else None
+    inverse = None
+    if any(is_wide for _, is_wide in groups):
+        every = [leaf for places in groups.values() for i in places for leaf in trees.columns[i]]
+        inverse = backend.compute(subsets.inverse_unit, backend.norms(every, math.inf))
     found: dict[tuple[int, int], list[Any]] = {pair: [] for pair in pairs(range(trees.number))}
     for (owners, is_wide), places in groups.items():
         columns = [trees.columns[i] for i in places]

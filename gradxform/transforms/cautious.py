@@ -11,7 +11,7 @@ from gradxform.core.leaves import REAL
 from gradxform.core.state import between
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, formulas, sums_dtype
 
 
 @factory
@@ -73,7 +73,11 @@ def cautious(*, eps: Scalar = 1e-3, negated: bool | None = None) -> GradientTran
             agreeing = g.backend.each(_agreeing if signs > 0.0 else _agreeing_negated, [own, gradients], ())
         else:
             directions = dense._replace(factor=signs).each_factor(dense.chosen)
-            agreeing = g.backend.elementwise(_agreeing, [gradients, own], (), directions)
+            pairs = [  # the formula is symmetric, and computed in the dtype of its first argument
+                (update, leaf) if sums_dtype(update) == "float64" else (leaf, update)
+                for update, leaf in zip(own, gradients, strict=True)
+            ]
+            agreeing = g.backend.elementwise(_agreeing, list(zip(*pairs, strict=True)), (), directions)
         root = dense.given(agreeing).rms()
         kept = dense.given(dense.selected(_kept, own, agreeing), applied=False)
         return kept.scaled(g.compute(_enlarging, root, between(g, least, 0.0, 1.0)))

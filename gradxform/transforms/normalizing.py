@@ -8,9 +8,10 @@ from typing import Any
 
 from gradxform.core import align
 from gradxform.core.factory import factory
+from gradxform.core.leaves import put
 from gradxform.core.transform import Context, GradientTransformation, stateless
 from gradxform.core.tree import Tree
-from gradxform.numerics import Array, formulas
+from gradxform.numerics import Array, formulas, sums_dtype
 from gradxform.numerics.elementwise import plus
 from gradxform.transforms import units
 
@@ -219,8 +220,10 @@ def orthogonal_to_parameters() -> GradientTransformation:
         cosines = backend.compute(_cosines, norms, sizes, *products, short=tuple(short))
         along = backend.compute(_along, cosines, norms, sizes)
         multiples = [backend.compute(formulas.take, along, index=k) for k in range(len(own))]
-        if any(backend.dtype(param) != backend.dtype(leaf) for param, leaf in zip(params, own, strict=True)):
-            params = backend.cast(params, own)
+        unlike = [k for k, both in enumerate(zip(params, own, strict=True)) if len(set(map(sums_dtype, both))) > 1]
+        if unlike:
+            wide = backend.elementwise(formulas.same, [[own[k] for k in unlike]], ())
+            params = put(params, unlike, backend.cast([params[k] for k in unlike], wide))
         rest = dense.given(backend.elementwise(plus, [params, own], (), multiples), applied=False)
         place = {i: k for k, i in enumerate(dense.chosen)}
         index = tuple(place.get(i, 0) for i in range(len(dense.leaves)))

@@ -689,7 +689,7 @@ WRONG: list[tuple[str, type[Exception], str]] = [
     *((f"gx.keras.wrap(optimizer, {given})", TypeError, "transformation") for given in (3.0, None, "gx.clip_norm")),
     ("gx.keras.wrap(gx.keras.wrap(optimizer, tx), tx)", TypeError, "wrapped already"),
     ("gx.keras.wrap(opt.LossScaleOptimizer(gx.keras.wrap(optimizer, tx)), tx)", TypeError, "wrapped already"),
-    ("gx.keras.wrap(optimizer, gx.stop()).apply(gradients, variables)", ValueError, "dense/bias, dense/kernel"),
+    ("gx.keras.wrap(optimizer, gx.stop()).apply(gradients, variables)", ValueError, "dense/kernel, dense/bias"),
     ("optimizer.build(variables); gx.keras.wrap(optimizer, gx.freeze('heads'))", ValueError, "'heads' matches no path"),
     ("gx.keras.wrap(optimizer, gx.cautious())", ValueError, "write on='updates'"),
     *((f"gx.keras.wrap(optimizer, tx, on={on!r})", ValueError, "'updates'") for on in ("update", None, True)),
