@@ -11,6 +11,9 @@ class Defaults:
     """Functions derived from the namespace's own; the class itself is the namespace."""
 
     sum: Any
+    sort: Any
+    take: Any
+    reshape: Any
     cast: Any
     matmul: Any
 
@@ -25,6 +28,12 @@ class Defaults:
         dtype = dtype_name(z)
         wide = "float64" if dtype == "float64" else "float32"
         return cls.cast(beta * cls.cast(z, wide) + alpha * cls.cast(cls.matmul(x, y), wide), dtype)
+
+    @classmethod
+    def kth_largest(cls, x: Array, count: Any) -> Array:
+        """Return the element of a rank, counted from 1, the largest."""
+        flat = cls.reshape(x, (-1,))
+        return cls.take(cls.sort(flat), flat.shape[0] - int(count))
 
     @staticmethod
     def materialize(x: Array) -> Array:
