@@ -12,7 +12,7 @@ from gradxform.backend.errors import not_an_array
 from gradxform.backend.lookup import belong, is_number, known, opened, owner, unwrapped
 from gradxform.backend.protocol import Backend
 from gradxform.core.group import Group, Mask
-from gradxform.numerics import DOUBLE, Array, current_trace, formulas
+from gradxform.numerics import DOUBLE, Array, formulas
 
 SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -26,7 +26,7 @@ Paths = Callable[[], list[str]]
 Rebuild = Callable[[Array], Array] | None
 """Makes the values of a leaf sparse again; None if it is dense."""
 TRACE = "trace"
-"""The key of the trace that read the leaves, beside what was measured."""
+"""The key of what traced when the leaves were read, beside what was measured: a branch of `lax.cond` ends before it."""
 
 
 class Source(NamedTuple):
@@ -130,7 +130,8 @@ class Leaves(NamedTuple):
         source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
         every = range(len(kept))
-        return cls(backend, source, dense, every, every, owned, {TRACE: current_trace(backend.xp)})
+        trace = getattr(backend.xp, "current_trace", None)
+        return cls(backend, source, dense, every, every, owned, {} if trace is None else {TRACE: trace()})
 
     @classmethod
     def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Paths, owners: Any = None) -> Self:
@@ -262,7 +263,7 @@ class Leaves(NamedTuple):
         if not places:
             return self
         leaves, factor, due = put(self.leaves, places, new), self.factor, self.due
-        measured: dict[Any, Any] = {TRACE: self.measured.get(TRACE)}
+        measured: dict[Any, Any] = {TRACE: self.measured[TRACE]} if TRACE in self.measured else {}
         if len(places) < len(leaves):
             measured |= {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
         if applied and factor is not None:

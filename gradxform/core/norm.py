@@ -11,7 +11,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core import group as devices
 from gradxform.core.group import Group, Mask
 from gradxform.core.leaves import SINGLE, TRACE, Leaves
-from gradxform.numerics import DOUBLE, Array, current_trace, formulas
+from gradxform.numerics import DOUBLE, Array, formulas
 
 _FIRST = "first"
 """The key of the first global norm and its leaves, beside the norms of single leaves."""
@@ -171,7 +171,7 @@ class Measured(Leaves):
 
     def _remember(self, key: Any, found: Any) -> None:
         """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
-        if current_trace(self.backend.xp) == self.measured.get(TRACE):
+        if TRACE not in self.measured or self.backend.xp.current_trace() == self.measured[TRACE]:
             self.measured[key] = found
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:

@@ -38,8 +38,3 @@ def sums_dtype(x: Array) -> str:
 def widest(xp: Any) -> str:
     """Return the dtype of norms and factors: float64, or float32 in the namespace of a device without it."""
     return getattr(xp, "widest", "float64")
-
-
-def current_trace(xp: Any) -> Any:
-    """Return what traces now, such as a branch of `lax.cond` or `tf.cond`, with which arrays made there end."""
-    return xp.current_trace() if hasattr(xp, "current_trace") else None
