@@ -353,14 +353,12 @@ class Leaves(NamedTuple):
     def _multiplied(self, places: Sequence[int]) -> Sequence[Array]:
         """Return all leaves, some of them multiplied by their pending factors."""
         due = [i for i in places if self.due[i]] if self.due else places
+        if not due:
+            return self.leaves
         if len(due) == len(self.leaves):
             return self.backend.multiply(self.leaves, self.factor, all(self.owned))
         leaves = [self.leaves[i] for i in due]
-        return (
-            put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
-            if due
-            else self.leaves
-        )
+        return put(self.leaves, due, self.backend.multiply(leaves, self.factors(due), self.is_owned(due)))
 
     def _narrowed(self, places: Sequence[int], leaves: Sequence[Array]) -> Sequence[Array]:
         """Cast the new values of some leaves to their original dtypes."""
@@ -374,7 +372,7 @@ class Leaves(NamedTuple):
 
 
 def put(items: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
-    """Return the items with new ones in some places."""
+    """Return the items with new ones in some places, which ascend."""
     if len(places) == len(items):
         return list(new)
     out = list(items)
