@@ -16,7 +16,7 @@ class Kind(StrEnum):
     CLIP_GLOBAL_NORM = "clip_global_norm"  #: One run clips all gradients together, or each to another limit.
     CLIP_NORM = "clip_norm"  #: One run clips each gradient by its norm, or each to another limit.
     CLIP_VALUE = "clip_value"  #: One run clips each element, or each to another limit.
-    CONSTANT = "constant"  #: Small differences with a direction: another epsilon or constant.
+    CONSTANT = "constant"  #: Small differences with a direction, as of another epsilon or constant.
     COPIED = "copied"  #: Weights were copied without a transposition, or not at all.
     DATA = "data"  #: Recorded batches differ.
     DATA_ORDER = "data_order"  #: The gradients of a step are like those of another step in the other run.
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     FLIPPED = "flipped"  #: The gradient of a leaf is flipped along some axes.
     FROZEN = "frozen"  #: A leaf has no gradient, or does not move, in one run.
     GATES = "gates"  #: The gradient of a leaf has its gates in another order.
-    GROWN = "grown"  #: Rounding has grown, or crossed a kink: a remark.
+    GROWN = "grown"  #: A remark, that rounding has grown or crossed a kink.
     HEADS = "heads"  #: The gradient of a leaf has its heads in another order, or split the other way.
     INITIAL = "initial"  #: The parameters differ at the first recorded step.
     LATE_PARAMETERS = "late_parameters"  #: One run records its parameters after the optimizer's step.
@@ -36,9 +36,9 @@ class Kind(StrEnum):
     MISSING = "missing"  #: One run lacks a leaf that the other trains.
     NONFINITE = "nonfinite"  #: NaN or infinity in one run, or in other elements.
     OFFSET = "offset"  #: The recordings number their steps otherwise.
-    OPTIMIZER = "optimizer"  #: The optimizers differ: another one, other betas or momentum, or in an unknown way.
+    OPTIMIZER = "optimizer"  #: The optimizers differ, in kind, betas or momentum, or in an unknown way.
     PRECISION = "precision"  #: One run computes in a lower precision.
-    REST = "rest"  #: What the named causes leave unexplained: a remark.
+    REST = "rest"  #: A remark on what the named causes leave unexplained.
     SIGN = "sign"  #: All gradients have the opposite sign.
     TIED = "tied"  #: Two leaves of one run are one in the other.
     TRANSPOSED = "transposed"  #: The gradient of a leaf is transposed.
@@ -46,8 +46,8 @@ class Kind(StrEnum):
     UNALIGNED = "unaligned"  #: Leaves without a partner that may have one in an unknown layout.
     UNKNOWN = "unknown"  #: No rule knows the cause.
     UNRELATED = "unrelated"  #: Gradients that point elsewhere in most leaves.
-    WEIGHT_DECAY = "weight_decay"  #: One run decays its parameters, or otherwise: in the gradients or beside them.
-    WHERE = "where"  #: The first step and leaf at which runs part: a remark.
+    WEIGHT_DECAY = "weight_decay"  #: One run decays its parameters, or in another way, in the gradients or beside them.
+    WHERE = "where"  #: A remark on the first step and leaf at which runs part.
     ZERO = "zero"  #: All gradients of one run are zero.
 
 
