@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     """An optimizer with its numbers."""
 
     family: str
-    """ "SGD", "RMSprop" or "Adam"."""
+    """ "SGD", "Adagrad", "RMSprop" or "Adam"."""
     beta1: float = 0.0
     beta2: float = 0.0
     nesterov: bool = False
@@ -39,6 +39,8 @@ class Setting(NamedTuple):
     """What the bias correction counts the first step as; None without a correction."""
     place: str = ""
     """Where epsilon is added: "outside" of the root, "inside", or outside of the one without correction ("hat")."""
+    start: float = 0.0
+    """What the sum of squares of Adagrad begins with."""
     epsilon: float = 0.0
     """Zero where it is too small to show."""
     l2: float = 0.0
@@ -46,6 +48,8 @@ class Setting(NamedTuple):
     rate: float = 0.0
     decay: float = 0.0
     """The part of the parameters that is subtracted at each step, beside the gradient."""
+    error: float = float("inf")
+    """How far the moves of a run are from the predicted ones, relative to them."""
 
 
 def families() -> Mapping[str, list[Setting]]:
@@ -58,6 +62,8 @@ def families() -> Mapping[str, list[Setting]]:
     return {
         "SGD": [Setting("SGD")],
         "momentum": [Setting("SGD", beta, nesterov=n) for beta in _MOMENTA if beta for n in (False, True)],
+        "Adagrad": [Setting("Adagrad", start=start, place="outside") for start in (0.0, 0.1)],
+        "Adagrad from another start": [Setting("Adagrad", place="inside")],  # which is its epsilon
         "RMSprop": [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in ("outside", "inside")],
         "Adam": adam,
         "Adam with L2": [s._replace(l2=l2) for s in adam if s.counted == 1 and s.place == "outside" for l2 in _L2],
@@ -74,14 +80,15 @@ class _Parts(NamedTuple):
 
 
 def _parts(setting: Setting, run: Run) -> _Parts:
-    beta1, beta2, m, v = setting.beta1, setting.beta2, 0.0, 0.0
+    beta1, beta2, m, v = setting.beta1, setting.beta2, 0.0, setting.start
+    kept, part = (1.0, 1.0) if setting.family == "Adagrad" else (beta2, 1 - beta2)
     firsts, roots, hats = [], [], []
     for step, g in enumerate(run.gradients + setting.l2 * run.parameters):
         if setting.family == "SGD":
             m = beta1 * m + g
             firsts.append(g + beta1 * m if setting.nesterov else m)
             continue
-        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g**2
+        m, v = beta1 * m + (1 - beta1) * g, kept * v + part * g**2
         count = None if setting.counted is None else max(step + setting.counted, 1)
         first, second = (1.0, 1.0) if count is None else (1 - beta1**count, 1 - beta2**count)
         firsts.append(m / first)
@@ -104,18 +111,18 @@ def _filtered(setting: Setting, run: Run) -> Any:
     return _parts(setting._replace(l2=0.0), run._replace(gradients=run.parameters)).first
 
 
-def fitted(setting: Setting, run: Run) -> tuple[float, Setting]:
-    """The error of a setting on the whole run, with the fewest numbers that predict the moves.
+def fitted(setting: Setting, run: Run) -> Setting:
+    """A setting with the fewest numbers that predict the moves, and its error on the whole run.
 
     The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
     others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
     """
     parts = _parts(setting._replace(l2=0.0) if setting.family == "SGD" else setting, run)
     scale = np.abs(run.moves) + run.unit * np.abs(run.parameters)
-    best: tuple[float, Setting] = (float("inf"), setting)
+    best = setting._replace(error=float("inf"))
     wanted, columns = _equations(setting, run, parts)
     for names in _NUMBERS:
-        if not set(names) <= set(columns) or best[0] <= TELLING_UNITS * run.unit:
+        if not set(names) <= set(columns) or best.error <= TELLING_UNITS * run.unit:
             continue
         found: dict[str, Any] = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
         found.pop("product", None)
@@ -128,8 +135,8 @@ def fitted(setting: Setting, run: Run) -> tuple[float, Setting]:
         numbers = setting._replace(**found)
         left = np.abs(_predicted(numbers, run, parts) - run.moves) / scale
         error = float(np.median(left, axis=1).max())
-        if BETTER * error < best[0]:
-            best = error, numbers
+        if BETTER * error < best.error:
+            best = numbers._replace(error=error)
     return best
 
 
@@ -160,27 +167,33 @@ def _solved(wanted: Any, columns: list[Any]) -> list[float]:
 
 
 def settings_of(run: Run, enough: float) -> list[Setting]:
-    """The settings of the simplest family that predict a run to within a relative error, best first."""
+    """The settings of the simplest family that predict a run to within a relative error, best first.
+
+    A family that predicts it much better is preferred: Adagrad is nearly RMSprop at first, or SGD.
+    """
+    best: list[Setting] = []
     for family, settings in families().items():
-        fits = sorted((fitted(setting, run) for setting in settings), key=_error)
+        if best and (best[0].error <= TELLING_UNITS * run.unit or family == "Adam with L2"):
+            break
+        fits = sorted((fitted(setting, run) for setting in settings), key=_error_of)
         if family == "Adam with L2":
-            fits = [_searched(fits[0][1], run)]
-        fits = [fit for fit in fits if fit[0] <= enough]
-        if fits:
-            return [setting for error, setting in fits if error <= max(2 * fits[0][0], enough / BETTER)]
-    return []
+            fits = [_searched(fits[0], run)]
+        fits = [fit for fit in fits if fit.error <= enough]
+        if fits and (not best or BETTER * fits[0].error < best[0].error):
+            best = fits
+    return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 
 
-def _error(fit: tuple[float, Setting]) -> float:
-    return fit[0]
+def _error_of(setting: Setting) -> float:
+    return setting.error
 
 
-def _searched(setting: Setting, run: Run) -> tuple[float, Setting]:
+def _searched(setting: Setting, run: Run) -> Setting:
     """A setting with its L2 searched for by thirds, between its neighbours in the table."""
     low, high = np.log(setting.l2) - np.log(4), np.log(setting.l2) + np.log(4)
     for _ in range(20):
         thirds = [low + part * (high - low) / 3 for part in (1, 2)]
-        errors = [fitted(setting._replace(l2=float(np.exp(third))), run)[0] for third in thirds]
+        errors = [fitted(setting._replace(l2=float(np.exp(third))), run).error for third in thirds]
         low, high = (low, thirds[1]) if errors[0] < errors[1] else (thirds[0], high)
     return fitted(setting._replace(l2=float(np.exp((low + high) / 2))), run)
 
@@ -191,6 +204,6 @@ def nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Settin
     def unlike(pair: tuple[Setting, Setting]) -> float:
         one, other = pair
         low, high = sorted((one.epsilon, other.epsilon))
-        return sum(x != y for x, y in zip(one[:6], other[:6], strict=True)) + 0.5 * (high > 1.1 * low)
+        return sum(x != y for x, y in zip(one[:7], other[:7], strict=True)) + 0.5 * (high > 1.1 * low)
 
     return min(itertools.product(ones, others), key=unlike)

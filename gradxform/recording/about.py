@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
+from unicodedata import category
 
 Shape = tuple[int, ...]
 Stored = tuple[Shape, str]
@@ -64,9 +65,13 @@ def read(text: str, stored: Mapping[str, Stored]) -> dict[str, Any]:
     return about
 
 
+def unprintable(texts: Iterable[str]) -> str | None:
+    """The first text with what would steer a terminal, if any: characters that are neither printable nor spaces."""
+    return next((text for text in texts if not all(x.isprintable() or category(x) == "Zs" for x in text)), None)
+
+
 def _printable(texts: Iterable[str]) -> None:
-    """Refuse what would steer a terminal."""
-    wrong = next((text for text in texts if not text.isprintable()), None)
+    wrong = unprintable(texts)
     if wrong is not None:
         raise ValueError(f"{wrong!r:.60} has characters that cannot be printed")
 

@@ -11,7 +11,7 @@ from gradxform.backend import lookup
 from gradxform.backend.errors import short
 from gradxform.core.where import Where, check
 from gradxform.recording import files
-from gradxform.recording.about import key_of
+from gradxform.recording.about import key_of, unprintable
 from gradxform.recording.trees import arrays_of, choose, dtype_of, floating, leaves_of, numbers_of, shape_of
 
 _LIBRARIES = ("gradxform", "numpy", "jax", "optax", "flax", "tensorflow", "keras", "torch", "mlx.core")
@@ -132,7 +132,7 @@ class Recorder:
                     f"record: {next(iter(arrays.keys() & keyed), name)!r} is recorded twice; rename {name!r}"
                 )
             arrays |= keyed
-        wrong = next((key for key in arrays if not key.isprintable()), None)
+        wrong = unprintable(arrays)
         if wrong is not None:
             raise ValueError(f"record: {wrong!r} has characters that cannot be printed; rename it")
         if not arrays:

@@ -51,12 +51,12 @@ def radam(rate: float = 1e-2) -> Any:
     return moves
 
 
-def adagrad(rate: float = 0.01) -> Any:
+def adagrad(rate: float = 0.01, start: float = 0.1) -> Any:
     """Return the moves of Adagrad."""
     v: Tree = {}
 
     def moves(step: int, name: str, g: Any, p: Any) -> Any:
-        v[name] = v.get(name, 0.1) + g**2
+        v[name] = v.get(name, start) + g**2
         return rate * g / (np.sqrt(v[name]) + 1e-10)
 
     return moves

@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from more_faults import MORE, lion, radam
-from numpy_runs import adam, each, rmsprop, sgd, train
+from more_faults import MORE, adagrad, lion, radam
+from numpy_runs import adam, clipped, each, rmsprop, sgd, train
 
 import gradxform as gx
 
@@ -51,6 +51,20 @@ def test_a_warm_up_from_zero_is_no_run_without_steps(tmp_path: Path) -> None:
     found = trained(tmp_path, {"optimizer": sgd()}, {"optimizer": WarmUp()})
     assert "No parameter moves in B from step 0 to 1" in str(found) and "has moved at step 2" in str(found), str(found)
     assert not certain(found)
+
+
+def test_a_run_in_which_nothing_moves_may_begin_later(tmp_path: Path) -> None:
+    found = trained(tmp_path, {"optimizer": sgd()}, {"optimizer": sgd(0.0)})
+    assert "No parameter moves in B from step 0 to 5" in str(found) and "taken yet" in str(found), str(found)
+    assert not certain(found)
+
+
+def test_a_leaf_that_does_not_move_beside_others_is_frozen(tmp_path: Path) -> None:
+    moves = sgd()
+    found = trained(
+        tmp_path, {}, {"optimizer": lambda step, name, g, p: moves(step, name, g, p) * (name != "mid.bias")}
+    )
+    assert "mid/bias does not move in B" in str(found) and certain(found) == {"frozen"}, str(found)
 
 
 def test_a_factor_of_each_step_is_no_constant_one(tmp_path: Path) -> None:
@@ -135,7 +149,7 @@ def small(name: str, g: Any) -> Any:
 def test_adam_beside_sgd(steps: int, tmp_path: Path) -> None:
     options = {"change": each(small), "steps": steps}
     found = trained(tmp_path, {"optimizer": sgd(10.0), **options}, {"optimizer": adam(1e-3), **options})
-    assert "A moves as SGD and a learning rate of 10, B as Adam" in str(found), str(found)
+    assert "A moves as SGD with a learning rate of 10, B as Adam" in str(found), str(found)
 
 
 @pytest.mark.parametrize("steps", [2, 3])
@@ -143,6 +157,60 @@ def test_plain_sgd_has_its_own_rates(steps: int, tmp_path: Path) -> None:
     found = trained(tmp_path, {"optimizer": sgd(0.1), "steps": steps}, {"optimizer": sgd(0.2), "steps": steps})
     assert "the learning rate is 0.1 in A and 0.2 in B" in str(found)
     assert certain(found) == ({"learning_rate"} if steps == 3 else set())
+
+
+@pytest.mark.parametrize("steps", [3, 4, 6])
+@pytest.mark.parametrize("start", [0.0, 0.03, 0.1, 1.0])
+def test_adagrad_is_no_rmsprop(start: float, steps: int, tmp_path: Path) -> None:
+    found = trained(tmp_path, {"optimizer": sgd(), "steps": steps}, {"optimizer": adagrad(start=start), "steps": steps})
+    assert "RMSprop whose" not in str(found), str(found)
+    told = "B as Adagrad" in str(found) and "a learning rate of 0.01." in str(found)
+    assert certain(found) == {"optimizer"} and told if start in (0.0, 0.1) else not certain(found), str(found)
+
+
+@pytest.mark.parametrize("steps", [3, 6])
+def test_rmsprop_with_a_long_memory_is_no_adagrad(steps: int, tmp_path: Path) -> None:
+    one, other = {"optimizer": adagrad(start=0.0), "steps": steps}, {"optimizer": rmsprop(beta=0.999), "steps": steps}
+    found = trained(tmp_path, one, other)
+    words = "A moves as Adagrad with a learning rate of 0.01, B as RMSprop whose decay is 0.999"
+    assert words in str(found) and certain(found) == {"optimizer"}, str(found)
+
+
+def test_a_large_start_of_adagrad_is_no_certain_sgd(tmp_path: Path) -> None:
+    found = trained(tmp_path, {"optimizer": sgd(), "steps": 3}, {"optimizer": adagrad(start=2.0), "steps": 3})
+    assert not found.within and not certain(found), str(found)
+
+
+def norm_of(tree: dict[str, Any]) -> np.float32:
+    return np.float32(np.sqrt(sum((g**2).sum() for g in tree.values())))
+
+
+@pytest.mark.parametrize("limit", [1.0, 0.3])
+def test_a_normalization_is_no_certain_clip(limit: float, tmp_path: Path) -> None:
+    found = runs(tmp_path, lambda step, tree: {path: limit * g / norm_of(tree) for path, g in tree.items()})
+    assert f"B clips or normalizes by the global norm, to {limit:g}" in str(found) and not certain(found), str(found)
+
+
+def test_a_step_below_the_limit_proves_a_clip(tmp_path: Path) -> None:
+    middle = float(np.median([norm_of(normal(step)) for step in range(STEPS)]))
+    found = runs(tmp_path, clipped(middle))
+    assert "B clips by the global norm" in str(found) and certain(found) == {"clip_global_norm"}, str(found)
+
+
+@pytest.mark.parametrize(("limit", "sure"), [(2.0, True), (0.01, False)])
+def test_a_leaf_below_the_limit_proves_a_clip(limit: float, sure: bool, tmp_path: Path) -> None:
+    shrunk = {path: g * min(1.0, limit / norm_of({"": g})) for path, g in normal(0).items()}
+    found = runs(tmp_path, lambda step, tree: {path: np.float32(g) for path, g in shrunk.items()}, steps=1)
+    assert f"B clips {'' if sure else 'or normalizes '}each gradient by its norm" in str(found), str(found)
+    assert certain(found) == ({"clip_norm"} if sure else set()), str(found)
+
+
+def test_a_weight_decay_takes_two_steps(tmp_path: Path) -> None:
+    for steps in (1, 2):
+        folder, options = tmp_path / str(steps), {"steps": steps}
+        found = trained(folder, options, {"decay": 0.1, **options})
+        assert "B adds weight decay to the gradients, 0.1 times" in str(found), str(found)
+        assert certain(found) == ({"weight_decay"} if steps == 2 else set()), str(found)
 
 
 def test_epsilons_are_told_apart_by_their_ratio(tmp_path: Path) -> None:

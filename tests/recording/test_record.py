@@ -203,6 +203,14 @@ def test_a_masked_array_is_refused(tmp_path: Path) -> None:
         gx.record(tmp_path)(0, gradients={"w": np.ma.masked_array(np.ones(3), [0, 1, 0])})
 
 
-def test_a_name_that_steers_the_terminal_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["w\x1b[2J", "w\x85", "w\u202e", "w\u2028"])
+def test_a_name_that_steers_the_terminal_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be printed"):
-        gx.record(tmp_path)(0, gradients={"w\x1b[2J": np.ones(3)})
+        gx.record(tmp_path)(0, gradients={name: np.ones(3)})
+
+
+@pytest.mark.parametrize("name", ["w 1", "w\u00a01", "w\u20091", "w\u30001"])
+def test_a_name_with_a_space_is_kept(name: str, tmp_path: Path) -> None:
+    for run in "ab":
+        gx.record(tmp_path / run)(0, gradients={name: np.ones(3)})
+    assert gx.compare(tmp_path / "a", tmp_path / "b").within

@@ -12,10 +12,17 @@ from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, number
 from gradxform.comparing.rules.whole import parallel, slack, spread
 
+_UNDECIDED = " A {} with a smaller norm would tell a clip from a normalization."
+
 
 def _is_limit(values: Sequence[float], others: Sequence[float]) -> bool:
     """Whether several numbers are one limit: equal while the others vary."""
     return len(values) > 1 and spread(values) <= SAME_NORM and spread(others) > ALIKE
+
+
+def _is_spared(norms: Sequence[float], limit: float) -> bool:
+    """Whether a norm is below a limit: what normalizes leaves none there."""
+    return any(0 < norm < limit * (1 - SAME_NORM) for norm in norms)
 
 
 def clip_global_norm(e: Evidence) -> Iterator[Finding]:
@@ -27,21 +34,25 @@ def clip_global_norm(e: Evidence) -> Iterator[Finding]:
         return
     steps = list(e.judged[e.tree].bad)
     norms = {side: [e.total(step, side) for step in steps] for side in "ab"}
+    every = {side: [e.total(step, side) for step in e.rows[e.tree]] for side in "ab"}
     if len(steps) > 1 and all(spread(norms[side]) <= SAME_NORM for side in "ab"):
-        yield _both(e, "by the global norm", "clip_global_norm", norms["a"][0], norms["b"][0])
+        certain = all(_is_spared(every[side], norms[side][0]) for side in "ab")
+        yield _both(e, "by the global norm", "clip_global_norm", norms["a"][0], norms["b"][0], certain)
         return
     for side, other in (("b", "a"), ("a", "b")):
         run, rest, limit = side.upper(), other.upper(), norms[side][0]
         if norms[other][0] > limit:
             beyond = [(one, more) for one, more in zip(norms[side], norms[other], strict=True) if more > limit]
-            most = max(e.total(step, side) for step in e.rows[e.tree])
-            if not _is_limit(*map(list, zip(*beyond, strict=True))) or most > limit * (1 + SAME_NORM):
+            if not _is_limit(*map(list, zip(*beyond, strict=True))) or max(every[side]) > limit * (1 + SAME_NORM):
                 continue
+            certain = _is_spared(every[side], limit)
             text = (
-                f"{run} clips by the global norm, to {number(limit)}, at {len(beyond)} steps; at step {e.step} the "
-                f"norm is {number(norms[other][0])} in {rest}, which does not clip to it."
+                f"{run} clips{'' if certain else ' or normalizes'} by the global norm, to {number(limit)}, at "
+                f"{len(beyond)} steps; at step {e.step} the norm is {number(norms[other][0])} in {rest}, which does "
+                f"not clip to it.{'' if certain else _UNDECIDED.format('step')}"
             )
         elif _is_limit(norms[side], norms[other]):
+            certain = False
             text = (
                 f"The gradients of {run} have the global norm {number(limit)} at {len(steps)} steps, even where "
                 f"it is smaller in {rest} ({number(norms[other][0])} at step {e.step}): either {run} clips gradients "
@@ -49,7 +60,7 @@ def clip_global_norm(e: Evidence) -> Iterator[Finding]:
             )
         else:
             continue
-        yield Finding("clip_global_norm", text, e.step, (), {"limit": limit})
+        yield Finding("clip_global_norm", text, e.step, (), {"limit": limit}, is_certain=certain)
         return
 
 
@@ -60,9 +71,10 @@ def _of_losses(e: Evidence, side: str) -> str:
     return f" (the loss is {number(other / one)} times larger too)" if one and other / one > 1 + ALIKE else ""
 
 
-def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float) -> Finding:
-    text = f"Both clip {how}, to other limits: A to {number(limit_a)}, B to {number(limit_b)}."
-    return Finding(kind, text, e.at, e.labels(e.bad), {"limit_a": limit_a, "limit_b": limit_b})
+def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
+    verb = "clip" if certain else "clip or normalize"
+    text = f"Both {verb} {how}, to other limits: A to {number(limit_a)}, B to {number(limit_b)}."
+    return Finding(kind, text, e.at, e.labels(e.bad), {"limit_a": limit_a, "limit_b": limit_b}, is_certain=certain)
 
 
 def clip_norm(e: Evidence) -> Iterator[Finding]:
@@ -70,21 +82,28 @@ def clip_norm(e: Evidence) -> Iterator[Finding]:
     if len(e.bad) < 2 or not parallel(e, e.bad) or any(e.factor(i)[0] <= 0 for i in e.bad):
         return
     norms = {side: [getattr(e.distance(i), f"norm_{side}") for i in e.bad] for side in "ab"}
+    every = {side: [getattr(d, f"norm_{side}") for d in e.row if d is not None] for side in "ab"}
     if all(spread(norms[side]) <= SAME_NORM for side in "ab"):
-        yield _both(e, "each gradient by its norm", "clip_norm", norms["a"][0], norms["b"][0])
+        certain = all(_is_spared(every[side], norms[side][0]) for side in "ab")
+        yield _both(e, "each gradient by its norm", "clip_norm", norms["a"][0], norms["b"][0], certain)
         return
     for side, other in (("b", "a"), ("a", "b")):
-        limit, there = max(norms[side]), [getattr(d, f"norm_{side}") for d in e.row if d is not None]
+        limit, there = max(norms[side]), every[side]
         smaller = all(one < another for one, another in zip(norms[side], norms[other], strict=True))
         if _is_limit(norms[side], norms[other]) and max(there) <= limit * (1 + SAME_NORM):
+            certain = smaller and _is_spared(there, limit)
             text = (
-                f"{side.upper()} clips each gradient by its norm, to {number(limit)}; {len(e.bad)} of {len(there)} "
-                f"leaves are over it in {other.upper()} at step {e.step}."
+                f"{side.upper()} clips{'' if certain else ' or normalizes'} each gradient by its norm, to "
+                f"{number(limit)}; {len(e.bad)} of {len(there)} leaves are over it in {other.upper()} at step {e.step}."
+                f"{'' if certain else _UNDECIDED.format('leaf')}"
             )
             if not smaller:
                 each = f"each of {len(e.bad)} gradients has the norm {number(limit)}"
-                text = f"In {side.upper()} {each}: it normalizes them."
-            yield Finding("clip_norm", text, e.at, e.labels(e.bad), {"limit": limit})
+                text = (
+                    f"In {side.upper()} {each}, even where it is smaller in {other.upper()}: either it normalizes "
+                    "them, or clips gradients that are larger before the clip."
+                )
+            yield Finding("clip_norm", text, e.at, e.labels(e.bad), {"limit": limit}, is_certain=certain)
             return
 
 
@@ -101,7 +120,8 @@ def clip_value(e: Evidence) -> Iterator[Finding]:
         if not fits or _count(clipped, limit) < 2:
             continue
         if _count(raw, highest) > 1:  # no two largest elements are equal by chance
-            yield _both(e, "each element", "clip_value", *((highest, limit) if side == "b" else (limit, highest)))
+            limits = (highest, limit) if side == "b" else (limit, highest)
+            yield _both(e, "each element", "clip_value", *limits, certain=True)
             return
         text = (
             f"{side.upper()} clips each element to {number(limit)}; {len(e.bad)} of {len(e.row)} leaves have "

@@ -102,7 +102,7 @@ def update(e: Evidence) -> Iterator[Finding]:
             yield made
             return
     if after - step == 1:
-        tried = "no setting of SGD, momentum, Adam or RMSprop that was tried predicts the moves"
+        tried = "no setting of SGD, momentum, Adagrad, RMSprop or Adam that was tried predicts the moves"
         text = (
             f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
             f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer "
@@ -115,18 +115,22 @@ def update(e: Evidence) -> Iterator[Finding]:
 def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side, run in enumerate("AB"):
-        still = [i for i in bad if not (all_moves[i].b if side else all_moves[i].a).any()]
+        moving = [i for i, moves in all_moves.items() if (moves.b if side else moves.a).any()]
+        still = [i for i in bad if i not in moving]
+        if not still:
+            continue
         later = [at for at in e.steps if at > after and any(_has_moved(e, i, side, after, at) for i in still)]
-        names = "No parameter moves" if len(still) == len(all_moves) else f"{some(e.labels(still))} does not move"
+        names = f"{some(e.labels(still))} does not move" if moving else "No parameter moves"
         text = f"{names} in {run} from step {step} to {after if later else e.steps[-1]}, though it has a gradient"
         if later:
             text += (
                 f", and has moved at step {later[0]}: a warm-up from zero, or a step on every second batch or later?"
             )
-        elif still:
-            text += ": frozen there, or no step is taken."
-        if still:
-            return Finding("frozen", text, step, e.labels(still), is_certain=not later)
+        elif moving:
+            text += ": frozen there, or the optimizer does not have it."
+        else:
+            text += ": frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)."
+        return Finding("frozen", text, step, e.labels(still), is_certain=bool(moving) and not later)
     return None
 
 
@@ -163,22 +167,39 @@ def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves]
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
     runs = _runs(e, bad)
     candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs]
-    found = list(_differences(*nearest(*candidates))) if runs and all(candidates) else []
+    if not runs or not all(candidates):
+        return None
+    pair = nearest(*candidates)
+    found = list(_differences(*pair))
     if not found:
         return None
     kind, _, numbers = found[0]
     labels = e.labels(bad) if len(bad) < len(all_moves) else ()
     count, elements = runs[0].moves.shape
     end = "One step is explained by other settings as well: record two more steps to decide."
+    certain = count > 1 and all(_is_proven(setting, e.arithmetic("parameters").budget) for setting in pair)
     if count > 1:
-        end = f"With these numbers both move as recorded, in {elements} elements over {count} steps."
+        nearly = "" if certain else "nearly "
+        end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps."
+    if count > 1 and not certain:
+        end += " Another optimizer may do so as well: record more steps to decide."
     begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
     text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
-    return Finding(kind, text, step, labels, numbers, is_certain=count > 1)
+    return Finding(kind, text, step, labels, numbers, is_certain=certain)
 
 
-_BETAS = {"SGD": ("momentum is", "{0:g}"), "RMSprop": ("decay is", "{1:g}"), "Adam": ("betas are", "{0:g} and {1:g}")}
-"""What is told of the betas of a family."""
+def _is_proven(setting: Setting, budget: float) -> bool:
+    """Whether moves are predicted as well as rounding allows; a start of Adagrad's sum is not told from its rate."""
+    return setting.error <= budget and not (setting.family == "Adagrad" and setting.epsilon)
+
+
+_BETAS = {
+    "SGD": ("momentum is", "{0:g}"),
+    "Adagrad": ("sum of squares begins with", "{2:g}"),
+    "RMSprop": ("decay is", "{1:g}"),
+    "Adam": ("betas are", "{0:g} and {1:g}"),
+}
+"""What is told of the betas, or the start, of a family."""
 
 
 def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
@@ -191,8 +212,8 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
         text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
         yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
-    if a[1:3] != b[1:3]:
-        one, other = (shown.format(setting.beta1, setting.beta2) for setting in (a, b))
+    one, other = (shown.format(setting.beta1, setting.beta2, setting.start) for setting in (a, b))
+    if one != other:
         text = f"the {words} {one} in A{',' if a.family == 'Adam' else ' and'} {other} in B"
         yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
     if a.nesterov != b.nesterov:
@@ -214,8 +235,9 @@ def _differ(a: float, b: float, by: float) -> bool:
 
 def _name(setting: Setting) -> str:
     words, shown = _BETAS[setting.family]
-    betas = f" whose {words} {shown.format(setting.beta1, setting.beta2)}" if setting.beta1 or setting.beta2 else ""
-    return f"{setting.family}{betas} and a learning rate of {setting.rate:.4g}"
+    numbers = (setting.beta1, setting.beta2, setting.start)
+    told = f" whose {words} {shown.format(*numbers)} and" if any(numbers) else " with"
+    return f"{setting.family}{told} a learning rate of {setting.rate:.4g}"
 
 
 def _epsilon(setting: Setting) -> str:

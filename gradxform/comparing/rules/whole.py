@@ -156,8 +156,20 @@ def weight_decay(e: Evidence) -> Iterator[Finding]:
     if times != 1:
         yield from _times(e, times)
     run, other = ("B", "A") if rate > 0 else ("A", "B")
+    certain = _goes_on(e, decayed, times, rate)
     text = (
         f"{run} adds weight decay to the gradients, {number(abs(rate))} times the parameters in {len(places)} of "
         f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less."
+        f"{'' if certain else ' This is told from one step: a second one that shows it would decide.'}"
     )
-    yield Finding("weight_decay", text, e.step, e.labels(places), {"rate": rate}, frozenset(e.bad))
+    yield Finding("weight_decay", text, e.step, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
+
+
+def _goes_on(e: Evidence, places: Sequence[int], times: float, rate: float) -> bool:
+    """Whether a part of the parameters explains most of the difference at the next recorded step as well."""
+    after = next((step for step in e.steps if step > e.at), None)
+    if after is None or not all(e.has(i, tree, after) for i in places for tree in (e.tree, "parameters")):
+        return False
+    leaves = [(*e.samples(i, e.tree, after), e.samples(i, "parameters", after)[1]) for i in places]
+    a, b, p = (np.concatenate(arrays) for arrays in zip(*leaves, strict=True))
+    return BETTER * apart(times * a + rate * p, b) < apart(times * a, b)
