@@ -165,6 +165,8 @@ class Tree(Measured):
 
     def _check_broadcast(self, name: str, bound: Any) -> None:
         """Reject a bound that would broadcast a leaf to a larger shape."""
+        if bound is None or isinstance(bound, (int, float)):  # of a number that torch.compile traces, none can be asked
+            return
         given = getattr(bound, "shape", ())
         bound_shape = () if getattr(given, "rank", 0) is None else tuple(given)
         if not bound_shape:
