@@ -19,13 +19,13 @@ def parts(node: Any) -> Sequence[Any] | None:
     """Return the children of a node of a state or of an object that holds one; None for a leaf."""
     if isinstance(node, (tuple, list)):
         return node
-    if isinstance(node, (bool, int, float, str, type, type(None), GradientTransformation)) or lookup.owner(node):
-        return None
     if isinstance(node, Mapping):
         try:
             return [node[key] for key in sorted(node)]  # JAX's order: it sorts keys in compiled code
         except TypeError:
             return list(node.values())
+    if isinstance(node, (bool, int, float, str, type, type(None), GradientTransformation)) or lookup.owner(node):
+        return None
     if dataclasses.is_dataclass(node):
         return [getattr(node, field.name) for field in dataclasses.fields(node)]
     torch = sys.modules.get("gradxform_torch")
