@@ -691,6 +691,7 @@ def why_not(file: str, name: str) -> list[str]:
 METHODS = [(file, name) for file in REPLACED if WRITTEN_FOR and (ROOT / file).exists() for name in cases(file)]
 
 
+@pytest.mark.filterwarnings("ignore::gradxform.OrderWarning")  # optax's apply_every comes before a trace of zero
 @slow("runs optax's own test suite on gradxform's transforms")
 @of_this_version
 @pytest.mark.parametrize(("file", "name"), [method for method in METHODS if not why_not(*method)])
