@@ -61,10 +61,17 @@ def _part(items: Any, start: int) -> Any:
 
 
 def strong(given: Any) -> Any:
-    """Return Python numbers, alone or in a list, in float64: as weakly typed ones, they would compile once more."""
+    """Return Python numbers, alone or in a list, in float64, and the values of variables.
+
+    Weakly typed numbers would compile once more, and `jax.jit` takes no variables of Keras.
+    """
     if isinstance(given, (list, tuple)):
         return [strong(item) for item in given]
-    return np.float64(given) if type(given) in (int, float) else given
+    if type(given) in (int, float):
+        return np.float64(given)
+    if isinstance(given, jax.Array) or not hasattr(given, "__jax_array__") or not jax.tree_util.all_leaves([given]):
+        return given
+    return given.__jax_array__()
 
 
 def is_traced(tree: Any) -> bool:

@@ -118,13 +118,14 @@ class JAX(Plain):
         """A formula, as one jitted function of its operands."""
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
+            operands = tuple(strong(operands))
             if any(isinstance(x, Scalars) for x in operands):
                 if getattr(formula, "by_number", False) and not symbolic:
                     return _scalars.by_number(formula, operands, static)
                 operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *operands, **static)
-            return _scalars.evaluated(formula, tuple(sorted(static.items())), strong(operands))
+            return _scalars.evaluated(formula, tuple(sorted(static.items())), operands)
 
     def peer_norm(self, function: str, leaves: Sequence[Any], ord: float, axes: tuple[int, ...] | None) -> Any:
         """The norm as optax computes it, in the user's own precision."""
