@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from typing import Any, NoReturn
 
 _INTERRUPTED = 130
 """The exit status after Ctrl-C, of each command too."""
 
 
+def _interrupt(*_: Any) -> NoReturn:
+    """End the command; again each second until it has ended, since what is imported may swallow it."""
+    again = threading.Timer(1.0, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    again.daemon = True
+    again.start()
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command; say what to install if its own dependencies are not there. Ctrl-C ends with 130."""
+    before = signal.getsignal(signal.SIGINT)
+    insists = before is signal.default_int_handler and hasattr(signal, "pthread_kill")
+    if insists and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from gradxform.cli import app
 
