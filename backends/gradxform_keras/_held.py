@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import keras
@@ -28,7 +28,7 @@ class Step(threading.local):
 
     given: Sequence[int] = ()
     """Positions of the variables that have gradients."""
-    stopped: set[int] = frozenset()  # type: ignore[assignment]
+    stopped: Set[int] = frozenset()
     """Positions of the variables whose gradients, or updates, were stopped."""
     due: Any = True
     """Whether the step applies: True, or a bool of the backend."""

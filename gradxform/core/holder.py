@@ -62,7 +62,7 @@ class Holder:
         places = [(key, place) for place, key in enumerate(self.keys)]
         order, self._structure = backend.flatten(dict(sorted(places) if sort else places))
         self._order: list[int] | None = None if order == list(range(len(paths))) else order
-        """The positions of the variables in the order in which the framework flattens a dict; None if it is theirs."""
+        """Where each item of a flattened dict is among the variables; None if the framework keeps their order."""
         self._form: Any = None
         self._places: list[str | None] = []
 
