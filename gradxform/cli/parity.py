@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gradxform.cli import device
 from gradxform.cli.console import quiet, say
+from gradxform.cli.demo.task import gradients_of_digits
 from gradxform.cli.gradients import read
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
@@ -37,7 +38,11 @@ def run(
     names = frameworks_or_installed("parity", frameworks)
     places = None if asked is None else device.places("parity", asked, names, console)
     names = names if places is None else list(places)
-    cases = {gradients.name: read("parity", gradients)} if gradients else {"a demo step": demo_step(), **hard_cases(tx)}
+    cases = (
+        {gradients.name: read("parity", gradients)}
+        if gradients
+        else {"a step on digits": gradients_of_digits(), **hard_cases(tx)}
+    )
     where = ", ".join(names) if places is None else device.ran_on(places)
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
     say(console, f"the reference has {described()}")
@@ -72,13 +77,6 @@ def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict
     size = device.size(sum(leaf.nbytes for leaf in tree.values()))
     console.print(device.costs(rows, f"one step on {name}, {len(tree)} leaves, {size}"))
     say(console, device.EXPLAINED)
-
-
-def demo_step() -> dict[str, Any]:
-    """Return the gradients of one step of the demo's network, computed in NumPy."""
-    from gradxform.cli.demo import step, task
-
-    return step.loss_and_gradients(task.digits(steps=1))[1]
 
 
 def hard_cases(tx: GradientTransformation) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class Cost(NamedTuple):
     """Bytes read and written, as counted by the compiler."""
 
 
+def nothing(_: Any) -> None:
+    """Wait for nothing: an array that has been returned has its values."""
+
+
 def _nothing_known(function: Callable[..., Any], *args: Any) -> Cost:
     return Cost()
 
@@ -49,6 +53,8 @@ class Place:
     """`cost(function, *args)`: the cost of a call, eager or compiled by the framework."""
     without: tuple[str, ...] = ()
     """The dtypes that the device does not support."""
+    wait: Callable[[Any], Any] = nothing
+    """Wait for a result."""
 
     def lacks(self, tree: Any) -> str:
         """Name the unsupported dtypes of a tree of NumPy arrays; empty if there are none."""

@@ -26,8 +26,9 @@ import gradxform as gx
 from gradxform.cli import console
 from gradxform.cli.bench import timing
 from gradxform.cli.bench.run import machine
+from gradxform.cli.bench.timing import Side
 from gradxform.cli.bench.workloads import TREES, gradients
-from gradxform.cli.frameworks.interface import Side, Tree
+from gradxform.cli.frameworks.interface import Tree
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=1000)
 MARK = "<!-- results -->"
@@ -283,8 +284,8 @@ def sides(way: str, name: str, trees: Sequence[Tree], params: Tree) -> tuple[Sid
 def cell(way: str, name: str, tree: Tree, params: Tree) -> str:
     """Measure one pair: milliseconds of gradxform and of the lines, and the median ratio, bold above the goal."""
     pair, steps = sides(way, name, [tree], params), EVERY if name == ACCUMULATED else 1
-    timing._in_turn(pair, timing.Effort(0.0, EVERY, EVERY))  # compiles, and ends at a full window
-    rows = np.array(timing._in_turn(pair, EFFORT._replace(seconds=EFFORT.seconds * steps, least=EFFORT.least * steps)))
+    timing.in_turn(pair, timing.Effort(0.0, EVERY, EVERY))  # compiles, and ends at a full window
+    rows = timing.in_turn(pair, EFFORT._replace(seconds=EFFORT.seconds * steps, least=EFFORT.least * steps))
     times = rows[: len(rows) // steps * steps].reshape(-1, steps, 2).mean(axis=1)
     ratio = float(np.median(times[:, 0] / times[:, 1]))
     own, lines = (f"{seconds * 1e3:.3g}" for seconds in np.median(times, axis=0))

@@ -18,8 +18,7 @@ from matplotlib.ticker import NullLocator
 from parity_page.report import folded
 
 from gradxform.cli import writing
-from gradxform.cli.bench.report import cells, headers, verdict
-from gradxform.cli.bench.results import Line, Measurements
+from gradxform.cli.bench.report import HEADERS, Line, Measurements, cells, verdict
 from gradxform.cli.bench.timing import Spread, Timing
 from gradxform.cli.bench.workloads import CHAINS, MUON, chain_title
 from gradxform.cli.console import table
@@ -61,11 +60,11 @@ def _line(line: dict[str, Any]) -> Line:
 
 def page(found: dict[str, Any]) -> str:
     """The Markdown page: legend, one folded table per tree, provenance."""
-    results, counted = measurements(found), "device" in found
-    names = ["mode", "chain", *(" ".join(header.split()) for header in headers(counted))]
+    results, shown = measurements(found), len(HEADERS) if "device" in found else len(HEADERS) - 1
+    names = ["mode", "chain", *(" ".join(header.split()) for header in HEADERS[:shown])]
     parts = [verdict(results) + ".", "\n".join(f"- {line}" for line in found["explanation"])]
     for result in results:
-        rows = ([line.label, str(line.chain), *cells(line, result.floor, counted)] for line in result.lines)
+        rows = ([line.label, str(line.chain), *cells(line, result.floor)[:shown]] for line in result.lines)
         parts.append(folded(result.title, table(names, rows)))
     parts.append(f"Written by `{found['command']}` on {found['date'][:10]}: {_machine(found)}; {_versions(found)}.")
     return "\n\n".join(parts) + "\n"

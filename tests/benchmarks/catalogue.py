@@ -27,9 +27,9 @@ from operations_natives import CONFLICTS, FORMULAS, Ops, is_scalar
 
 import gradxform as gx
 from gradxform.cli.bench import timing
+from gradxform.cli.bench.timing import Side
 from gradxform.cli.bench.workloads import TREES, gradients
 from gradxform.cli.console import quiet
-from gradxform.cli.frameworks.interface import Side
 
 EFFORT = timing.Effort(seconds=1.0, least=7, most=2000)
 MARKS = "<!-- catalogue -->", "<!-- /catalogue -->"
@@ -218,8 +218,8 @@ def cell(sides: tuple[Side, Side]) -> str:
     """Measure one pair: milliseconds of gradxform, and the median ratio."""
     with np.errstate(all="ignore"):
         for side in (*sides, *sides):
-            timing._once(side)
-        times = np.array(timing._in_turn(sides, EFFORT))
+            timing.timed(side)
+        times = timing.in_turn(sides, EFFORT)
     return f"{np.median(times[:, 0]) * 1e3:.3g} ({np.median(times[:, 0] / times[:, 1]):.2f})"
 
 

@@ -30,9 +30,10 @@ import numpy as np
 
 import gradxform as gx
 from gradxform.cli.bench import timing
-from gradxform.cli.bench.workloads import CHAINS, TREES, gradients
+from gradxform.cli.bench.timing import Side
+from gradxform.cli.bench.workloads import CHAINS, TREES, gradients, transformation
 from gradxform.cli.console import quiet
-from gradxform.cli.frameworks.interface import Array, Side, transformation
+from gradxform.cli.frameworks.interface import Array
 
 Table = list[list[str]]
 """Rows of cells; the first row is the header."""
@@ -49,8 +50,8 @@ def _imported(module: str) -> Any:
 def _times(sides: Sequence[Side]) -> Array:
     """Time the sides alternately, one row per repetition, without their first calls."""
     for side in sides:
-        timing._once(side)
-    return np.array(timing._in_turn(sides, EFFORT))
+        timing.timed(side)
+    return timing.in_turn(sides, EFFORT)
 
 
 # --- attach: a step in PyTorch ---------------------------------------------------------------------------------------

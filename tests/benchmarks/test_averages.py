@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from gradxform.cli.bench import timing
-from gradxform.cli.frameworks.interface import Side, Tree
+from gradxform.cli.bench.timing import Side
+from gradxform.cli.frameworks.interface import Tree
 
 SHAPES = {"w": (3, 5), "b": (7,), "s": ()}
 STEPS = 2 * averages.EVERY + 1

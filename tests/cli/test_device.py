@@ -224,7 +224,7 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
     place = device.find("torch", asked)
     tree = {"a/w": np.ones((64, 8), np.float32), "a/b": np.ones(8, np.float32)}
     (chosen,) = (m for m in modes if m.name == mode)
-    for side in chosen.sides(CHAINS[3], tree, place):
+    for side in bench.sides("torch", chosen, CHAINS[3], tree, place):
         result = side.run()
         assert result is None or all(map(place.lies, result))
         assert side.cost().operations >= 3
@@ -233,10 +233,7 @@ def test_pytorchs_benchmark_on_a_device(asked: str, mode: str, simulated: Any) -
 @pytest.mark.parametrize("asked", ["cuda", "mps"])
 def test_pytorchs_network_on_a_device(asked: str, simulated: Any) -> None:
     """The demo's weights, images and logits are on the device; autograd starts no thread for a simulated one."""
-    from gradxform.cli.frameworks.torch import Network
-
     place, task = device.find("torch", asked), digits(1)
-    network = Network(task, place.put)
-    assert all(map(place.lies, network.parameters()))
-    with simulated.no_grad():
-        assert place.lies(network(place.put(task.batches[0][0])))
+    weights = {path: place.put(weight) for path, weight in task.weights.items()}
+    assert all(map(place.lies, weights.values()))
+    assert place.lies(task.logits(weights, place.put(task.batches[0][0])))

@@ -1,19 +1,55 @@
-"""What a benchmark run prints: a table for each tree, what its columns mean, and a verdict."""
+"""What a benchmark run has found, a table for each tree, what its columns mean, and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from gradxform.cli.bench.results import Line, Measurements, Plan, number
-from gradxform.cli.bench.timing import Spread
-from gradxform.cli.bench.workloads import CHAINS, TREES, chain_title
+from gradxform.cli.bench.timing import Measured, Spread
+from gradxform.cli.bench.workloads import Chain, chain_title
 from gradxform.cli.device import OPERATIONS, amount
-from gradxform.cli.frameworks.interface import Program, transformation
+from gradxform.cli.frameworks import title
 
-_HEADERS = (
+
+@dataclass(frozen=True)
+class Line(Measured):
+    """The measurement of one pair, and what it is of."""
+
+    framework: str
+    mode: str
+    beside: str
+    """The native functions, in words."""
+    tree: str
+    chain: Chain
+
+    @property
+    def label(self) -> str:
+        """Framework and mode for display."""
+        return f"{title(self.framework)} {self.mode}"
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All measurements of one tree."""
+
+    tree: str
+    leaves: int
+    elements: int
+    floor: Spread
+    """Seconds of one read plus one read and write of the same numbers in one array."""
+    lines: list[Line]
+
+    @property
+    def title(self) -> str:
+        """Name, size and floor of the tree."""
+        megabytes = 4 * self.elements / 1e6
+        return f"{self.tree}: {self.leaves} leaves, {megabytes:.3g} MB, floor {_number(self.floor.median * 1e3)} ms"
+
+
+HEADERS = (
     "gx\nms",
     "native\nms",
     "\nratio",
@@ -23,44 +59,37 @@ _HEADERS = (
     "extra MB\ngx/native",
     "operations\ngx/native",
 )
-_LEFT_TO_THE_FILE = (3, 4)
-"""Quartiles and floor: with operations, they do not fit into 80 characters."""
+"""Of `cells`. Operations are counted if a device is asked for."""
 
 
-def headers(counted: bool) -> tuple[str, ...]:
-    """The headers of `cells`."""
-    return _HEADERS if counted else _HEADERS[:-1]
-
-
-def table(result: Measurements, counted: bool = False) -> Table:
-    """Return the terminal table of one tree. Operations, if counted, replace quartiles and floor."""
-    columns = [i for i in range(len(headers(counted))) if not counted or i not in _LEFT_TO_THE_FILE]
-    shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
-    shown.add_column("\nmode", no_wrap=True)
-    for header in ("\nchain", *(_HEADERS[i] for i in columns)):
-        shown.add_column(header, justify="right", no_wrap=True)
-    last = ""
-    for line in result.lines:
-        label, found = line.label, cells(line, result.floor, counted)
-        found[2] = f"[{_colour(line.ratio)}]{found[2]}[/]"
-        shown.add_row(label if label != last else "", str(line.chain), *(found[i] for i in columns))
-        last = label
-    return shown
-
-
-def cells(line: Line, floor: Spread, counted: bool) -> list[str]:
+def cells(line: Line, floor: Spread) -> list[str]:
     """The numbers of a line, in the order of the headers."""
     sides, ratio = (line.gradxform, line.native), line.ratio
-    found = [
-        *(number(side.seconds.median * 1e3) for side in sides),
+    return [
+        *(_number(side.seconds.median * 1e3) for side in sides),
         _ratio(ratio.median),
         f"{_ratio(ratio.low)}-{_ratio(ratio.high)}",
-        number(line.gradxform.seconds.median / floor.median),
+        _number(line.gradxform.seconds.median / floor.median),
         "/".join(f"{side.first:.1f}" for side in sides),
         "/".join("-" if side.memory is None else f"{side.memory / 1e6:.0f}" for side in sides),
         "/".join(amount(side.operations) for side in sides),
     ]
-    return found if counted else found[:-1]
+
+
+def table(result: Measurements, counted: bool) -> Table:
+    """Return the terminal table of one tree. Operations, if counted, replace quartiles and floor: 80 characters."""
+    columns = (0, 1, 2, 5, 6, 7) if counted else range(7)
+    shown = Table(box=SIMPLE_HEAD, padding=0, show_edge=False, title=f"\n{result.title}", title_justify="left")
+    shown.add_column("\nmode", no_wrap=True)
+    for header in ("\nchain", *(HEADERS[i] for i in columns)):
+        shown.add_column(header, justify="right", no_wrap=True)
+    last = ""
+    for line in result.lines:
+        found = cells(line, result.floor)
+        found[2] = f"[{_colour(line.ratio)}]{found[2]}[/]"
+        shown.add_row("" if line.label == last else line.label, str(line.chain), *(found[i] for i in columns))
+        last = line.label
+    return shown
 
 
 def _colour(ratio: Spread) -> str:
@@ -72,15 +101,14 @@ def _ratio(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
 
 
-def explanation(plan: Plan, programs: Mapping[str, Program], counted: bool = False) -> list[str]:
-    """Explain the chains and the columns, a line each."""
-    modes = [mode for program in programs.values() for mode in program.MODES]
-    pairs = [(tree, mode, chain) for tree in plan.trees for mode in modes for chain in plan.chains_of(tree)]
-    limited = any(not plan.has(mode, len(TREES[tree]()), chain) for tree, mode, chain in pairs)
-    longer = f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
-    without = f"left out: compiled modes for trees with more than 500 leaves, {longer}"
+def _number(value: float) -> str:
+    """Format with three digits and no exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.1 else f"{value:.2g}"
+
+
+def explanation(counted: bool, left_out: str) -> list[str]:
+    """Explain the columns and what was left out, a line each."""
     return [
-        *(f"{chain_title(chain)}: {transformation(CHAINS[chain])!r}" for chain in plan.all_chains()),
         "gx: gradxform; native: the framework's own functions",
         "ratio: time of gradxform / time of the native functions, median of alternating runs; below 1 is faster",
         "floor: one np.dot and one np.multiply(out=) on a single array of the same size",
@@ -88,7 +116,7 @@ def explanation(plan: Plan, programs: Mapping[str, Program], counted: bool = Fal
         "extra MB: rise in resident memory during a call, including the result; - if unknown"
         + ("; on a device, memory as counted by the framework" if counted else ""),
         *([OPERATIONS] if counted else []),
-        *([without] if limited else []),
+        *([left_out] if left_out else []),
     ]
 
 

@@ -11,25 +11,48 @@ import datetime
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from gradxform.backend import lookup
 from gradxform.cli import device, writing
 from gradxform.cli.bench import report
-from gradxform.cli.bench.results import FULL, QUICK, Line, Measurements, Plan, as_json
-from gradxform.cli.bench.timing import Disagreement, floor, measure
-from gradxform.cli.bench.workloads import CHAINS, TREES, chain_title, gradients
+from gradxform.cli.bench.report import Line, Measurements
+from gradxform.cli.bench.timing import Disagreement, Effort, Side, floor, measure, nothing
+from gradxform.cli.bench.workloads import CHAINS, MUON, TREES, Chain, Step, chain_title, gradients, transformation
 from gradxform.cli.console import check_names, progress, say, versions
 from gradxform.cli.frameworks import program, title
-from gradxform.cli.frameworks.interface import Program, transformation
+from gradxform.cli.frameworks.interface import Mode, Program, Tree, Work
 from gradxform.proof.place import Place
 
 _MEMORY_FROM = 1 << 24
 """Smallest tree, in bytes, whose memory is reported; below it, allocator caches hide the use."""
+
+
+class Plan(NamedTuple):
+    """What to measure, and for how long."""
+
+    trees: Sequence[str]
+    chains: Sequence[Chain]
+    effort: Effort
+    longest_compiled: int
+    """Longest chain for compiled modes on trees with more than 500 leaves. XLA takes minutes for norms of 2000."""
+
+    def chains_of(self, tree: str) -> Sequence[Chain]:
+        """The chains to measure on a tree: Muon takes matrices only."""
+        return (MUON,) if tree == "matrices" else self.chains
+
+    def has(self, mode: Mode, leaves: int, chain: Chain) -> bool:
+        """Whether to measure a mode on a tree."""
+        return not mode.compiled or leaves <= 500 or len(CHAINS[chain]) <= self.longest_compiled
+
+
+QUICK = Plan(("mlp", "many", "resnet50", "matrices"), (1, 3), Effort(0.4, 5, 300), longest_compiled=0)
+FULL = Plan(tuple(TREES), (1, 3, 8), Effort(2.0, 15, 1000), longest_compiled=3)
 
 
 def run(
@@ -59,64 +82,97 @@ def run(
             the native functions, or an `out` that is not a folder.
         Disagreement: the two sides give different results.
     """
-    plan = QUICK if quick else FULL
     check_names("bench", "framework", frameworks, lookup.FRAMEWORKS)
     check_names("bench", "tree", trees, tuple(TREES))
+    plan = QUICK if quick else FULL
     plan = plan if trees is None else plan._replace(trees=list(dict.fromkeys(trees)))
-    _make(out)
-    wanted = list(dict.fromkeys(frameworks or lookup.FRAMEWORKS))
-    places = device.places("bench", asked, wanted, console)
-    programs = {name: program(name) for name in places}
-    about = _about(_command(quick, frameworks, trees, asked), quick, places)
-    about["left_out"] = [name for name in wanted if name not in places]
-    if asked is not None:
-        about["device"] = asked
-        say(console, f"measured: {device.ran_on(places)}")
-    _warn_if_busy(about["machine"], console)
-    results = _measure_all(plan, programs, places, asked is not None, console)
-    about["explanation"] = report.explanation(plan, programs, asked is not None)
-    shown = "\n".join(about["explanation"])
-    console.print(f"\n{shown}\n\n{report.verdict(results)}", markup=False, highlight=False)
-    with writing.whole(out / "bench.json") as part:
-        part.write_text(json.dumps(about | as_json(plan, results), indent=1) + "\n", encoding="utf-8")
-    say(console, f"written: {out / 'bench.json'}")
-    return 0
-
-
-def _make(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"bench: {str(out)!r} cannot be a folder for bench.json ({error})") from error
     writing.check("bench", out / "bench.json")
+    wanted = list(dict.fromkeys(frameworks or lookup.FRAMEWORKS))
+    places = device.places("bench", asked, wanted, console)
+    options = {"--frameworks": ",".join(frameworks or ()), "--trees": ",".join(trees or ()), "--device": asked}
+    words = [f"{option} {value}" for option, value in options.items() if value]
+    about: dict[str, Any] = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["gradxform bench", "--quick" if quick else "--full", *words]),
+        "form": "quick" if quick else "full",
+        "versions": versions(),
+        "machine": machine(),
+        "devices": {name: str(place) for name, place in places.items()},
+        "left_out": [name for name in wanted if name not in places],
+    }
+    if asked is not None:
+        about["device"] = asked
+        say(console, f"measured: {device.ran_on(places)}")
+    _warn_if_busy(about["machine"], console)
+    programs = {name: program(name) for name in places}
+    results = _measure_all(plan, programs, places, asked is not None, console)
+    if not any(result.lines for result in results):
+        raise ValueError("bench: no framework has the native functions of these chains")
+    chains = {chain: transformation(CHAINS[chain]) for tree in plan.trees for chain in plan.chains_of(tree)}
+    about["explanation"] = [
+        *(f"{chain_title(chain)}: {tx!r}" for chain, tx in chains.items()),
+        *report.explanation(asked is not None, _left_out(plan, programs)),
+    ]
+    shown = "\n".join(about["explanation"])
+    console.print(f"\n{shown}\n\n{report.verdict(results)}", markup=False, highlight=False)
+    about |= {
+        "units": {"seconds": "s", "first": "s", "floor": "s", "memory": "bytes", "ratio": "gradxform / native"},
+        "chains": {str(chain): repr(tx) for chain, tx in chains.items()},
+        "trees": {
+            result.tree: {"leaves": result.leaves, "elements": result.elements, "floor": asdict(result.floor)}
+            for result in results
+        },
+        "lines": [asdict(line) for result in results for line in result.lines],
+    }
+    with writing.whole(out / "bench.json") as part:
+        part.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    say(console, f"written: {out / 'bench.json'}")
+    return 0
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def _pairs(programs: Mapping[str, Program], plan: Plan, tree: str) -> Iterator[tuple[str, Mode, Chain]]:
+    """Each framework, mode and chain for a tree."""
+    for framework, own in programs.items():
+        for mode in own.MODES:
+            for chain in plan.chains_of(tree):
+                yield framework, mode, chain
+
+
+def _left_out(plan: Plan, programs: Mapping[str, Program]) -> str:
+    """What a plan leaves out, in words."""
+    for tree in plan.trees:
+        leaves = len(TREES[tree]())
+        if not all(plan.has(mode, leaves, chain) for _, mode, chain in _pairs(programs, plan, tree)):
+            longer = (
+                f"chains longer than {plan.longest_compiled}" if plan.longest_compiled else "all chains, see --full"
+            )
+            return f"left out: compiled modes for trees with more than 500 leaves, {longer}"
+    return ""
 
 
 def _measure_all(
     plan: Plan, programs: Mapping[str, Program], places: Mapping[str, Place], cost: bool, console: Console
 ) -> list[Measurements]:
     """Measure every tree, mode and chain; print each tree's table when it is done."""
-    pairs = {
-        tree: [
-            (framework, mode, chain)
-            for framework, program in programs.items()
-            for mode in program.MODES
-            for chain in plan.chains_of(tree)
-            if plan.has(mode, len(TREES[tree]()), chain)
-        ]
-        for tree in plan.trees
-    }
     results = []
     # An auto-refreshing bar runs a thread, which would be measured too.
     with progress(console, auto_refresh=False) as shown:
-        bar = shown.add_task("", total=sum(map(len, pairs.values())))
-        for name, of_tree in pairs.items():
+        bar = shown.add_task("", total=sum(len(list(_pairs(programs, plan, tree))) for tree in plan.trees))
+        for name in plan.trees:
             tree = gradients(TREES[name]())
             count = sum(leaf.size for leaf in tree.values())
             result = Measurements(name, len(tree), count, floor(tree, plan.effort), [])
-            for framework, mode, chain in of_tree:
+            for framework, mode, chain in _pairs(programs, plan, name):
+                shown.advance(bar)
+                if not plan.has(mode, len(tree), chain):
+                    continue
                 label = f"{title(framework)} {mode.name}"
                 description = f"{name}, {label}, {chain_title(chain)}"
                 shown.update(bar, description=description, refresh=True)
@@ -124,7 +180,8 @@ def _measure_all(
                 memory = programs[framework].GIVES_MEMORY_BACK and place.name == "cpu" and 4 * count >= _MEMORY_FROM
                 try:
                     with place.on():
-                        measured = measure(*mode.sides(steps, tree, place), tree, steps, plan.effort, memory, cost)
+                        both = sides(framework, mode, steps, tree, place)
+                        measured = measure(both, tree, steps, plan.effort, memory, cost)
                 except ImportError as error:
                     say(console, f"left out: {description}, {error}")
                     continue
@@ -132,38 +189,52 @@ def _measure_all(
                     where = f"{label}, {name}, {transformation(steps)!r}"
                     text = f"bench: the two sides do not agree ({where} vs {mode.native}): {error}"
                     raise Disagreement(text) from error
-                line = Line(
-                    **vars(measured), framework=framework, mode=mode.name, beside=mode.native, tree=name, chain=chain
-                )
-                result.lines.append(line)
-                shown.advance(bar)
+                what = {"framework": framework, "mode": mode.name, "beside": mode.native, "tree": name, "chain": chain}
+                result.lines.append(Line(**vars(measured) | what))
             results.append(result)
             console.print(report.table(result, cost))
-    if not any(result.lines for result in results):
-        raise ValueError("bench: no framework has the native functions of these chains")
     return results
 
 
+def sides(framework: str, mode: Mode, steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
+    """The chain in gradxform, and the framework's own functions one by one, each on gradients of its own.
+
+    Raises:
+        ImportError: this version of the framework has no such native function.
+    """
+    tx, to_numpy = transformation(steps, **mode.muon), lookup.backend(framework).to_numpy
+
+    def own(grads: Any) -> Any:
+        return mode.own(tx, grads)
+
+    def native(grads: Any) -> Any:
+        for name, value in steps:
+            result = mode.functions[name](grads, value)
+            grads = grads if mode.written else result
+        return grads
+
+    def side(work: Work) -> Side:
+        held, compiled = mode.hold([place.put(leaf) for leaf in tree.values()]), mode.compile(work)
+
+        def run() -> Any:
+            result = compiled(held)
+            place.wait(result)
+            return result
+
+        def restore() -> None:
+            for array, leaf in zip(written(held), tree.values(), strict=True):
+                array[...] = place.put(leaf)
+
+        def leaves(result: Any) -> list[Any]:
+            return [to_numpy(array) for array in (written(held) if mode.written else result)]
+
+        return Side(run, leaves, restore if mode.written else nothing, lambda: place.cost(compiled, held))
+
+    written: Callable[[Any], list[Any]] = mode.written or list
+    return side(own), side(native)
+
+
 # --- where it ran ----------------------------------------------------------------------------------------------------
-
-
-def _command(quick: bool, frameworks: Sequence[str] | None, trees: Sequence[str] | None, asked: str | None) -> str:
-    """The command that repeats this measurement, without the output folder."""
-    options = (("--frameworks", ",".join(frameworks or ())), ("--trees", ",".join(trees or ())), ("--device", asked))
-    words = [f"{option} {value}" for option, value in options if value]
-    return " ".join(["gradxform bench", "--quick" if quick else "--full", *words])
-
-
-def _about(command: str, quick: bool, places: Mapping[str, Place]) -> dict[str, Any]:
-    """The provenance of a run: date, command, versions, machine and devices."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": command,
-        "form": "quick" if quick else "full",
-        "versions": versions(),
-        "machine": machine(),
-        "devices": {name: str(place) for name, place in places.items()},
-    }
 
 
 def machine() -> dict[str, Any]:

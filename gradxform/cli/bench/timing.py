@@ -5,14 +5,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.cli.frameworks.interface import Array, Side, Step, Tree
+from gradxform.cli.bench.workloads import Step
+from gradxform.cli.frameworks.interface import Array, Tree
+from gradxform.proof.place import Cost
 
 TOLERANCE = 1e-5
 """Largest relative difference allowed per transform, for norms of few numbers.
@@ -24,7 +26,23 @@ TOLERANCE_OF_PRODUCTS = 0.03
 """Largest distance of an orthogonalized matrix, relative to its norm. Native functions multiply in bfloat16, or as the
 device does it fastest; in tests/transforms they agree to 0.017 with bfloat16, to 1e-5 with float32."""
 
-_BLOCK = 1 << 20
+
+def nothing() -> None:
+    """Restore nothing, for work that does not change its input."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One implementation of the work."""
+
+    run: Callable[[], Any]
+    """Do the work and wait for the result; this is timed."""
+    leaves: Callable[[Any], list[Array]]
+    """The result as NumPy arrays in the order of the tree."""
+    restore: Callable[[], None] = nothing
+    """Restore the input before each run; not timed."""
+    cost: Callable[[], Cost] = Cost
+    """Cost of one run on the device, if the framework reports it."""
 
 
 class Effort(NamedTuple):
@@ -76,21 +94,25 @@ class Disagreement(RuntimeError):
 
 
 def measure(
-    gradxform: Side, native: Side, tree: Tree, steps: Sequence[Step], effort: Effort, memory: bool, cost: bool = False
+    sides: Sequence[Side], tree: Tree, steps: Sequence[Step], effort: Effort, memory: bool, cost: bool = False
 ) -> Measured:
-    """Check that two sides agree, then time them in turn.
+    """Check that two sides, gradxform and the native one, agree, then time them in turn.
 
     Raises:
         Disagreement: results differ by more than float32 rounding explains, or equal the input.
     """
-    sides = (gradxform, native)
-    firsts, (result, other) = zip(*map(_first, sides), strict=True)
-    difference = compare(result, other, tree, steps)
+    firsts, results = [], []
     for side in sides:
-        _once(side)
-    pairs = np.array(_in_turn(sides, effort))
-    timings = [Timing(_spread(pairs[:, i]), firsts[i], *_taken(side, memory, cost)) for i, side in enumerate(sides)]
-    return Measured(timings[0], timings[1], _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference)
+        seconds, result = timed(side)
+        firsts.append(seconds)
+        results.append(side.leaves(result))
+    difference = compare(results[0], results[1], tree, steps)
+    del results, result
+    for side in sides:
+        timed(side)
+    pairs = in_turn(sides, effort)
+    own, native = (Timing(_spread(pairs[:, i]), firsts[i], *_taken(side, memory, cost)) for i, side in enumerate(sides))
+    return Measured(own, native, _spread(pairs[:, 0] / pairs[:, 1]), len(pairs), difference)
 
 
 def floor(tree: Tree, effort: Effort) -> Spread:
@@ -104,26 +126,15 @@ def floor(tree: Tree, effort: Effort) -> Spread:
         np.dot(flat, flat)
         np.multiply(flat, np.float32(-1.0), out=flat)
 
-    side = Side(run, leaves=lambda _: [])
-    _once(side)
-    return _spread(np.array(_in_turn((side,), effort))[:, 0])
+    side = Side(run, list)
+    timed(side)
+    return _spread(in_turn([side], effort)[:, 0])
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def _first(side: Side) -> tuple[float, list[Array]]:
-    """Return the seconds and the result of the first call."""
-    seconds, result = _timed(side)
-    return seconds, side.leaves(result)
-
-
-def _once(side: Side) -> float:
-    """Return the seconds of one call."""
-    return _timed(side)[0]
-
-
-def _timed(side: Side) -> tuple[float, Any]:
+def timed(side: Side) -> tuple[float, Any]:
     """Return the seconds of one call, without freeing the result, and the result."""
     side.restore()
     start = time.perf_counter()
@@ -131,23 +142,22 @@ def _timed(side: Side) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def _in_turn(sides: Sequence[Side], effort: Effort) -> list[list[float]]:
-    """Time the sides alternately, with the garbage collector off, as `timeit` does."""
+def in_turn(sides: Sequence[Side], effort: Effort) -> Array:
+    """Time the sides alternately, with the garbage collector off, as `timeit` does: a row for each repetition."""
     gc.collect()
     gc.disable()
     try:
         rows: list[list[float]] = []
         end = time.perf_counter() + effort.seconds
         while len(rows) < effort.least or (len(rows) < effort.most and time.perf_counter() < end):
-            rows.append([_once(side) for side in sides])
-        return rows
+            rows.append([timed(side)[0] for side in sides])
+        return np.array(rows)
     finally:
         gc.enable()
 
 
 def _spread(values: Array) -> Spread:
-    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
-    return Spread(low, median, high)
+    return Spread(*np.quantile(values, (0.25, 0.5, 0.75)).tolist())
 
 
 # --- agreement -------------------------------------------------------------------------------------------------------
@@ -165,32 +175,26 @@ def compare(result: Sequence[Array], native: Sequence[Array], tree: Tree, steps:
         raise Disagreement("the gradients did not change")
     largest = max(leaf.size for leaf in tree.values())
     products = any(step.name == "orthogonalize" for step in steps)
-    apart = _of_matrices if products else _relative
     tolerance = TOLERANCE_OF_PRODUCTS if products else len(steps) * (TOLERANCE + TOLERANCE_PER_ELEMENT * largest)
     worst = 0.0
     for path, own, other in zip(tree, result, native, strict=True):
         if (own.shape, own.dtype) != (other.shape, other.dtype):
             raise Disagreement(f"{path} is {own.dtype} {own.shape} in gradxform, {other.dtype} {other.shape} natively")
-        difference = apart(own.ravel(), other.ravel())
+        if products:
+            difference = float(np.linalg.norm(own - other) / np.linalg.norm(other))
+        else:
+            size = np.maximum(np.abs(other), np.finfo(np.float32).tiny)
+            difference = float(np.max(np.abs(own - other) / size, initial=0.0))
         if not difference <= tolerance:
             raise Disagreement(f"{path}: relative difference {difference:.2g} exceeds {tolerance:.2g}")
         worst = max(worst, difference)
     return worst
 
 
-def _relative(a: Array, b: Array) -> float:
-    """Return the largest relative difference of two arrays; NaN if any element is NaN."""
-    parts = [slice(start, start + _BLOCK) for start in range(0, a.size, _BLOCK)]
-    tiny = np.finfo(np.float32).tiny
-    return float(np.max([np.max(np.abs(a[p] - b[p]) / np.maximum(np.abs(b[p]), tiny)) for p in parts], initial=0.0))
+# --- operations and memory -------------------------------------------------------------------------------------------
 
-
-def _of_matrices(a: Array, b: Array) -> float:
-    """Return the norm of the difference relative to the norm; NaN if any element is NaN."""
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
-
-
-# --- operations ------------------------------------------------------------------------------------------------------
+_SETTLED = 0.2
+"""Seconds to wait until JAX has freed results, which it does in threads."""
 
 
 def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | None]:
@@ -201,14 +205,6 @@ def _taken(side: Side, memory: bool, cost: bool) -> tuple[float | None, int | No
     side.restore()
     found = side.cost()
     return found.peak if resident is None else resident, found.operations
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-_STATUS = Path("/proc/self/status")
-_RESET = Path("/proc/self/clear_refs")
-_SETTLED = 0.2
-"""Seconds to wait until JAX has freed results, which it does in threads."""
 
 
 def memory_of(side: Side) -> float | None:
@@ -222,11 +218,11 @@ def memory_of(side: Side) -> float | None:
     time.sleep(_SETTLED)
     try:
         ctypes.CDLL(None).malloc_trim(0)
-        _RESET.write_text("5", encoding="utf-8")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = _status("VmRSS")
         result = side.run()
         peak = _status("VmHWM")
-    except (OSError, AttributeError, KeyError):
+    except (OSError, AttributeError, KeyError, TypeError):  # the last: Windows has no CDLL(None)
         return None
     del result
     return max(0.0, peak - before)
@@ -234,5 +230,5 @@ def memory_of(side: Side) -> float | None:
 
 def _status(key: str) -> float:
     """Read an entry of the process's status, in bytes."""
-    entries = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
-    return float(entries[key].split()[0]) * 1024
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return float(dict(line.split(":", 1) for line in lines)[key].split()[0]) * 1024

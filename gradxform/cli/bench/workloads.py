@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gradxform.cli.frameworks.interface import Step, Tree
+import gradxform
+from gradxform.cli.frameworks.interface import Tree
+from gradxform.core.transform import GradientTransformation
 
 Shapes = dict[str, tuple[int, ...]]
-
-_SEED = 0
 
 
 # --- trees -----------------------------------------------------------------------------------------------------------
@@ -57,30 +58,20 @@ def gpt2() -> Shapes:
     width = 768
     shapes: Shapes = {"wte": (50257, width), "wpe": (1024, width)}
     for block in range(12):
-        shapes |= _scale_and_bias(f"h/{block}/ln_1", width)
-        shapes |= _affine(f"h/{block}/attn/c_attn", width, 3 * width) | _affine(f"h/{block}/attn/c_proj", width, width)
-        shapes |= _scale_and_bias(f"h/{block}/ln_2", width)
-        shapes |= _affine(f"h/{block}/mlp/c_fc", width, 4 * width) | _affine(f"h/{block}/mlp/c_proj", 4 * width, width)
-    return shapes | _scale_and_bias("ln_f", width)
+        for name, shape in ({"ln_1": (width,), "ln_2": (width,)} | _matrices(width)).items():
+            shapes |= {f"h/{block}/{name}/weight": shape, f"h/{block}/{name}/bias": shape[-1:]}
+    return shapes | {"ln_f/weight": (width,), "ln_f/bias": (width,)}
 
 
-def _affine(name: str, fan_in: int, fan_out: int) -> Shapes:
-    return {f"{name}/weight": (fan_in, fan_out), f"{name}/bias": (fan_out,)}
-
-
-def _scale_and_bias(name: str, width: int) -> Shapes:
-    return {f"{name}/weight": (width,), f"{name}/bias": (width,)}
+def _matrices(width: int) -> Shapes:
+    """Those of a transformer's block."""
+    sides = {"attn/c_attn": (1, 3), "attn/c_proj": (1, 1), "mlp/c_fc": (1, 4), "mlp/c_proj": (4, 1)}
+    return {name: (into * width, out * width) for name, (into, out) in sides.items()}
 
 
 def matrices() -> Shapes:
     """The matrices of a transformer's six blocks, 256 wide: what Muon trains."""
-    width = 256
-    sides = {"attn/c_attn": 3 * width, "attn/c_proj": width, "mlp/c_fc": 4 * width}
-    shapes: Shapes = {}
-    for block in range(6):
-        shapes |= {f"h/{block}/{name}/weight": (width, side) for name, side in sides.items()}
-        shapes[f"h/{block}/mlp/c_proj/weight"] = (4 * width, width)
-    return shapes
+    return {f"h/{block}/{name}/weight": shape for block in range(6) for name, shape in _matrices(256).items()}
 
 
 TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (mlp, many, resnet50, gpt2, matrices)}
@@ -88,11 +79,25 @@ TREES: Mapping[str, Callable[[], Shapes]] = {make.__name__: make for make in (ml
 
 def gradients(shapes: Shapes) -> Tree:
     """Normally distributed gradients with a fixed seed."""
-    rng = np.random.default_rng(_SEED)
+    rng = np.random.default_rng(0)
     return {path: rng.standard_normal(shape, dtype=np.float32) for path, shape in shapes.items()}
 
 
 # --- chains ----------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A transform's name and its hyperparameter."""
+
+    name: str
+    value: float
+
+
+def transformation(steps: Sequence[Step], **muon: Any) -> GradientTransformation:
+    """Build the chain in gradxform; `muon` are the arguments with which `orthogonalize` is the framework's own."""
+    keywords = {"orthogonalize": {"scale": None, **muon}}
+    made = [getattr(gradxform, step.name)(step.value, **keywords.get(step.name, {})) for step in steps]
+    return made[0] if len(made) == 1 else gradxform.chain(*made)
 
 
 Chain = int | str

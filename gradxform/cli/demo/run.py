@@ -18,9 +18,10 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -120,12 +121,12 @@ def _train_all(
         bar = shown.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
         programs = {name: program(name) for name in places}
         runs = []
-        for name, place in places.items():
+        for name in places:
             for tx, chained in ((chain, True), (identity(), False)):
                 shown.update(bar, description=f"{title(name)} {'with' if chained else 'without'} the chain")
-                watch = parity if chained and name == parity.source else None
                 runs.append(Run(name, chained))
-                _train(programs[name], runs[-1], tx, task, place, watch, lambda: shown.advance(bar))
+                watch = parity if chained and name == parity.source else None
+                _train(programs[name], runs[-1], tx, task, places[name], watch, lambda: shown.advance(bar))
     return runs
 
 
@@ -139,19 +140,22 @@ def _train(
     tick: Callable[[], None],
 ) -> None:
     """Fill in a run. Its seconds include compilation but not the comparison of frameworks."""
+    to_numpy = lookup.backend(run.framework).to_numpy
 
-    def on_step(loss: float, before: Tree, after: Tree) -> None:
-        after = {path: after.get(path, np.zeros_like(gradient)) for path, gradient in before.items()}
-        run.losses.append(loss / BATCH)
-        run.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in before.values()))))
-        run.clipped += any(not np.array_equal(after[path], g, equal_nan=True) for path, g in before.items())
+    def on_step(loss: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        given = {path: to_numpy(gradient) for path, gradient in before.items()}
+        chained = {path: to_numpy(gradient) for path, gradient in after.items() if gradient is not None}
+        chained = {path: chained.get(path, np.zeros_like(gradient)) for path, gradient in given.items()}
+        run.losses.append(float(loss) / BATCH)
+        run.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in given.values()))))
+        run.clipped += any(not np.array_equal(chained[path], g, equal_nan=True) for path, g in given.items())
         if parity is not None:
-            parity.see(before, after)
+            parity.see(given, chained)
         tick()
 
     start = time.perf_counter()
     with place.on():
-        logits = program.train(task, tx, on_step, place.put)
+        logits = to_numpy(program.train(task, tx, on_step, place.put))
     run.seconds = time.perf_counter() - start - (parity.seconds if parity is not None else 0.0)
     run.accuracy = float(np.mean(np.argmax(logits, axis=1) == task.test_labels))
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
+from typing import Any
 
 import numpy as np
 
 from gradxform.cli.frameworks.interface import Task, Tree
+from gradxform.transforms.custom import xp
 
 HIDDEN = 64
 GAIN = 1.1
@@ -41,28 +45,27 @@ class Run:
         return next((step for step, pair in steps if not all(map(isfinite, pair))), None)
 
 
+def load() -> tuple[Any, Any]:
+    """Return scikit-learn's digits: images [1797, 64] from 0 to 1, and labels."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return (found.data / 16).astype(np.float32), found.target.astype(np.int32)
+
+
 def digits(steps: int) -> Task:
     """Return the task on scikit-learn's digits, with one batch per step.
 
     The recurrent matrix starts as 1.1 times an orthogonal one. It lengthens the backward signal at every pixel whose
     unit is not saturated, by up to 1.1 ** 64 = 446, so gradients can explode. tanh bounds the forward pass.
     """
-    from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
-    found = load_digits()
-    images, labels = (found.data / 16).astype(np.float32), found.target.astype(np.int32)
+    images, labels = load()
     train_x, test_x, train_y, test_y = train_test_split(
         images, labels, test_size=0.2, stratify=labels, random_state=_SEED
     )
     rng = np.random.default_rng(_SEED)
-    weights = _first_weights(rng)
-    rows = (rng.integers(len(train_x), size=BATCH) for _ in range(steps))
-    batches = tuple((train_x[row], train_y[row]) for row in rows)
-    return Task(weights, batches, test_x, test_y, LEARNING_RATE, MOMENTUM)
-
-
-def _first_weights(rng: np.random.Generator) -> Tree:
     orthogonal, _ = np.linalg.qr(rng.normal(size=(HIDDEN, HIDDEN)))
     weights = {
         "rnn/input": rng.normal(size=HIDDEN),
@@ -71,4 +74,32 @@ def _first_weights(rng: np.random.Generator) -> Tree:
         "head/kernel": rng.normal(size=(HIDDEN, CLASSES)) / np.sqrt(HIDDEN),
         "head/bias": np.zeros(CLASSES),
     }
-    return {path: weight.astype(np.float32) for path, weight in weights.items()}
+    rows = (rng.integers(len(train_x), size=BATCH) for _ in range(steps))
+    batches = tuple((train_x[row], train_y[row]) for row in rows)
+    single: Tree = {path: weight.astype(np.float32) for path, weight in weights.items()}
+    return Task(single, logits, batches, test_x, test_y, LEARNING_RATE, MOMENTUM)
+
+
+def logits(weights: Mapping[str, Any], images: Any, reduce: Callable[..., Any] = functools.reduce) -> Any:
+    """The network, in the framework of its arrays.
+
+    One hidden vector h starts at zero and reads the pixels x of an image in turn::
+
+        h <- tanh(x * input + h @ recurrent + bias)        for each pixel
+        logits = h @ kernel + bias                         after the last pixel
+    """
+    tanh = xp(images).tanh
+
+    def read(h: Any, pixel: Any) -> Any:
+        return tanh(pixel * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"])
+
+    pixels = [images[:, i : i + 1] for i in range(images.shape[1])]
+    h = reduce(read, pixels, 0.0 * pixels[0] * weights["rnn/bias"])
+    return h @ weights["head/kernel"] + weights["head/bias"]
+
+
+def gradients_of_digits() -> Tree:
+    """The gradients of softmax regression on all digits, from weights of zero."""
+    images, labels = load()
+    errors = np.float32(1 / CLASSES) - np.eye(CLASSES, dtype=np.float32)[labels]
+    return {"kernel": images.T @ errors, "bias": errors.sum(axis=0)}

@@ -1,19 +1,20 @@
-"""What a framework brings to the commands: devices, sides of a benchmark, and a network that it trains."""
+"""What a framework brings to the commands: devices, functions of its own to compare with, and training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-import gradxform
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Cost, Place
+from gradxform.proof.place import Place
 
 Array = Any
 """A NumPy array of float32, or labels."""
 Tree = dict[str, Array]
 """Arrays by path."""
+Work = Callable[[Any], Any]
+"""Takes gradients and returns others, or writes to those given."""
 
 
 class Program(Protocol):
@@ -27,7 +28,7 @@ class Program(Protocol):
     def find(self, name: str | None = None, index: int = 0) -> Place:
         """Return the named or default device; raise `Absent` if there is none."""
 
-    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Array:
+    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Any:
         """Train from the initial weights on the batches, and return the logits [n, 10] of the test images.
 
         `put` converts a NumPy array to the framework, on the requested device.
@@ -37,11 +38,14 @@ class Program(Protocol):
 # --- the benchmark ---------------------------------------------------------------------------------------------------
 
 
-class Step(NamedTuple):
-    """A transform's name and its hyperparameter."""
+def update(tx: GradientTransformation, grads: Any) -> Any:
+    """Run a chain in gradxform, without a state."""
+    return tx(grads)
 
-    name: str
-    value: float
+
+def as_it_is(work: Work) -> Work:
+    """Compile nothing."""
+    return work
 
 
 @dataclass(frozen=True)
@@ -49,64 +53,37 @@ class Mode:
     """A way of running a framework, such as eager or compiled."""
 
     name: str
-    """"in place", "jit"."""
+    """The name for display: "in place", "jit"."""
     native: str
     """The native functions, in words."""
-    sides: Callable[[Sequence[Step], Tree, Place], tuple[Side, Side]]
-    """gradxform and the native side at a place, each with its own arrays if it writes to them.
+    functions: Mapping[str, Callable[[Any, float], Any]]
+    """The framework's own function beside each transform, of gradients and a hyperparameter.
 
     Raises:
         ImportError: this version of the framework has no such native function.
     """
-    compiled: bool = False
+    own: Callable[[GradientTransformation, Any], Any] = update
+    hold: Callable[[list[Any]], Any] = list
+    """Make of arrays what the functions take."""
+    written: Callable[[Any], list[Any]] | None = None
+    """The arrays of what is held, if the functions write to them."""
+    compile: Callable[[Work], Work] = as_it_is
+    muon: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments with which `orthogonalize` is the framework's own."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a compiler runs first."""
+        return self.compile is not as_it_is
 
 
-def nothing() -> None:
-    """Restore nothing, for work that does not change its input."""
+def each(function: Callable[[Any, float], Any]) -> Callable[[Any, float], list[Any]]:
+    """Apply a function to each of some arrays."""
 
+    def apply(arrays: Any, value: float) -> list[Any]:
+        return [function(array, value) for array in arrays]
 
-@dataclass(frozen=True)
-class Side:
-    """One implementation of the work."""
-
-    run: Callable[[], Any]
-    """Do the work and wait for the result; this is timed."""
-    leaves: Callable[[Any], list[Array]]
-    """The result as NumPy arrays in the order of the tree."""
-    restore: Callable[[], None] = nothing
-    """Restore the input before each run; not timed."""
-    cost: Callable[[], Cost] = Cost
-    """Cost of one run on the device, if the framework reports it."""
-
-
-def transformation(steps: Sequence[Step], **muon: Any) -> GradientTransformation:
-    """Build the chain in gradxform; `muon` are the arguments with which `orthogonalize` is the framework's own."""
-    keywords = {"orthogonalize": {"scale": None, **muon}}
-    made = [getattr(gradxform, step.name)(step.value, **keywords.get(step.name, {})) for step in steps]
-    return made[0] if len(made) == 1 else gradxform.chain(*made)
-
-
-def one_by_one(functions: Mapping[str, Callable[[Any, float], Any]], steps: Sequence[Step]) -> Callable[[Any], Any]:
-    """The native functions of the steps, each on the result of the one before."""
-
-    def native(grads: Any) -> Any:
-        for name, value in steps:
-            grads = functions[name](grads, value)
-        return grads
-
-    return native
-
-
-def waiting(work: Callable[[Any], Any], grads: Any, place: Place, synchronize: Callable[[], Any]) -> Callable[[], Any]:
-    """Do the work and wait for the device; on the CPU, an array that has been returned has its values."""
-    wait = nothing if place.name == "cpu" else synchronize
-
-    def run() -> Any:
-        result = work(grads)
-        wait()
-        return result
-
-    return run
+    return apply
 
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -115,7 +92,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 # --- the demo --------------------------------------------------------------------------------------------------------
 
-OnStep = Callable[[float, Tree, Tree], None]
+OnStep = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], None]
 """Called after each step with the batch loss, the gradients before the chain, and after it."""
 
 
@@ -123,17 +100,14 @@ OnStep = Callable[[float, Tree, Tree], None]
 class Task:
     """A recurrent network that reads handwritten digits pixel by pixel, and how to train it.
 
-    The network has one hidden vector h, which starts at zero. It reads the 64 pixels x of an image in turn::
-
-        h <- tanh(x * input + h @ recurrent + bias)        for each pixel
-        logits = h @ kernel + bias                         after the last pixel
-
     The loss is the cross-entropy summed over a batch; the optimizer is SGD with momentum.
     """
 
     weights: Tree
     """Initial weights: "rnn/input" [64], "rnn/recurrent" [64, 64], "rnn/bias" [64], "head/kernel" [64, 10],
     "head/bias" [10]."""
+    logits: Callable[..., Any]
+    """`logits(weights, images)` in any framework; `reduce=` is how to loop over pixels, by default in Python."""
     batches: tuple[tuple[Array, Array], ...]
     """One per step: images [128, 64], float32 from 0 to 1, and labels [128], int32."""
     test_images: Array

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Array, Mode, OnStep, Side, Step, Task, Tree, transformation
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, OnStep, Task, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place
 from gradxform_jax import _private, backend
@@ -33,7 +32,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
         Absent: JAX sees no such device.
     """
     if name is None:
-        return Place(jax.default_backend(), _words(jax.devices()[0]), jnp.array, cost=_cost)
+        return Place(jax.default_backend(), _words(jax.devices()[0]), jnp.array, cost=_cost, wait=jax.block_until_ready)
     device = _device(name, index)
     return Place(
         device.platform.lower(),
@@ -43,6 +42,7 @@ def find(name: str | None = None, index: int = 0) -> Place:
         lambda leaf: leaf.devices() == {device},
         _cost,
         _WITHOUT.get(device.platform.lower(), ()),
+        jax.block_until_ready,
     )
 
 
@@ -94,54 +94,37 @@ def _operations(text: str) -> int | None:
 # --- the benchmark ---------------------------------------------------------------------------------------------------
 
 
-def _sides(
-    compiled: Callable[[Callable[..., Any]], Callable[..., Any]], steps: Sequence[Step], tree: Tree, place: Place
-) -> tuple[Side, Side]:
-    grads = {path: place.put(leaf) for path, leaf in tree.items()}
-    parts = [NATIVE[name](value) for name, value in steps]
+def _optax(make: Callable[[float], Any]) -> Callable[[Any, float], Any]:
+    """One of optax's transformations; those here have no state."""
 
-    def side(tx: Any) -> Side:
-        state = tx.init(grads)
-        update = compiled(lambda updates: tx.update(updates, state)[0])
-        return Side(lambda: _wait(update(grads)), _values, cost=lambda: place.cost(update, grads))
+    def function(grads: Any, value: float) -> Any:
+        return make(value).update(grads, optax.EmptyState())[0]
 
-    return side(transformation(steps, like="optax")), side(parts[0] if len(parts) == 1 else optax.chain(*parts))
+    return function
 
 
-def _wait(result: Any) -> Any:
-    return jax.block_until_ready(result)  # type: ignore[no-untyped-call]
-
-
-def _values(grads: Any) -> list[Array]:
-    return [np.asarray(leaf) for leaf in grads.values()]
-
-
-def _clip_norm(limit: float) -> Any:
+def _clip_norm(g: Any, limit: float) -> Any:
     """Optax limits the norm of all leaves, or the root mean square of each, but not the norm of each."""
-
-    def clip(g: Any, _: Any) -> Any:
-        return g * jnp.minimum(1.0, limit / jnp.linalg.norm(g.ravel()))
-
-    return optax.stateless_with_tree_map(clip)
+    return g * jnp.minimum(1.0, limit / jnp.linalg.norm(g.ravel()))
 
 
-def _orthogonalize(steps: float) -> Any:
+def _orthogonalize(grads: Any, steps: float) -> Any:
     iterate, coefficients = _private.muon_iteration(), jnp.asarray(COEFFICIENTS)
-    return optax.stateless_with_tree_map(lambda g, _: iterate(g, coefficients, int(steps)))
+    return [iterate(g, coefficients, int(steps)) for g in grads]
 
 
-NATIVE: Mapping[str, Callable[[float], Any]] = {
-    "clip_value": optax.clip,
-    "clip_norm": _clip_norm,
-    "clip_global_norm": optax.clip_by_global_norm,
-    "scale": optax.scale,
+NATIVE: dict[str, Callable[[Any, float], Any]] = {
+    "clip_value": _optax(optax.clip),
+    "clip_norm": each(_clip_norm),
+    "clip_global_norm": _optax(optax.clip_by_global_norm),
+    "scale": _optax(optax.scale),
     "orthogonalize": _orthogonalize,
 }
-
 GIVES_MEMORY_BACK = True
+_MUON = {"like": "optax"}
 MODES = (
-    Mode("eager", "optax", functools.partial(_sides, lambda function: function)),
-    Mode("jit", "optax under jax.jit", functools.partial(_sides, jax.jit), compiled=True),
+    Mode("eager", "optax", NATIVE, muon=_MUON),
+    Mode("jit", "optax under jax.jit", NATIVE, compile=jax.jit, muon=_MUON),
 )
 
 
@@ -150,44 +133,26 @@ MODES = (
 
 def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
     """Train by jax.grad, with the chain in front of optax.sgd; the logits of the test images."""
-    optimizer = optax.chain(chain, _keep_updates(), optax.sgd(task.learning_rate, task.momentum))
+    optimizer, logits = optax.sgd(task.learning_rate, task.momentum), functools.partial(task.logits, reduce=_scan)
+
+    def loss_of(weights: Any, images: Any, labels: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(logits(weights, images), labels).sum()
 
     @jax.jit
     def step(weights: Any, state: Any, images: Any, labels: Any) -> tuple[Any, ...]:
-        loss, gradients = jax.value_and_grad(_loss)(weights, images, labels)
-        updates, state = optimizer.update(gradients, state, weights)
-        return optax.apply_updates(weights, updates), state, loss, gradients
+        loss, gradients = jax.value_and_grad(loss_of)(weights, images, labels)
+        chained = chain(gradients, weights)
+        updates, state = optimizer.update(chained, state, weights)
+        return optax.apply_updates(weights, updates), state, loss, gradients, chained
 
     weights = {path: put(weight) for path, weight in task.weights.items()}
     state = optimizer.init(weights)
     for images, labels in task.batches:
-        weights, state, loss, gradients = step(weights, state, put(images), put(labels))
-        on_step(float(loss), _by_path(gradients), _by_path(state[1]))
-    return np.asarray(_logits(weights, put(task.test_images)))
+        weights, state, *seen = step(weights, state, put(images), put(labels))
+        on_step(*seen)
+    return logits(weights, put(task.test_images))
 
 
-def _keep_updates() -> optax.GradientTransformation:
-    """Changes nothing; its state is what the transformation before it in a chain has made."""
-    return optax.GradientTransformation(
-        lambda weights: weights, lambda updates, state, weights=None: (updates, updates)
-    )
-
-
-@jax.jit
-def _logits(weights: Any, images: Any) -> Any:
-    def read(h: Any, pixel: Any) -> tuple[Any, None]:
-        return jnp.tanh(
-            pixel[:, None] * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"]
-        ), None
-
-    start = jnp.zeros((len(images), weights["rnn/bias"].size), weights["rnn/bias"].dtype)
-    h, _ = jax.lax.scan(read, start, images.T)
-    return h @ weights["head/kernel"] + weights["head/bias"]
-
-
-def _loss(weights: Any, images: Any, labels: Any) -> Any:
-    return optax.softmax_cross_entropy_with_integer_labels(_logits(weights, images), labels).sum()
-
-
-def _by_path(tree: Any) -> Any:
-    return {path: np.asarray(leaf) for path, leaf in tree.items()}
+def _scan(step: Callable[[Any, Any], Any], pixels: list[Any], start: Any) -> Any:
+    """`functools.reduce`, compiled once for all pixels."""
+    return jax.lax.scan(lambda h, pixel: (step(h, pixel), None), start, jnp.stack(pixels))[0]

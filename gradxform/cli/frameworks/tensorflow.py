@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 import gradxform_tensorflow
-from gradxform.cli.frameworks.interface import (
-    Array,
-    Mode,
-    OnStep,
-    Side,
-    Step,
-    Task,
-    Tree,
-    one_by_one,
-    transformation,
-    waiting,
-)
+from gradxform.cli.frameworks.interface import Mode, OnStep, Task, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Absent, Cost, Place, nothing
 from gradxform_tensorflow import _private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -42,7 +31,8 @@ def find(name: str | None = None, index: int = 0) -> Place:
     """
     if name is None:
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-        return Place(kind.lower(), kind.lower(), tf.constant, cost=functools.partial(_cost, f"{kind}:0"))
+        cost = functools.partial(_cost, f"{kind}:0")
+        return Place(kind.lower(), kind.lower(), tf.constant, cost=cost, wait=_waiting(kind))
     kind = _KINDS.get(name, "GPU")
     if kind == "GPU" and name != "gpu" and name not in (made_for := _made_for()):
         raise Absent(f"which is built for {' and '.join(made_for)} here")
@@ -58,7 +48,16 @@ def find(name: str | None = None, index: int = 0) -> Place:
         functools.partial(tf.device, device),
         lambda leaf: leaf.device.endswith(f":{device}"),
         functools.partial(_cost, device),
+        wait=_waiting(kind),
     )
+
+
+def _waiting(kind: str) -> Callable[[Any], None]:
+    return nothing if kind == "CPU" else _synchronize
+
+
+def _synchronize(_: Any) -> None:
+    tf.test.experimental.sync_devices()
 
 
 def _made_for() -> tuple[str, ...]:
@@ -112,29 +111,8 @@ def _peak(device: str, function: Callable[..., Any], *args: Any) -> int | None:
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
 
-Gradients = list[Any]
-Work = Callable[[Gradients], Gradients]
 
-
-def _sides(compiled: Callable[[Work], Work], steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
-    grads = [place.put(leaf) for leaf in tree.values()]
-    tx = transformation(steps, like="keras")
-
-    def own(grads: Gradients) -> Gradients:  # as in a training step; of two arguments, tf.function takes 30 us more
-        return tx(grads)
-
-    def side(work: Work) -> Side:
-        run = waiting(work, grads, place, tf.test.experimental.sync_devices)
-        return Side(run, _values, cost=lambda: place.cost(work, grads))
-
-    return side(compiled(own)), side(compiled(one_by_one(NATIVE, steps)))
-
-
-def _values(grads: Gradients) -> list[Array]:
-    return [leaf.numpy() for leaf in grads]
-
-
-def _orthogonalize(grads: Gradients, steps: float) -> Gradients:
+def _orthogonalize(grads: Any, steps: float) -> Any:
     muon = _muon()
     return [muon.zeropower_via_newtonschulz5(g, int(steps)) for g in grads]
 
@@ -154,24 +132,19 @@ def _muon() -> Any:
         return Muon()
 
 
-NATIVE: Mapping[str, Callable[[Gradients, float], Gradients]] = {
-    "clip_value": lambda grads, limit: [tf.clip_by_value(g, -limit, limit) for g in grads],
-    "clip_norm": lambda grads, limit: [tf.clip_by_norm(g, limit) for g in grads],
+NATIVE: dict[str, Callable[[Any, float], Any]] = {
+    "clip_value": each(lambda g, limit: tf.clip_by_value(g, -limit, limit)),
+    "clip_norm": each(tf.clip_by_norm),
     "clip_global_norm": lambda grads, limit: tf.clip_by_global_norm(grads, limit)[0],
-    "scale": lambda grads, factor: [g * factor for g in grads],
+    "scale": each(lambda g, factor: g * factor),
     "orthogonalize": _orthogonalize,
 }
-
 GIVES_MEMORY_BACK = False
 """TensorFlow's allocator keeps it."""
+_GRAPH = functools.partial(tf.function, autograph=False)
 MODES = (
-    Mode("eager", "tf.clip_by_*, Keras's Muon", functools.partial(_sides, lambda work: work)),
-    Mode(
-        "graph",
-        "tf.clip_by_*, Keras's Muon in tf.function",
-        functools.partial(_sides, functools.partial(tf.function, autograph=False)),
-        compiled=True,
-    ),
+    Mode("eager", "tf.clip_by_*, Keras's Muon", NATIVE),
+    Mode("graph", "tf.clip_by_*, Keras's Muon in tf.function", NATIVE, compile=_GRAPH),
 )
 
 
@@ -188,7 +161,7 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
     @tf.function
     def step(images: Any, labels: Any) -> tuple[Any, ...]:
         with tf.GradientTape() as tape:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, _logits(weights, images))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, task.logits(weights, images))
             loss = tf.reduce_sum(losses)
         gradients = list(zip(tape.gradient(loss, variables), variables, strict=True))
         updates = gradxform_tensorflow.apply(chain, gradients)
@@ -196,17 +169,8 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
         return loss, _by_path(gradients), _by_path(updates)
 
     for images, labels in task.batches:
-        loss, *both = step(put(images), put(labels))
-        before, after = ({path: leaf.numpy() for path, leaf in tree.items()} for tree in both)
-        on_step(float(loss), before, after)
-    return _logits(weights, put(task.test_images)).numpy()
-
-
-def _logits(weights: Any, images: Any) -> Any:
-    h = tf.zeros((len(images), weights["rnn/bias"].shape[0]))
-    for pixel in tf.unstack(tf.transpose(images), images.shape[1]):
-        h = tf.tanh(pixel[:, None] * weights["rnn/input"] + h @ weights["rnn/recurrent"] + weights["rnn/bias"])
-    return h @ weights["head/kernel"] + weights["head/bias"]
+        on_step(*step(put(images), put(labels)))
+    return task.logits(weights, put(task.test_images))
 
 
 def _by_path(pairs: Any) -> dict[str, Any]:

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli.frameworks.interface import (
-    COEFFICIENTS,
-    Array,
-    Mode,
-    OnStep,
-    Side,
-    Step,
-    Task,
-    Tree,
-    one_by_one,
-    transformation,
-    waiting,
-)
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, OnStep, Task, each
 from gradxform.core.transform import GradientTransformation
-from gradxform.proof.place import Absent, Cost, Place
+from gradxform.proof.place import Absent, Cost, Place, nothing
 from gradxform_torch import _private, backend
 
 # --- devices ---------------------------------------------------------------------------------------------------------
@@ -52,7 +40,12 @@ def find(name: str | None = None, index: int = 0) -> Place:
         lies=lambda leaf: leaf.device.type == device.type and leaf.device.index in (None, device.index),
         cost=functools.partial(_cost, device),
         without=_WITHOUT.get(device.type, ()),
+        wait=nothing if device.type == "cpu" else _synchronize,
     )
+
+
+def _synchronize(_: Any) -> None:
+    torch.accelerator.synchronize()
 
 
 def _kind(name: str) -> str:
@@ -123,92 +116,33 @@ def _allocated(device: torch.device, function: Callable[..., Any], *args: Any) -
 # --- the benchmark ---------------------------------------------------------------------------------------------------
 
 Tensors = list[torch.Tensor]
-Named = list[tuple[str, torch.nn.Parameter]]
-_transformation = functools.partial(transformation, dtype="bfloat16", like="torch")
+Parameters = list[torch.nn.Parameter]
 
 
-def _in_place(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
-    """In place on the gradients of parameters."""
-    tx = _transformation(steps)
-
-    def native(named: Named) -> None:
-        parameters = [parameter for _, parameter in named]
-        for name, value in steps:
-            _IN_PLACE[name](parameters, value)
-
-    def clip(named: Named) -> None:
-        gradxform_torch.apply_(tx, named)
-
-    return _writing(clip, tree, place), _writing(native, tree, place)
+def _with_gradients(gradients: Tensors) -> Parameters:
+    """Parameters with gradients; their own values are not looked at."""
+    parameters = [torch.nn.Parameter(torch.empty_like(gradient)) for gradient in gradients]
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    return parameters
 
 
-def _writing(work: Callable[[Named], None], tree: Tree, place: Place) -> Side:
-    """A side that writes to the gradients of parameters of its own."""
-    named = [(path.replace("/", "."), _parameter(place.put(leaf))) for path, leaf in tree.items()]
-    given = [torch.from_numpy(leaf) for leaf in tree.values()]
-
-    def restore() -> None:
-        for (_, parameter), gradient in zip(named, given, strict=True):
-            _gradient(parameter).copy_(gradient)
-
-    run = waiting(work, named, place, torch.accelerator.synchronize)
-
-    def leaves(_: None) -> list[Array]:
-        return [_gradient(parameter).cpu().numpy() for _, parameter in named]
-
-    return Side(run, leaves, restore, lambda: place.cost(work, named))
+def _gradients(parameters: Parameters) -> Tensors:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def _parameter(gradient: torch.Tensor) -> torch.nn.Parameter:
-    """A parameter with a gradient; its own values are not looked at."""
-    parameter = torch.nn.Parameter(torch.empty_like(gradient))
-    parameter.grad = gradient
-    return parameter
+def _scale_in_place(parameters: Parameters, factor: float) -> None:
+    for gradient in _gradients(parameters):
+        gradient.mul_(factor)
 
 
-def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
+def _orthogonalize_in_place(parameters: Parameters, steps: float) -> None:
+    for gradient, orthogonal in zip(_gradients(parameters), _orthogonalize(_gradients(parameters), steps), strict=True):
+        gradient.copy_(orthogonal)
 
 
-def _clip_norm_in_place(parameters: list[torch.nn.Parameter], limit: float) -> None:
-    for parameter in parameters:
-        clip_grad_norm_(parameter, limit)
-
-
-def _orthogonalize_in_place(parameters: list[torch.nn.Parameter], steps: float) -> None:
-    iterate = _private.muon_iteration()
-    for parameter in parameters:
-        _gradient(parameter).copy_(iterate(_gradient(parameter), COEFFICIENTS, steps, 1e-7))
-
-
-def _scale_in_place(parameters: list[torch.nn.Parameter], factor: float) -> None:
-    for parameter in parameters:
-        _gradient(parameter).mul_(factor)
-
-
-_IN_PLACE: Mapping[str, Callable[[Any, float], Any]] = {
-    "clip_value": clip_grad_value_,
-    "clip_norm": _clip_norm_in_place,
-    "clip_global_norm": clip_grad_norm_,
-    "scale": _scale_in_place,
-    "orthogonalize": _orthogonalize_in_place,
-}
-
-
-def _pure(steps: Sequence[Step], tree: Tree, place: Place) -> tuple[Side, Side]:
-    """New tensors for every step."""
-    grads = [place.put(leaf) for leaf in tree.values()]
-
-    def side(work: Callable[[Tensors], Tensors]) -> Side:
-        run = waiting(work, grads, place, torch.accelerator.synchronize)
-        return Side(run, _values, cost=lambda: place.cost(work, grads))
-
-    return side(_transformation(steps)), side(one_by_one(_PURE, steps))
-
-
-def _values(grads: Tensors) -> list[Array]:
-    return [leaf.cpu().numpy() for leaf in grads]
+def _clip_norm(g: torch.Tensor, limit: float) -> torch.Tensor:
+    return g * (limit / torch.linalg.vector_norm(g)).clamp(max=1.0)
 
 
 def _clip_global_norm(grads: Tensors, limit: float) -> Tensors:
@@ -221,18 +155,33 @@ def _orthogonalize(grads: Tensors, steps: float) -> Tensors:
     return [iterate(g, COEFFICIENTS, steps, 1e-7).to(g.dtype) for g in grads]
 
 
-_PURE: Mapping[str, Callable[[Tensors, float], Tensors]] = {
-    "clip_value": lambda grads, limit: [g.clamp(-limit, limit) for g in grads],
-    "clip_norm": lambda grads, limit: [g * (limit / torch.linalg.vector_norm(g)).clamp(max=1.0) for g in grads],
+_IN_PLACE: dict[str, Callable[[Any, float], Any]] = {
+    "clip_value": clip_grad_value_,
+    "clip_norm": each(clip_grad_norm_),
+    "clip_global_norm": clip_grad_norm_,
+    "scale": _scale_in_place,
+    "orthogonalize": _orthogonalize_in_place,
+}
+_PURE: dict[str, Callable[[Any, float], Any]] = {
+    "clip_value": each(lambda g, limit: g.clamp(-limit, limit)),
+    "clip_norm": each(_clip_norm),
     "clip_global_norm": _clip_global_norm,
-    "scale": lambda grads, factor: [g * factor for g in grads],
+    "scale": each(operator.mul),
     "orthogonalize": _orthogonalize,
 }
-
 GIVES_MEMORY_BACK = True
+_MUON = {"dtype": "bfloat16", "like": "torch"}
 MODES = (
-    Mode("in place", "clip_grad_norm_, clip_grad_value_, mul_, Muon", _in_place),
-    Mode("pure", "get_total_norm, then g * factor; Muon", _pure),
+    Mode(
+        "in place",
+        "clip_grad_norm_, clip_grad_value_, mul_, Muon",
+        _IN_PLACE,
+        own=gradxform_torch.apply_,
+        hold=_with_gradients,
+        written=_gradients,
+        muon=_MUON,
+    ),
+    Mode("pure", "get_total_norm, then g * factor; Muon", _PURE, muon=_MUON),
 )
 
 
@@ -246,51 +195,19 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    weights = {path: torch.nn.Parameter(put(weight)) for path, weight in task.weights.items()}
+    optimizer = torch.optim.SGD(weights.values(), task.learning_rate, task.momentum)
     try:
-        return _train(Network(task, put), task, chain, on_step, put)
+        for images, labels in task.batches:
+            optimizer.zero_grad()
+            logits = task.logits(weights, put(images))
+            loss = torch.nn.functional.cross_entropy(logits, put(labels).long(), reduction="sum")
+            loss.backward()  # type: ignore[no-untyped-call]
+            gradients = {path: weight.grad.clone() for path, weight in weights.items() if weight.grad is not None}
+            gradxform_torch.apply_(chain, weights.items())
+            optimizer.step()
+            on_step(loss, gradients, {path: weight.grad for path, weight in weights.items()})
+        with torch.no_grad():
+            return task.logits(weights, put(task.test_images))
     finally:
         torch.set_num_threads(threads)
-
-
-def _train(
-    model: torch.nn.Module, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]
-) -> Any:
-    optimizer = torch.optim.SGD(model.parameters(), task.learning_rate, task.momentum)
-    for images, labels in task.batches:
-        optimizer.zero_grad()
-        logits = model(put(images))
-        loss = torch.nn.functional.cross_entropy(logits, put(labels).long(), reduction="sum")
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradients = _copied(model)
-        gradxform_torch.apply_(chain, model.named_parameters())
-        optimizer.step()
-        on_step(loss.item(), gradients, _copied(model))
-    with torch.no_grad():
-        return model(put(task.test_images)).cpu().numpy()
-
-
-class Network(torch.nn.Module):
-    """The parameter "rnn/input" of the task is `self.rnn.input`, and so on."""
-
-    def __init__(self, task: Task, put: Callable[[Any], torch.Tensor]) -> None:
-        super().__init__()
-        for path, weight in task.weights.items():
-            layer, name = path.split("/")
-            if not hasattr(self, layer):
-                self.add_module(layer, torch.nn.ParameterDict())
-            getattr(self, layer)[name] = torch.nn.Parameter(put(weight))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The logits [n, 10] of images [n, 64]."""
-        rnn: Any = self.rnn
-        head: Any = self.head
-        h = images.new_zeros(len(images), len(rnn["bias"]))
-        for pixel in images.T:
-            h = torch.tanh(pixel.unsqueeze(1) * rnn["input"] + h @ rnn["recurrent"] + rnn["bias"])
-        return h @ head["kernel"] + head["bias"]
-
-
-def _copied(model: torch.nn.Module) -> Any:
-    """Copies of the gradients, by path."""
-    named = model.named_parameters()
-    return {name.replace(".", "/"): np.array(p.grad.cpu()) for name, p in named if p.grad is not None}
