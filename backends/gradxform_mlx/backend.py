@@ -9,9 +9,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from gradxform.backend.containers import Containers
 from gradxform.backend.lookup import register
-from gradxform.backend.protocol import Backward
+from gradxform.backend.protocol import Backward, Containers
 from gradxform_mlx import namespace
 from gradxform_mlx.single import single
 

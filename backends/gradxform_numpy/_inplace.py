@@ -59,7 +59,7 @@ def apply_(
         once = {id(leaf): i for i, leaf in reversed(list(enumerate(leaves)))}
         leaves = [leaf if once[id(leaf)] == i else None for i, leaf in enumerate(leaves)]
     view = Tree.of(backend, leaves, structure, lambda: backend.paths(tree), inplace=True)
-    if view is None:
+    if not view.leaves:
         return state
     if tx.stateful:
         align.check_state(view, state)

@@ -1,26 +1,82 @@
-"""Fast paths for NumPy: norms in float32 rows; products and clips in the leaves' dtypes where equally accurate."""
+"""NumPy: the reference backend, and its fast paths where these are equally accurate.
+
+Norms are summed in float32 rows; products and clips are computed in the leaves' dtypes.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import elements, threads
+from gradxform.backend.host import kernels, threads
 from gradxform.backend.host import namespace as host
-from gradxform.backend.host import norms as host_norms
-from gradxform.backend.host.readable import Readable
 from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Containers
 from gradxform.numerics.elementwise import Formula
-from gradxform.numerics.rescale import is_extreme
+from gradxform.numerics.rescale import LEAST, MOST
 from gradxform.numerics.rescale import times as rescaled
-from gradxform_numpy.plain import Plain, like, name_of
 
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_names: dict[Any, str] = {}
 
 
-class NumPy(Readable, Plain):
+class Plain(Containers):
+    """NumPy without fast paths."""
+
+    name, title = "numpy", "NumPy"
+    types = (np.ndarray, np.generic)
+    xp: Any = kernels.Block()
+    module = np
+    custom_backward = None
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Silence warnings."""
+        return np.errstate(all="ignore")
+
+    def dtype(self, leaf: Any) -> str:
+        """Name of the dtype, in any byte order; JAX's dtype for gradients of integers is structured."""
+        known = _names.get(leaf.dtype)
+        if known is None:
+            known = _names[leaf.dtype] = "float0" if leaf.dtype.names == ("float0",) else str(leaf.dtype.name)
+        return known
+
+    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
+        """Copy the leaves, keeping their types; into other arrays if given."""
+        if out is None:
+            return [leaf.copy() for leaf in leaves]
+        pairs = list(zip(out, leaves, strict=True))
+        threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
+        return list(out)
+
+    def from_numpy(self, array: Any) -> Any:
+        """The array itself."""
+        return array
+
+    def to_numpy(self, leaf: Any) -> Any:
+        """The array itself."""
+        return np.asarray(leaf)
+
+    def placed(self, array: Any, like: Any) -> Any:
+        """A copy."""
+        return np.array(array)
+
+    def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
+        """Fresh zeros, a NumPy scalar for a NumPy scalar; or the leaves, filled with zeros."""
+        if not inplace:
+            return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
+        for leaf in leaves:
+            leaf[...] = 0.0
+        return list(leaves)
+
+    def as_given(self, leaf: Any, new: Any) -> Any:
+        """A NumPy scalar for a NumPy scalar."""
+        return _as_given(leaf, new)
+
+
+class NumPy(kernels.Readable, Plain):
     """NumPy with fast paths."""
 
     xp = host.Namespace
@@ -34,7 +90,7 @@ class NumPy(Readable, Plain):
         return array
 
     compute = staticmethod(host.compute)
-    norms = staticmethod(host_norms.norms)
+    norms = staticmethod(host.norms)
 
     def multiply(self, leaves: Sequence[Any], factors: Any, inplace: bool) -> list[Any]:
         """Each leaf times its factor; unchanged if the factor is one."""
@@ -54,23 +110,7 @@ class NumPy(Readable, Plain):
         **static: Any,
     ) -> list[Any]:
         """A formula of each leaf's elements, written into arrays where they fit."""
-        return elements.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
-
-    def zeros(self, leaves: Sequence[Any], inplace: bool = False) -> list[Any]:
-        """Fresh zeros, or the leaves, filled with zeros."""
-        if not inplace:
-            return super().zeros(leaves)
-        for leaf in leaves:
-            leaf[...] = 0.0
-        return list(leaves)
-
-    def copied(self, leaves: Sequence[Any], out: Sequence[Any] | None = None) -> list[Any]:
-        """Copies, in other arrays if given."""
-        if out is None:
-            return super().copied(leaves)
-        pairs = list(zip(out, leaves, strict=True))
-        threads.spread(lambda pair: np.copyto(*pair), pairs, [leaf.size for leaf in leaves])
-        return list(out)
+        return kernels.of_leaves(formula, columns, numbers, factors or [None] * len(columns[0]), static, out)
 
     def clip(self, leaves: Sequence[Any], low: Any, high: Any, factors: Any, inplace: bool) -> list[Any]:
         """min(max(factor * leaf, low), high)."""
@@ -89,7 +129,8 @@ class NumPy(Readable, Plain):
 
 def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]:
     """Each leaf times the same factor, without conversions."""
-    if not all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves]) or is_extreme(factor):
+    plain = all([type(leaf) is np.ndarray and leaf.dtype == _FLOAT32 for leaf in leaves])
+    if not (plain and LEAST <= abs(factor) <= MOST):
         return [_times(leaf, factor, inplace) for leaf in leaves]
     number = np.array(factor, np.float32)
     if inplace:
@@ -101,17 +142,17 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
-    if name_of(leaf) == "float64" or (leaf.dtype == _FLOAT32 and not is_extreme(factor)):
-        return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out), None)
+    if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
+        return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out))
     return _as_given(leaf, rescaled(host.Namespace, np.asarray(leaf), factor), out)
 
 
-def _as_given(leaf: Any, result: Any, out: Any) -> Any:
-    """Write the result into the leaf if requested; return a NumPy scalar for a NumPy scalar."""
+def _as_given(leaf: Any, result: Any, out: Any = None) -> Any:
+    """Write the result into an array if given; return a NumPy scalar for a NumPy scalar."""
     if out is not None:
         np.copyto(out, result)
         return out
-    return like(leaf, result)
+    return np.asarray(result) if isinstance(leaf, np.ndarray) else result[()]
 
 
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
@@ -124,9 +165,9 @@ def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "f":
         found = leaf.clip(*bounds, out)  # called many times faster than np.clip
-        return found if type(found) is type(leaf) else _as_given(leaf, found, None)
+        return found if type(found) is type(leaf) else _as_given(leaf, found)
     for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip converts bfloat16 to float32
-        leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out), None)
+        leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out))
     return leaf
 
 

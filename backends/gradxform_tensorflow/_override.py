@@ -69,7 +69,7 @@ def gradient_function(tx: GradientTransformation) -> Callable[..., Any]:
             )
         paths = [op.name] if len(upstream) == 1 else [f"{op.name}/{i}" for i in range(len(upstream))]
         view = Tree.of(backend, upstream, list(upstream), lambda: paths)
-        results = list(upstream) if view is None else tx.rule(view, None, Context(None, {}))[0].results()
+        results = list(upstream) if not view.leaves else tx.rule(view, None, Context(None, {}))[0].results()
         return results[0] if len(results) == 1 else results
 
     return gradient

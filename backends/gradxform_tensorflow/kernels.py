@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gradxform.backend.host import norms as host_norms
-from gradxform.backend.host.readable import Readable
+from gradxform.backend.host import namespace as host
+from gradxform.backend.host.kernels import Readable
 from gradxform.backend.lookup import register
 from gradxform.backend.protocol import Axes
 from gradxform.numerics import formulas, matrices, rescale
@@ -39,7 +39,7 @@ class TensorFlow(Readable, Plain):
         """Vector of the leaves' norms."""
         if _eager.readable(leaves):
             with np.errstate(all="ignore"):
-                return host_norms.norms([_eager.view(leaf) for leaf in leaves], ord)
+                return host.norms([_eager.view(leaf) for leaf in leaves], ord)
         if ord == 2 and not any(leaf.dtype in _DOUBLE for leaf in leaves):
             return _norms.norms(leaves)
         return _on_accelerator(super().norms, leaves, ord=ord)

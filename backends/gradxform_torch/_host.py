@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from gradxform.backend.host import namespace as host
-from gradxform.backend.host import norms as host_norms
 from gradxform.numerics import rescale
 from gradxform.numerics.elementwise import Combination
 from gradxform_torch import _private, _sums
@@ -27,7 +26,7 @@ def norms(backend: Any, leaves: Sequence[torch.Tensor]) -> Any:
         views = [leaf.numpy() for leaf in wide]
     except RuntimeError:  # one asks for a gradient, or negates or conjugates what it sees
         views = list(map(backend.view, wide))
-    return host_norms.norms(views, 2.0)
+    return host.norms(views, 2.0)
 
 
 def is_plain(leaves: Sequence[torch.Tensor], factor: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradxform.backend.host.readable import Readable
+from gradxform.backend.host.kernels import Readable
 from gradxform.backend.protocol import Axes
 from gradxform.numerics import matrices, rescale
 from gradxform.numerics.elementwise import Combination, Formula

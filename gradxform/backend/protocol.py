@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Protocol
+
+import optree
 
 from gradxform.numerics import (
     Array,
@@ -145,14 +148,12 @@ class Backend(abc.ABC):
         """Return the number of elements over some or all axes: a Python float if known."""
         return float(math.prod(leaf.shape if axes is None else [leaf.shape[axis] for axis in axes]))
 
-    def dense(
-        self, leaves: Sequence[Array], whole: bool = False
-    ) -> tuple[Sequence[Array], Sequence[Callable[[Array], Array] | None] | None]:
-        """Return dense values (duplicates summed) and functions that make values sparse again (None: dense).
+    dense: Callable[..., tuple[Sequence[Array], Sequence[Callable[[Array], Array] | None] | None]] | None = None
+    """`dense(leaves, whole=False)` returns dense values (duplicates summed) and functions that make them sparse again.
 
-        Whole: dense arrays of the full shapes, which stay dense.
-        """
-        return leaves, None
+    Whole: dense arrays of the full shapes, which stay dense. The functions are None for dense leaves. None if the
+    framework has no sparse gradients.
+    """
 
     def sparse(self, leaf: Array) -> Callable[[Array], Array] | None:
         """Return a function that makes a dense gradient sparse, element by element; None if optimizers take none."""
@@ -388,6 +389,18 @@ class Backend(abc.ABC):
         """Return the values; their gradients flow to the matching leaves of equal shape and dtype."""
         assert self.custom_backward is not None
         return self.custom_backward(values, leaves, lambda upstream, _: (None, upstream))
+
+
+class Containers(Backend):
+    """A backend whose trees are containers of Python and of optree; None is a leaf, so that it has a path."""
+
+    flatten = staticmethod(functools.partial(optree.tree_flatten, none_is_leaf=True))
+    unflatten: Any = staticmethod(optree.PyTreeSpec.unflatten)
+
+    def paths(self, tree: Any) -> list[str]:
+        """Return the path of each leaf."""
+        entries = optree.tree_accessors(tree, none_is_leaf=True)
+        return ["/".join([str(getattr(key, "field", key.entry)) for key in path]) for path in entries]
 
 
 def pairs(items: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -156,7 +156,7 @@ def _active(view: Tree, other: Aligned, names: tuple[str, str], advice: str) -> 
             raise ValueError(f"{what} have None at {source.path(i)!r}, where there is {one}. {advice}")
     if not lookup.belong(backend, set(map(type, found))):
         found = [leaf if isinstance(leaf, backend.types) else _converted(backend, leaf) for leaf in found]
-    dense = backend.dense(found, whole=True)[0]
+    dense = found if backend.dense is None else backend.dense(found, whole=True)[0]
     for i, leaf in zip(view.chosen, dense, strict=True):
         if source.rebuild is None and leaf.shape != view.leaves[i].shape:
             shapes = backend.shape(leaf), backend.shape(view.leaves[i])

@@ -78,7 +78,7 @@ class Holder:
         slots, owners = self._sorted(arrays), self._sorted(self.variables) if self.variables else None
         given = self.backend, slots, self._structure, lambda: list(self._sorted(self.paths))
         found = Tree.of(*given, inplace=inplace, owners=owners)
-        return Tree.holes(*given, owners) if found is None and self.tx.traits.axes else found
+        return found if found.leaves or self.tx.traits.axes else None
 
     def positions(self, slots: Iterable[int]) -> list[int]:
         """The positions of the variables in some slots of a view."""

@@ -18,15 +18,11 @@ SINGLE = frozenset({"float16", "bfloat16", "float32", "complex64"})
 REAL = frozenset({"float16", "bfloat16", "float32", "float64"})
 INEXACT = SINGLE | DOUBLE
 NARROW = frozenset({"float16", "bfloat16"})
-ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
-"""Values from here on round to infinity."""
 _FLOATING = "gradients must be floating-point or complex; cast it, or exclude it with masked(...) or None"
 Paths = Callable[[], list[str]]
 """Finds the paths of all slots, when they are needed."""
 Rebuild = Callable[[Array], Array] | None
 """Makes the values of a leaf sparse again; None if it is dense."""
-TRACE = "trace"
-"""The key of what traced when the leaves were read, beside what was measured: a branch of `lax.cond` ends before it."""
 
 
 class Source(NamedTuple):
@@ -86,6 +82,9 @@ class Leaves(NamedTuple):
     groups: tuple[Group, ...] = ()
     """The groups of devices that hold parts of the tree, outermost first."""
 
+    trace: Any = None
+    """What traced when the leaves were read, if the framework traces branches: one of `lax.cond` ends before it."""
+
     @classmethod
     def read(cls, tree: Any) -> Self | None:
         """Read a tree of arrays; None if it has no array. A view is returned unchanged.
@@ -96,7 +95,8 @@ class Leaves(NamedTuple):
         if isinstance(tree, cls):
             return tree
         backend, (leaves, structure) = opened(tree)
-        return None if backend is None else cls.of(backend, leaves, structure, lambda: backend.paths(tree))
+        view = None if backend is None else cls.of(backend, leaves, structure, lambda: backend.paths(tree))
+        return view if view is not None and view.leaves else None
 
     @classmethod
     def of(
@@ -108,35 +108,21 @@ class Leaves(NamedTuple):
         *,
         inplace: bool = False,
         owners: Sequence[Any] | None = None,
-    ) -> Self | None:
-        """Build a view of leaves found by a tree engine or an adapter; None if all are holes."""
+    ) -> Self:
+        """Build a view of leaves found by a tree engine or an adapter."""
         given, types = slots, set(map(type, slots))
         if not belong(backend, types):
             slots = [slot if slot is None else _adopted(backend, slots, i, paths) for i, slot in enumerate(slots)]
-        kept: Sequence[int] = range(len(slots))
-        leaves: Sequence[Any] = slots
-        if type(None) in types:
-            kept = [i for i in kept if slots[i] is not None]
-            leaves = [slots[i] for i in kept]
-        names = {kind: backend.dtype(leaf) for kind, leaf in {leaf.dtype: leaf for leaf in leaves}.items()}
-        dtypes = [names[leaf.dtype] for leaf in leaves]
-        if "float0" in dtypes:
-            kept = [slot for slot, dtype in zip(kept, dtypes, strict=True) if dtype != "float0"]
-            leaves, dtypes = [slots[i] for i in kept], [dtype for dtype in dtypes if dtype != "float0"]
-        if not kept:
-            return None
-        dense, rebuild = backend.dense(leaves)
+        names = {kind: backend.dtype(slot) for kind, slot in {x.dtype: x for x in slots if x is not None}.items()}
+        found = ["float0" if slot is None else names[slot.dtype] for slot in slots]
+        kept = [i for i, dtype in enumerate(found) if dtype != "float0"]
+        leaves, dtypes = [slots[i] for i in kept], tuple([found[i] for i in kept])
+        dense, rebuild = (leaves, None) if backend.dense is None else backend.dense(leaves)
         back = None if rebuild is None else tuple(rebuild)
-        source = Source(structure, slots, kept, tuple(dtypes), frozenset(dtypes), back, paths, owners)
+        source = Source(structure, slots, kept, dtypes, frozenset(dtypes), back, paths, owners)
         owned = tuple([slots[i] is given[i] for i in kept]) if inplace else (False,) * len(kept)
-        every = range(len(kept))
-        trace = getattr(backend.xp, "current_trace", None)
-        return cls(backend, source, dense, every, every, owned, {} if trace is None else {TRACE: trace()})
-
-    @classmethod
-    def holes(cls, backend: Backend, slots: Sequence[Any], structure: Any, paths: Paths, owners: Any = None) -> Self:
-        """Build a view of a tree without leaves; its slots determine the device of a new state."""
-        return cls(backend, Source(structure, slots, (), (), frozenset(), None, paths, owners), (), (), (), (), {})
+        every, trace = range(len(kept)), getattr(backend.xp, "current_trace", None)
+        return cls(backend, source, dense, every, every, owned, {}, trace=None if trace is None else trace())
 
     # --- scope ---------------------------------------------------------------------------------------------------
 
@@ -187,6 +173,25 @@ class Leaves(NamedTuple):
         """
         self.check(REAL, f"{why}; use masked(...) to exclude it", transform)
 
+    # --- pending factors -----------------------------------------------------------------------------------------
+
+    def scaled(self, factor: Array | float) -> Self:
+        """Multiply the active leaves by a number, or by a vector with one factor per leaf."""
+        self.check()
+        if isinstance(factor, (int, float)) and factor == 1:
+            return self
+        before, due = self.factor, self.due[:0]
+        if len(self.chosen) < len(self.leaves):
+            due = self.active
+            factor = self.backend.compute(formulas.where_active, factor, active=due)
+            if before is not None:
+                due = tuple(map(operator.or_, self.due, due)) if self.due else ()
+        if isinstance(before, float) and isinstance(factor, (int, float)):
+            factor = before * factor  # stays known
+        elif before is not None:
+            factor = self.backend.compute(formulas.product, before, factor)
+        return self._replace(factor=factor, due=due)
+
     # --- new leaves ----------------------------------------------------------------------------------------------
 
     def settled(self) -> Self:
@@ -196,28 +201,6 @@ class Leaves(NamedTuple):
         new = self._multiplied(self.chosen)
         return self.given([new[i] for i in self.chosen])
 
-    def materialized(self) -> Self:
-        """Apply the pending factors of the active leaves and round them to their dtypes."""
-        view = self.settled()
-        wide = [view.leaves[i] for i in self.chosen]
-        new = self._narrowed(self.chosen, wide)
-        return view if new is wide else view.given(new, applied=False)
-
-    def shown(self) -> Self:
-        """Return the active leaves as they would be returned now, read-only; overflow is infinite.
-
-        Half precision stays in float32, since a compiler may drop a cast to a narrower dtype and back.
-        """
-        view = self.lent()
-        for dtype, end in ENDS.items() if self.source.kinds & NARROW else ():
-            own = [i for i in self.chosen if self.source.dtypes[i] == dtype]
-            places = [i for i in own if self.factor is not None or self.is_wide(i)]
-            if places:
-                leaves, factors = [self.leaves[i] for i in places], self.each_factor(places)
-                new = self.backend.elementwise(formulas.ended, [leaves], (), factors, end=end)
-                view = view.with_leaves(places, new, applied=True)
-        return view.settled()
-
     def dense(self) -> Self:
         """Make the active leaves dense; reject integers."""
         self.check()
@@ -225,7 +208,7 @@ class Leaves(NamedTuple):
 
     def densified(self) -> Self:
         """Make the active leaves dense."""
-        if self.source.rebuild is None:
+        if self.source.rebuild is None or self.backend.dense is None:
             return self
         rebuild, leaves = list(self.source.rebuild), list(self.leaves)
         for i in self.chosen:
@@ -233,23 +216,6 @@ class Leaves(NamedTuple):
             if back is not None:
                 leaves[i], rebuild[i] = self.backend.dense([back(leaves[i])], whole=True)[0][0], None
         return self._replace(source=self.source._replace(rebuild=tuple(rebuild)), leaves=leaves)
-
-    def sparse(self, transform: str) -> Self:
-        """Make the active leaves sparse in the result.
-
-        Raises:
-            TypeError: the framework has no sparse gradients; names the transform and the path.
-        """
-        rebuild = list(self.source.rebuild or [None] * len(self.leaves))
-        for i in self.chosen:
-            rebuild[i] = rebuild[i] or self.backend.sparse(self.leaves[i])
-            if rebuild[i] is None:
-                raise TypeError(
-                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse: {self.backend.title} "
-                    f"has no sparse gradients of single elements for a {type(self.leaves[i]).__name__}; leave "
-                    "sparse=True out"
-                )
-        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)))
 
     def given(self, new: Sequence[Array], applied: bool = True) -> Self:
         """Replace the active leaves of a dense view with new arrays that no state holds.
@@ -263,16 +229,13 @@ class Leaves(NamedTuple):
         if not places:
             return self
         leaves, factor, due = put(self.leaves, places, new), self.factor, self.due
-        measured: dict[Any, Any] = {TRACE: self.measured[TRACE]} if TRACE in self.measured else {}
-        if len(places) < len(leaves):
-            measured |= {ord: norms.without(places) for ord, norms in self.measured.items() if type(ord) is float}
         if applied and factor is not None:
             replaced = self.mask(places)
             due = tuple(map(operator.gt, due or (True,) * len(leaves), replaced))
             keep = tuple(map(operator.not_, replaced))
             factor = self.backend.compute(formulas.where_active, factor, active=keep) if any(due) else None
         owned = tuple([mine or new is not old for mine, new, old in zip(self.owned, leaves, self.leaves, strict=True)])
-        return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured=measured)
+        return self._replace(leaves=leaves, owned=owned, factor=factor, due=due, measured={})
 
     def lent(self) -> Self:
         """Mark the active leaves as not writable, since a state or the user may hold them."""
@@ -285,15 +248,6 @@ class Leaves(NamedTuple):
     def is_wide(self, i: int) -> bool:
         """Whether the values of a leaf have another dtype than it had in the input."""
         return bool(self.leaves[i].dtype != self.source.given(i).dtype)
-
-    def each_factor(self, places: Sequence[int]) -> list[Any] | None:
-        """Return the pending factor of each of some leaves; None if nothing is pending."""
-        factor = self.factor
-        if factor is None or isinstance(factor, (int, float)) or not len(factor.shape):
-            return factor if factor is None else [factor] * len(places)
-        if isinstance(factor, np.ndarray):
-            return [float(factor[i]) for i in places]
-        return [self.backend.compute(formulas.take, factor, index=i) for i in places]
 
     def factors(self, places: Sequence[int]) -> Any:
         """Return the pending factors of some leaves; None if nothing is pending."""
@@ -330,8 +284,8 @@ class Leaves(NamedTuple):
         source = self.source
         given = source.structure, source.find_paths
         found = self.of(self.backend, self._scoped_slots(), *given, owners=source.owners)
-        if found is None:
-            found = self.holes(self.backend, source.slots, *given, source.owners)
+        if not found.leaves:
+            found = found._replace(source=found.source._replace(slots=source.slots))
         return found._replace(groups=self.groups)
 
     def _scoped_slots(self) -> list[Any]:

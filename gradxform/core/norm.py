@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gradxform.backend.protocol import Backend
 from gradxform.core import group as devices
 from gradxform.core.group import Group, Mask
-from gradxform.core.leaves import SINGLE, TRACE, Leaves
+from gradxform.core.leaves import SINGLE, Leaves
 from gradxform.numerics import DOUBLE, Array, formulas
 
 _FIRST = "first"
@@ -50,11 +50,6 @@ class Raw(NamedTuple):
     vector: Array
     known: Mask
 
-    def without(self, places: Sequence[int]) -> Raw:
-        """Forget the norms of some leaves."""
-        gone = set(places)
-        return self._replace(known=tuple([known and i not in gone for i, known in enumerate(self.known)]))
-
 
 def clip_coefficient(norm: Norm, max_norm: Any) -> Array:
     """Return min(1, max_norm / norm), correct at zero, at the limit, at infinity and for nonfinite norms."""
@@ -78,15 +73,18 @@ class Measured(Leaves):
 
     def global_norm(self, ord: float = 2) -> Norm:
         """Return the global norm of all active leaves, a 0-d number."""
-        own = self.own_norms(ord)
-        norm = self._norm_of(own, ord, self.groups) if self.groups else self.own_norm_of(own, ord)
-        if self.factor is None and len(self.scope) == len(self.leaves):
-            self._remember(_FIRST, self.measured.get(_FIRST, (norm, self.chosen)))
+        norm = self.norm_of(self.own_norms(ord), ord, self.groups)
+        if self.factor is None and len(self.scope) == len(self.leaves) and _FIRST not in self.measured:
+            self._remember(_FIRST, (norm, self.chosen))
         return norm
 
-    def norm_of(self, norms: Norm, ord: float = 2) -> Norm:
-        """Return the global norm from the norms of the leaves."""
-        return self._norm_of(norms, ord, self._apart) if self.groups else self.own_norm_of(norms, ord)
+    def norm_of(self, norms: Norm, ord: float = 2, groups: Sequence[Group] | None = None) -> Norm:
+        """Return the global norm from the norms of the leaves, by default over devices that have their own leaves."""
+        if not self.groups:
+            return self.own_norm_of(norms, ord)
+        whole = norms.everywhere()
+        found = self.shared([(lambda mask: self.own_norm_of(whole, ord, mask).value, ord)], groups, norms.slots)
+        return Norm(found.values[0], found.single, self.backend)
 
     def rms(self) -> Norm:
         """Return the root mean square of each active leaf, as a vector."""
@@ -171,7 +169,7 @@ class Measured(Leaves):
 
     def _remember(self, key: Any, found: Any) -> None:
         """Keep what was measured, but not in a branch inside of the trace that read the leaves: it would leave it."""
-        if TRACE not in self.measured or self.backend.xp.current_trace() == self.measured[TRACE]:
+        if self.trace is None or self.backend.xp.current_trace() == self.trace:
             self.measured[key] = found
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
@@ -231,12 +229,6 @@ class Measured(Leaves):
     def _apart(self) -> Sequence[Group]:
         """The groups whose devices have their own leaves."""
         return [group for group in self.groups if not group.by_leaf]
-
-    def _norm_of(self, norms: Norm, ord: float, groups: Sequence[Group]) -> Norm:
-        """Return the global norm of the active leaves of all devices."""
-        whole = norms.everywhere()
-        found = self.shared([(lambda mask: self.own_norm_of(whole, ord, mask).value, ord)], groups, norms.slots)
-        return Norm(found.values[0], found.single, self.backend)
 
     def _common(self, vectors: Sequence[tuple[Any, float]]) -> list[Any]:
         """Combine vectors with one number per leaf over the devices that hold slices, as norms by slot."""

@@ -223,10 +223,11 @@ class GradientTransformation(Base):
             raise TypeError(
                 f"{self!r} keeps a state: call state = tx.init(params) first, then tx.update(updates, state)"
             )
-        view = Tree.read(updates) or _holes(updates, self.traits.axes)
+        view = Tree.read(updates) or _without_arrays(updates, self.traits.axes)
         if view is None:
             return updates, state
-        align.check_gradients(view, updates)
+        if view.backend.variables or isinstance(updates, (list, tuple)):  # which may be pairs with variables
+            align.check_gradients(view, updates)
         if self.start is not None:
             align.check_state(view, state)
         view, state = self.rule(view, state, Context(params, extra))
@@ -408,7 +409,7 @@ def _rebuilt(name: str, arguments: Sequence[tuple[str | None, Any]]) -> Gradient
     return factories[name](*[item for key, item in arguments if key is None], **named)
 
 
-def _holes(tree: Any, axes: Sequence[Any]) -> Tree | None:
+def _without_arrays(tree: Any, axes: Sequence[Any]) -> Tree | None:
     """Return the view of a tree without arrays; the device axes determine the framework. None if they do not."""
     roots = [type(axis).__module__.partition(".")[0] for axis in axes]
     root = next((root for root in roots if root in FRAMEWORKS), None)
@@ -416,7 +417,7 @@ def _holes(tree: Any, axes: Sequence[Any]) -> Tree | None:
         return None
     found = backend(root)
     leaves, structure = found.flatten(tree)
-    return Tree.holes(found, leaves, structure, lambda: found.paths(tree))
+    return Tree.of(found, leaves, structure, lambda: found.paths(tree))
 
 
 def _key(value: Any) -> Any:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from gradxform.core.leaves import NARROW, REAL, SINGLE
 from gradxform.core.norm import Measured, Norm
 from gradxform.numerics import Array, formulas
 from gradxform.numerics.elementwise import Formula
+
+_ENDS = {"float16": 65520.0, "bfloat16": 2.0**128 - 2.0**119}
+"""Values from here on round to infinity."""
 
 
 class Tree(Measured):
@@ -26,23 +30,6 @@ class Tree(Measured):
     def compute(self, formula: Callable[..., Array], *operands: Any) -> Array:
         """Compute `formula(xp, *operands)` on numbers and norms in float64."""
         return self.backend.compute(formula, *(x.value if isinstance(x, Norm) else x for x in operands))
-
-    def scaled(self, factor: Array | float) -> Tree:
-        """Multiply the active leaves by a number, or by a vector with one factor per leaf."""
-        self.check()
-        if isinstance(factor, (int, float)) and factor == 1:
-            return self
-        before, due = self.factor, self.due[:0]
-        if len(self.chosen) < len(self.leaves):
-            due = self.active
-            factor = self.backend.compute(formulas.where_active, factor, active=due)
-            if before is not None:
-                due = tuple(map(operator.or_, self.due, due)) if self.due else ()
-        if isinstance(before, float) and isinstance(factor, (int, float)):
-            factor = before * factor  # stays known
-        elif before is not None:
-            factor = self.backend.compute(formulas.product, before, factor)
-        return self._replace(factor=factor, due=due)
 
     def scaled_over(self, axes: tuple[int, ...], ord: float, factor_of: Callable[[Norm], Array]) -> Tree:
         """Multiply each slice of the active leaves over some axes by a factor computed from its norm."""
@@ -102,6 +89,56 @@ class Tree(Measured):
         view = self.materialized()
         new = self.backend.divide(function, [view.leaves[i] for i in divisors], list(divisors.values()))
         return view.with_leaves(list(divisors), new)
+
+    # --- new leaves ----------------------------------------------------------------------------------------------
+
+    def materialized(self) -> Tree:
+        """Apply the pending factors of the active leaves and round them to their dtypes."""
+        view = self.settled()
+        wide = [view.leaves[i] for i in self.chosen]
+        new = self._narrowed(self.chosen, wide)
+        return view if new is wide else view.given(new, applied=False)
+
+    def shown(self) -> Tree:
+        """Return the active leaves as they would be returned now, read-only; overflow is infinite.
+
+        Half precision stays in float32, since a compiler may drop a cast to a narrower dtype and back.
+        """
+        view = self.lent()
+        for dtype, end in _ENDS.items() if self.source.kinds & NARROW else ():
+            own = [i for i in self.chosen if self.source.dtypes[i] == dtype]
+            places = [i for i in own if self.factor is not None or self.is_wide(i)]
+            if places:
+                leaves, factors = [self.leaves[i] for i in places], self.each_factor(places)
+                new = self.backend.elementwise(formulas.ended, [leaves], (), factors, end=end)
+                view = view.with_leaves(places, new, applied=True)
+        return view.settled()
+
+    def sparse(self, transform: str) -> Tree:
+        """Make the active leaves sparse in the result.
+
+        Raises:
+            TypeError: the framework has no sparse gradients; names the transform and the path.
+        """
+        rebuild = list(self.source.rebuild or [None] * len(self.leaves))
+        for i in self.chosen:
+            rebuild[i] = rebuild[i] or self.backend.sparse(self.leaves[i])
+            if rebuild[i] is None:
+                raise TypeError(
+                    f"{transform}: the gradient at {self.source.path(i)!r} cannot become sparse: {self.backend.title} "
+                    f"has no sparse gradients of single elements for a {type(self.leaves[i]).__name__}; leave "
+                    "sparse=True out"
+                )
+        return self._replace(source=self.source._replace(rebuild=tuple(rebuild)))
+
+    def each_factor(self, places: Sequence[int]) -> list[Any] | None:
+        """Return the pending factor of each of some leaves; None if nothing is pending."""
+        factor = self.factor
+        if factor is None or isinstance(factor, (int, float)) or not len(factor.shape):
+            return factor if factor is None else [factor] * len(places)
+        if isinstance(factor, np.ndarray):
+            return [float(factor[i]) for i in places]
+        return [self.backend.compute(formulas.take, factor, index=i) for i in places]
 
     # --- elementwise formulas ------------------------------------------------------------------------------------
 

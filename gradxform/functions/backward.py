@@ -77,7 +77,7 @@ def on_backward(tx: GradientTransformation) -> Callable[[T], T]:
             for i, gradient in zip(places, upstream, strict=True):
                 slots[i] = gradient
             view = Tree.of(backend, slots, bare, lambda: backend.paths(skeleton))
-            if view is None:
+            if not view.leaves:
                 return list(upstream), None
             results = rebuild(numbers).rule(view, None, Context(None, {}))[0].results()
             return [results[i] for i in places], None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gradxform.numerics import Array, widest
+from gradxform.numerics import Array
 
 _INF = float("inf")
 
@@ -56,7 +56,7 @@ def _clip_coefficient(xp: Any, norm: Array, limit: Array, within: Array) -> Arra
 
 def _divides(xp: Any, norm: Array) -> Array:
     """Whether a norm is finite; without float64, float32 may not hold what is divided by a norm beyond 1e18."""
-    return norm <= 1e18 if widest(xp) == "float32" else xp.isfinite(norm)
+    return norm <= 1e18 if getattr(xp, "widest", "") == "float32" else xp.isfinite(norm)
 
 
 def rounded(xp: Any, x: Array, *, dtypes: tuple[str, ...]) -> Array:

@@ -25,7 +25,7 @@ from parity_page.report import folded
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host import norms, selecting, threads
+from gradxform.backend.host import namespace, threads
 from gradxform.cli.bench.workloads import TREES, gradients
 from gradxform.cli.console import quiet, table
 
@@ -102,7 +102,7 @@ def kernels(framework: str) -> Iterator[Override]:
     """The kernels that a backend overrides, and the fast paths inside them."""
     module = importlib.import_module(f"gradxform_{framework}.kernels")
     fast = next(found for found in vars(module).values() if isinstance(found, type) and _is_of(found, module))
-    plain = importlib.import_module(f"gradxform_{framework}.plain").Plain
+    plain = (module if framework == "numpy" else importlib.import_module(f"gradxform_{framework}.plain")).Plain
     for name, chain in CHAINS.items():
         if getattr(fast, name) is not getattr(plain, name):
             for dtype in ("float32", "float64"):
@@ -128,11 +128,11 @@ def _is_of(found: type, module: Any) -> bool:
 def _inside(framework: str) -> Iterator[Override]:
     clip, each = CHAINS["norms"], CHAINS["compute"]
     if framework == "numpy":
-        yield Override(framework, "norms: small arrays together", clip, norms, "_MANY", math.inf)
-        yield Override(framework, "norms: float32 rows", clip, norms, "_norm_by_rows", _norm_in_blocks)
+        yield Override(framework, "norms: small arrays together", clip, namespace, "_MANY", math.inf)
+        yield Override(framework, "norms: float32 rows", clip, namespace, "_norm_by_rows", _norm_in_blocks)
         yield Override(framework, "norms and multiply: threads", clip, threads, "spread", threads.one_by_one)
         yield Override(framework, "elementwise: threads", "sign()", threads, "spread", threads.one_by_one)
-        yield Override(framework, "selection by bits", "sign()", selecting, "where", np.where)
+        yield Override(framework, "selection by bits", "sign()", namespace.Namespace, "where", staticmethod(np.where))
     if framework == "jax":
         rows, many = (importlib.import_module(f"gradxform_jax.{name}") for name in ("_rows", "_scalars"))
         yield Override(framework, "norms: one axis in rows", clip, rows, "cut", lambda leaf: None)
@@ -144,7 +144,7 @@ def _inside(framework: str) -> Iterator[Override]:
 
 
 def _norm_in_blocks(flat: Any) -> float:
-    return math.sqrt(sum(map(norms._dot64, norms._blocks(flat))))
+    return math.sqrt(sum(map(namespace._dot64, namespace._blocks(flat))))
 
 
 # --- times -----------------------------------------------------------------------------------------------------------

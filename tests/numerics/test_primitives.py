@@ -13,7 +13,7 @@ from support import FRAMEWORKS, INDUCTOR, MODES, TRACES, XLA, array, arrays, ass
 
 import gradxform as gx
 from gradxform.backend import lookup
-from gradxform.backend.host.elements import Block
+from gradxform.backend.host.kernels import Block
 from gradxform.numerics import random
 from gradxform.proof import parity, reference_state
 from gradxform.proof.extended import narrowed, number

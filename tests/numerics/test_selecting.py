@@ -10,7 +10,8 @@ import pytest
 from support import FRAMEWORKS, array, tensors
 
 import gradxform as gx
-from gradxform.backend.host import elements, selecting, threads
+from gradxform.backend.host import kernels, threads
+from gradxform.backend.host.namespace import Namespace
 from gradxform.numerics.elementwise import Combination
 
 MANY = 5000
@@ -37,7 +38,7 @@ def test_selects_as_numpy_does(dtype: str, share: float) -> None:
         one, other = (np.nan_to_num(numbers(i, "float64", shape), posinf=1, neginf=1) % 100 for i in (1, 2))
         one, other = one.astype(dtype), other.astype(dtype)
         for yes, no in ((one, other), (one, 0.0), (1.0, other), (one, other.dtype.type(2)), (one[..., :1], other)):
-            found, wanted = selecting.where(condition, yes, no), np.where(condition, yes, no)
+            found, wanted = Namespace.where(condition, yes, no), np.where(condition, yes, no)
             assert found.dtype == wanted.dtype
             assert found.tobytes() == wanted.tobytes()
 
@@ -47,7 +48,7 @@ def test_selection_keeps_every_bit() -> None:
     for dtype, bits in (("float32", "int32"), ("float64", "int64")):
         limits = np.iinfo(bits)
         one, other = np.random.default_rng(1).integers(limits.min, limits.max, (2, MANY), dtype=bits).view(dtype)
-        found = selecting.where(condition, one, other).view(bits)
+        found = Namespace.where(condition, one, other).view(bits)
         np.testing.assert_array_equal(found, np.where(condition, one.view(bits), other.view(bits)))
 
 
@@ -55,9 +56,9 @@ def test_selection_keeps_every_bit() -> None:
 def test_a_sum_is_the_same_in_blocks(dtype: str) -> None:
     x, y = (numbers(seed, dtype, 1 << 17) for seed in (0, 1))
     with np.errstate(all="ignore"):
-        (found,) = elements.of_leaves(SUM, [[x], [y]], [], [None], {})
+        (found,) = kernels.of_leaves(SUM, [[x], [y]], [], [None], {})
         cut = [(x[i : i + 999], y[i : i + 999]) for i in range(0, 1 << 17, 999)]
-        small = [elements.of_leaves(SUM, [[x], [y]], [], [None], {})[0] for x, y in cut]
+        small = [kernels.of_leaves(SUM, [[x], [y]], [], [None], {})[0] for x, y in cut]
         kind = np.result_type(dtype, np.float32)
         np.testing.assert_array_equal(found, x.astype(kind) + y.astype(kind))
     np.testing.assert_array_equal(found, np.concatenate(small))
@@ -71,7 +72,7 @@ def test_selecting_formulas_keep_dtype_and_shape(dtype: str) -> None:
     def larger(xp: Any, x: Any, y: Any, number: Any) -> Any:
         return xp.where(xp.abs(x) > number, x, y)
 
-    (found,) = elements.each(larger, [[x], [y]], [0.5])
+    (found,) = kernels.each(larger, [[x], [y]], [0.5])
     assert found.dtype == x.dtype and found.shape == x.shape
     np.testing.assert_array_equal(found, np.where(np.abs(x) > 0.5, x, y))
 
@@ -87,7 +88,7 @@ def test_a_tree_is_the_same_with_threads(dtype: str, monkeypatch: pytest.MonkeyP
         return xp.where(xp.iota(x) % 3 == 1, 0.0, x + a * y)
 
     formula = Combination(lambda xp, a: (1.0, a)) if dtype == "float64" else thirds
-    run = functools.partial(elements.of_leaves, formula, [first, second], [0.9], [None] * len(shapes), {})
+    run = functools.partial(kernels.of_leaves, formula, [first, second], [0.9], [None] * len(shapes), {})
     monkeypatch.setattr(threads, "_count", lambda: 1)
     wanted = run()
     monkeypatch.setattr(threads, "_count", lambda: 2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import assert_bits
 
-from gradxform.backend.host import elements
+from gradxform.backend.host import kernels
 
 SHAPES = ((3, 4), (0, 2), (5,), (), (9000,), (2, 1, 3), (8192,))
 
@@ -28,9 +28,9 @@ def _counted(xp: Any, x: Any, y: Any, number: Any) -> Any:
 def test_as_one_by_one(dtypes: tuple[str, str], factors: list[Any]) -> None:
     """The index of an element is that in its leaf; each result has memory of its own."""
     given = columns(*dtypes)
-    found = elements.of_leaves(_counted, given, [0.25], factors, {})
+    found = kernels.of_leaves(_counted, given, [0.25], factors, {})
     alone = [
-        elements.of_leaves(_counted, [[part] for part in row], [0.25], [factor], {})[0]
+        kernels.of_leaves(_counted, [[part] for part in row], [0.25], [factor], {})[0]
         for row, factor in zip(zip(*given, strict=True), factors, strict=True)
     ]
     assert_bits(found, alone)

@@ -26,7 +26,9 @@ QUICK_DTYPES = ("float32", "float64", "bfloat16")
 def plain(framework: str, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Replace the framework's backend with one without its own kernels."""
     package, mine = importlib.import_module(f"gradxform_{framework}"), lookup.backend(framework)
-    backend: Backend = importlib.import_module(f"gradxform_{framework}.plain").Plain()
+    backend: Backend = importlib.import_module(
+        f"gradxform_{framework}.{'kernels' if framework == 'numpy' else 'plain'}"
+    ).Plain()
     monkeypatch.setattr(package, "backend", backend)
     owners = {kind: backend if owner is mine else owner for kind, owner in lookup._by_type.items()}
     monkeypatch.setattr(lookup, "_by_type", owners)

@@ -8,8 +8,8 @@ from typing import Any
 import array_api_strict as strict
 import numpy as np
 
-from gradxform.backend.containers import Containers
 from gradxform.backend.lookup import register
+from gradxform.backend.protocol import Containers
 from gradxform_array_api_strict import namespace
 
 # --- the backend -----------------------------------------------------------------------------------------------------

@@ -1,21 +1,44 @@
-"""Evaluate formulas on the host: in NumPy float64 vectors, or in Python floats for single numbers.
+"""NumPy under the names that formulas use, formulas evaluated on the host, and norms of arrays in host memory.
 
-For frameworks whose norms and factors can be read at no cost: NumPy, and PyTorch and TensorFlow in eager mode on the
-CPU.
+For frameworks whose arrays NumPy can read without a copy: NumPy, and PyTorch and TensorFlow in eager mode on the CPU.
+Formulas run in NumPy float64 vectors, or in Python floats for single numbers.
+
+Norms are accurate to the last bit of float32 at any size, in one read of memory. Small arrays are concatenated in
+float64, and one call sums their squares: a call costs more than a few numbers. A larger float32 array is viewed as rows
+of 256. NumPy sums the squares of each row in float32 with little rounding, and the rows are added in float64. The few
+rows that dominate the sum are summed again in float64, to remove their rounding from the result. If the sum leaves the
+range of float32, the array is summed again in float64.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradxform.backend.host import selecting
+from gradxform.backend.host import threads
 from gradxform.numerics.namespace import Defaults
+from gradxform.numerics.norms import sizes_of
+
+_LARGE = 1 << 11
+"""Below so many elements, `np.where` is faster than a selection by bits."""
+_RARE = 32
+"""Conditions that are met, or missed, by a smaller share than one in so many are predicted well."""
+_MANY = 12
+"""Fewer arrays are faster one by one."""
+_ROW = 256
+_SHORT_ROW = 16
+_HEAVY = 1 / 16
+_ONLY_ROUNDING_LOST = 2.0**-100
+"""If a sum of n float32 squares is above n times this, underflow lost less than rounding."""
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
+_ALONE = _WIDE | {np.dtype(np.complex64)}
 
 
 class Namespace(Defaults):
@@ -105,10 +128,23 @@ class Namespace(Defaults):
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
-        """Select elementwise; a single condition needs no array."""
+        """Select elementwise; a single condition needs no array.
+
+        Of many elements, without a branch per element: where no processor predicts the condition, `np.where` takes up
+        to ten times as long as for a constant one.
+        """
         if isinstance(condition, np.bool_):
             return yes if condition else no
-        return selecting.where(condition, yes, no)
+        if not isinstance(condition, np.ndarray) or condition.size < _LARGE:
+            return np.where(condition, yes, no)
+        met, kind = np.count_nonzero(condition), np.result_type(yes, no)
+        predicted = _RARE * min(met, condition.size - met) < condition.size
+        if predicted or kind.kind != "f" or kind.itemsize > 8 or condition.dtype != np.bool_:
+            return np.where(condition, yes, no)
+        bits = np.dtype(f"i{kind.itemsize}")
+        first, second = (np.asarray(side, kind).view(bits) for side in (yes, no))
+        mask = np.negative(condition.view(np.int8)).astype(bits)  # all bits, or none
+        return ((first ^ second) & mask ^ second).view(kind)
 
     @staticmethod
     def stop_gradient(x: Any) -> Any:
@@ -173,7 +209,10 @@ def _bfloat16(near: Any) -> Any:
 
 def compute(formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
     """Evaluate a formula of numbers and vectors; returns a Python float if the result is 0-d."""
-    given = [operand if type(operand) is float else _operand(operand) for operand in operands]
+    given = [
+        x if type(x) is float or (type(x) is np.ndarray and x.ndim and x.dtype is _FLOAT64) else _operand(x)
+        for x in operands
+    ]
     if not static and all([type(operand) is float for operand in given]):
         try:
             return formula(Floats, *given)
@@ -193,3 +232,132 @@ def _operand(operand: Any) -> Any:
     if hasattr(operand, "numpy"):  # another framework's array, in a state
         return _operand(operand.numpy())
     return float(operand)
+
+
+# --- norms -----------------------------------------------------------------------------------------------------------
+
+
+def norms(leaves: Sequence[Any], ord: float) -> Any:
+    """Return the arrays' norms as a float64 vector."""
+    small = ord == 2 and len(leaves) < _MANY and all([leaf.dtype is _FLOAT32 for leaf in leaves])
+    if small and sum([leaf.size for leaf in leaves]) < threads.WORTH:  # fewer calls
+        return np.array([_norm32(leaf) for leaf in leaves])
+    with np.errstate(all="ignore"):
+        return _norms(leaves, ord)
+
+
+def _norms(leaves: Sequence[Any], ord: float) -> Any:
+    kinds = {leaf.dtype for leaf in leaves}
+    if not all([kind.isnative for kind in kinds]):
+        return _norms([leaf.astype(leaf.dtype.newbyteorder("=")) for leaf in leaves], ord)
+    found, alone = np.empty(len(leaves)), set(range(len(leaves)))
+    if ord == 2 and len(leaves) >= _MANY and kinds.isdisjoint(_ALONE):
+        for _, places in threads.together(leaves, [None] * len(leaves)):
+            flat = np.concatenate([leaves[i] for i in places], axis=None, dtype=np.float64, casting="unsafe")
+            found[places] = _norms_together(flat, [leaves[i].size for i in places])
+            alone.difference_update(places)
+    if alone:
+        rest = sorted(alone)
+        sizes = [leaves[i].size for i in rest]
+        found[rest] = threads.spread(functools.partial(_norm, ord=ord), [leaves[i] for i in rest], sizes)
+    return found
+
+
+def _norms_together(flat: Any, sizes: Sequence[int]) -> Any:
+    """Return the 2-norms of parts of a float64 array, and overwrite it; its values come from a narrower dtype."""
+    np.square(flat, out=flat)
+    lengths = np.array(sizes)
+    found, some = np.zeros(len(lengths)), lengths > 0
+    if len(flat):
+        found[some] = np.add.reduceat(flat, (np.cumsum(lengths) - lengths)[some])  # reduceat cannot sum empty parts
+    return np.sqrt(found)
+
+
+def _norm(leaf: Any, ord: float) -> Any:
+    """Return the norm of one array."""
+    flat = _real(leaf, ord)
+    if flat.size == 0:
+        return 0.0
+    if ord != 2:
+        return _other_norm(flat, ord)
+    if flat.dtype == np.float64:
+        return _norm64(flat)
+    return _norm32(flat) if flat.dtype == _FLOAT32 else math.sqrt(sum(map(_dot64, _blocks(flat))))
+
+
+def _norm32(leaf: Any) -> float:
+    """Return the 2-norm of float32 numbers."""
+    flat = leaf.ravel("K")
+    if flat.size > threads.SMALL:
+        return _norm_by_rows(flat)
+    wide = flat.astype(_FLOAT64)
+    return math.sqrt(wide.dot(wide))
+
+
+def _norm_by_rows(flat: Any) -> float:
+    cut = flat.size // _ROW * _ROW
+    rows = flat[:cut].reshape(-1, _ROW)
+    with np.errstate(all="ignore"):
+        sums = np.vecdot(rows, rows)
+        total = float(np.add.reduce(sums, dtype=np.float64))
+        if not (cut * _ONLY_ROUNDING_LOST < total < math.inf and np.maximum.reduce(sums) < total * _HEAVY):
+            total = _again(rows, sums.astype(np.float64), total)
+    return math.sqrt(total if cut == flat.size else total + _dot64(flat[cut:].astype(np.float64)))
+
+
+def _again(rows: Any, sums: Any, total: float) -> float:
+    """Sum the squares of rows again whose own sums are too inaccurate."""
+    if math.isnan(total):
+        return total
+    if not rows.size * _ONLY_ROUNDING_LOST < total < math.inf:
+        return sum(map(_dot64, _blocks(rows.reshape(-1))))
+    heavy = np.flatnonzero(sums >= total * _HEAVY)
+    exact = rows[heavy].astype(np.float64)
+    return total + float((np.vecdot(exact, exact) - sums[heavy]).sum())
+
+
+def _real(leaf: Any, ord: float) -> Any:
+    """Flatten an array; a complex one to its parts for the 2-norm, else to absolute values."""
+    flat = np.asarray(leaf).ravel(order="K")
+    if flat.dtype.kind != "c":
+        return flat
+    return flat.view(flat.real.dtype) if ord == 2 else sizes_of(Namespace, flat)
+
+
+def _blocks(flat: Any) -> Iterator[Any]:
+    """Yield the array in float64, in blocks that fit the cache."""
+    for start in range(0, flat.size, threads.CACHED):
+        yield flat[start : start + threads.CACHED].astype(np.float64)
+
+
+def _dot64(block: Any) -> float:
+    return float(np.dot(block, block))
+
+
+def _norm64(flat: Any) -> float:
+    """Return the 2-norm of float64 numbers, scaled by a power of two where squares would leave the range."""
+    total = _squares64(flat)
+    if flat.size * 2.0**-960 < total < math.inf or math.isnan(total):
+        return math.sqrt(total)
+    largest = float(np.max(np.abs(flat)))
+    if not 0 < largest < math.inf:
+        return largest
+    exponent = math.frexp(largest)[1]
+    return float(np.ldexp(math.sqrt(_squares64(np.ldexp(flat, -exponent))), exponent))
+
+
+def _squares64(flat: Any) -> float:
+    """Return the sum of squares: of short rows, which are then added pairwise."""
+    cut = flat.size // _SHORT_ROW * _SHORT_ROW
+    rows = flat[:cut].reshape(-1, _SHORT_ROW)
+    return float(np.add.reduce(np.vecdot(rows, rows))) + _dot64(flat[cut:])
+
+
+def _other_norm(flat: Any, ord: float) -> float:
+    largest = float(np.max(np.abs(flat)))
+    if ord == math.inf or not 0 < largest < math.inf:
+        return largest
+    if ord == 1:
+        return math.fsum(float(np.add.reduce(np.abs(block))) for block in _blocks(flat))
+    powers = (float(np.add.reduce((np.abs(block) / largest) ** ord)) for block in _blocks(flat))
+    return float(largest * math.fsum(powers) ** (1 / ord))

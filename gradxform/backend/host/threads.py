@@ -1,4 +1,7 @@
-"""Work on several arrays in threads: NumPy releases the GIL, and two threads get more memory bandwidth."""
+"""Work on several arrays: small ones together, large ones in threads.
+
+A call costs more than a few thousand numbers. NumPy releases the GIL, and two threads get more memory bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,23 @@ WORTH = 1 << 20
 """Below so many elements, a thread costs more than it saves."""
 BLOCK = 1 << 17
 """Elements that a thread computes with one call: it waits for the interpreter before and after each."""
+CACHED = 1 << 16
+"""Float64 elements that fit the cache."""
+SMALL = 1 << 13
+"""Leaves up to this size are computed together."""
 _MOST = 4
 _pool: ThreadPoolExecutor | None = None
+
+
+def together(leaves: Sequence[Any], kinds: Sequence[Any]) -> list[tuple[Any, list[int]]]:
+    """Group the positions of small leaves of one kind, as many as fit the cache; not of the kind `...`."""
+    found: dict[Any, list[int]] = {}
+    totals: dict[Any, int] = {}
+    for i, (leaf, kind) in enumerate(zip(leaves, kinds, strict=True)):
+        if kind is not ... and leaf.size <= SMALL:
+            totals[kind] = totals.get(kind, 0) + leaf.size
+            found.setdefault((kind, totals[kind] // CACHED), []).append(i)
+    return [(kind, places) for (kind, _), places in found.items() if len(places) > 1]
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], sizes: Sequence[int]) -> list[Any]:

@@ -1,0 +1,283 @@
+"""Kernels on NumPy arrays, in blocks that fit the cache, and the choice between NumPy and the framework.
+
+For NumPy, and for frameworks whose CPU arrays NumPy can read without a copy. Elements are computed in the dtype of a
+leaf's sums; complex ones by parts.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform.backend.host import namespace, threads
+from gradxform.backend.host.namespace import Namespace
+from gradxform.backend.protocol import Axes, Backend
+from gradxform.numerics import Array, norms, ranking, sums, sums_dtype
+from gradxform.numerics.elementwise import Combination, Formula, combined, weights_of
+from gradxform.numerics.rescale import is_extreme, product
+
+BLOCK = 1 << 14
+"""Elements of a block. Larger temporary arrays go back to the system each time, and their pages are made anew."""
+_PLAIN = {np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)}
+_NUMBERS = {float, int, np.ndarray}
+_FEW = 1 << 13
+"""Below so many elements, NumPy norms over axes take half the time of eager TensorFlow, for float64 a tenth."""
+
+
+class Block(Namespace):
+    """NumPy's functions, and the indices of the current elements."""
+
+    def __init__(self, start: int = 0, sizes: Sequence[int] = ()) -> None:
+        self.start, self.sizes = start, sizes
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        """Select elementwise; `yes` itself if the condition always holds, since results are copied."""
+        same = isinstance(condition, np.ndarray) and isinstance(yes, np.ndarray) and yes.shape == condition.shape
+        if same and condition.all() and yes.dtype == np.result_type(yes, no):
+            return yes
+        return Namespace.where(condition, yes, no)
+
+    def iota(self, x: Any) -> Any:
+        """The index of each element in C order; of leaves that are computed together, in its leaf."""
+        if self.sizes:
+            return np.concatenate([np.arange(size) for size in self.sizes])
+        return np.arange(self.start, self.start + x.size).reshape(x.shape)
+
+
+def of_leaves(
+    formula: Formula,
+    columns: Sequence[Sequence[Any]],
+    numbers: Sequence[Any],
+    factors: Sequence[Any],
+    static: dict[str, Any],
+    into: Sequence[Any] | None = None,
+) -> list[Any]:
+    """Apply an elementwise formula to each leaf and the arrays beside it; to small ones of one dtype together.
+
+    `into`: arrays for the results, used where they fit; they may be among the columns.
+    """
+    rows, leaves = list(zip(*columns, strict=True)), columns[0]
+    out: list[Any] = [None] * len(rows)
+    with np.errstate(all="ignore"):
+        for (factor, kinds), small in threads.together(leaves, list(map(_kind, rows, factors))):
+            joined = [
+                np.concatenate([column[i] for i in small], axis=None, dtype=kind)
+                for column, kind in zip(columns, kinds, strict=True)
+            ]
+            found, start = np.empty(joined[0].size, sums_dtype(joined[0])), 0
+            kernel = _kernel(formula, found.dtype.type, numbers, factor, static)
+            kernel(Block(0, [leaves[i].size for i in small]), found, *joined)
+            for i in small:
+                end = start + leaves[i].size
+                out[i] = found[start:end].reshape(leaves[i].shape).copy()
+                start = end
+        rest = [i for i, found in enumerate(out) if found is None]
+        work = _Work([leaves[i] for i in rest])
+        for i in rest:
+            out[i] = _room(leaves[i], None if into is None else into[i])
+            kernel = _kernel(formula, out[i].real.dtype.type, numbers, factors[i], static)
+            if out[i].dtype.kind == "c":
+                work.add(kernel, [part.real for part in rows[i]], out[i].real)
+                work.add(kernel, [part.imag for part in rows[i]], out[i].imag)
+            else:
+                work.add(kernel, rows[i], out[i])
+        work.done()
+    return out
+
+
+def _kind(row: Sequence[Any], factor: Any) -> Any:
+    """What leaves that are computed together have in common; `...` for one that is computed alone."""
+    plain = all([type(part) is np.ndarray and part.dtype in _PLAIN and part.shape == row[0].shape for part in row])
+    if not plain or not row[0].ndim or not (factor is None or isinstance(factor, (int, float))):
+        return ...
+    return factor, tuple([part.dtype for part in row])
+
+
+def each(formula: Callable[..., Any], columns: Sequence[Sequence[Any]], numbers: Sequence[Any]) -> list[Any]:
+    """Apply a formula that selects and does not round; each result has its first array's shape and dtype."""
+    given, work = [np.float64(number) for number in numbers], _Work(columns[0])
+    out = [_empty(leaf, leaf.dtype) for leaf in columns[0]]
+    with np.errstate(all="ignore"):
+        for found, *row in zip(out, *columns, strict=True):
+            work.add(lambda xp, out, *some: np.copyto(out, formula(xp, *some, *given), "same_kind"), row, found)
+        work.done()
+    return out
+
+
+def _room(leaf: Any, given: Any) -> Any:
+    """An array for the results of a leaf: the given one if it fits."""
+    kind: Any = sums_dtype(leaf)
+    if leaf.dtype.kind == "c":
+        kind = np.result_type(kind, np.complex64)
+    fits = type(given) is np.ndarray and (given.dtype, given.shape) == (kind, leaf.shape) and given.flags.c_contiguous
+    return given if fits and given.flags.writeable else _empty(leaf, kind)
+
+
+def _empty(leaf: Any, dtype: Any) -> Any:
+    """A new array of a leaf's shape; many elements lie in C order, to be filled in blocks."""
+    return np.empty_like(leaf, dtype, "C" if leaf.size > BLOCK else "K", subok=False)
+
+
+def _kernel(formula: Formula, kind: Any, numbers: Sequence[Any], factor: Any, static: dict[str, Any]) -> Any:
+    """Return a function of a namespace, the array for the results, and real elements, in a dtype of sums."""
+    if isinstance(formula, Combination):
+        given = weights_of(formula, Namespace, numbers, factor)
+        weights = [number if np.ndim(number) else float(number) for number in given]
+        if kind is np.float64 or not any([not np.ndim(weight) and is_extreme(weight) for weight in weights]):
+            return functools.partial(_combined, [kind(weight) for weight in weights])
+        return functools.partial(_combined_in_steps, weights)
+    given = [kind(number) for number in numbers]
+
+    def one(xp: Any, out: Any, *some: Any) -> None:
+        first, *others = [part.astype(kind, copy=False) if np.ndim(part) or part is some[0] else part for part in some]
+        first = first if factor is None else product(Namespace, first, factor)
+        np.copyto(out, formula(xp, first, *others, *given, **static), "same_kind")
+
+    return one
+
+
+def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
+    """Write the sum of products to an array, which may be one of the elements."""
+    *others, last = [part if part.dtype == out.dtype else part.astype(out.dtype) for part in some]
+    if not others:
+        np.multiply(last, weights[0], out)
+        return
+    total = last if weights[-1] == 1 else np.multiply(last, weights[-1])
+    for rank in range(len(others) - 1, -1, -1):
+        term = others[rank] if weights[rank] == 1 else np.multiply(others[rank], weights[rank])
+        total = np.add(total, term, None if rank else out)
+
+
+def _combined_in_steps(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
+    """The same with weights that float32 does not hold, in two steps each."""
+    np.copyto(out, combined(Namespace, [part.astype(out.dtype, copy=False) for part in some], weights), "same_kind")
+
+
+class _Work:
+    """The work on the leaves of a tree, in blocks of elements: done at once, or by several threads at the end."""
+
+    def __init__(self, leaves: Sequence[Any]) -> None:
+        self._threaded = threads.worth(2, sum([leaf.size for leaf in leaves]))
+        self._blocks: list[Callable[[], None]] = []
+        self._sizes: list[int] = []
+
+    def add(self, kernel: Callable[..., None], row: Sequence[Any], out: Any) -> None:
+        """Add a kernel of arrays that fills another; not in blocks if shapes differ."""
+        if out.size <= BLOCK or not out.flags.c_contiguous or len({np.shape(part) for part in row} - {()}) > 1:
+            self._do(lambda: kernel(Block(), out, *row), out.size)
+            return
+        flat = [(np.asarray(part).reshape(-1), True) if np.ndim(part) else (part, False) for part in row]
+        found = out.reshape(-1)
+
+        def some(block: slice) -> None:
+            kernel(Block(block.start), found[block], *[part[block] if is_array else part for part, is_array in flat])
+
+        step = threads.BLOCK if self._threaded else BLOCK
+        for start in range(0, out.size, step):
+            self._do(functools.partial(some, slice(start, start + step)), min(step, out.size - start))
+
+    def _do(self, block: Callable[[], None], size: int) -> None:
+        if self._threaded:
+            self._blocks.append(block)
+            self._sizes.append(size)
+        else:
+            block()
+
+    def done(self) -> None:
+        """Compute what is left."""
+        if self._blocks:
+            threads.spread(lambda block: block(), self._blocks, self._sizes)
+
+
+class Readable(Backend):
+    """A backend with arrays in host memory: NumPy computes on them without a copy.
+
+    The results are Python floats and NumPy arrays, which the kernels accept like the framework's own.
+    """
+
+    @abc.abstractmethod
+    def readable(self, arrays: Iterable[Array]) -> bool:
+        """Whether values may be read: none is traced, on another device, or differentiated."""
+
+    @abc.abstractmethod
+    def view(self, array: Array) -> Any:
+        """View an array's memory in NumPy, read-only; bfloat16 as float32."""
+
+    def taken(self, array: Any) -> Array:
+        """Wrap a NumPy array that nobody else holds."""
+        return self.from_numpy(array)
+
+    def elementwise(
+        self,
+        formula: Formula,
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        factors: Sequence[Any] | None = None,
+        out: Sequence[Array] | None = None,
+        **static: Any,
+    ) -> list[Any]:
+        """Apply a formula to the elements of each leaf."""
+        by = [None] * len(columns[0]) if factors is None else factors
+        if not self._all_readable([*itertools.chain(*columns), *numbers, *by]):
+            return super().elementwise(formula, columns, numbers, factors, **static)
+        *seen, given, by = [list(map(self._seen, some)) for some in (*columns, numbers, by)]
+        return list(map(self.taken, of_leaves(formula, seen, given, by, static)))
+
+    def each(
+        self,
+        formula: Callable[..., Array],
+        columns: Sequence[Sequence[Array]],
+        numbers: Sequence[Any],
+        out: Sequence[Array] | None = None,
+    ) -> list[Array]:
+        """Apply a formula that selects to the elements of each leaf, in their dtypes; NumPy if one has many."""
+        large = any([self.count(leaf, None) > BLOCK for leaf in columns[0]])
+        if not large or not self._all_readable([*itertools.chain(*columns), *numbers]):
+            return super().each(formula, columns, numbers)
+        *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
+        return list(map(self._taken_like, columns[0], each(formula, seen, given)))
+
+    def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Any:
+        """Return norms over some axes; NumPy for few elements, since frameworks use threads for many."""
+        count = self.count(leaves[0], None)
+        if len(leaves) == 1 and isinstance(count, float) and count <= _FEW and self.readable(leaves):
+            with np.errstate(all="ignore"):
+                return norms.norm(Namespace, self.view(leaves[0]), axes[0], ord)
+        return super().norms_over(leaves, axes, ord)
+
+    def sum_over(self, leaf: Array, axes: tuple[int, ...], weights: Array | None) -> Any:
+        """Return sums over some axes."""
+        if self._all_readable([leaf, weights]):
+            with np.errstate(all="ignore"):
+                return sums.sum_over(Namespace, self.view(leaf), axes, self._seen(weights))
+        return super().sum_over(leaf, axes, weights)
+
+    def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
+        """Keep so many elements of each leaf."""
+        if not self.readable(leaves):
+            return super().largest(leaves, counts)
+        found = [ranking.largest(Namespace, self.view(leaf), n) for leaf, n in zip(leaves, counts, strict=True)]
+        return list(map(self._taken_like, leaves, found))
+
+    def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
+        """Evaluate a formula of numbers and vectors."""
+        if self.readable(()) if _NUMBERS.issuperset(map(type, operands)) else self._all_readable(operands):
+            return namespace.compute(formula, *map(self._seen, operands), **static)
+        return super().compute(formula, *operands, **static)
+
+    def _all_readable(self, operands: Sequence[Any]) -> bool:
+        return self.readable([operand for operand in operands if isinstance(operand, self.types)])
+
+    def _taken_like(self, leaf: Array, array: Any) -> Array:
+        """Wrap a NumPy array in a leaf's dtype, and its kind."""
+        new = self.taken(array)
+        return self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast([new], [leaf])[0])
+
+    def _seen(self, operand: Any) -> Any:
+        return self.view(operand) if isinstance(operand, self.types) else operand
