@@ -16,7 +16,7 @@ from gradxform.core.transform import GradientTransformation
 from gradxform.proof import conformance, parity
 from gradxform.proof.extended import bits
 from gradxform.proof.registry import DTYPES
-from gradxform.proof.ulp import apart, budget, ulps
+from gradxform.proof.ulp import ulps
 
 __all__ = ["assert_parity", "assert_same_gradients", "backend_cases", "check_backend", "max_ulp"]
 
@@ -189,17 +189,13 @@ def check_backend(framework: str, case: str, mode: str = "eager", dtypes: Sequen
 
 def _compare(tx: GradientTransformation, results: Sequence[parity.Result], max_ulp: float, when: str) -> None:
     """Compare each pair of results, the reference first."""
-    right = results[0].leaves
+    terms = getattr(results[0].leaves, "terms", {})
     for i, one in enumerate(results):
         for j, other in enumerate(results[:i]):
-            for path, leaf in other.leaves.items():
-                term = right.terms[path] if isinstance(right, parity.Expected) else np.zeros(leaf.shape, leaf.dtype)
-                distance, allowed = apart(one.leaves[path], leaf, term), budget(leaf.dtype, max_ulp, term != 0)
-                beyond = np.where(distance > (allowed if j == 0 else 2 * allowed), distance, 0.0)
-                if beyond.any():
-                    who = f"{one.framework} ({one.mode}) and {other.framework} ({other.mode})"
-                    worst = parity.difference(path, one.leaves[path], leaf, beyond)
-                    raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}{when}: {worst}")
+            worst = parity.beyond(one.leaves, other.leaves, terms, max_ulp, 1 if j == 0 else 2)
+            if worst is not None:
+                who = f"{one.framework} ({one.mode}) and {other.framework} ({other.mode})"
+                raise AssertionError(f"{tx!r} differs by more than {max_ulp} ULP in {who}{when}: {worst}")
 
 
 def _expected(tx: GradientTransformation, steps: Sequence[Any], params: Any) -> Sequence[parity.Leaves]:

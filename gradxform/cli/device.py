@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +12,7 @@ from rich.table import Table
 from gradxform.cli.console import quiet, say
 from gradxform.cli.frameworks import program, title
 from gradxform.proof.place import Absent, Cost, Place
+from gradxform.testing import frameworks_or_installed
 
 NAMES = ("cpu", "gpu", "cuda", "rocm", "metal", "mps", "tpu")
 """Accepted names. "gpu" is any of the next four that a framework has."""
@@ -68,6 +69,17 @@ def places(command: str, asked: str | None, frameworks: Iterable[str], console: 
     if not found:
         raise ValueError(f"{command}: no framework has the device {asked!r}; available: {here(absent)}")
     return found
+
+
+def choose(
+    command: str, asked: str | None, frameworks: Sequence[str] | None, console: Console
+) -> tuple[list[str], dict[str, Place] | None, str]:
+    """Return the frameworks to compare, their devices if one is asked for, and both in words."""
+    names = frameworks_or_installed(command, frameworks)
+    if asked is None:
+        return names, None, ", ".join(names)
+    found = places(command, asked, names, console)
+    return list(found), found, ran_on(found)
 
 
 def here(frameworks: Iterable[str]) -> str:

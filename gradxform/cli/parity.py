@@ -21,8 +21,6 @@ from gradxform.proof import parity
 from gradxform.proof.extended import described
 from gradxform.proof.gradients import Leaf, chosen, hard
 from gradxform.proof.place import Place
-from gradxform.proof.ulp import budget
-from gradxform.testing import frameworks_or_installed
 
 
 def run(
@@ -35,34 +33,38 @@ def run(
     """Compare frameworks on the requested device, print a table, and return 1 if a difference is over budget."""
     if tx.stateful:
         raise TypeError(f"parity takes a stateless chain, and {tx!r} keeps a state")
-    names = frameworks_or_installed("parity", frameworks)
-    places = None if asked is None else device.places("parity", asked, names, console)
-    names = names if places is None else list(places)
-    cases = (
-        {gradients.name: read("parity", gradients)}
-        if gradients
-        else {"a step on digits": gradients_of_digits(), **hard_cases(tx)}
-    )
-    where = ", ".join(names) if places is None else device.ran_on(places)
+    names, places, where = device.choose("parity", asked, frameworks, console)
+    if gradients is None:
+        cases = {"a step on digits": gradients_of_digits(), **hard_cases(tx)}
+    else:
+        cases = {gradients.name: read("parity", gradients)}
     console.print(f"{tx!r} on {len(cases)} {'tree' if len(cases) == 1 else 'trees'} of gradients in {where}")
     say(console, f"the reference has {described()}")
-    wanted = [parity.expected(tx, tree) for tree in cases.values()]
-    with console.status("running eager and compiled ..."), quiet():
-        results = parity.run(tx, list(cases.values()), names, places=places)
+    results, wanted = measured(tx, cases, names, places, console)
     table, over = _table(list(cases), results, wanted)
     console.print(table)
     if places is not None:
         _print_costs(tx, next(iter(cases.items())), places, console)
-    largest = _between(results)
-    console.print(
-        f"largest difference between two frameworks or modes: {largest or 'none, all are bit-identical'}",
-        highlight=False,
-    )
+    largest = _between(results) or "none, all are bit-identical"
+    console.print(f"largest difference between two frameworks or modes: {largest}", highlight=False)
     if over:
         console.print(
             f"[red]over budget (2 ULP; 1 for float16 and bfloat16, 16 for float64):[/red] {over[0]}", highlight=False
         )
     return 1 if over else 0
+
+
+def measured(
+    tx: GradientTransformation,
+    cases: dict[str, Any],
+    frameworks: Sequence[str],
+    places: dict[str, Place] | None,
+    console: Console,
+) -> tuple[list[list[parity.Result]], list[parity.Expected]]:
+    """Return the results of each framework and mode, and those of the reference."""
+    with console.status("running eager and compiled ..."), quiet():
+        results = parity.run(tx, list(cases.values()), frameworks, places=places)
+        return results, [parity.expected(tx, case) for case in cases.values()]
 
 
 def _print_costs(tx: GradientTransformation, case: tuple[str, Any], places: dict[str, Place], console: Console) -> None:
@@ -97,7 +99,7 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
 
 
 def _table(
-    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Leaves]
+    cases: Sequence[str], results: Sequence[Sequence[parity.Result]], wanted: Sequence[parity.Expected]
 ) -> tuple[Table, list[str]]:
     """Return a row per outcome of a case, with the frameworks that had it, and the results over budget."""
     table = Table("gradients", "framework and mode", "ULP", "first difference from the reference", "largest difference")
@@ -106,34 +108,20 @@ def _table(
         outcomes: dict[tuple[str, str, str], list[str]] = {}
         for result in (row[i] for row in results):
             who = f"{result.framework} {result.mode}"
-            first, largest = (None, None) if not result.leaves else parity.differences(result.leaves, wanted[i])
-            same = "the same" if largest and first == largest else str(largest or "")
-            outcome = (
-                "-" if result.problem or result.left_out else f"{largest.ulp:g}" if largest else "0",
-                result.problem or _left_out(result) or str(first or ""),
-                same,
-            )
+            outcome, beyond = ("-", result.problem or f"left out: {result.left_out}", ""), result.problem
+            if result.leaves:
+                first, largest = parity.differences(result.leaves, wanted[i])
+                same = "the same" if first and first == largest else str(largest or "")
+                outcome = (f"{largest.ulp:g}" if largest else "0", str(first or ""), same)
+                beyond = str(parity.beyond(result.leaves, wanted[i], wanted[i].terms, 2) or "")
             outcomes.setdefault(outcome, []).append(who)
-            if result.problem or (not result.left_out and over_budget(result, wanted[i])):
-                over.append(f"{case}, {who}: {result.problem or largest}")
-        for (ulp, first_shown, largest_shown), who_had_it in outcomes.items():
+            if beyond:
+                over.append(f"{case}, {who}: {beyond}")
+        for outcome, who_had_it in outcomes.items():
             everyone = len(outcomes) == 1 and len(results) > 1
-            table.add_row(case, "all" if everyone else "\n".join(who_had_it), ulp, first_shown, largest_shown)
+            table.add_row(case, "all" if everyone else "\n".join(who_had_it), *outcome)
         table.add_section()
     return table, over
-
-
-def _left_out(result: parity.Result) -> str:
-    return f"left out: {result.left_out}" if result.left_out else ""
-
-
-def over_budget(result: parity.Result, wanted: parity.Leaves) -> bool:
-    """Return whether any element is farther from the reference than its budget."""
-    for path, right in wanted.items():
-        distance, term = parity.distance(result.leaves[path], wanted, path)
-        if (distance > budget(right.dtype, 2, term != 0)).any():
-            return True
-    return False
 
 
 def _between(results: Sequence[Sequence[parity.Result]]) -> str:

@@ -12,13 +12,12 @@ from rich.console import Console
 
 import gradxform
 from gradxform.cli import device
-from gradxform.cli.console import quiet, say, table, versions
+from gradxform.cli.console import say, table, versions
 from gradxform.cli.gradients import read
-from gradxform.cli.parity import hard_cases
+from gradxform.cli.parity import hard_cases, measured
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
-from gradxform.testing import frameworks_or_installed
 
 
 def run(
@@ -33,10 +32,8 @@ def run(
     Raises:
         ValueError: a framework is unknown, no framework has the device, or gradients are missing or unreadable.
     """
-    names = frameworks_or_installed("report", frameworks)
+    names, places, where = device.choose("report", asked, frameworks, console)
     tree = None if gradients is None else read("report", gradients)
-    places = None if asked is None else device.places("report", asked, names, console)
-    names = names if places is None else list(places)
     for part in _environment(names):
         say(console, part)
     if tx is not None:
@@ -47,10 +44,8 @@ def run(
         cases = hard_cases(tx) if tree is None else {"": tree}
         if not cases:
             raise ValueError(f"report: {tx!r} selects by path or axes, so it needs --gradients")
-        with console.status("running eager and compiled ..."), quiet():
-            results = parity.run(tx, list(cases.values()), names, places=places)
-            wanted = [parity.expected(tx, case) for case in cases.values()]
-        on = "" if places is None else f" ({device.ran_on(places)})"
+        results, wanted = measured(tx, cases, names, places, console)
+        on = "" if places is None else f" ({where})"
         say(console, f"\nFirst step of `{tx!r}`{on}, with the gradients as parameters:\n")
         say(console, _distances(list(cases), results, wanted))
     return 0

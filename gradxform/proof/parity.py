@@ -14,7 +14,7 @@ from gradxform.backend.protocol import Backend
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Cost, Place, anywhere
 from gradxform.proof.reference import references
-from gradxform.proof.ulp import apart
+from gradxform.proof.ulp import apart, budget
 
 Leaves = dict[str, Any]
 """NumPy arrays by path."""
@@ -214,6 +214,17 @@ def differences(got: Leaves, wanted: Leaves) -> tuple[Difference | None, Differe
             first = first or difference(path, got[path], wanted[path], found, int(np.flatnonzero(found)[0]))
             largest = larger(largest, difference(path, got[path], wanted[path], found))
     return first, largest
+
+
+def beyond(got: Leaves, wanted: Leaves, terms: Mapping[str, Any], ulp: float, times: float = 1) -> Difference | None:
+    """Return the largest difference beyond so many budgets; `terms` as `Expected` has them."""
+    worst: Difference | None = None
+    for path, leaf in wanted.items():
+        term = terms.get(path, 0.0)
+        found = apart(got[path], leaf, term)
+        over = np.where(found > times * budget(leaf.dtype, ulp, term != 0), found, 0.0)
+        worst = larger(worst, difference(path, got[path], leaf, over) if over.any() else None)
+    return worst
 
 
 def difference(path: str, got: Any, wanted: Any, distance: Any, place: int | None = None) -> Difference:

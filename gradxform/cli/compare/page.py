@@ -4,69 +4,48 @@ from __future__ import annotations
 
 import base64
 import html as escaping
-from collections.abc import Iterable, Iterator, Sequence
+import io
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 import gradxform
 from gradxform.cli.compare.picture import png
-from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
+from gradxform.cli.compare.rows import rows, say_causes, say_runs, table
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import named
 
+_WIDTH = 1000
+"""Columns, so that no row of a table is broken; the page scrolls."""
 _STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.verdict { padding: .6rem 1rem; border-left: .4rem solid; }
-.within { border-color: #2ca02c; } .beyond { border-color: #d62728; }
-.scroll { overflow-x: auto; } img { max-width: 100%; background: white; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
-tr.bad td { color: #d62728; } footer { margin-top: 3rem; font-size: .8rem; opacity: .7; }
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem; }
+pre { overflow-x: auto; line-height: 1.2; } pre.text { white-space: pre-wrap; } img { max-width: 100%; }
 """
 
 
 def html(found: Comparison) -> str:
-    """The whole page."""
-    title = f"{found.a.folder.name} and {found.b.folder.name}"
-    body = "\n".join(_parts(found))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>gradxform compare: {_text(title)}'
-        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
+    """The whole page: what the terminal shows with `--all`, the picture, and how each pair was found."""
+    title = escaping.escape(f"{found.a.folder.name} and {found.b.folder.name}")
+    console = Console(record=True, file=io.StringIO(), width=_WIDTH)
 
+    def shown(kind: str) -> str:
+        return f'<pre class="{kind}">{console.export_html(inline_styles=True, code_format="{code}")}</pre>\n'
 
-def _parts(found: Comparison) -> Iterator[str]:
-    yield f"<h1>{_text(found.a.folder.name)} and {_text(found.b.folder.name)}</h1>"
-    yield f'<p class="verdict {"within" if found.within else "beyond"}">{_text(verdict(found))}</p>'
-    if found.findings:
-        yield "<h2>Diagnosis</h2>\n<ol>"
-        yield from (f"<li><b>{_text(finding.kind)}</b>: {_text(finding.text)}</li>" for finding in found.findings)
-        yield "</ol>"
-    picture = base64.b64encode(png(found)).decode("ascii")
+    say_causes(found, console)
+    say_runs(found, console)
+    words = shown("text")
+    console.print(table(found, rows(found)))
+    pairs = Table("leaf in A", "leaf in B", "by", "sure", title="Alignment", title_justify="left", title_style="")
+    for pair in found.pairs:
+        pairs.add_row(escape(named(pair.a)), escape(named(pair.b)), pair.how, f"{pair.sure:.0%}")
+    console.print(pairs)
     about = "Distance of each leaf at each step, and the global norms of both runs"
-    yield f'<h2>Distances</h2>\n<p><img alt="{about}" src="data:image/png;base64,{picture}"></p>'
-    yield f"<h2>Leaves</h2>\n<p>{_text(title(found))}, in the order of the network.</p>"
-    yield _table(HEADERS, ((_class(row), row.cells) for row in rows(found)))
-    yield f"<h2>Alignment</h2>\n<p>{_text(found.alignment.words)}</p>"
-    pairs = ((named(p.a), named(p.b), p.how, f"{p.sure:.0%}") for p in found.pairs)
-    yield _table(("leaf in A", "leaf in B", "by", "sure"), (("", cells) for cells in pairs))
-    for side, alone in (("A", found.alignment.alone_a), ("B", found.alignment.alone_b)):
-        if alone:
-            yield f"<p>Only in {side}: {_text(', '.join(alone))}</p>"
-    lines = (f"{side}: {recording.versions}" for side, recording in (("A", found.a), ("B", found.b)))
-    yield f"<footer>{_text(f'gradxform {gradxform.__version__}')}<br>{'<br>'.join(map(_text, lines))}</footer>"
-
-
-def _class(row: Row) -> str:
-    return "" if row.parts is None else ' class="bad"'
-
-
-def _table(headers: Sequence[str], lines: Iterable[tuple[str, Sequence[str]]]) -> str:
-    head = "".join(f"<th>{_text(header)}</th>" for header in headers)
-    body = "\n".join(f"<tr{kind}>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>" for kind, cells in lines)
-    return f'<div class="scroll"><table>\n<tr>{head}</tr>\n{body}\n</table></div>'
-
-
-def _text(words: str) -> str:
-    return escaping.escape(words)
+    picture = base64.b64encode(png(found)).decode("ascii")
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>gradxform compare: {title}'
+        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{words}"
+        f'<p><img alt="{about}" src="data:image/png;base64,{picture}"></p>\n{shown("tables")}'
+        f"<p>gradxform {gradxform.__version__}</p>\n</body>\n</html>\n"
+    )

@@ -1,15 +1,62 @@
-"""What the table, the picture and the page of `gradxform compare` show of each leaf."""
+"""What `gradxform compare` shows: what was compared, a row for each leaf, the verdict and its causes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gradxform.cli.console import say
 from gradxform.comparing.comparison import Comparison
 from gradxform.comparing.mapping import Pair, named
 from gradxform.comparing.measuring import Distance
+from gradxform.comparing.rounding import magnitude, scaled
 
-HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
+_HEADERS = ("leaf in A", "leaf in B", "norm in A", "B/A", "cosine", "relative", "ULP", "parts at")
+_SHOWN = 24
+"""Leaves in the table, unless all are asked for."""
+
+
+def show(found: Comparison, console: Console, everything: bool) -> None:
+    """Print all that was found."""
+    say_runs(found, console)
+    every = rows(found)
+    shown = every if everything else _largest(found, every)
+    console.print(table(found, shown))
+    if len(shown) < len(every):
+        say(console, f"{len(shown)} of {len(every)} leaves, those with the largest distances; --all shows all")
+    say_causes(found, console)
+
+
+def say_runs(found: Comparison, console: Console) -> None:
+    """Print what is compared."""
+    for side, recording in (("A", found.a), ("B", found.b)):
+        say(console, f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}")
+    say(console, found.alignment.words)
+    for side, alone in (("A", found.alignment.alone_a), ("B", found.alignment.alone_b)):
+        if alone:
+            say(console, f"  only in {side}: {', '.join(alone)}")
+
+
+def table(found: Comparison, shown: Sequence[Row]) -> Table:
+    """The table of some leaves."""
+    made = Table(title=_title(found), title_justify="left", title_style="")
+    for i, header in enumerate(_HEADERS):
+        made.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
+    for row in shown:
+        made.add_row(*map(escape, row.cells), style="" if row.parts is None else "red")
+    return made
+
+
+def say_causes(found: Comparison, console: Console) -> None:
+    """Print the verdict and what explains it."""
+    say(console, _verdict(found), "green" if found.within else "red")
+    for i, finding in enumerate(found.findings, 1):
+        say(console, f"{i}. {finding.text}")
 
 
 class Row(NamedTuple):
@@ -23,7 +70,7 @@ class Row(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The cells under `HEADERS`."""
+        """The cells of the table."""
         a, b = named(self.pair.a), named(self.pair.b)
         layout = "; ".join(words for words in (self.pair.a.layout.words, self.pair.b.layout.words) if words)
         other = " ".join(part for part in ("" if a == b else b, f"({layout})" if layout else "") if part) or "the same"
@@ -48,7 +95,18 @@ def rows(found: Comparison) -> list[Row]:
     return [Row(pair, d, first.get(i)) for i, (pair, d) in enumerate(zip(found.pairs, shown, strict=True))]
 
 
-def title(found: Comparison) -> str:
+def _largest(found: Comparison, every: list[Row]) -> list[Row]:
+    """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
+    mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
+
+    def weight(row: Row) -> tuple[bool, float]:
+        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean)
+
+    largest = sorted(range(len(every)), key=lambda i: weight(every[i]), reverse=True)[:_SHOWN]
+    return [every[i] for i in sorted(largest)]
+
+
+def _title(found: Comparison) -> str:
     """What the rows show."""
     step = found.judged[found.tree].first
     if step is None:
@@ -56,7 +114,7 @@ def title(found: Comparison) -> str:
     return f"{found.tree} at step {step}, where the runs part"
 
 
-def verdict(found: Comparison) -> str:
+def _verdict(found: Comparison) -> str:
     """The result in one sentence."""
     judged = found.judged[found.tree]
     level = max(judged.levels.values(), default=0.0)

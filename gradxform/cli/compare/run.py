@@ -7,18 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from gradxform.cli import writing
-from gradxform.cli.compare.rows import HEADERS, Row, rows, title, verdict
+from gradxform.cli.compare.rows import show
 from gradxform.cli.console import progress, say
 from gradxform.comparing import mapping
-from gradxform.comparing.comparison import Comparison, compare
-from gradxform.comparing.rounding import magnitude, scaled
-
-_SHOWN = 24
-"""Leaves in the table, unless all are asked for."""
+from gradxform.comparing.comparison import compare
 
 
 def run(
@@ -53,7 +47,7 @@ def run(
             tolerance=tolerance,
             progress=lambda done, total: shown.update(bar, completed=done, total=total),
         )
-    _print(found, console, everything)
+    show(found, console, everything)
     if write_map is not None:
         text = mapping.written(found.pairs, found.alignment.alone_a, found.alignment.alone_b)
         _write(console, write_map, lambda part: part.write_text(text, encoding="utf-8"))
@@ -70,40 +64,3 @@ def _write(console: Console, out: Path, write: Callable[[Path], Any]) -> None:
     with writing.whole(out) as part:
         write(part)
     say(console, f"written: {out}")
-
-
-def _print(found: Comparison, console: Console, everything: bool) -> None:
-    for side, recording in (("A", found.a), ("B", found.b)):
-        say(console, f"{side}: {recording.folder}, {len(recording.steps)} steps, {recording.versions}")
-    say(console, found.alignment.words)
-    for side, alone in (("A", found.alignment.alone_a), ("B", found.alignment.alone_b)):
-        if alone:
-            say(console, f"  only in {side}: {', '.join(alone)}")
-    every = rows(found)
-    shown = every if everything else _chosen(found, every)
-    console.print(_table(found, shown))
-    if len(shown) < len(every):
-        say(console, f"{len(shown)} of {len(every)} leaves, those with the largest distances; --all shows all")
-    say(console, verdict(found), "green" if found.within else "red")
-    for i, finding in enumerate(found.findings, 1):
-        say(console, f"{i}. {finding.text}")
-
-
-def _chosen(found: Comparison, every: list[Row]) -> list[Row]:
-    """The leaves with the largest distances, in the order of the network; those that are mere noise come last."""
-    mean = max(map(magnitude, found.rows[found.tree].values()), default=0.0)
-
-    def weight(row: Row) -> tuple[bool, float]:
-        return row.parts is not None, -1.0 if row.shown is None else scaled(row.shown, mean)
-
-    largest = sorted(range(len(every)), key=lambda i: weight(every[i]), reverse=True)[:_SHOWN]
-    return [every[i] for i in sorted(largest)]
-
-
-def _table(found: Comparison, shown: list[Row]) -> Table:
-    table = Table(title=title(found), title_justify="left", title_style="")
-    for i, header in enumerate(HEADERS):
-        table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
-    for row in shown:
-        table.add_row(*map(escape, row.cells), style="" if row.parts is None else "red")
-    return table

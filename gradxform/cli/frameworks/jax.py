@@ -26,14 +26,12 @@ _NO_WORK = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
 def find(name: str | None = None, index: int = 0) -> Place:
-    """Return a device by name and number; by default, JAX's default device, uncommitted.
+    """Return a device by name and number; by default, JAX's default device.
 
     Raises:
         Absent: JAX sees no such device.
     """
-    if name is None:
-        return Place(jax.default_backend(), _words(jax.devices()[0]), jnp.array, cost=_cost, wait=jax.block_until_ready)
-    device = _device(name, index)
+    device = jax.devices()[0] if name is None else _device(name, index)
     return Place(
         device.platform.lower(),
         _words(device),

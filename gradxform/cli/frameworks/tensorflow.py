@@ -18,8 +18,6 @@ from gradxform_tensorflow import _private
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
-_KINDS = {"cpu": "CPU", "tpu": "TPU"}
-"""The others are "GPU"."""
 _NO_WORK = {"Placeholder", "Const", "Identity", "NoOp"}
 
 
@@ -30,12 +28,11 @@ def find(name: str | None = None, index: int = 0) -> Place:
         Absent: TensorFlow sees no such device.
     """
     if name is None:
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-        cost = functools.partial(_cost, f"{kind}:0")
-        return Place(kind.lower(), kind.lower(), tf.constant, cost=cost, wait=_waiting(kind))
-    kind = _KINDS.get(name, "GPU")
-    if kind == "GPU" and name != "gpu" and name not in (made_for := _made_for()):
-        raise Absent(f"which is built for {' and '.join(made_for)} here")
+        name = "gpu" if tf.config.list_logical_devices("GPU") else "cpu"
+    kinds = {"cpu": "CPU", "tpu": "TPU", "gpu": "GPU", **dict.fromkeys(_made_for(), "GPU")}
+    if name not in kinds:
+        raise Absent(f"which is built for {' and '.join(_made_for()) or 'cpu'} here")
+    kind = kinds[name]
     devices = tf.config.list_logical_devices(kind)
     if index >= len(devices):
         number = f"{name}:{index}" if devices else f"{name} device"
@@ -48,12 +45,8 @@ def find(name: str | None = None, index: int = 0) -> Place:
         functools.partial(tf.device, device),
         lambda leaf: leaf.device.endswith(f":{device}"),
         functools.partial(_cost, device),
-        wait=_waiting(kind),
+        wait=nothing if kind == "CPU" else _synchronize,
     )
-
-
-def _waiting(kind: str) -> Callable[[Any], None]:
-    return nothing if kind == "CPU" else _synchronize
 
 
 def _synchronize(_: Any) -> None:
@@ -64,7 +57,7 @@ def _made_for() -> tuple[str, ...]:
     """Kinds of GPU that this TensorFlow build supports."""
     if sys.platform == "darwin":
         return ("metal", "mps")
-    return ("rocm",) if tf.test.is_built_with_rocm() else ("cuda",) if tf.test.is_built_with_cuda() else ("cpu",)
+    return ("rocm",) if tf.test.is_built_with_rocm() else ("cuda",) if tf.test.is_built_with_cuda() else ()
 
 
 def _words(kind: str, index: int) -> str:

@@ -50,25 +50,16 @@ def _synchronize(_: Any) -> None:
 
 def _kind(name: str) -> str:
     """PyTorch's own name of a kind of device; ROCm's is "cuda"."""
-    if name == "cpu":
-        return "cpu"
-    if name in ("cuda", "rocm"):
-        if not torch.cuda.is_available():
-            raise Absent(f"which sees no {name} device: torch.cuda.is_available() is False")
-        here = "cuda" if torch.version.hip is None else "rocm"
-        if name != here:
-            raise Absent(f"which is built for {here}")
-        return "cuda"
-    if name in ("mps", "metal"):
-        if not torch.backends.mps.is_available():
-            raise Absent(f"which sees no {name} device: torch.backends.mps.is_available() is False")
-        return "mps"
-    if name == "gpu":
-        found = torch.accelerator.current_accelerator()
-        if found is None:
-            raise Absent("which sees no gpu device: torch.accelerator.current_accelerator() is None")
-        return found.type
-    raise Absent(f"which has no {name} device without torch_xla")
+    kinds = {"cpu": "cpu"}
+    if (accelerator := torch.accelerator.current_accelerator()) is not None:
+        kinds["gpu"] = accelerator.type
+    if torch.cuda.is_available():
+        kinds["cuda" if torch.version.hip is None else "rocm"] = "cuda"
+    if torch.backends.mps.is_available():
+        kinds |= {"mps": "mps", "metal": "mps"}
+    if name not in kinds:
+        raise Absent(f"which sees no {name} device: it has {' and '.join(kinds)}")
+    return kinds[name]
 
 
 class _Launches(_private.TorchDispatchMode):  # type: ignore[no-untyped-call]
