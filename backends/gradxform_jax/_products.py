@@ -13,7 +13,6 @@ from jax import lax
 
 from gradxform.numerics import elementwise, rescale, sums_dtype
 from gradxform_jax._namespace import Namespace, barrier
-from gradxform_jax.plain import weak_as
 
 
 class Factor(NamedTuple):
@@ -49,8 +48,18 @@ def factor(number: Any) -> Factor:
 def multiplied(leaf: Any, by: Factor) -> Any:
     """Multiply a leaf, rounded once; a factor of one changes nothing."""
     scaled = rescale.by_parts(Namespace, lambda part: lax.convert_element_type(by.times(part), part.dtype), leaf)
-    choose = lax.select if by.is_one.ndim == 0 else jnp.where
-    return weak_as(leaf, choose(by.is_one, leaf, scaled))
+    return _unless(by.is_one, leaf, scaled)
+
+
+@jax.custom_jvp
+def _unless(is_one: Any, leaf: Any, product: Any) -> Any:
+    """Select the leaf, since XLA flushes small numbers in a product with one; the derivative is the product's."""
+    return (lax.select if is_one.ndim == 0 else jnp.where)(is_one, leaf, product)
+
+
+@_unless.defjvp
+def _unless_jvp(primals: Any, tangents: Any) -> Any:
+    return _unless(*primals), tangents[2]
 
 
 @functools.partial(jax.jit, static_argnums=0)

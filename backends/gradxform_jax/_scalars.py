@@ -13,6 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from gradxform_jax import _private
 from gradxform_jax._compiled import compiled, is_traced
@@ -57,6 +59,38 @@ def _stacked(numbers: tuple[Any, ...]) -> Any:
     return jnp.stack(numbers)
 
 
+@jax.custom_jvp
+@jax.jit
+def _unstacked(vector: Any) -> list[Any]:
+    """Return the numbers of a vector. XLA compiles a reduction with many results much faster than so many slices."""
+    if _private.varying(vector):
+        return _sliced(vector)
+    return lax.platform_dependent(vector, cpu=_summed, default=_sliced)
+
+
+@_unstacked.defjvp
+def _unstacked_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[list[Any], list[Any]]:
+    return _unstacked(*primals), _sliced(*tangents)
+
+
+def _sliced(vector: Any) -> list[Any]:
+    return [vector[i] for i in range(len(vector))]
+
+
+def _summed(vector: Any) -> list[Any]:
+    """Reduce rows with one number each, and minus zeros, a few at a time."""
+    found: list[Any] = []
+    place, zero = lax.iota(np.int32, len(vector)), vector.dtype.type(-0.0)
+    for start in range(0, len(vector), MANY):
+        rows = [jnp.where(place == i, vector, zero) for i in range(start, min(start + MANY, len(vector)))]
+        found += lax.reduce(rows, [zero] * len(rows), _added, (0,))
+    return found
+
+
+def _added(some: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    return list(map(lax.add, some, others))
+
+
 def differ(leaves: Sequence[Any]) -> bool:
     """Whether shard_map knows some leaves to be replicated and others not: a vector would lose that."""
     return is_traced(leaves) and len(set(map(_private.varying, leaves))) > 1
@@ -68,10 +102,18 @@ def evaluated(formula: Callable[..., Any], static: tuple[tuple[str, Any], ...], 
     return formula(Namespace, *map(Namespace.float64, operands), **dict(static))
 
 
+def are_many(operands: Sequence[Any], static: dict[str, Any]) -> bool:
+    """Whether numbers of many leaves are among operands, or are selected."""
+    index = static.get("index")
+    return any([isinstance(x, Scalars) for x in operands]) or (isinstance(index, tuple) and len(index) >= MANY)
+
+
 def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict[str, Any]) -> Any:
     """Evaluate a formula that declares `by_number` for one leaf at a time."""
-    count = next(len(x.numbers) for x in operands if isinstance(x, Scalars))
-    index = static.get("index", range(count))
+    operands = [
+        Scalars(tuple(_unstacked(x))) if isinstance(x, (jax.Array, np.ndarray)) and x.ndim else x for x in operands
+    ]
+    index = static.get("index", range(max(len(x.numbers) for x in operands if isinstance(x, Scalars))))
     places = [index] if isinstance(index, int) else index
     columns = [[_of_leaf(x, i) for i in places] for x in operands]
     kinds = [tuple((name, _known(name, static[name], i)) for name in sorted(static)) for i in places]
@@ -80,9 +122,7 @@ def by_number(formula: Callable[..., Any], operands: Sequence[Any], static: dict
 
 
 def _of_leaf(x: Any, i: int) -> Any:
-    if isinstance(x, Scalars):
-        return x.numbers[i]
-    return x[i] if getattr(x, "ndim", 0) else x
+    return x.numbers[i] if isinstance(x, Scalars) else x
 
 
 def _known(name: str, value: Any, i: int) -> Any:

@@ -22,7 +22,7 @@ from gradxform_jax import _norms, _private, _products, _ranking, _scalars
 from gradxform_jax._compiled import compiled, is_traced, strong
 from gradxform_jax._namespace import Namespace, barrier
 from gradxform_jax._scalars import Scalars
-from gradxform_jax.plain import Plain, weak_as
+from gradxform_jax.plain import Plain
 
 _OPTAX = "optax.clip_by_global_norm"
 
@@ -76,10 +76,8 @@ class JAX(Plain):
         if function != _OPTAX or is_traced((leaves, divisors)):
             return _quotients(leaves, divisors)
         with self.scope():
-            return [
-                weak_as(leaf, leaf / lax.convert_element_type(divisor, leaf.real.dtype))
-                for leaf, divisor in zip(leaves, divisors, strict=True)
-            ]
+            pairs = zip(leaves, divisors, strict=True)
+            return [leaf / lax.convert_element_type(divisor, leaf.real.dtype) for leaf, divisor in pairs]
 
     def elementwise(
         self,
@@ -107,7 +105,7 @@ class JAX(Plain):
     def largest(self, leaves: Sequence[Any], counts: Sequence[Any]) -> list[Any]:
         """Keep so many elements of each leaf."""
         with self.scope():
-            return list(map(weak_as, leaves, _ranking.largest(list(leaves), list(counts))))
+            return list(_ranking.largest(list(leaves), list(counts)))
 
     def stored(self, value: Any, dtype: str, like: Any) -> Any:
         """An array of a dtype."""
@@ -119,10 +117,9 @@ class JAX(Plain):
         symbolic = is_traced(list(static.values()))  # sizes in jax.export
         with self.scope():
             operands = tuple(strong(operands))
-            if any(isinstance(x, Scalars) for x in operands):
-                if getattr(formula, "by_number", False) and not symbolic:
-                    return _scalars.by_number(formula, operands, static)
-                operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
+            if getattr(formula, "by_number", False) and not symbolic and _scalars.are_many(operands, static):
+                return _scalars.by_number(formula, operands, static)
+            operands = tuple([x.vector if isinstance(x, Scalars) else x for x in operands])
             if symbolic or "<locals>" in getattr(formula, "__qualname__", ""):  # made anew for each call, else compiled
                 return super().compute(formula, *operands, **static)
             return _scalars.evaluated(formula, tuple(sorted(static.items())), operands)
@@ -162,7 +159,7 @@ def _vector(leaves: Sequence[Any], ord: float) -> Any:
 @functools.partial(jax.jit, static_argnums=1)
 def _between(leaf: Any, dtype: str, low: Any, high: Any) -> Any:
     bounds = [None if bound is None else Namespace.float64(bound) for bound in (low, high)]
-    return weak_as(leaf, rescale.between(Namespace, leaf, dtype, *bounds))
+    return rescale.between(Namespace, leaf, dtype, *bounds)
 
 
 @functools.partial(compiled, each=("leaves", "divisors"))
@@ -178,7 +175,7 @@ def _quotient(leaf: Any, divisor: Any) -> Any:
         divisor = barrier(jnp.broadcast_to(divisor, leaf.shape))
     # XLA may divide by multiplying with the inverse, which in float64 rounds to the same narrower number.
     quotient = lax.convert_element_type(leaf, np.float64) / divisor
-    return weak_as(leaf, lax.convert_element_type(quotient, leaf.dtype))
+    return lax.convert_element_type(quotient, leaf.dtype)
 
 
 @functools.partial(compiled, each=("factors",), columns="columns", static=("formula",))

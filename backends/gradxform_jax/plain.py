@@ -83,9 +83,9 @@ class Plain(Backend):
         with self.scope():  # else JAX refuses float64 zeros with a sharding
             return [_alike(leaf, jnp.zeros_like(leaf)) for leaf in leaves]
 
-    def as_given(self, leaf: Any, new: Any) -> Any:
-        """Make a result weakly typed if the leaf is."""
-        return weak_as(leaf, new)
+    def as_given(self, leaves: Sequence[Any], new: list[Any]) -> list[Any]:
+        """Make results weakly typed where the leaves are."""
+        return list(map(_weak_as, leaves, new))
 
     def from_numpy(self, array: Any) -> Any:
         """Convert to a JAX array, with 64 bits even if they are disabled."""
@@ -118,7 +118,7 @@ def _alike(leaf: Any, new: Any) -> Any:
     return _private.sharded_alike(leaf, new)
 
 
-def weak_as(leaf: Any, result: Any) -> Any:
+def _weak_as(leaf: Any, result: Any) -> Any:
     """Give a result the leaf's weak type."""
     weak = bool(getattr(leaf, "weak_type", False))
     if weak == bool(getattr(result, "weak_type", False)):

@@ -71,9 +71,10 @@ class Plain(Containers):
             leaf[...] = 0.0
         return list(leaves)
 
-    def as_given(self, leaf: Any, new: Any) -> Any:
-        """A NumPy scalar for a NumPy scalar."""
-        return _as_given(leaf, new)
+    def as_given(self, leaves: Sequence[Any], new: list[Any]) -> list[Any]:
+        """NumPy scalars for NumPy scalars, arrays for arrays."""
+        pairs = zip(leaves, new, strict=True)
+        return [np.asanyarray(own) if isinstance(leaf, np.ndarray) else own[()] for leaf, own in pairs]
 
 
 class NumPy(kernels.Readable, Plain):
@@ -137,22 +138,18 @@ def _times_one(leaves: Sequence[Any], factor: float, inplace: bool) -> list[Any]
         own = all([leaf.base is None for leaf in leaves])  # otherwise two may share memory
         share = threads.spread if own else threads.one_by_one
         return share(lambda leaf: np.multiply(leaf, number, leaf), leaves, [leaf.size for leaf in leaves])
-    return [leaf * number if leaf.ndim else np.array(leaf * number) for leaf in leaves]
+    return [leaf * number for leaf in leaves]
 
 
 def _times(leaf: Any, factor: float, inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype == _FLOAT64 or (leaf.dtype == _FLOAT32 and LEAST <= abs(factor) <= MOST):
-        return _as_given(leaf, np.multiply(leaf, leaf.dtype.type(factor), out=out))
-    return _as_given(leaf, rescaled(host.Namespace, np.asarray(leaf), factor), out)
-
-
-def _as_given(leaf: Any, result: Any, out: Any = None) -> Any:
-    """Write the result into an array if given; return a NumPy scalar for a NumPy scalar."""
-    if out is not None:
-        np.copyto(out, result)
-        return out
-    return np.asarray(result) if isinstance(leaf, np.ndarray) else result[()]
+        return np.multiply(leaf, leaf.dtype.type(factor), out=out)
+    result = rescaled(host.Namespace, np.asarray(leaf), factor)
+    if out is None:
+        return result
+    np.copyto(out, result)
+    return out
 
 
 def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
@@ -164,10 +161,9 @@ def _rounded(low: Any, high: Any, dtype: Any, wide: Any) -> list[Any]:
 def _between(leaf: Any, bounds: Sequence[Any], inplace: bool) -> Any:
     out = leaf if inplace and isinstance(leaf, np.ndarray) else None
     if leaf.dtype.kind == "f":
-        found = leaf.clip(*bounds, out)  # called many times faster than np.clip
-        return found if type(found) is type(leaf) else _as_given(leaf, found)
+        return leaf.clip(*bounds, out)  # called many times faster than np.clip
     for bound, nearer in zip(bounds, (np.maximum, np.minimum), strict=True):  # np.clip converts bfloat16 to float32
-        leaf = leaf if bound is None else _as_given(leaf, nearer(leaf, bound, out=out))
+        leaf = leaf if bound is None else nearer(leaf, bound, out=out)
     return leaf
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from gradxform.backend.host import namespace as host
 from gradxform.numerics.elementwise import Combination, weights_of
 from gradxform.numerics.rescale import LEAST, MOST, in_steps, known_steps
-from gradxform_tensorflow import _eager, _graph, _packing
+from gradxform_tensorflow import _eager, _graph, _packing, _private
 from gradxform_tensorflow._namespace import Namespace, cast_to, is_read
 
 _FAR = 2.0**30
@@ -66,10 +66,31 @@ def multiply_over(leaf: Any, factor: Any) -> Any:
 
 
 def _unless_one(leaf: Any, factor: _Factor, new: Any) -> Any:
+    """Select the leaf where the factor is one: a product flushes small numbers. The derivative is the product's."""
     one = tf.equal(factor.whole, 1.0)
+    if tf.executing_eagerly() or _private.is_recorded([factor.whole]):  # by a tape, which ignores a graph's overrides
+        return _selected_on_tape(one, leaf, new)
+    with tf.compat.v1.get_default_graph().gradient_override_map({"Select": _GRADIENT, "SelectV2": _GRADIENT}):
+        return _selected(one, leaf, new)
+
+
+_GRADIENT = "GradxformProduct"
+
+
+@tf.RegisterGradient(_GRADIENT)
+def _product_gradient(_: Any, upstream: Any) -> tuple[None, None, Any]:
+    return None, None, upstream
+
+
+def _selected(one: Any, leaf: Any, new: Any) -> Any:
     if one.shape.rank == 0:
         return tf.raw_ops.Select(condition=one, x=leaf, y=new)  # copies neither
     return tf.where(one, leaf, new)
+
+
+@tf.custom_gradient
+def _selected_on_tape(one: Any, leaf: Any, new: Any) -> Any:
+    return _selected(one, leaf, new), lambda upstream: _product_gradient(None, upstream)
 
 
 def combined(

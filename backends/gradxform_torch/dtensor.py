@@ -174,8 +174,7 @@ class Torch(Kernels):
             rows = _across.all_gather(numbers, group, leaves[0])
             found = self.compute(devices.norms_over, rows, ord=ord, same=same if any(same) else None)
             if not all(here):
-                index = tuple(range(len(here)))
-                found = self.compute(formulas.spread, found, numbers, index=index, there=here)
+                found = self.compute(formulas.where_active, found, numbers, active=here)
             numbers = found
         return numbers
 

@@ -176,13 +176,11 @@ class Backend(abc.ABC):
     def cast(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
         """Round leaves to the dtypes of others with the same shapes."""
         with self.scope():
-            return [
-                self.as_given(like, self.namespace_of(like).cast(leaf, dtype_name(like)))
-                for leaf, like in zip(leaves, likes, strict=True)
-            ]
+            pairs = zip(leaves, likes, strict=True)
+            return self.as_given(likes, [self.namespace_of(like).cast(leaf, dtype_name(like)) for leaf, like in pairs])
 
-    def as_given(self, leaf: Array, new: Array) -> Array:
-        """Convert new values to the kind of a leaf: scalar or array, weakly typed or not."""
+    def as_given(self, leaves: Sequence[Array], new: list[Array]) -> list[Array]:
+        """Convert new values to the kinds of leaves: scalar or array, weakly typed or not."""
         return new
 
     def copied(self, leaves: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
@@ -234,7 +232,7 @@ class Backend(abc.ABC):
                 for i, (xp, leaf) in enumerate(zip(spaces, leaves, strict=True)):
                     own, *steps = [xp.float64(xp.take(x, i) if len(x.shape) else x) for x in vectors]
                     made.append(rescale.times(xp, leaf, own, steps))
-            return [self.as_given(leaf, new) for leaf, new in zip(leaves, made, strict=True)]
+            return made
 
     def multiply_over(
         self, leaves: Sequence[Array], axes: Axes, factors: Array, inplace: Sequence[bool]
@@ -243,7 +241,7 @@ class Backend(abc.ABC):
         (leaf,) = leaves
         with self.scope():
             xp = self.namespace_of(leaf)
-            return [self.as_given(leaf, rescale.times(xp, leaf, xp.float64(factors)))]
+            return [rescale.times(xp, leaf, xp.float64(factors))]
 
     def centered(self, leaves: Sequence[Array], axes: Axes, inplace: Sequence[bool]) -> list[Array]:
         """Subtract from real leaves their means over axes, rounded as in `elementwise`."""
@@ -280,7 +278,7 @@ class Backend(abc.ABC):
             found = []
             for leaf, divisor in zip(leaves, divisors, strict=True):
                 xp = self.namespace_of(leaf)
-                found.append(self.as_given(leaf, rescale.quotient(xp, leaf, xp.float64(divisor))))
+                found.append(rescale.quotient(xp, leaf, xp.float64(divisor)))
             return found
 
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
@@ -298,7 +296,7 @@ class Backend(abc.ABC):
             for new, old in zip(scaled, leaves, strict=True):
                 xp = self.namespace_of(old)
                 bounds = (None if bound is None else xp.float64(bound) for bound in (low, high))
-                found.append(self.as_given(new, rescale.between(xp, new, dtype_name(old), *bounds)))
+                found.append(rescale.between(xp, new, dtype_name(old), *bounds))
             return found
 
     def elementwise(
@@ -338,8 +336,8 @@ class Backend(abc.ABC):
             for column in zip(*columns, strict=True):
                 xp = self.namespace_of(column[0])
                 made = formula(xp, *column, *map(xp.float64, numbers))
-                found.append(self.as_given(column[0], xp.cast(made, dtype_name(column[0]))))
-        return found
+                found.append(xp.cast(made, dtype_name(column[0])))
+        return self.as_given(columns[0], found)
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute `formula(xp, *operands, **static)` on vectors in float64.
@@ -380,10 +378,8 @@ class Backend(abc.ABC):
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of the largest size in each leaf, and those of equal size; the others become zero."""
         with self.scope():
-            return [
-                self.as_given(leaf, ranking.largest(self.namespace_of(leaf), leaf, count))
-                for leaf, count in zip(leaves, counts, strict=True)
-            ]
+            pairs = zip(leaves, counts, strict=True)
+            return [ranking.largest(self.namespace_of(leaf), leaf, count) for leaf, count in pairs]
 
     def straight_through(self, values: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
         """Return the values; their gradients flow to the matching leaves of equal shape and dtype."""

@@ -262,7 +262,7 @@ class Leaves(NamedTuple):
         source, leaves, every = self.source, self.leaves, range(len(self.leaves))
         if self.factor is not None:
             leaves = self._multiplied(self.live(self.stopped))
-        leaves = self._narrowed(every, leaves)
+        leaves = self.backend.as_given(list(map(source.given, every)), list(self._narrowed(every, leaves)))
         if self.stopped:
             halted = [i for i in every if self.stopped[i]]
             leaves = put(leaves, halted, self.backend.zeros([leaves[i] for i in halted]))

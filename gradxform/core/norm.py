@@ -162,7 +162,9 @@ class Measured(Leaves):
             new, there = self.backend.norms([self.leaves[i] for i in missing], ord), self.mask(missing)
             rank = {i: rank for rank, i in enumerate(missing)}
             index = tuple([rank.get(i, 0) for i in range(count)])
-            vector = compute(formulas.spread, new, found.vector, index=index, there=there)
+            vector = compute(
+                formulas.where_active, compute(formulas.take, new, index=index), found.vector, active=there
+            )
             found = Raw(vector, tuple(map(operator.or_, there, found.known)))
         self._remember(ord, found)
         return found.vector
@@ -239,9 +241,11 @@ class Measured(Leaves):
         index, there = tuple(place.get(i, 0) for i in range(count)), tuple(i in place for i in range(count))
         if not all(there):  # another device may have what is None here
             none = compute(formulas.stack, *[0.0] * count)
+            spread = [compute(formulas.take, v, index=index) if self.leaves else none for v, _ in vectors]
+            orders = [ord for _, ord in vectors]
             vectors = [
-                (compute(formulas.spread, v, 0.0, index=index, there=there) if self.leaves else none, ord)
-                for v, ord in vectors
+                (compute(formulas.where_active, v, 0.0, active=there), ord)
+                for v, ord in zip(spread, orders, strict=True)
             ]
         for group in reversed([group for group in self.groups if group.by_leaf]):
             found = devices.of_slots(self.backend, group, vectors, self._like)

@@ -260,7 +260,8 @@ def by_row(view: Tree, norm: Norm, rows: int) -> Any:
         return norms
     places = {row_of[place]: place for place in view.chosen}
     index, there = tuple(places.get(row, 0) for row in range(rows)), tuple(row in places for row in range(rows))
-    return compute(formulas.spread, norms, none, index=index, there=there)
+    found = compute(formulas.take, norms, index=index)
+    return found if all(there) else compute(formulas.where_active, found, none, active=there)
 
 
 def rows_of(view: Tree) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def weighted(trees: Several, weights: Any) -> Any:
         likes = columns[0]
         if any(backend.dtype(new) != backend.dtype(like) for new, like in zip(made, likes, strict=True)):
             made = backend.cast(made, likes)
-        for i, new in zip(places, made, strict=True):
+        for i, new in zip(places, backend.as_given(likes, made), strict=True):
             out[i] = new
     return backend.unflatten(trees.structure, out)
 

@@ -13,7 +13,7 @@ from gradxform.core import arguments
 from gradxform.core.arguments import Scalar
 from gradxform.core.transform import unconverted
 from gradxform.functions.several import Several, products, several, weighted
-from gradxform.numerics import Array, formulas, subsets
+from gradxform.numerics import Array, dtype_name, formulas, subsets
 from gradxform.numerics import random as threefry
 
 
@@ -249,17 +249,14 @@ def _combined(name: str, trees: Several, formula: Callable[..., Any], *numbers: 
 
 def _seed(backend: Backend, seed: Any) -> tuple[Any, Any]:
     """Split a seed into two 32-bit words, as numbers."""
-    if (
-        isinstance(seed, (bool, float, str))
-        or len(getattr(seed, "shape", ()))
-        or not (isinstance(seed, int) or lookup.owner(seed) is not None)
-    ):
+    whole = (isinstance(seed, int) and not isinstance(seed, bool)) or (
+        lookup.owner(seed) is not None and "int" in dtype_name(seed)
+    )
+    if not whole or len(getattr(seed, "shape", ())):
         kind = type(seed).__name__
         raise TypeError(f"pcgrad: seed must be an int or a 0-d integer array, got {seed!r} of type {kind}")
-    if isinstance(seed, np.ndarray) and seed.ndim == 0 and seed.dtype.kind in "iu":
-        seed = int(seed)
-    if isinstance(seed, (int, np.integer)):
-        high, low = arguments.seed("pcgrad", seed)
+    if isinstance(seed, (int, np.integer, np.ndarray)):
+        high, low = arguments.seed("pcgrad", int(seed))
         return float(high), float(low)
     high = backend.compute(_high_word, seed)
     return high, backend.compute(_low_word, seed, high)

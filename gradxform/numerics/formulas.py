@@ -128,20 +128,15 @@ def joined(xp: Any, factor: Array, pending: Array) -> tuple[Array, Array]:
 
 
 @by_number
-def where_active(xp: Any, factor: Array, *, active: tuple[bool, ...]) -> Array:
-    """Return the factor for active leaves and 1 for the others."""
-    return xp.where(xp.mask(active), factor, 1.0)
+def where_active(xp: Any, numbers: Array, others: Array | float = 1.0, *, active: tuple[bool, ...]) -> Array:
+    """Return the numbers of active leaves, and others, such as a factor of 1, elsewhere."""
+    return xp.where(xp.mask(active), numbers, others)
 
 
 @by_number
 def take(xp: Any, vector: Array, *, index: int | tuple[int, ...]) -> Array:
     """Select one or more numbers of a vector; a 0-d factor applies to every leaf."""
     return xp.take(vector, index) if len(getattr(vector, "shape", ())) else vector
-
-
-def spread(xp: Any, numbers: Array, others: Array, *, index: tuple[int, ...], there: tuple[bool, ...]) -> Array:
-    """Arrange numbers in the places of a mask; elsewhere are others."""
-    return xp.where(xp.mask(there), xp.take(numbers, index), others)
 
 
 def stack(xp: Any, *numbers: Array) -> Array:

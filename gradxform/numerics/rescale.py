@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradxform.numerics import DOUBLE, Array, dtype_name, is_complex, sums_dtype, widest
-from gradxform.numerics.formulas import equal, is_nan
+from gradxform.numerics.formulas import is_nan
 
 LEAST, MOST = 2.0**-126, 2.0**127
 """Powers of two between which a factor is a normal number of float32."""
@@ -16,15 +16,15 @@ LEAST, MOST = 2.0**-126, 2.0**127
 def times(xp: Any, leaf: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:
     """Multiply a leaf by a number or an array that broadcasts; bit-identical where that is one.
 
-    `steps` are those of `in_steps`, if they are known.
+    `steps` are those of `in_steps`, if they are known. Compilers that flush small numbers in a product with one must
+    select the leaf instead, and keep the derivative of the product.
     """
 
     def scaled(part: Array) -> Array:
         return xp.cast(product(xp, xp.cast(part, sums_dtype(part)), factor, steps), dtype_name(part))
 
-    if isinstance(factor, (int, float)):
-        return leaf if factor == 1.0 else by_parts(xp, scaled, leaf)
-    return xp.where(equal(factor, 1.0), leaf, by_parts(xp, scaled, leaf))
+    known = isinstance(factor, (int, float))
+    return leaf if known and factor == 1.0 else by_parts(xp, scaled, leaf)
 
 
 def product(xp: Any, x: Array, factor: Any, steps: Sequence[Array] = ()) -> Array:

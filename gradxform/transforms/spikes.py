@@ -82,11 +82,11 @@ def clip_adagc(
         compute, dtype = g.backend.compute, g.backend.dtype(state.average)
         norms, now = g.norms(), between(g, d, 0.0, 1.0)
         together, rows = clip_coefficient(g.norm_of(norms), c), by_row(g, norms, state.count.shape[0])
-        limits = compute(_multiple, rows, state.average, between(g, r, 0.0, math.inf))
+        limits = compute(_limits, rows, *state, between(g, r, 0.0, math.inf), warmup=first)
         average = compute(_new_average, rows, limits, together, now, *state, warmup=first, dtype=dtype)
         count = compute(counted, state.count, rows, dtype=dtype)
-        seen, most = (compute(formulas.take, each, index=rows_of(g)) for each in (state.count, limits))
-        factor = compute(_in_turn, seen, together, clip_coefficient(norms, most), warmup=first)
+        most = compute(formulas.take, limits, index=rows_of(g))
+        factor = compute(_in_turn, most, together, clip_coefficient(norms, most))
         return g.scaled(factor), stored_as(g, state, count, average)
 
     def start(fresh: Fresh) -> AdaGCState:
@@ -96,14 +96,16 @@ def clip_adagc(
     return stateful(AdaGCState, rule, start, stage="clip")
 
 
-def _multiple(xp: Any, norm: Array, average: Array, ratio: Array) -> Array:
-    """The limit after the warm-up, infinite without an average; zero, which gives NaN, for a nonfinite norm."""
-    return xp.where(xp.isfinite(norm), xp.where(average > 0.0, ratio * average, math.inf), 0.0)
+def _limits(xp: Any, norm: Array, count: Array, average: Array, ratio: Array, *, warmup: int) -> Array:
+    """The limit: -1 in the warm-up, infinite without an average; zero, which gives NaN, for a nonfinite norm."""
+    own = xp.where(average > 0.0, ratio * average, math.inf)
+    return xp.where(count >= warmup, xp.where(xp.isfinite(norm), own, 0.0), -1.0)
 
 
-def _in_turn(xp: Any, count: Array, together: Array, own: Array, *, warmup: int) -> Array:
-    """The factor of the global norm during the warm-up, and each gradient's own factor afterwards."""
-    return xp.where(count >= warmup, own, together)
+@formulas.by_number
+def _in_turn(xp: Any, limit: Array, together: Array, own: Array) -> Array:
+    """The factor of the global norm in the warm-up, and each gradient's own factor afterwards."""
+    return xp.where(limit < 0.0, together, own)
 
 
 def _new_average(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 import pytest
-from support import FRAMEWORKS, XLA, array, assert_ulp, f32, slow, tensors
+from support import FRAMEWORKS, XLA, array, assert_ulp, f32, in_mode, slow, tensors
 
 import gradxform as gx
 from gradxform.backend import lookup
@@ -141,6 +141,25 @@ def test_the_derivative_in_the_limit(framework: str) -> None:
     for limit, wanted in ((2.0, 1.4), (9.0, 0.0))[: 1 + (framework == "jax")]:  # the others have none within the limit
         found = slope(framework, lambda c: gx.xp(clipped).sum(gx.clip_norm(c)(clipped)), np.float32(limit))
         assert_ulp(found, np.float32(wanted))
+
+
+@each
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [1.0, 2.0])
+def test_the_derivative_in_a_factor(number: float, compiled: bool, framework: str) -> None:
+    """Also where it is exactly one, which changes no bits of the leaves."""
+    given = [f32(3, 4, 1e-40), f32(-1)]
+    leaves = tensors(framework, given)
+
+    def total(c: Any) -> Any:
+        first, second = gx.scale(c)(leaves)
+        return gx.xp(first).sum(first) + gx.xp(second).sum(second)
+
+    of = in_mode(framework, "compiled" if compiled else "eager", total)
+    assert_ulp(slope(framework, of, np.float32(number)), np.float32(6))
+    scaled = in_mode(framework, "compiled" if compiled else "eager", lambda c: gx.scale(c)(leaves))
+    for leaf, new in zip(given, scaled(tensors(framework, np.float32(number))), strict=True):
+        assert number != 1 or array(new).tobytes() == leaf.tobytes()
 
 
 @each

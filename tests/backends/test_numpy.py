@@ -183,6 +183,20 @@ def test_a_leaf_without_axes_and_a_numpy_scalar(tx: Any, dtype: Any) -> None:
     assert alone.tobytes() == pure.tobytes() == tx(array[None])[0].tobytes()
 
 
+AVERAGES = [gx.ema(0.9), gx.trace(0.9, nesterov=True), gx.grokfast(), gx.accumulate(gx.identity(), 1), gx.clip_spikes()]
+
+
+@pytest.mark.parametrize("tx", [*AVERAGES, gx.add_decayed_weights(0.1), gx.add_noise(0.1, 0)], ids=repr)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_averages_keep_arrays_and_scalars_apart(tx: Any, dtype: Any) -> None:
+    leaves = [np.array(2.5, dtype), np.dtype(dtype).type(2.5)]
+    for params in (leaves, leaves[::-1]):
+        state = tx.init(params)
+        for _ in range(2):
+            updates, state = tx.update(params, state, params)
+            assert [(type(new), new.dtype) for new in updates] == [(type(old), old.dtype) for old in params]
+
+
 @pytest.mark.parametrize("tx", [gx.clip_norm(1.0), gx.clip_value(1.0), gx.stop(), gx.identity()], ids=repr)
 def test_an_array_without_axes_stays_an_array(tx: Any) -> None:
     assert type(tx(np.array(2.5))) is np.ndarray

@@ -38,12 +38,11 @@ def test_merged_trees_keep_their_dtype() -> None:
 def test_a_seed_that_is_an_array_has_two_words() -> None:
     trees = [[np.array([1.0, 0.2, -0.3])], [np.array([-1.0, 0.5, 0.1])], [np.array([0.2, -1.0, 0.4])]]
     for seed in (5, 2**31 + 9, 2**33 + 7, 2**40 + 1):
-        for like in (np.array(float(seed)), np.array(seed), np.int64(seed)):
+        for like in (np.array(seed), np.int64(seed)):
             assert gx.pcgrad(trees, like)[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
-    for seeds, dtype in ((range(2**60, 2**60 + 8), "int64"), (range(2**32, 2**32 + 8), "float64")):
-        for seed in seeds:
-            assert gx.pcgrad(trees, np.array(seed, dtype))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
-    for what in (None, object(), True, 1.0, "1", np.ones(2)):
+    for seed in range(2**60, 2**60 + 8):
+        assert gx.pcgrad(trees, np.array(seed))[0].tolist() == gx.pcgrad(trees, seed)[0].tolist(), seed
+    for what in (None, object(), True, 1.0, "1", np.ones(2), np.array(5.0), np.float32(5.0), np.bool_(True)):
         with pytest.raises(TypeError, match="seed must be an int"):
             gx.pcgrad(trees, what)
 

@@ -241,7 +241,7 @@ class Readable(Backend):
         if not large or not self._all_readable([*itertools.chain(*columns), *numbers]):
             return super().each(formula, columns, numbers)
         *seen, given = [list(map(self._seen, some)) for some in (*columns, numbers)]
-        return list(map(self._taken_like, columns[0], each(formula, seen, given)))
+        return self.as_given(columns[0], list(map(self._taken_like, columns[0], each(formula, seen, given))))
 
     def norms_over(self, leaves: Sequence[Array], axes: Axes, ord: float) -> Any:
         """Return norms over some axes; NumPy for few elements, since frameworks use threads for many."""
@@ -275,9 +275,9 @@ class Readable(Backend):
         return self.readable([operand for operand in operands if isinstance(operand, self.types)])
 
     def _taken_like(self, leaf: Array, array: Any) -> Array:
-        """Wrap a NumPy array in a leaf's dtype, and its kind."""
+        """Wrap a NumPy array in a leaf's dtype."""
         new = self.taken(array)
-        return self.as_given(leaf, new if self.dtype(leaf) == self.dtype(new) else self.cast([new], [leaf])[0])
+        return new if self.dtype(leaf) == self.dtype(new) else self.cast([new], [leaf])[0]
 
     def _seen(self, operand: Any) -> Any:
         return self.view(operand) if isinstance(operand, self.types) else operand
