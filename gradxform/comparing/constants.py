@@ -12,6 +12,8 @@ ALIKE = 2e-3
 """How far the factors of leaves may be apart that have one factor in common: another fault may be in them as well."""
 SAME_NORM = 1e-3
 """How far norms may be apart that are one limit: a clip divides by its norm plus 1e-6, or by a norm in float16."""
+SAME_FACTOR = 0.1
+"""How far the ratios of norms of two trainings may be from a factor that goes on."""
 EXACT = 1e-4
 """How far values may be apart that are the same ones in another place: above float32's rounding, below a fault's."""
 PROVING, FEWEST = 3, 8

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from gradxform.comparing.evidence import Evidence
 from gradxform.comparing.findings import Finding, some
-from gradxform.comparing.rules import clipping, leaf, optimizer, preconditions, unexplained, whole
+from gradxform.comparing.rules import gradients, optimizer, preconditions, unexplained
 
 Rule = Callable[[Evidence], Iterable[Finding]]
 
@@ -19,18 +19,18 @@ BEFORE: tuple[Rule, ...] = (
 )
 """What comes before a gradient differs; each of these explains all that follows."""
 PROVEN: tuple[Rule, ...] = (
-    whole.zero,
-    leaf.no_gradient,
-    clipping.clip_norm,
-    clipping.clip_global_norm,
-    clipping.clip_value,
-    whole.factor,
-    whole.weight_decay,
-    leaf.tied,
-    leaf.scaled,
-    leaf.permuted,
-    leaf.missing,
-    leaf.two_biases,
+    gradients.zero,
+    gradients.no_gradient,
+    gradients.clip_norm,
+    gradients.clip_global_norm,
+    gradients.clip_value,
+    gradients.factor,
+    gradients.weight_decay,
+    gradients.tied,
+    gradients.scaled,
+    gradients.permuted,
+    gradients.missing,
+    gradients.two_biases,
 )
 """Causes that predict the gradients of one run from those of the other, to within rounding."""
 LIKELY: tuple[Rule, ...] = (

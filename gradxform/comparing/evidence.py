@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,23 @@ TREES = ("gradients", "updates", "parameters")
 """Trees that are compared; others are data that both runs should have in common."""
 _SAMPLE = 1 << 15
 """Elements of a leaf that are enough to tell how it moves."""
+
+
+class Side(NamedTuple):
+    """One of the two recordings."""
+
+    place: int
+    name: str
+    other: str
+    """What the other one is called."""
+    recording: Recording
+    alone: list[str]
+    """The leaves without a partner that have a gradient at the first step."""
+
+    def is_second_bias(self, path: str) -> bool:
+        """Whether a leaf is one of the two biases of PyTorch's recurrent layers, which others have one of."""
+        there = self.recording.shapes(self.recording.steps[0], "gradients")
+        return "bias_ih" in path and path.replace("bias_ih", "bias_hh") in there
 
 
 @dataclass(eq=False)
@@ -47,8 +64,14 @@ class Evidence:
         self.step, self.tree = first, next(iter([*trees, *self.judged]))
         self.named: set[str] = set()  # the leaves that findings have named so far
         self.values = not (self.a.norms_only or self.b.norms_only)
+        self.sides = (self._side(0, "A", "B", self.a), self._side(1, "B", "A", self.b))
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
+
+    def _side(self, place: int, name: str, other: str, recording: Recording) -> Side:
+        paths = (self.alignment.alone_a, self.alignment.alone_b)[place]
+        there = recording.shapes(self.steps[0], "gradients") if "gradients" in self.rows else {}
+        return Side(place, name, other, recording, [path for path in paths if path in there])
 
     @property
     def pairs(self) -> list[Pair]:
@@ -173,9 +196,9 @@ class Evidence:
         """The paths of pairs."""
         return tuple(self.pairs[i].label for i in places)
 
-    def total(self, step: int, side: str) -> float:
+    def total(self, step: int, side: Side) -> float:
         """The global norm of a run's tree at a step."""
-        return math.hypot(*(getattr(d, f"norm_{side}") for d in self.rows[self.tree][step] if d is not None))
+        return math.hypot(*(d.norms[side.place] for d in self.rows[self.tree][step] if d is not None))
 
     def is_parallel(self, i: int) -> bool:
         """Whether a factor explains the difference of a pair, but for rounding and a tenth of it."""

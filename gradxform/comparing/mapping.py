@@ -36,6 +36,11 @@ class Pair(NamedTuple):
     sure: float
 
     @property
+    def views(self) -> tuple[View, View]:
+        """The leaf of A and that of B."""
+        return self.a, self.b
+
+    @property
     def label(self) -> str:
         """The path in A, with the part that is meant."""
         return named(self.a)

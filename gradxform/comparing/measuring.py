@@ -45,6 +45,21 @@ class Distance(NamedTuple):
     """The coarser format that all elements of a float32 array are numbers of, if there is one."""
 
     @property
+    def norms(self) -> tuple[float, float]:
+        """The norms in A and B."""
+        return self.norm_a, self.norm_b
+
+    @property
+    def largest(self) -> tuple[float, float]:
+        """The largest magnitudes in A and B."""
+        return self.largest_a, self.largest_b
+
+    @property
+    def nonfinite(self) -> tuple[int, int]:
+        """The elements that are NaN or infinite in A and B."""
+        return self.nonfinite_a, self.nonfinite_b
+
+    @property
     def relative(self) -> float:
         """The norm of the difference over the larger norm; 0 for two zeros."""
         scale = max(self.norm_a, self.norm_b)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gradxform.comparing.constants import BETTER, TELLING_UNITS
 
-_MOMENTA = (0.0, 0.5, 0.8, 0.9, 0.95, 0.99)
+_MOMENTA = (0.5, 0.8, 0.9, 0.95, 0.99)
 _BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.999), (0.8, 0.999), (0.5, 0.999), (0.0, 0.999))
+_LION = ((0.9, 0.99), (0.95, 0.98), (0.9, 0.9), (0.0, 0.0))
+"""Of Lion, of signs of a mean, and of signs alone."""
 _SQUARES = (0.9, 0.95, 0.99, 0.999)
-_L2 = tuple(digit * 10.0**power for power in range(-6, 0) for digit in (1, 3))
+_RECTIFIED = 6
+"""Steps from which RAdam is told from a mean of gradients: its first five are one."""
 
 
 class Run(NamedTuple):
@@ -31,7 +34,7 @@ class Setting(NamedTuple):
     """An optimizer with its numbers."""
 
     family: str
-    """ "SGD", "Adagrad", "RMSprop" or "Adam"."""
+    """ "SGD", "Adagrad", "RMSprop", "Adam", "Lion" or "RAdam"."""
     beta1: float = 0.0
     beta2: float = 0.0
     nesterov: bool = False
@@ -46,114 +49,106 @@ class Setting(NamedTuple):
     l2: float = 0.0
     """The part of the parameters that is added to the gradient."""
     rate: float = 0.0
+    rates: tuple[float, ...] = ()
+    """The rate of each step, where they differ."""
     decay: float = 0.0
     """The part of the parameters that is subtracted at each step, beside the gradient."""
     error: float = float("inf")
     """How far the moves of a run are from the predicted ones, relative to them."""
 
 
-def families() -> Mapping[str, list[Setting]]:
+def _families(steps: int) -> Iterator[list[Setting]]:
     """The optimizers that are tried, without their numbers, the simplest family first."""
     adam = [
         Setting("Adam", *betas, counted=counted, place=place)
         for betas, counted, place in itertools.product(_BETAS, (1, None, 0, 2), ("outside", "hat", "inside"))
         if place != "hat" or counted is not None
     ]
-    return {
-        "SGD": [Setting("SGD")],
-        "momentum": [Setting("SGD", beta, nesterov=n) for beta in _MOMENTA if beta for n in (False, True)],
-        "Adagrad": [Setting("Adagrad", start=start, place="outside") for start in (0.0, 0.1)],
-        "Adagrad from another start": [Setting("Adagrad", place="inside")],  # which is its epsilon
-        "RMSprop": [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in ("outside", "inside")],
-        "Adam": adam,
-        "Adam with L2": [s._replace(l2=l2) for s in adam if s.counted == 1 and s.place == "outside" for l2 in _L2],
-    }
+    yield [Setting("SGD")]
+    yield [Setting("SGD", beta, nesterov=nesterov) for beta in _MOMENTA for nesterov in (False, True)]
+    yield [Setting("Adagrad", start=start, place="outside") for start in (0.0, 0.1)]
+    yield [Setting("Adagrad", place="inside")]  # from another start, which is its epsilon
+    yield [Setting("RMSprop", 0.0, beta, place=place) for beta in _SQUARES for place in ("outside", "inside")]
+    yield adam
+    yield [Setting("Lion", *betas) for betas in _LION]
+    if steps > _RECTIFIED:
+        yield [Setting("RAdam", *betas, counted=1, place="outside") for betas in _BETAS]
 
 
-class _Parts(NamedTuple):
-    """What the moves of a setting are made of: `rate first / (root + epsilon / hat) + decay parameters`."""
-
-    first: Any
-    root: Any
-    """Of the mean of squares; 1 in SGD."""
-    hat: Any = 1.0
-
-
-def _parts(setting: Setting, run: Run) -> _Parts:
-    beta1, beta2, m, v = setting.beta1, setting.beta2, 0.0, setting.start
-    kept, part = (1.0, 1.0) if setting.family == "Adagrad" else (beta2, 1 - beta2)
-    firsts, roots, hats = [], [], []
+def _parts(setting: Setting, run: Run) -> tuple[Any, Any, Any]:
+    """What moves are made of: `rate first / (root + epsilon / hat) + decay parameters`; root and hat are 1 in SGD."""
+    family, beta1, beta2 = setting.family, setting.beta1, setting.beta2
+    m: Any = 0.0
+    v: Any = setting.start
+    kept, part = (1.0, 1.0) if family == "Adagrad" else (beta2, 1 - beta2)
+    found = []
     for step, g in enumerate(run.gradients + setting.l2 * run.parameters):
-        if setting.family == "SGD":
+        one = np.ones_like(g)
+        mean: Any = beta1 * m + (1 - beta1) * g
+        if family == "SGD":
             m = beta1 * m + g
-            firsts.append(g + beta1 * m if setting.nesterov else m)
+            found.append((g + beta1 * m if setting.nesterov else m, one, one))
             continue
-        m, v = beta1 * m + (1 - beta1) * g, kept * v + part * g**2
+        if family == "Lion":
+            m = beta2 * m + (1 - beta2) * g
+            found.append((np.sign(mean), one, one))
+            continue
+        m, v = mean, kept * v + part * g**2
         count = None if setting.counted is None else max(step + setting.counted, 1)
         first, second = (1.0, 1.0) if count is None else (1 - beta1**count, 1 - beta2**count)
-        firsts.append(m / first)
-        roots.append(np.sqrt(v / second))
-        hats.append([np.sqrt(second) if setting.place == "hat" else 1.0])
-    return _Parts(np.array(firsts), np.array(roots), np.array(hats)) if roots else _Parts(np.array(firsts), 1.0)
+        scale = _rectified(beta2, count) if family == "RAdam" else 1.0
+        root = np.sqrt(v / second) if scale else one
+        found.append((m / first * (scale or 1.0), root, one * np.sqrt(second) if setting.place == "hat" else one))
+    firsts, roots, hats = (np.array(arrays) for arrays in zip(*found, strict=True))
+    return firsts, roots, hats
 
 
-def _predicted(setting: Setting, run: Run, parts: _Parts) -> Any:
-    if setting.place == "inside":
-        size = np.sqrt(parts.root**2 + setting.epsilon)
-    else:
-        size = parts.root + setting.epsilon / parts.hat
-    l2 = _filtered(setting, run) * setting.l2 if setting.family == "SGD" else 0.0
-    return setting.rate * (parts.first + l2) / np.maximum(size, 1e-300) + setting.decay * run.parameters
+def _rectified(beta: float, count: int | None) -> float:
+    """The factor of RAdam at a step; 0 where it does not divide by the root yet."""
+    longest, kept = 2 / (1 - beta) - 1, beta ** (count or 1)
+    length = longest - 2 * (count or 1) * kept / (1 - kept)
+    if length <= 5:
+        return 0.0
+    return float(np.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)))
 
 
-def _filtered(setting: Setting, run: Run) -> Any:
-    """The part of L2 in the moves of SGD, whose momentum is linear."""
-    return _parts(setting._replace(l2=0.0), run._replace(gradients=run.parameters)).first
-
-
-def fitted(setting: Setting, run: Run) -> Setting:
+def _fitted(setting: Setting, run: Run) -> Setting:
     """A setting with the fewest numbers that predict the moves, and its error on the whole run.
 
     The numbers solve linear equations for half of the elements and all steps but the last, if there are several: the
     others are predicted. An epsilon above all roots of squares is none: the setting would be another optimizer.
     """
-    parts = _parts(setting._replace(l2=0.0) if setting.family == "SGD" else setting, run)
-    scale = np.abs(run.moves) + run.unit * np.abs(run.parameters)
-    best = setting._replace(error=float("inf"))
-    wanted, columns = _equations(setting, run, parts)
-    for names in _NUMBERS:
-        if not set(names) <= set(columns) or best.error <= TELLING_UNITS * run.unit:
+    linear, best = setting.family in ("SGD", "Lion"), setting
+    first, root, hat = _parts(setting, run)
+    moves, p = run.moves, run.parameters
+    of_l2 = _parts(setting, run._replace(gradients=p))[0] if setting.family == "SGD" else 0.0
+    columns = {"rate": first, "epsilon": -moves / hat, "decay": p * root, "product": p / hat, "l2": of_l2}
+    wanted, inside = moves * root, setting.place == "inside"
+    if inside:
+        wanted, columns = wanted**2, {"rate": first**2, "epsilon": -(moves**2)}
+    for names in (_LINEAR if setting.beta1 else _LINEAR[:2]) if linear else _ADAPTIVE:
+        if not set(names) <= columns.keys() or best.error <= TELLING_UNITS * run.unit:
             continue
         found: dict[str, Any] = dict(zip(names, _solved(wanted, [columns[name] for name in names]), strict=True))
         found.pop("product", None)
-        if setting.place == "inside":
+        if inside:
             found["rate"] = float(np.sqrt(max(found["rate"], 0.0)))
         if "l2" in found:
             found["l2"] /= found["rate"] or 1.0
-        if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(parts.root):
+        if min(found.values()) < 0 or found.get("epsilon", 0.0) > np.max(root):
             continue
-        numbers = setting._replace(**found)
-        left = np.abs(_predicted(numbers, run, parts) - run.moves) / scale
-        error = float(np.median(left, axis=1).max())
-        if BETTER * error < best.error:
-            best = numbers._replace(error=error)
+        new = setting._replace(**found)
+        size = np.sqrt(root**2 + new.epsilon) if inside else root + new.epsilon / hat
+        added = new.l2 * of_l2 if "l2" in found else 0.0
+        new = _judged(new, run, new.rate * (first + added) / np.maximum(size, 1e-300) + new.decay * p)
+        if BETTER * new.error < best.error:
+            best = new
     return best
 
 
-_NUMBERS = (("rate",), ("rate", "epsilon"), ("rate", "decay"), ("rate", "epsilon", "decay", "product"), ("rate", "l2"))
+_LINEAR = (("rate",), ("rate", "decay"), ("rate", "l2"))
+_ADAPTIVE = (("rate",), ("rate", "epsilon"), ("rate", "decay"), ("rate", "epsilon", "decay", "product"))
 """The numbers that are solved for, the fewest first; the product is that of epsilon and decay."""
-
-
-def _equations(setting: Setting, run: Run, parts: _Parts) -> tuple[Any, dict[str, Any]]:
-    """What the numbers of a setting make up, multiplied by the size, and the column of each."""
-    moves, p = run.moves, run.parameters
-    if setting.family == "SGD":
-        columns = {"rate": parts.first, "decay": p}
-        return moves, columns | ({"l2": _filtered(setting, run)} if setting.beta1 else {})
-    if setting.place == "inside":
-        return (moves * parts.root) ** 2, {"rate": parts.first**2, "epsilon": -(moves**2)}
-    columns = {"rate": parts.first, "epsilon": -moves / parts.hat, "decay": p * parts.root, "product": p / parts.hat}
-    return moves * parts.root, columns
 
 
 def _solved(wanted: Any, columns: list[Any]) -> list[float]:
@@ -166,36 +161,60 @@ def _solved(wanted: Any, columns: list[Any]) -> list[float]:
     return [float(x) for x in np.linalg.lstsq(matrix[kept], np.ones(int(kept.sum())), rcond=None)[0]]
 
 
+def _judged(setting: Setting, run: Run, predicted: Any) -> Setting:
+    """A setting with the error of what it predicts: of most elements, and of nearly all signs."""
+    left = np.abs(predicted - run.moves) / (np.abs(run.moves) + run.unit * np.abs(run.parameters))
+    quantile = 0.95 if setting.family == "Lion" else 0.5
+    return setting._replace(error=float(np.quantile(left, quantile, axis=1).max()))
+
+
+def _scheduled(setting: Setting, run: Run) -> Setting:
+    """A setting with a rate of its own at each step, which half of the elements tell, and the other half must have."""
+    first, root, _ = _parts(setting, run)
+    way = first / np.maximum(root, 1e-300)
+    rates = np.median(run.moves[:, ::2] / way[:, ::2], axis=1)
+    other = run._replace(moves=run.moves[:, 1::2], parameters=run.parameters[:, 1::2])
+    new = setting._replace(rate=float(rates[0]), rates=tuple(map(float, rates)))
+    return _judged(new, other, rates[:, None] * way[:, 1::2])
+
+
 def settings_of(run: Run, enough: float) -> list[Setting]:
     """The settings of the simplest family that predict a run to within a relative error, best first.
 
-    A family that predicts it much better is preferred: Adagrad is nearly RMSprop at first, or SGD.
+    A family that predicts it much better is preferred: Adagrad is nearly RMSprop at first, or SGD. Where no family does
+    with one rate, L2 in Adam and rates that change from step to step are tried.
     """
     best: list[Setting] = []
-    for family, settings in families().items():
-        if best and (best[0].error <= TELLING_UNITS * run.unit or family == "Adam with L2"):
-            break
-        fits = sorted((fitted(setting, run) for setting in settings), key=_error_of)
-        if family == "Adam with L2":
-            fits = [_searched(fits[0], run)]
-        fits = [fit for fit in fits if fit.error <= enough]
+    families = list(_families(len(run.moves)))
+    for settings in families:
+        fits = [fit for setting in settings if (fit := _fitted(setting, run)).error <= enough]
+        fits.sort(key=_error)
         if fits and (not best or BETTER * fits[0].error < best[0].error):
             best = fits
+        if best and best[0].error <= TELLING_UNITS * run.unit:
+            break
+    usual = [s for settings in families for s in settings if s.place in ("", "outside") and s.counted in (None, 1)]
+    usual = [s for s in usual if s.counted or s.family != "Adam"]  # rates of steps are a correction as well
+    if not best:
+        adam = [s for s in usual if s.family == "Adam"]
+        best = [fit for fit in [_with_l2(adam, run)] if fit.error <= enough]
+    if not best and len(run.moves) > 2:
+        best = [fit for fit in sorted((_scheduled(s, run) for s in usual), key=_error) if fit.error <= enough]
     return [fit for fit in best if fit.error <= max(2 * best[0].error, enough / BETTER)]
 
 
-def _error_of(setting: Setting) -> float:
+def _error(setting: Setting) -> float:
     return setting.error
 
 
-def _searched(setting: Setting, run: Run) -> Setting:
-    """A setting with its L2 searched for by thirds, between its neighbours in the table."""
-    low, high = np.log(setting.l2) - np.log(4), np.log(setting.l2) + np.log(4)
-    for _ in range(20):
-        thirds = [low + part * (high - low) / 3 for part in (1, 2)]
-        errors = [fitted(setting._replace(l2=float(np.exp(third))), run).error for third in thirds]
-        low, high = (low, thirds[1]) if errors[0] < errors[1] else (thirds[0], high)
-    return fitted(setting._replace(l2=float(np.exp((low + high) / 2))), run)
+def _with_l2(settings: list[Setting], run: Run) -> Setting:
+    """The best setting with L2, which is searched for among ever nearer numbers."""
+    grid, ratio = np.geomspace(1e-6, 0.3, 12), 3.0
+    for _ in range(9):
+        best = min((_fitted(s._replace(l2=float(l2)), run) for s in settings for l2 in grid), key=_error)
+        settings = [best._replace(epsilon=0.0, decay=0.0, error=float("inf"))]
+        grid, ratio = best.l2 * ratio ** np.linspace(-1, 1, 7), ratio**0.4
+    return best
 
 
 def nearest(ones: list[Setting], others: list[Setting]) -> tuple[Setting, Setting]:

@@ -143,10 +143,14 @@ MORE: dict[str, Fault] = {
         {"optimizer": adam}, {"optimizer": lambda: sgd(10.0), "change": each(lambda n, g: 0.01 * g)}, ("optimizer",)
     ),
     "a warm-up from zero": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * step)}, kinds=("frozen",)),
-    "a warm-up": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * (step + 1))}, kinds=("optimizer",)),
-    "a cosine schedule": Fault({"optimizer": lambda: scheduled(lambda step: 0.1 * np.cos(step / 6))}),
+    "a warm-up": Fault({"optimizer": lambda: scheduled(lambda step: 0.02 * (step + 1))}, kinds=("learning_rate",)),
+    "a cosine schedule": Fault(
+        {"optimizer": lambda: scheduled(lambda step: 0.1 * np.cos(step / 6))}, kinds=("learning_rate",)
+    ),
     "a warm-up of Adam": Fault(
-        {"optimizer": lambda: scheduled(lambda step: 1e-3 * (step + 1), adam)}, {"optimizer": lambda: adam(1e-2)}
+        {"optimizer": lambda: scheduled(lambda step: 1e-3 * (step + 1), adam)},
+        {"optimizer": lambda: adam(1e-2)},
+        ("learning_rate",),
     ),
     "steps on every second batch": Fault({"optimizer": accumulating}, kinds=("frozen",)),
     "centralized gradients": Fault({"optimizer": centred}, kinds=("optimizer",)),

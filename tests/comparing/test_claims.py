@@ -213,6 +213,50 @@ def test_a_weight_decay_takes_two_steps(tmp_path: Path) -> None:
         assert certain(found) == ({"weight_decay"} if steps == 2 else set()), str(found)
 
 
+def anchored(moves: Any, rate: float, anchor: bool) -> Any:
+    """Return moves that decay parameters beside the gradient: toward their first values, or toward zero."""
+    first: dict[str, Any] = {}
+
+    def decayed(step: int, name: str, g: Any, p: Any) -> Any:
+        return moves(step, name, g, p) + rate * (p - (first.setdefault(name, p) if anchor else 0.0))
+
+    return decayed
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+@pytest.mark.parametrize("rate", [0.1, 1e-3])
+@pytest.mark.parametrize("make", [sgd, lambda: sgd(0.05, 0.9), adam])
+def test_a_decay_toward_initial_values_is_no_certain_weight_decay(
+    make: Any, rate: float, steps: int, tmp_path: Path
+) -> None:
+    for name, one in (("plain", make()), ("decayed", anchored(make(), rate, False))):
+        first = {"optimizer": anchored(make(), rate, True), "steps": steps}
+        found = trained(tmp_path / name, {"optimizer": one, "steps": steps}, first)
+        assert name == "decayed" or not certain(found), str(found)
+        assert "which B does not" not in str(found) or "such as its initial ones" in str(found), str(found)
+
+
+def test_later_norms_exclude_a_clip(tmp_path: Path) -> None:
+    found = trained(tmp_path, {}, {"change": each(lambda name, g: 0.5 * g)})
+    assert "2 times larger in A, and the losses are equal" in str(found) and certain(found) == {"factor"}, str(found)
+    assert "clipped" not in str(found)
+
+
+def test_rates_of_each_step_may_be_a_clip(tmp_path: Path) -> None:
+    moves = sgd()
+    found = trained(tmp_path, {}, {"optimizer": lambda step, name, g, p: (1 + step) * moves(step, name, g, p)})
+    assert certain(found) == {"learning_rate"}, str(found)
+    assert "0.1 in A and 0.1, 0.2, 0.3, 0.4, 0.5 from step to step (a schedule, or a clip" in str(found)
+
+
+def test_steps_on_every_third_batch(tmp_path: Path) -> None:
+    moves = sgd()
+    found = trained(
+        tmp_path, {"steps": 8}, {"optimizer": lambda step, *given: moves(step, *given) * (step % 3 == 2), "steps": 8}
+    )
+    assert "at each 3. step alone" in str(found) and certain(found) == {"frozen"}, str(found)
+
+
 def test_epsilons_are_told_apart_by_their_ratio(tmp_path: Path) -> None:
     options = {"change": each(lambda name, g: 1e-6 * g), "steps": 6}
     one, other = {"optimizer": adam(epsilon=1e-8), **options}, {"optimizer": adam(epsilon=1e-10), **options}

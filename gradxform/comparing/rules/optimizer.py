@@ -95,46 +95,57 @@ def update(e: Evidence) -> Iterator[Finding]:
     found = _first_moves(e)
     if found is None:
         return
-    step, after, all_moves, bad = found
+    step, after, moves, bad = found
     for rule in (_still, _settings, _decoupled, _factor):
-        made = rule(e, step, after, all_moves, bad)
+        made = rule(e, step, after, moves, bad)
         if made is not None:
             yield made
             return
     if after - step == 1:
-        tried = "no setting of SGD, momentum, Adagrad, RMSprop or Adam that was tried predicts the moves"
+        tried = "no setting of SGD, momentum, Adagrad, RMSprop, Adam, RAdam or Lion that was tried predicts the moves"
         text = (
             f"The gradients agree, and the parameters move otherwise from step {step} on: the optimizers differ, and "
-            f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer "
-            "or schedule, or something that is done to gradients after they are recorded (a clip, a scale), or to "
-            "parameters."
+            f"{tried if _runs(e, bad) else 'there are too few elements to tell how'}. Either another optimizer, or "
+            "something that is done to gradients after they are recorded (a clip, a scale), or to parameters."
         )
         yield Finding("optimizer", text, step, e.labels(bad), is_certain=False)
 
 
-def _still(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _still(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Leaves that have a gradient and do not move in one run."""
     for side, run in enumerate("AB"):
-        moving = [i for i, moves in all_moves.items() if (moves.b if side else moves.a).any()]
+        moving = [i for i, move in moves.items() if (move.a, move.b)[side].any()]
         still = [i for i in bad if i not in moving]
         if not still:
             continue
-        later = [at for at in e.steps if at > after and any(_has_moved(e, i, side, after, at) for i in still)]
+        pattern = [
+            any(_moves_between(e, i, side, *ends) for i in still) for ends in zip(e.steps, e.steps[1:], strict=False)
+        ]
+        begun = next((at for at, moved in zip(e.steps[1:], pattern, strict=True) if moved and at > after), None)
+        period = next((n for n in range(2, len(pattern) // 2 + 1) if _is_each(pattern, n)), 0)
         names = f"{some(e.labels(still))} does not move" if moving else "No parameter moves"
-        text = f"{names} in {run} from step {step} to {after if later else e.steps[-1]}, though it has a gradient"
-        if later:
-            text += (
-                f", and has moved at step {later[0]}: a warm-up from zero, or a step on every second batch or later?"
-            )
+        text = (
+            f"{names} in {run} from step {step} to {e.steps[-1] if begun is None else after}, though it has a gradient"
+        )
+        if period:
+            text += f", and moves at each {period}. step alone: gradients are accumulated, or steps left out."
+        elif begun is not None:
+            text += f", and has moved at step {begun}: a warm-up from zero, or a step on every second batch or later?"
         elif moving:
             text += ": frozen there, or the optimizer does not have it."
         else:
             text += ": frozen there, or no step is taken yet (a warm-up from zero, gradients that are accumulated)."
-        return Finding("frozen", text, step, e.labels(still), is_certain=bool(moving) and not later)
+        certain = bool(period or (moving and begun is None))
+        return Finding("frozen", text, step, e.labels(still), is_certain=certain)
     return None
 
 
-def _has_moved(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
+def _is_each(pattern: list[bool], period: int) -> bool:
+    """Whether parameters move at each n-th recorded step alone."""
+    return pattern == [(at + 1) % period == 0 for at in range(len(pattern))]
+
+
+def _moves_between(e: Evidence, i: int, side: int, step: int, later: int) -> bool:
     there = e.has(i, "parameters", step) and e.has(i, "parameters", later)
     return there and not np.array_equal(*(e.samples(i, "parameters", at)[side] for at in (step, later)))
 
@@ -163,10 +174,10 @@ def _runs(e: Evidence, bad: list[int]) -> list[Run]:
     return [Run(run.gradients[:, chosen], run.parameters[:, chosen], run.moves[:, chosen], unit) for run in runs]
 
 
-def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _settings(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Two settings that predict the moves of each run from its own gradients, and how they differ."""
-    runs = _runs(e, bad)
-    candidates = [settings_of(run, AMPLIFIED * e.arithmetic("parameters").budget) for run in runs]
+    runs, budget = _runs(e, bad), e.arithmetic("parameters").budget
+    candidates = [settings_of(run, AMPLIFIED * budget) for run in runs]
     if not runs or not all(candidates):
         return None
     pair = nearest(*candidates)
@@ -174,37 +185,41 @@ def _settings(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves]
     if not found:
         return None
     kind, _, numbers = found[0]
-    labels = e.labels(bad) if len(bad) < len(all_moves) else ()
+    labels = e.labels(bad) if len(bad) < len(moves) else ()
     count, elements = runs[0].moves.shape
-    end = "One step is explained by other settings as well: record two more steps to decide."
-    certain = count > 1 and all(_is_proven(setting, e.arithmetic("parameters").budget) for setting in pair)
-    if count > 1:
-        nearly = "" if certain else "nearly "
-        end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps."
-    if count > 1 and not certain:
+    certain = all(_is_proven(setting, count, budget) for setting in pair)
+    nearly = "" if certain else "nearly "
+    end = f"With these numbers both move {nearly}as recorded, in {elements} elements over {count} steps."
+    if not certain:
         end += " Another optimizer may do so as well: record more steps to decide."
+    if count == 1:
+        end = "One step is explained by other settings as well: record two more steps to decide."
     begin = f"The gradients agree, and the optimizers differ{f', as {some(labels)} show' if labels else ''}"
     text = f"{begin}: {'; '.join(words for _, words, _ in found)}. {end}"
     return Finding(kind, text, step, labels, numbers, is_certain=certain)
 
 
-def _is_proven(setting: Setting, budget: float) -> bool:
-    """Whether moves are predicted as well as rounding allows; a start of Adagrad's sum is not told from its rate."""
-    return setting.error <= budget and not (setting.family == "Adagrad" and setting.epsilon)
+def _is_proven(setting: Setting, count: int, budget: float) -> bool:
+    """Whether moves are predicted as well as rounding allows, over more steps than another setting would predict.
+
+    A start of Adagrad's sum is not told from its rate, nor a momentum of two steps from a decay toward initial values.
+    """
+    alike = setting.epsilon if setting.family == "Adagrad" else setting.family == "SGD" and setting.beta1 and count < 3
+    return count > 1 and setting.error <= budget and not alike
 
 
-_BETAS = {
+_NUMBERS = {
     "SGD": ("momentum is", "{0:g}"),
     "Adagrad": ("sum of squares begins with", "{2:g}"),
     "RMSprop": ("decay is", "{1:g}"),
     "Adam": ("betas are", "{0:g} and {1:g}"),
 }
+_NUMBERS |= dict.fromkeys(("Lion", "RAdam"), _NUMBERS["Adam"])
 """What is told of the betas, or the start, of a family."""
 
 
 def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, float]]]:
     """How two settings differ: a kind, words and numbers for each."""
-    words, shown = _BETAS[a.family]
     if a.family != b.family:
         yield "optimizer", f"A moves as {_name(a)}, B as {_name(b)}", {}
         return
@@ -212,19 +227,21 @@ def _differences(a: Setting, b: Setting) -> Iterator[tuple[str, str, dict[str, f
         first = ["not at all" if setting.counted is None else f"as {setting.counted}" for setting in (a, b)]
         text = f"Adam's bias correction counts the first step {first[0]} in A and {first[1]} in B"
         yield "bias_correction", text, {"beta1": a.beta1, "beta2": a.beta2}
-    one, other = (shown.format(setting.beta1, setting.beta2, setting.start) for setting in (a, b))
-    if one != other:
-        text = f"the {words} {one} in A{',' if a.family == 'Adam' else ' and'} {other} in B"
+    words, shown = _NUMBERS[a.family]
+    told = tuple(shown.format(setting.beta1, setting.beta2, setting.start) for setting in (a, b))
+    if told[0] != told[1]:
+        text = f"the {words} {told[0]} in A{',' if ' and ' in told[0] else ' and'} {told[1]} in B"
         yield "optimizer", text, {"a": a.beta1, "b": b.beta1}
     if a.nesterov != b.nesterov:
         yield "optimizer", f"{'A' if a.nesterov else 'B'} has Nesterov's momentum, the other a plain one", {}
     if _differ(a.epsilon, b.epsilon, 0.1) or (a.place != b.place and a.epsilon):
-        text = f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B"
-        yield "epsilon", text, {"a": a.epsilon, "b": b.epsilon}
+        yield "epsilon", f"epsilon is {_epsilon(a)} in A and {_epsilon(b)} in B", {"a": a.epsilon, "b": b.epsilon}
     if _differ(a.l2, b.l2, 0.02) or _differ(a.decay, b.decay, 0.02):
         yield "weight_decay", f"A {_decay(a)}; B {_decay(b)}", {"rate": b.decay - a.decay, "l2": b.l2 - a.l2}
-    if _differ(a.rate, b.rate, AMPLIFIED * 2.0**-14):
-        text = f"the learning rate is {a.rate:.4g} in A and {b.rate:.4g} in B"
+    count = max(len(a.rates), len(b.rates), 1)
+    rates = [setting.rates or (setting.rate,) * count for setting in (a, b)]
+    if any(_differ(one, other, AMPLIFIED * 2.0**-14) for one, other in zip(*rates, strict=True)):
+        text = f"the learning rate is {_rate(a)} in A and {_rate(b)} in B"
         yield "learning_rate", text, {"factor": b.rate / (a.rate or math.inf), "a": a.rate, "b": b.rate}
 
 
@@ -234,10 +251,18 @@ def _differ(a: float, b: float, by: float) -> bool:
 
 
 def _name(setting: Setting) -> str:
-    words, shown = _BETAS[setting.family]
+    words, shown = _NUMBERS[setting.family]
     numbers = (setting.beta1, setting.beta2, setting.start)
     told = f" whose {words} {shown.format(*numbers)} and" if any(numbers) else " with"
-    return f"{setting.family}{told} a learning rate of {setting.rate:.4g}"
+    return f"{setting.family}{told} a learning rate of {_rate(setting)}"
+
+
+def _rate(setting: Setting) -> str:
+    """The rate; one that changes may be a clip as well, which has one factor for all leaves."""
+    if not setting.rates:
+        return f"{setting.rate:.4g}"
+    shown = ", ".join(f"{rate:.4g}" for rate in setting.rates)
+    return f"{shown} from step to step (a schedule, or a clip or a scale of all gradients after they are recorded)"
 
 
 def _epsilon(setting: Setting) -> str:
@@ -257,36 +282,37 @@ def _decay(setting: Setting) -> str:
     return "does not decay its parameters"
 
 
-def _decoupled(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _decoupled(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Moves that differ by one number times the parameters, the same in all leaves."""
-    found = [all_moves[i].part() for i in bad]
+    found = [moves[i].part() for i in bad]
     rates = [rate / (after - step) for rate, _ in found]
     rate = float(np.median(rates))
     if max(left for _, left in found) > 1 / BETTER or max(rates) - min(rates) > abs(rate) / BETTER:
         return None
     run, other = ("B", "A") if rate > 0 else ("A", "B")
+    certain = sum(len(moves[i].a) for i in bad) >= LARGE
     text = (
         f"{run} decays its parameters by {number(abs(rate))} of themselves at each step, beside the gradient (learning "
-        f"rate times weight decay), which {other} does not do, or does so much less."
+        f"rate times weight decay), which {other} does not do, or does so much less, or toward other values, such as "
+        "its initial ones."
     )
-    certain = sum(len(all_moves[i].a) for i in bad) >= LARGE
     return Finding("weight_decay", text, step, e.labels(bad), {"rate": rate}, is_certain=certain)
 
 
-def _factor(e: Evidence, step: int, after: int, all_moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
+def _factor(e: Evidence, step: int, after: int, moves: Mapping[int, Moves], bad: list[int]) -> Finding | None:
     """Moves that are one number times as large, between two steps: which has many causes."""
-    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in all_moves.values()])
-    if len(ratios) < OPTIMIZER_ELEMENTS or len(bad) < len(all_moves):
+    ratios = np.concatenate([m.b[m.a != 0] / m.a[m.a != 0] for m in moves.values()])
+    if len(ratios) < OPTIMIZER_ELEMENTS or len(bad) < len(moves):
         return None
     low, middle, high = (float(x) for x in np.quantile(ratios, (0.2, 0.5, 0.8)))
     if high - low > min(0.02 * abs(middle), abs(middle - 1) / BETTER):
         return None
-    alike_before = step != e.steps[0]
-    why = "the learning rate changes there, by a schedule or in steps" if alike_before else "another learning rate"
+    begins = step == e.steps[0]
+    why = "another learning rate" if begins else "the learning rate changes there, by a schedule or in steps"
+    when = f"at step {step}" if after - step == 1 else f"from step {step} to {after}"
     text = (
-        f"The gradients agree, and B moves its parameters {number(middle)} times as far "
-        f"{f'at step {step}' if after - step == 1 else f'from step {step} to {after}'}"
-        f"{', after they moved alike' if alike_before else ''}: either {why}, another optimizer whose first steps are "
+        f"The gradients agree, and B moves its parameters {number(middle)} times as far {when}"
+        f"{'' if begins else ', after they moved alike'}: either {why}, another optimizer whose first steps are "
         "like these, or a clip or a scale after the gradients are recorded, or another bias correction. More steps in "
         "a row, from the first on, would tell."
     )

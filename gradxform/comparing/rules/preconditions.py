@@ -12,7 +12,6 @@ from gradxform.comparing.constants import COPIES, EXACT, NEARER, SHIFTS, SURE
 from gradxform.comparing.evidence import TREES, Evidence
 from gradxform.comparing.findings import Finding, number, some
 from gradxform.comparing.layouts import conventional, cosine
-from gradxform.comparing.rules.leaf import is_second_bias
 from gradxform.comparing.rules.moved import apart, moved
 
 
@@ -50,7 +49,7 @@ def _nonfinite(e: Evidence) -> Iterator[Finding]:
         if not lost:
             continue
         where, last = f"in the {tree} of {len(lost)} of {len(row)} leaves", e.pairs[lost[-1]].label
-        counts = [sum(getattr(d, f"nonfinite_{side}") for d in row if d is not None) for side in "ab"]
+        counts = [sum(d.nonfinite[place] for d in row if d is not None) for place in (0, 1)]
         if all(counts):
             text = (
                 f"Both have NaN or infinity at step {step}, in other elements or of another kind: {counts[0]} in A and "
@@ -162,14 +161,13 @@ def initial(e: Evidence) -> Iterator[Finding]:
 
 def _is_sum(e: Evidence, i: int, limit: float) -> bool:
     """Whether a bias is the sum of the two that a recurrent layer of the other run has."""
-    step = e.steps[0]
-    for side, alone in ((0, e.alignment.alone_a), (1, e.alignment.alone_b)):
-        recording, view = ((e.a, e.pairs[i].a), (e.b, e.pairs[i].b))[side]
+    for side in e.sides if e.values else ():
+        view = e.pairs[i].views[side.place]
         second = view.path.replace("bias_hh", "bias_ih")
-        if e.values and second != view.path and second in alone and is_second_bias(recording, step, second):
-            arrays = e.arrays(i, "parameters", step)
-            both = arrays[side] + e.array(recording, view._replace(path=second), "parameters", step)
-            return apart(both, arrays[1 - side]) <= limit
+        if second != view.path and second in side.alone and side.is_second_bias(second):
+            arrays = e.arrays(i, "parameters", e.steps[0])
+            extra = e.array(side.recording, view._replace(path=second), "parameters", e.steps[0])
+            return apart(arrays[side.place] + extra, arrays[1 - side.place]) <= limit
     return False
 
 

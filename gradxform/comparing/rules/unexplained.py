@@ -216,7 +216,7 @@ def _directions(distances: list[Distance]) -> list[float]:
 
 def _together(e: Evidence) -> tuple[float, float]:
     """The cosine of all gradients together, and the ratio of their norms."""
-    one, other = (e.total(e.at, side) for side in "ab")
+    one, other = (e.total(e.at, side) for side in e.sides)
     if not one or not other:
         return 1.0, 0.0
     parts = (d.cosine * (d.norm_a / one) * (d.norm_b / other) for d in e.row if d is not None)

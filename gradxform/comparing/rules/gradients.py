@@ -1,0 +1,396 @@
+"""Rules for gradients that follow from the other run's: what one run does to all of them, or to single leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradxform.comparing.constants import ALIKE, BETTER, CLOSE, EXACT, FEWEST, PROVING, SAME_FACTOR, SAME_NORM
+from gradxform.comparing.evidence import TREES, Evidence, Side
+from gradxform.comparing.findings import Finding, number, some
+from gradxform.comparing.layouts import cosine
+from gradxform.comparing.rules.moved import apart, moved
+
+
+def zero(e: Evidence) -> Iterator[Finding]:
+    """All gradients of one run are zero."""
+    for side in e.sides if e.step is not None else ():
+        if not e.total(e.at, side) and not any(d.nonfinite[side.place] for d in e.row if d is not None):
+            text = (
+                f"All {e.tree} of {side.name} are zero at step {e.step}, and those of {side.other} are not: either no "
+                "gradient reaches the parameters (a loss that is detached, a graph that is cut), or they are recorded "
+                "when they are cleared already, or not yet computed."
+            )
+            yield Finding("zero", text, e.at)
+            return
+
+
+def no_gradient(e: Evidence) -> Iterator[Finding]:
+    """A leaf whose gradient is zero or absent in one run alone."""
+    for side in e.sides:
+        zeros = [i for i in e.bad if not (d := e.distance(i)).norms[side.place] and not d.nonfinite[side.place]]
+        if zeros and len(zeros) < len(e.pairs):
+            names = some(e.labels(zeros))
+            text = f"No gradient reaches {names} in {side.name}: zeros there, and not in {side.other}: frozen?"
+            yield Finding("frozen", text, e.at, e.labels(zeros), {}, frozenset(zeros))
+        step, absent = _absent(e, side)
+        if absent:
+            explains = frozenset(absent) if e.step in (None, step) else None  # what parts later follows from it
+            names, since = some(e.labels(absent)), "" if step == e.steps[0] else f" from step {step} on"
+            text = f"{side.name} has no gradient for {names}{since}, and {side.other} has: frozen, or not used?"
+            yield Finding("frozen", text, step, e.labels(absent), {}, explains)
+
+
+def _absent(e: Evidence, side: Side) -> tuple[int, list[int]]:
+    """The first step, up to where the runs part, at which one run alone lacks gradients, and the pairs."""
+    other = e.sides[1 - side.place]
+    for step, row in e.rows.get("gradients", {}).items():
+        if e.step is None or step <= e.step:
+            own, there = (each.recording.shapes(step, "gradients") for each in (side, other))
+            views = {i: e.pairs[i].views for i, d in enumerate(row) if d is None}
+            absent = [i for i, v in views.items() if v[side.place].path not in own and v[other.place].path in there]
+            if absent:
+                return step, absent
+    return e.at, []
+
+
+def clip_global_norm(e: Evidence) -> Iterator[Finding]:
+    """All gradients of one run have one norm together at the steps at which they differ by a factor."""
+    if e.step is not None and parallel(e, e.bad):
+        factors, steps = [e.factor(i)[0] for i in e.bad], list(e.judged[e.tree].bad)
+        if spread(factors) <= slack(e) and factors[0] > 0:
+            values, every = ([[e.total(at, side) for at in x] for side in e.sides] for x in (steps, e.rows[e.tree]))
+            yield from _limits(e, "clip_global_norm", "by the global norm", "steps", values, every)
+
+
+def clip_norm(e: Evidence) -> Iterator[Finding]:
+    """Each leaf that is larger in one run has one norm, the limit, in the other."""
+    if len(e.bad) > 1 and parallel(e, e.bad) and all(e.factor(i)[0] > 0 for i in e.bad):
+        every = [[d.norms[side.place] for d in e.row if d is not None] for side in e.sides]
+        values = [[e.distance(i).norms[side.place] for i in e.bad] for side in e.sides]
+        yield from _limits(e, "clip_norm", "each gradient by its norm", "leaves", values, every)
+
+
+def _limits(
+    e: Evidence, kind: str, how: str, units: str, values: list[list[float]], every: list[list[float]]
+) -> Iterator[Finding]:
+    """Norms of both runs, where they differ and all of them: equal ones in a run in which none is larger are a limit.
+
+    A norm below the limit tells a clip from a normalization.
+    """
+    if len(values[0]) > 1 and all(spread(norms) <= SAME_NORM for norms in values):
+        yield _both(e, how, kind, values[0][0], values[1][0], all(map(_is_spared, every, (x[0] for x in values))))
+        return
+    for side in e.sides[::-1]:
+        own, other = values[side.place], values[1 - side.place]
+        limit = max(own) if units == "leaves" else own[0]
+        over = [(one, more) for one, more in zip(own, other, strict=True) if more > limit]
+        clips = other[0] > limit if units == "steps" else len(over) == len(own)
+        if clips and _is_limit(*map(list, zip(*over, strict=True))):
+            if max(every[side.place]) > limit * (1 + SAME_NORM):
+                continue
+            certain = _is_spared(every[side.place], limit)
+            text = (
+                f"{side.name} clips{'' if certain else ' or normalizes'} {how}, to {number(limit)}; {len(over)} of "
+                f"{len(every[0])} {units} are over it in {side.other}, up to {number(max(other))}."
+                f"{'' if certain else ' A smaller norm would tell a clip from a normalization.'}"
+            )
+        elif not clips and _is_limit(own, other):
+            certain = False
+            text = (
+                f"{side.name} has the {'global ' * (units == 'steps')}norm {number(limit)} in {len(own)} {units}, even "
+                f"where it is smaller in {side.other} ({number(min(other))}): either {side.name} clips gradients that "
+                f"are larger before the clip{_of_losses(e, side)}, or it normalizes them."
+            )
+        else:
+            continue
+        labels = e.labels(e.bad) if units == "leaves" else ()
+        yield Finding(kind, text, e.at, labels, {"limit": limit}, is_certain=certain)
+        return
+
+
+def _is_limit(values: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether several numbers are one limit: equal while the others vary."""
+    return len(values) > 1 and spread(values) <= SAME_NORM and spread(others) > ALIKE
+
+
+def _is_spared(norms: Sequence[float], limit: float) -> bool:
+    """Whether a norm is below a limit: what normalizes leaves none there."""
+    return any(0 < norm < limit * (1 - SAME_NORM) for norm in norms)
+
+
+def _of_losses(e: Evidence, side: Side) -> str:
+    """How many times larger the loss is in the run with the larger gradients."""
+    losses = e.losses.get(e.at, (0.0, 0.0))
+    one, other = losses[1 - side.place], losses[side.place]
+    return f" (the loss is {number(other / one)} times larger too)" if one and other / one > 1 + ALIKE else ""
+
+
+def _both(e: Evidence, how: str, kind: str, limit_a: float, limit_b: float, certain: bool) -> Finding:
+    verb = "clip" if certain else "clip or normalize"
+    text = f"Both {verb} {how}, to other limits: A to {number(limit_a)}, B to {number(limit_b)}."
+    return Finding(kind, text, e.at, e.labels(e.bad), {"limit_a": limit_a, "limit_b": limit_b}, is_certain=certain)
+
+
+def clip_value(e: Evidence) -> Iterator[Finding]:
+    """Several elements have a limit in one run, none exceeds it, and clipping the other to it makes them equal."""
+    for side in e.sides[::-1] if e.bad and e.values else ():
+        own, other = side.place, 1 - side.place
+        limit, highest = (max(d.largest[place] for d in e.row if d is not None) for place in (own, other))
+        if not limit or any(e.distance(i).largest[other] <= limit for i in e.bad):
+            continue
+        arrays = [(pair[other], pair[own]) for pair in map(e.arrays, e.bad)]
+        fits = all(apart(np.clip(raw, -limit, limit), clipped) <= e.limit for raw, clipped in arrays)
+        counts = [
+            sum(int((np.abs(pair[k]) == value).sum()) for pair in arrays) for k, value in ((0, highest), (1, limit))
+        ]
+        if not fits or counts[1] < 2:
+            continue
+        if counts[0] > 1:  # no two largest elements are equal by chance
+            limits = (highest, limit) if own else (limit, highest)
+            yield _both(e, "each element", "clip_value", *limits, certain=True)
+            return
+        text = (
+            f"{side.name} clips each element to {number(limit)}; {len(e.bad)} of {len(e.row)} leaves have larger ones "
+            f"in {side.other} at step {e.step}, up to {number(highest)}."
+        )
+        yield Finding("clip_value", text, e.at, e.labels(e.bad), {"limit": limit})
+        return
+
+
+def factor(e: Evidence) -> Iterator[Finding]:
+    """All gradients are one number times as large in B."""
+    if e.step is None or not set(e.bad) >= set(e.significant) or not parallel(e, e.significant):
+        return
+    factors = [e.factor(i)[0] for i in e.significant]
+    found = float(np.median(factors))
+    if spread(factors) > slack(e) or not found or max(abs(x - found) for x in factors) > 0.1 * abs(found - 1):
+        return
+    if found < 0 and abs(found + 1) < slack(e):
+        text = "All gradients have the opposite sign in B: one run ascends, or subtracts where the other adds."
+        yield Finding("sign", text, e.step, (), {"factor": found})
+    else:
+        yield _times(e, found)
+
+
+def _times(e: Evidence, found: float) -> Finding:
+    """A factor of all gradients, how it goes on, and what the losses tell of it."""
+    large, times = ("B", abs(found)) if abs(found) > 1 else ("A", 1 / abs(found))
+    what = "gradients" if e.values else "norms of gradients"
+    text = f"All {what} are {number(times)} times larger in {large}{' and of the opposite sign' if found < 0 else ''}"
+    later = _later(e)
+    if len(later) > 1 and spread(list(later.values())) > slack(e):
+        step, other = max(later.items(), key=lambda item: abs(item[1] - found))
+        ratio = number(abs(other) if large == "B" else 1 / abs(other))
+        text += (
+            f" at step {e.step}, {ratio} times at step {step}, another number at each step: a scale or a schedule that "
+            "changes, or a mean over another number of tokens or examples in each batch."
+        )
+        return Finding("factor", text, e.at, (), {"factor": found}, is_certain=False)
+    hint, no_clip = _hint(e, times), _is_no_clip(e, times, int(large == "A"))
+    means = f"summed in one and averaged in the other{hint}" if hint else "multiplied by a factor in one"
+    scale = (
+        "a loss scale that is not undone, or gradients that are summed over microbatches or devices in one and "
+        f"averaged in the other{'' if no_clip else ', or all clipped together'}"
+    )
+    one, other = e.losses.get(e.at, (0.0, 0.0))
+    loss = other / one if one else math.nan
+    summed = abs(loss - found) <= slack(e) * abs(found)
+    if math.isnan(loss):
+        text += f": either the loss is {means}, or {scale}. Recorded losses would tell."
+    elif summed:
+        text += f", and so is the loss: it is {means}."
+    elif abs(loss - 1) <= slack(e):
+        text += f", and the losses are equal: either {scale}."
+    else:
+        text += f", and the loss {number(loss)} times: either it is reported otherwise than it is used, or {scale}."
+    if len(later) > 1:
+        text += f" It is the same at {len(later)} steps."
+    return Finding("factor", text, e.at, (), {"factor": found}, is_certain=summed or no_clip or len(later) > 1)
+
+
+def _later(e: Evidence) -> dict[int, float]:
+    """The factor of the largest leaf at each step at which all are parallel: where trainings go on alike."""
+    found = {}
+    for step, row in e.rows[e.tree].items():
+        there = [d for i in e.significant if (d := row[i]) is not None]
+        if there and all(1 - d.cosine**2 <= slack(e) ** 2 for d in there if e.values):
+            largest = max(there, key=lambda d: d.norm_a)
+            found[step] = largest.ratio if largest.cosine > 0 or not e.values else -largest.ratio
+    return found
+
+
+def _is_no_clip(e: Evidence, times: float, small: int) -> bool:
+    """Whether later norms of the run with the smaller gradients, all of them, exclude that they are clipped.
+
+    They go beyond what the limit would be; or they stay below it, and the factor of norms goes on all the same.
+    """
+    norms = [(e.total(at, e.sides[small]), e.total(at, e.sides[1 - small])) for at in e.rows[e.tree] if at >= e.at]
+    limit, later = norms[0][0], norms[1:]
+    if any(one > 1.01 * limit for one, _ in later):
+        return True
+    below = [abs(other / one / times - 1) for one, other in later if 0 < one < limit * (1 - SAME_NORM)]
+    return len(below) > 1 and len(below) == len(later) and max(below) < SAME_FACTOR
+
+
+def _hint(e: Evidence, times: float) -> str:
+    """What a whole number may be."""
+    whole = round(times)
+    if whole < 2 or abs(times - whole) > 1e-3 * whole:
+        return ""
+    for side in (e.a, e.b):
+        for name in (name for name in side.names(e.steps[0]) if name not in (*TREES, "loss")):
+            for path, shape in side.shapes(e.steps[0], name).items():
+                if shape and shape[0] == whole:
+                    return f" ({whole} is the first dimension of {name})"
+                if not shape and e.values and float(side.read(e.steps[0], name, path)) == whole:
+                    return f" ({whole} is {name})"
+    return f" ({whole} may be the batch, the sequence or the devices)"
+
+
+def parallel(e: Evidence, places: Sequence[int]) -> bool:
+    """Whether all of these leaves are a number times those of the other run."""
+    return bool(places) and all(map(e.is_parallel, places)) and sum(e.distance(i).size for i in places) >= PROVING
+
+
+def slack(e: Evidence) -> float:
+    """How far factors may be apart that are one."""
+    return max(ALIKE, e.limit / 2)
+
+
+def spread(values: Sequence[float]) -> float:
+    """How far numbers are apart, relative to their middle."""
+    middle = abs(float(np.median(values)))
+    return (max(values) - min(values)) / middle if middle else float("inf")
+
+
+def weight_decay(e: Evidence) -> Iterator[Finding]:
+    """Gradients of B that are k times those of A plus r times the parameters, in all leaves or in some."""
+    if not e.values or e.step is None or not all(e.has(i, "parameters", e.step) for i in e.bad):
+        return
+    leaves = {i: [x.ravel() for x in (*e.arrays(i), e.arrays(i, "parameters", e.step)[0])] for i in e.bad}
+    leaves = {i: leaf for i, leaf in leaves.items() if leaf[1].any() and np.isfinite(leaf[1]).all()}
+    large = {i: (a, b, p) for i, (a, b, p) in leaves.items() if a.size >= FEWEST and a.any()}
+    if not large or len(leaves) < len(e.bad):
+        return
+
+    def off(i: int, times: float, rate: float) -> float:
+        """The relative error of the prediction b = times a + rate p."""
+        a, b, p = leaves[i]
+        return apart(times * a + rate * p, b)
+
+    fits = {i: np.linalg.lstsq(np.stack([a, p], 1), b, rcond=None)[0] for i, (a, b, p) in large.items()}
+    decayed = [i for i, (a, b, _) in large.items() if off(i, a @ b / (a @ a), 0.0) > BETTER * off(i, *fits[i])]
+    if not decayed:
+        return
+    times = float(fits[min(fits, key=lambda i: off(i, *fits[i]))][0])
+    times = 1.0 if abs(times - 1) <= e.limit else times
+    rate = float(np.median([fits[i][1] for i in decayed]))
+    errors = {i: (off(i, times, rate), off(i, times, 0.0)) for i in leaves}
+    unit = e.judged[e.tree].arithmetic.unit
+    allowed = {i: max(min(e.limit, e.distance(i).relative / BETTER), CLOSE * unit) for i in leaves}
+    if not rate or any(min(errors[i]) > allowed[i] for i in leaves):
+        return
+    places = [i for i, (with_, without) in errors.items() if with_ < without]
+    if times != 1:
+        yield _times(e, times)
+    run, other = ("B", "A") if rate > 0 else ("A", "B")
+    certain = _goes_on(e, decayed, times, rate)
+    text = (
+        f"{run} adds weight decay to the gradients, {number(abs(rate))} times the parameters in {len(places)} of "
+        f"{len(e.pairs)} leaves, which {other} does not add, or adds so much less, or adds toward other values, such "
+        f"as its initial ones.{'' if certain else ' This is told from one step: a second one would decide.'}"
+    )
+    yield Finding("weight_decay", text, e.step, e.labels(places), {"rate": rate}, frozenset(e.bad), is_certain=certain)
+
+
+def _goes_on(e: Evidence, places: Sequence[int], times: float, rate: float) -> bool:
+    """Whether a part of the parameters explains most of the difference at the next recorded step as well."""
+    after = next((step for step in e.steps if step > e.at), None)
+    if after is None or not all(e.has(i, tree, after) for i in places for tree in (e.tree, "parameters")):
+        return False
+    leaves = [(*e.samples(i, e.tree, after), e.samples(i, "parameters", after)[1]) for i in places]
+    a, b, p = (np.concatenate(arrays) for arrays in zip(*leaves, strict=True))
+    return BETTER * apart(times * a + rate * p, b) < apart(times * a, b)
+
+
+def tied(e: Evidence) -> Iterator[Finding]:
+    """A leaf whose gradient in one run is the sum of two in the other, which has it twice."""
+    for side in e.sides if e.values and e.step is not None and e.tree == "gradients" else ():
+        shapes = side.recording.shapes(e.at, e.tree)
+        for path in (path for path in side.alone if path in shapes):
+            extra: Any = np.asarray(side.recording.read(e.at, e.tree, path), np.float64)
+            for i in e.bad:
+                one, other = e.arrays(i)[:: -1 if side.place else 1]
+                sums = [one + part for part in (extra, extra.T) if part.shape == one.shape]
+                if any(apart(whole, other) <= max(e.limit, EXACT) for whole in sums):
+                    label = e.pairs[i].label
+                    whose = f"whose gradient is the sum of the two in {side.name}"
+                    text = f"{label} and {path} are tied in {side.other}, {whose}."
+                    yield Finding("tied", text, e.at, (label, path), {}, frozenset([i]))
+                    return
+
+
+def missing(e: Evidence) -> Iterator[Finding]:
+    """Leaves with a gradient that one run does not have at all."""
+    unaligned: list[tuple[str, str]] = []
+    for side in e.sides:
+        there = [path for path in side.alone if path not in e.named and not side.is_second_bias(path)]
+        lacking = [path for path in there if path not in e.alignment.not_aligned]
+        unaligned += [(path, side.name) for path in there if path in e.alignment.not_aligned]
+        if lacking:
+            text = f"{side.other} has no leaf for {some(lacking)}, which {side.name} trains."
+            yield Finding("missing", text, e.steps[0], tuple(lacking))
+    if unaligned:
+        text = (
+            f"{some([f'{path} in {name}' for path, name in unaligned])} have no partner and were not compared: either "
+            "they have other names or lie in another layout, which a map tells (--write-map, --map), or each run lacks "
+            "what the other has."
+        )
+        leaves = tuple(path for path, _ in unaligned)
+        yield Finding("unaligned", text, e.steps[0], leaves, {}, frozenset(), is_certain=False)
+
+
+def two_biases(e: Evidence) -> Iterator[Finding]:
+    """PyTorch's recurrent layers, whose two biases move their sum twice as far as one bias moves."""
+    for side in e.sides if e.step not in (None, e.steps[0]) else ():
+        there = [path for path in side.alone if side.is_second_bias(path)]
+        if there:
+            text = (
+                f"{side.name} trains two biases in its recurrent layers ({some(there)} is the second), and "
+                f"{side.other} one: their gradients are equal, and their sum moves twice as far. Freeze one of the two."
+            )
+            yield Finding("two_biases", text, e.at, tuple(there), is_certain=False)
+            return
+
+
+def scaled(e: Evidence) -> Iterator[Finding]:
+    """Single leaves that are a number times as large in B, and have elements enough to tell."""
+    large = [i for i in e.bad if e.values and e.distance(i).size >= PROVING]
+    factors = {i: e.factor(i)[0] for i in large if e.is_parallel(i) and e.factor(i)[0]}
+    most = len(factors) > 2 and 2 * len(factors) > len(e.significant)
+    why = ", as most leaves have: a clip, a scale or a normalization of each?" if most else "."
+    for i, times in factors.items():
+        kind, what, certain = (
+            "leaf_factor",
+            f"is {number(times)} times as large in B: a factor of its own{why}",
+            not most,
+        )
+        if abs(times + 1) < 1e-3:
+            kind, what, certain = "leaf_sign", "has the opposite sign in B.", True
+        text, label = f"The gradient of {e.pairs[i].label} {what}", e.pairs[i].label
+        yield Finding(kind, text, e.at, (label,), {"factor": times}, frozenset([i]), is_certain=certain)
+
+
+def permuted(e: Evidence) -> Iterator[Finding]:
+    """Leaves whose values stand in other places in B."""
+    for i in e.bad if e.values else ():
+        if abs(e.distance(i).ratio - 1) > max(e.limit, 1e-3) or abs(cosine(*e.arrays(i))) > 0.999:
+            continue
+        found = moved(*e.arrays(i), limit=max(e.limit, EXACT))
+        if found is not None:
+            label, text = e.pairs[i].label, f"The gradient of {e.pairs[i].label} in B is A's {found[1]}."
+            yield Finding(found[0], text, e.at, (label,), {}, frozenset([i]))
