@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from gradxform.cli.gradients import read
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.extended import described
-from gradxform.proof.gradients import Leaf, chosen, hard
+from gradxform.proof.gradients import Leaf, edge
 from gradxform.proof.place import Place
 
 
@@ -89,8 +88,8 @@ def hard_cases(tx: GradientTransformation) -> dict[str, Any]:
     names = ("zeros", "at the limit", "1e30", "3e-30", "NaN", "inf")
     single, wide = np.array([3.0, 4.0], np.float32), np.array([5.0])
     return {
-        **{name: chosen(one, functools.partial(hard, name)) for name in names},
-        "float16 300": chosen(half, functools.partial(hard, "300")),
+        **{name: edge(one, name) for name in names},
+        "float16 300": edge(half, "300"),
         "None": {"w": single, "b": None},
         "empty": {"w": np.zeros((0, 3), np.float32), "b": single},
         "0-d": {"w": np.asarray(7.0, np.float32)},

@@ -5,35 +5,21 @@ One compilation of a framework serves a whole group.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gradxform.proof.gradients import (
-    HARD,
-    RANDOM,
-    Leaf,
-    Shapes,
-    Tree,
-    Values,
-    chosen,
-    dtypes,
-    hard,
-    held,
-    nested,
-    random,
-    small,
-)
+from gradxform.proof.gradients import RANDOM, Leaf, Shapes, Tree, dtypes, edge, hard, nested, random, small
 from gradxform.proof.registry import MIXED, Row
 
 _AFTER = "hard numbers one after the other"
-_TURNED = ", the leaves turned"
+_ORDER = ("at the limit", "zeros", "a tiny 3, 4", "huge of both signs", "inf", "NaN", "at the limit")
 _CENTRALIZED = "chain(scale(3.0), centralize(axes='keras'), clip_norm(1.0))"
-LEFT_OUT: dict[tuple[str, str | None], tuple[str, ...]] = {
+LEFT_OUT: dict[str, tuple[str, ...]] = {
     # XLA flushes each summand of a mean, so losses add up.
-    (_CENTRALIZED, None): ("tiny",),
+    _CENTRALIZED: ("tiny",),
 }
-"""Runs of a row that are left out, in one dtype or in all."""
+"""Runs of a row that are left out."""
 
 
 class Run(NamedTuple):
@@ -54,53 +40,36 @@ class Group:
 
 
 def ordinary_and_hard(
-    row: Row, dtype: str, share: float = 0.0, large: bool = False, shapes: Shapes | None = None
+    row: Row, dtype: str, trees: Mapping[str, int] | None = None, large: bool = False, shapes: Shapes | None = None
 ) -> Group:
-    """Random numbers of every kind and edge cases, in a tree of one dtype.
+    """Random numbers of every kind and edge cases, in a tree of one dtype; `trees` is how many of each kind, or one.
 
     A stateful transform gets a run of normal numbers, a run of edge cases, and the first step of the rest.
     """
     shapes = shapes or (nested if large else small)(dtype, row.matrix)
-    kinds = dtypes(shapes)
-    left_out = {name for column in (*kinds, None) for name in LEFT_OUT.get((row.expression, column), ())}
     runs = {}
-    for kind, (_, _, trees) in RANDOM.items():
-        if kind in left_out:
-            continue
-        for seed in range(max(1, int(share * trees))):
+    for kind in RANDOM:
+        for seed in range((trees or {}).get(kind, 1)):
             steps = [random(shapes, kind, 10 * seed + step) for step in range(row.steps if kind == "normal" else 1)]
             params = random(shapes, "normal", 99 + seed) if kind == "normal" else steps[0]
-            runs[f"{kind} {seed + 1}" if share else kind] = Run(steps, params)
-    there = [name for name in HARD if any(held(hard(name, kind), kind) for kind in kinds)]
-    cases = {name: chosen(shapes, functools.partial(_held, name)) for name in there}
-    if not row.tx.stateful:
-        if len(kinds) > 1:
-            turned = {name: chosen(shapes, functools.partial(_held, name), True) for name in there}
-            cases |= {name + _TURNED: tree for name, tree in turned.items()}
-        runs |= {name: Run([tree], tree) for name, tree in cases.items() if name.removesuffix(_TURNED) not in left_out}
-    elif _AFTER not in left_out:
+            runs[f"{kind} {seed + 1}" if trees else kind] = Run(steps, params)
+    kinds = dtypes(shapes)
+    cases = {name: edge(shapes, name) for name in hard("float64") if any(name in hard(kind) for kind in kinds)}
+    if row.tx.stateful:
         params = cases["huge of both signs" if "adaptive" in row.expression else "zeros"]
-        order = ("at the limit", "zeros", "a tiny 3, 4", "huge of both signs", "inf", "NaN", "at the limit")
-        runs[_AFTER] = Run([cases[name] for name in order], params)
-    return Group(dtype, "small", runs)
-
-
-def _held(name: str, dtype: str) -> Values:
-    """The numbers of an edge case; None if the dtype cannot represent them."""
-    values = hard(name, dtype)
-    return values if held(values, dtype) else ((), ())
+        runs[_AFTER] = Run([cases[name] for name in _ORDER], params)
+    else:
+        if len(kinds) > 1:
+            cases |= {f"{name}, the leaves turned": edge(shapes, name, turned=True) for name in cases}
+        runs |= {name: Run([tree], tree) for name, tree in cases.items()}
+    left_out = LEFT_OUT.get(row.expression, ())
+    return Group(dtype, "small", {name: run for name, run in runs.items() if not name.startswith(left_out)})
 
 
 def mixed(row: Row) -> Group:
     """Float32, float16, bfloat16 and float64 in one tree."""
-    left_out = LEFT_OUT.get((row.expression, MIXED), ())
     parts = {"v": Leaf("float32", 3, 5), "w": Leaf("float16", 7)}
     shapes = {"a": parts, "b": [Leaf("float64", 4), None], "c": {"w": Leaf("bfloat16", 6)}}
     trees = {kind: random(shapes, kind) for kind in ("normal", "uneven leaves")}
-    trees |= {name: chosen(shapes, functools.partial(_halves, name)) for name in ("at the limit", "300")}
-    return Group(MIXED, "mixed", {name: Run([tree], tree) for name, tree in trees.items() if name not in left_out})
-
-
-def _halves(name: str, _: str) -> Values:
-    """The numbers of an edge case that all dtypes can represent."""
-    return hard(name, "float16")
+    trees |= {name: edge(shapes, name, dtype="float16") for name in ("at the limit", "300")}
+    return Group(MIXED, "mixed", {name: Run([tree], tree) for name, tree in trees.items()})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,68 +30,35 @@ RANGES = {
     "bfloat16": Range(-126, 127),
     "float64": Range(-1022, 996),
 }
-Kind = Callable[[np.random.Generator, Shape, Range], Array]
+RANDOM = ("normal", "heavy tails", "all exponents", "uneven leaves", "tiny", "huge", "within the limit")
 
 
-def _normal(rng: np.random.Generator, shape: Shape, _: Range) -> Array:
-    return rng.standard_normal(shape) * 1.7
-
-
-def _heavy(rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
-    return np.clip(rng.standard_t(1.2, shape), -(2.0**limits.greatest), 2.0**limits.greatest)
-
-
-def _spread(rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
-    return _sign(rng, shape) * np.exp2(rng.uniform(limits.least, limits.greatest, shape))
-
-
-def _uneven(rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
-    return rng.uniform(1, 2, shape) * 2.0 ** rng.integers(limits.least // 2, limits.greatest // 2)
-
-
-def _tiny(rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
-    return _sign(rng, shape) * rng.uniform(1, 2, shape) * 2.0 ** (limits.least + 2)
-
-
-def _huge(rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
-    return rng.uniform(-1, 1, shape) * 2.0**limits.greatest
-
-
-def _within(rng: np.random.Generator, shape: Shape, _: Range) -> Array:
+def _numbers(kind: str, rng: np.random.Generator, shape: Shape, limits: Range) -> Array:
+    """Random numbers of one kind."""
+    most = 2.0**limits.greatest
+    match kind:
+        case "normal":
+            return rng.standard_normal(shape) * 1.7
+        case "heavy tails":
+            return np.clip(rng.standard_t(1.2, shape), -most, most)
+        case "all exponents":
+            return rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(limits.least, limits.greatest, shape))
+        case "uneven leaves":
+            return rng.uniform(1, 2, shape) * 2.0 ** rng.integers(limits.least // 2, limits.greatest // 2)
+        case "tiny":
+            return rng.choice([-1.0, 1.0], shape) * rng.uniform(1, 2, shape) * 2.0 ** (limits.least + 2)
+        case "huge":
+            return rng.uniform(-1, 1, shape) * most
     return rng.uniform(-1, 1, shape) * 1e-5
-
-
-def _sign(rng: np.random.Generator, shape: Shape) -> Array:
-    return rng.choice([-1.0, 1.0], shape)
 
 
 Values = tuple[tuple[float, ...], tuple[float, ...]]
 
 
-class Random(NamedTuple):
-    """A kind of random values, its description and the number of trees."""
-
-    kind: Kind
-    words: str
-    trees: int
-
-
-RANDOM = {
-    "normal": Random(_normal, "normally distributed", 6),
-    "heavy tails": Random(_heavy, "Student's t with 1.2 degrees of freedom", 4),
-    "all exponents": Random(_spread, "all normal numbers, uniform in the exponent", 4),
-    "uneven leaves": Random(_uneven, "each leaf with its own magnitude, over half of the exponents", 4),
-    "tiny": Random(_tiny, "4 to 8 times the smallest normal number", 2),
-    "huge": Random(_huge, "up to half of the largest number (float64: up to 1e300)", 2),
-    "within the limit": Random(_within, "below every limit", 2),
-}
-HARD = ("zeros", "at the limit", "huge of both signs", "a tiny 3, 4", "1e30", "3e-30", "300", "NaN", "inf")
-
-
-def hard(name: str, dtype: str) -> Values:
-    """Edge cases: the first values of the first two leaves; the rest is zero."""
-    limits = range_of(dtype)
-    huge, tiny = 2.0 ** (limits.greatest - 1), 2.0 ** (limits.least + 6)
+def hard(dtype: str) -> dict[str, Values]:
+    """Edge cases that a dtype holds in normal numbers: the first values of the first two leaves; the rest is zero."""
+    least, greatest = range_of(dtype)
+    huge, tiny = 2.0 ** (greatest - 1), 2.0 ** (least + 6)
     values: dict[str, Values] = {
         "zeros": ((), ()),
         "at the limit": ((0.6, 0.0, 0.8), ()),
@@ -104,14 +70,12 @@ def hard(name: str, dtype: str) -> Values:
         "NaN": ((np.nan, 1.0), (2.0,)),
         "inf": ((np.inf, 1.0), (-2.0,)),
     }
-    return values[name]
 
+    def held(leaves: Values) -> bool:
+        sizes = [abs(value) for leaf in leaves for value in leaf]
+        return all(2.0**least <= size < 2.0 ** (greatest + 1) for size in sizes if 0 < size < math.inf)
 
-def held(values: Values, dtype: str) -> bool:
-    """Whether all these numbers are normal numbers of a dtype."""
-    least, greatest = range_of(dtype)
-    sizes = [abs(value) for leaf in values for value in leaf]
-    return all(2.0**least <= size < 2.0 ** (greatest + 1) for size in sizes if 0 < size < math.inf)
+    return {name: leaves for name, leaves in values.items() if held(leaves)}
 
 
 def range_of(dtype: str) -> Range:
@@ -167,22 +131,22 @@ def random(shapes: Shapes, kind: str, seed: int = 0) -> Tree:
     rng = np.random.default_rng(seed)
 
     def fill(leaf: Leaf) -> Array:
-        parts = [RANDOM[kind].kind(rng, leaf.shape, range_of(leaf.dtype)) for _ in range(1 + (leaf.dtype in COMPLEX))]
+        parts = [_numbers(kind, rng, leaf.shape, range_of(leaf.dtype)) for _ in range(1 + (leaf.dtype in COMPLEX))]
         return leaf.holding(parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1])
 
     return optree.tree_map(fill, shapes)
 
 
-def chosen(shapes: Shapes, values_of: Callable[[str], Values], turned: bool = False) -> Tree:
-    """Zeros, except for the first numbers of the first two leaves that are large enough.
+def edge(shapes: Shapes, name: str, turned: bool = False, dtype: str = "") -> Tree:
+    """Zeros, except for the first numbers of the first two leaves that are large enough: an edge case.
 
-    If turned, the two leaves swap their numbers.
+    If turned, the two leaves swap their numbers. They are those of one dtype, or of each leaf's own if it holds them.
     """
     left = [1, 0] if turned else [0, 1]
 
     def fill(leaf: Leaf) -> Array:
         flat = np.zeros(int(np.prod(leaf.shape)))
-        given = values_of(leaf.dtype)[left[0]] if left else ()
+        given = hard(dtype or leaf.dtype).get(name, ((), ()))[left[0]] if left else ()
         if left and flat.size >= max(1, len(given)):
             flat[: len(given)] = given
             del left[0]

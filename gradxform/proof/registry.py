@@ -102,20 +102,15 @@ TABLE: dict[str, tuple[Row, ...]] = {
     "stop": _rows("stop()", ulp=0),
     "scale": (
         Row("scale(0.3)"),
-        Row("scale(-1.0)", ulp=0),
-        Row("scale(0.25)", ulp=0),
+        *_rows("scale(-1.0)", "scale(0.25)", ulp=0),
         Row("chain(scale(1e25), scale(1e25), scale(1e-30), scale(1e-20))"),
     ),
     "clip_value": _rows("clip_value(0.5)", "clip_value(low=-0.25)", "clip_value(low=0.1, high=0.7)", ulp=0, real=True),
     "clip_norm": (
         Row("clip_norm(1.0)"),
-        Row("clip_norm(0.0)", ulp=0),
-        Row("clip_norm(float('inf'))", ulp=0),
-        Row("clip_norm(1.0, ord=1)"),
-        Row("clip_norm(1.0, ord=float('inf'))"),
-        Row("clip_norm(1.0, ord=3)"),
-        Row("clip_norm(0.7, axes=-1)"),
-        Row("clip_norm(0.7, axes=(0, 1), ord=1)"),
+        *_rows("clip_norm(0.0)", "clip_norm(float('inf'))", ulp=0),
+        *_rows("clip_norm(1.0, ord=1)", "clip_norm(1.0, ord=float('inf'))", "clip_norm(1.0, ord=3)"),
+        *_rows("clip_norm(0.7, axes=-1)", "clip_norm(0.7, axes=(0, 1), ord=1)"),
     ),
     "clip_global_norm": _rows(
         "clip_global_norm(1.0)",
@@ -176,11 +171,7 @@ TABLE: dict[str, tuple[Row, ...]] = {
         Row("ema(0.9999)", part=0.0001),
         Row("ema(0.999999, debias=False)", part=1e-06),
     ),
-    "trace": (
-        Row("trace(0.9)"),
-        Row("trace(0.9, nesterov=True)", part=0.1),
-        Row("masked(trace(0.9), '**/w')"),
-    ),
+    "trace": (*_rows("trace(0.9)", "masked(trace(0.9), '**/w')"), Row("trace(0.9, nesterov=True)", part=0.1)),
     "grokfast": (
         Row("grokfast()", part=0.02),
         Row("grokfast(0.75, amplitude=0.5)", part=0.25),
@@ -192,10 +183,8 @@ TABLE: dict[str, tuple[Row, ...]] = {
     ),
     "skip_large": _rows("skip_large(trace(0.5), 73.5)"),
     "error_feedback": (
-        Row("error_feedback(clip_global_norm(1.0))"),
-        Row("error_feedback(chain(scale(0.5), sign()))", real=True),
-        Row("error_feedback(top_k(0.3))", real=True),
-        Row("error_feedback(masked(trace(0.5), '**/w'))"),
+        *_rows("error_feedback(clip_global_norm(1.0))", "error_feedback(masked(trace(0.5), '**/w'))"),
+        *_rows("error_feedback(chain(scale(0.5), sign()))", "error_feedback(top_k(0.3))", real=True),
     ),
     "clip_percentile": _rows("clip_percentile(40.0, 3)", "clip_percentile(75.0, 4, per_leaf=True)"),
     "clip_zscore": _rows("clip_zscore(1.0, 0.9, 2)", "clip_zscore(0.5, 0.5, 1, per_leaf=True)"),
@@ -203,16 +192,16 @@ TABLE: dict[str, tuple[Row, ...]] = {
     "clip_spikes": _rows("clip_spikes(1.5, warmup=0)", "clip_spikes(1.5, 0.5, warmup=1)"),
     "add_noise": _rows("add_noise(0.1, 7)", real=True),
     "orthogonalize": (
-        Row("orthogonalize(axes='keras')", real=True, products=budget_of_products("jordan", 5)),
+        *_rows(
+            "orthogonalize(axes='keras')",
+            "chain(scale(-3.0), trace(0.95, nesterov=True), orthogonalize(axes='torch'), scale(-0.02))",
+            real=True,
+            products=budget_of_products("jordan", 5),
+        ),
         Row(
             "orthogonalize(3, 'polar_express', scale='rms', axes=((1,), (0,)))",
             real=True,
             products=budget_of_products("polar_express", 3),
-        ),
-        Row(
-            "chain(scale(-3.0), trace(0.95, nesterov=True), orthogonalize(axes='torch'), scale(-0.02))",
-            real=True,
-            products=budget_of_products("jordan", 5),
         ),
     ),
     "measure": (

@@ -142,5 +142,5 @@ def test_what_the_published_table_found(expression: str, dtype: str, framework: 
     if dtype == "float64" and extended.bits() < 100:
         pytest.skip("the difference from the mean has 35 ULP of error in NumPy's longdouble; install numpy-quaddtype")
     row = next(row for row in registry.ROWS if row.expression == expression)
-    group, name = ordinary_and_hard(row, dtype, 1.0), "uneven leaves 3"
+    group, name = ordinary_and_hard(row, dtype, {"uneven leaves": 3}), "uneven leaves 3"
     assert_right(row, Group(group.column, group.words, {name: group.runs[name]}), framework, mode)

@@ -7,11 +7,11 @@ import math
 import platform
 from collections.abc import Iterator
 
-from parity_page.groups import Sizes
+from parity_page.groups import KINDS, Sizes
 
 from gradxform.cli.console import versions
 from gradxform.proof.extended import bits
-from gradxform.proof.gradients import HARD, RANDOM, Values, hard
+from gradxform.proof.gradients import Values, hard
 
 
 def beginning(verdict: str) -> Iterator[str]:
@@ -68,8 +68,8 @@ def trees_measured(sizes: Sizes) -> Iterator[str]:
         f"{sizes.many} leaves and of mixed dtypes. `clip_global_norm(1.0)` also gets one leaf of "
         f"{math.prod(sizes.embedding):,} elements (GPT-2's token embedding has 38,597,376). The small trees contain:"
     )
-    random = (f"- {name}: {kind.words}" for name, kind in RANDOM.items())
-    yield "\n".join((*random, *(f"- {name}: {_said(hard(name, 'float32'))}" for name in HARD)))
+    random = (f"- {name}: {words}" for name, (words, _) in KINDS.items())
+    yield "\n".join((*random, *(f"- {name}: {_said(values)}" for name, values in hard("float32").items())))
 
 
 def _said(values: Values) -> str:

@@ -16,6 +16,18 @@ _MANY = ("clip_norm(1.0)", "clip_global_norm(1.0)", _CHAIN)
 """The rows that also run on many leaves."""
 
 
+KINDS = {
+    "normal": ("normally distributed", 6),
+    "heavy tails": ("Student's t with 1.2 degrees of freedom", 4),
+    "all exponents": ("all normal numbers, uniform in the exponent", 4),
+    "uneven leaves": ("each leaf with its own magnitude, over half of the exponents", 4),
+    "tiny": ("4 to 8 times the smallest normal number", 2),
+    "huge": ("up to half of the largest number (float64: up to 1e300)", 2),
+    "within the limit": ("below every limit", 2),
+}
+"""The kinds of random numbers in words, and how many trees there are of each."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """How much is measured."""
@@ -40,7 +52,9 @@ def available(dtypes: Sequence[str]) -> tuple[str, ...]:
 def groups(row: Row, sizes: Sizes) -> Iterator[Group]:
     """The groups that the parity page has of a row."""
     for dtype in available(row.dtypes):
-        yield ordinary_and_hard(row, dtype, sizes.share)
+        yield ordinary_and_hard(
+            row, dtype, {kind: max(1, int(sizes.share * most)) for kind, (_, most) in KINDS.items()}
+        )
     if row.expression in _MANY:
         many = {f"layer{i}": {"w": Leaf("float32", 9)} for i in range(sizes.many)}
         yield _random("float32", "many leaves", many, ("normal", "heavy tails", "uneven leaves"))
