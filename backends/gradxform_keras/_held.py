@@ -95,17 +95,15 @@ class Held:
         """Transform the gradients and keep the new state; stopped gradients are None.
 
         Raises:
-            ValueError: All gradients are stopped.
+            ValueError: All variables are stopped.
         """
         if all(gradient is None for gradient in grads):
             return list(grads)
         with unrecorded(self.backend):
             params = list(map(value_of, self.variables))
-            made = self.holder.step(self.summed(grads), self.state(), params)
+            made = self.holder.step("keras.wrap", self.summed(grads), self.state(), params)
             self.step.stopped, self.step.due = made.stopped, is_due(self.tx, made.state)
             self.assign(made.state)
-        if len(made.stopped) == len(self.variables):
-            raise self.holder.nothing_left("keras.wrap")
         return [None if place in made.stopped else made.gradients[place] for place in self.step.given]
 
     def finish(self) -> None:

@@ -43,7 +43,7 @@ def wrap(optimizer: Optimizer, tx: GradientTransformation) -> Transforming:
 
     Raises:
         TypeError: `optimizer` is not an MLX optimizer, or is wrapped already; or `tx` is not a transform.
-        ValueError: On the first step: a pattern matches no path. On a step: all gradients are stopped.
+        ValueError: On the first step: a pattern matches no path. On a step: all parameters are stopped.
 
     Example:
         >>> import mlx.core as mx
@@ -117,9 +117,7 @@ class Transforming(Optimizer):
             raise ValueError(f"mlx.wrap: the optimizer was not made for {', '.join(sorted(strange))}; call init again")
         old = dict(tree_flatten(tree_map(lambda _, parameter: parameter, gradients, parameters)))
         slots, params = ([own.get(name) for name in self._names] for own in (given, old))
-        made = self._holder.step(slots, self.gradient_transformation_state, params)
-        if len(made.stopped) == len(self._names):
-            raise self._holder.nothing_left("mlx.wrap")
+        made = self._holder.step("mlx.wrap", slots, self.gradient_transformation_state, params)
         self._state.update(self._holder.arrays(made.state))
         moving = [
             (name, gradient)

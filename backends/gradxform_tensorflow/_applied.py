@@ -19,6 +19,8 @@ def when(due: Any, optimizer: Any, pairs: Pairs, variables: Sequence[Any]) -> An
         ValueError: The bool is a tensor in a graph under a strategy with several replicas, where updates cannot be in a
             branch.
     """
+    if not pairs:  # all that have gradients are stopped
+        return tf.no_op()
     if due is True:
         return optimizer.apply_gradients(pairs)
     if tf.executing_eagerly():

@@ -42,7 +42,7 @@ def apply(
     Raises:
         TypeError: `tx` is stateful, an item is not a pair, or a gradient is not a tensor.
         ValueError: There are no pairs, as in an iterator that is used up; a variable is given twice, a gradient's shape
-            differs from its variable's, or all pairs are dropped. The message names the variable.
+            differs from its variable's, or all variables are stopped. The message names the variable.
 
     Example:
         >>> import tensorflow as tf

@@ -59,9 +59,7 @@ def transformed(what: str, holder: Holder, gradients: Sequence[Any], state: Any,
     params = list(holder.variables if params is None else params)
     if len(params) != len(gradients):
         raise ValueError(f"{what}: params must be one per variable, {len(gradients)} of them, got {len(params)}")
-    made = holder.step(gradients, state, params)
-    if made.stopped and len(made.stopped) == sum(gradient is not None for gradient in gradients):
-        raise holder.nothing_left(what)
+    made = holder.step(what, gradients, state, params)
     return made._replace(gradients=_replicas.shared(made.gradients, replicas))
 
 

@@ -95,20 +95,23 @@ class Holder:
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
-    def step(self, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
-        """Transform the gradients of a step."""
+    def step(self, what: str, gradients: Sequence[Any], state: Any, params: Sequence[Any]) -> Step:
+        """Transform the gradients of a step.
+
+        Raises:
+            ValueError: all variables have gradients, and all are stopped.
+        """
         view = self.view(gradients)
         if view is None:
             return Step(list(gradients), set(), state)
         view, state = self.tx.rule(view, state, Context(self.by_key(params), {}))
-        return Step(self._unsorted(view.results()), set(self.positions(view.skipped())), state)
-
-    def nothing_left(self, what: str) -> ValueError:
-        """The error for a step whose gradients are all stopped."""
-        return ValueError(
-            f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
-            f"the variables are {', '.join(self.paths)}"
-        )
+        stopped = set(self.positions(view.skipped()))
+        if len(stopped) == len(self.paths):
+            raise ValueError(
+                f"{what}: {self.tx!r} stops the gradients of all variables, so nothing is left to apply; "
+                f"the variables are {', '.join(self.paths)}"
+            )
+        return Step(self._unsorted(view.results()), stopped, state)
 
     def reached(self, arrays: Sequence[Any]) -> list[bool]:
         """Which variables the transformation may change or measure."""

@@ -38,6 +38,8 @@ class Driver:
     """Other leaves may lack gradients in each step."""
     empty: ClassVar[type[Exception] | None] = None
     """The error of a step whose gradients are all None; such a step does nothing if there is no error."""
+    none_left: ClassVar[type[Exception] | None] = None
+    """The error if all parameters have gradients and all are stopped."""
     sparse: ClassVar[bool] = False
     dtypes: ClassVar[Sequence[str]] = ("float16", "bfloat16", "float32")
     saves: ClassVar[bool] = True
@@ -298,6 +300,21 @@ def _(driver: Kind, folder: Path) -> None:
             assert not driver.stateful or bits(run.state) == before
     if driver.stateful:
         assert_state(run.state, oracle.state)
+
+
+@case("all that have gradients are stopped")
+def _(driver: Kind, folder: Path) -> None:
+    """Such a step does nothing; a transformation that stops all parameters may be an error, which names them."""
+    run = driver(gx.freeze(FROZEN), ONES)
+    run.step(drawn(0, none=["head", "last"]))
+    assert bits(run.read()) == bits(ONES)
+    run = driver(gx.stop(), ONES)
+    if driver.none_left is None:
+        run.step(drawn(0))
+        assert bits(run.read()) == bits(ONES)
+    else:
+        with pytest.raises(driver.none_left, match=r"nothing is left to apply; the variables are body/b, body/w, head"):
+            run.step(drawn(0))
 
 
 @case("sparse", lambda driver: driver.sparse)

@@ -216,6 +216,7 @@ class TensorFlowApply(Driver):
     name, framework = "tensorflow.apply", "tensorflow"
     stateful = saves = sets = False
     sparse = by_identity = True
+    none_left = ValueError
     optimizers = ("momentum", "adamw", "v1 momentum")
     mode = staticmethod(lambda function: function)
 
@@ -491,6 +492,7 @@ class Optax(ByHand):
 
 class MlxWrap(Driver):
     name, framework = "mlx.wrap", "mlx"
+    none_left = ValueError
     mode = staticmethod(lambda function: function)
 
     def __init__(self, tx: Any, params: Leaves, optimizer: str = "sgd", **how: Any) -> None:

@@ -85,7 +85,7 @@ class Wrap(Driver):
     """A wrapped optimizer, by itself or with loss scaling."""
 
     name, framework = "keras.wrap", BACKEND
-    empty = ValueError
+    empty = none_left = ValueError
     checks_first = by_identity = has_paths = True
     sparse = BACKEND == "tensorflow"
     optimizers = ("momentum", "adamw", "averages", "rmsprop")
@@ -153,7 +153,7 @@ class Wrap(Driver):
 
 
 class WrapUpdates(Wrap):
-    name, on_updates, sparse = "keras.wrap, on updates", True, False
+    name, on_updates, sparse, none_left = "keras.wrap, on updates", True, False, None
 
 
 DRIVERS = [Wrap, WrapUpdates]
