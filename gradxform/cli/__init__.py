@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 import gradxform
 from gradxform.cli import device as devices
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=gradxform.__doc__.partition("\n")[0])
+
+class _ForPeople(TyperGroup):
+    """Turns what a command raises for people into one line and exit code 2, and Ctrl-C into exit code 130."""
+
+    def invoke(self, ctx: Any) -> NoReturn:
+        """Run a command, and end with the code that it returns."""
+        try:
+            code = super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("gradxform: interrupted", err=True)
+            code = 130
+        except (TypeError, ValueError, OSError, MemoryError) as error:
+            if os.environ.get("GRADXFORM_TRACEBACK"):
+                raise
+            typer.echo(f"gradxform: {' '.join(str(error).split()) or 'not enough memory'}", err=True)
+            code = 2
+        raise typer.Exit(code)
+
+
+app = typer.Typer(cls=_ForPeople, no_args_is_help=True, add_completion=False, help=gradxform.__doc__.partition("\n")[0])
 DEFAULT_CHAIN = "chain(clip_norm(5.0), clip_global_norm(1.0))"
 
 _CHAIN = typer.Option("--chain", help="The transforms, as text that gradxform.parse reads.")
@@ -34,28 +52,7 @@ def _names(given: str | None) -> list[str] | None:
     return None if given is None else [name.strip() for name in given.split(",") if name.strip()]
 
 
-def _for_people(command: Callable[..., int]) -> Callable[..., None]:
-    """Turn what a command raises for people into one line and exit code 2, and Ctrl-C into exit code 130."""
-
-    @functools.wraps(command)
-    def guarded(*args: Any, **kwargs: Any) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except KeyboardInterrupt:
-            typer.echo("gradxform: interrupted", err=True)
-            code = 130
-        except (TypeError, ValueError, OSError, MemoryError) as error:
-            if os.environ.get("GRADXFORM_TRACEBACK"):
-                raise
-            typer.echo(f"gradxform: {' '.join(str(error).split()) or 'not enough memory'}", err=True)
-            code = 2
-        raise typer.Exit(code)
-
-    return guarded
-
-
 @app.command("demo")
-@_for_people
 def demo_command(
     chain: Chain = DEFAULT_CHAIN,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help="Training steps.")] = None,
@@ -71,7 +68,6 @@ def demo_command(
 
 
 @app.command("parity")
-@_for_people
 def parity_command(
     chain: Chain = DEFAULT_CHAIN,
     gradients: Gradients = None,
@@ -85,7 +81,6 @@ def parity_command(
 
 
 @app.command("bench")
-@_for_people
 def bench_command(
     quick: Annotated[
         bool, typer.Option("--quick/--full", help="Without GPT-2 and the longest chain, or everything.")
@@ -102,7 +97,6 @@ def bench_command(
 
 
 @app.command("report")
-@_for_people
 def report_command(
     chain: Annotated[str | None, _CHAIN] = None,
     gradients: Gradients = None,
@@ -117,7 +111,6 @@ def report_command(
 
 
 @app.command("compare")
-@_for_people
 def compare_command(
     a: Annotated[Path, typer.Argument(help="The folder of a recording, as gx.record writes it.")],
     b: Annotated[Path, typer.Argument(help="The folder of another.")],

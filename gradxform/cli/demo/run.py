@@ -15,13 +15,12 @@ A chain may select "rnn/input", "rnn/recurrent", "rnn/bias", "head/kernel" and "
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -32,9 +31,9 @@ from gradxform.backend import lookup
 from gradxform.cli import device, writing
 from gradxform.cli.console import check_names, progress, say, versions
 from gradxform.cli.demo import picture
-from gradxform.cli.demo.task import BATCH, Run, digits
+from gradxform.cli.demo.task import Run, digits
 from gradxform.cli.frameworks import program, title
-from gradxform.cli.frameworks.interface import Program, Task, Tree
+from gradxform.cli.frameworks.interface import Task, Tree
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof import parity
 from gradxform.proof.place import Place
@@ -116,48 +115,33 @@ def _choose(frameworks: Sequence[str] | None) -> list[str]:
 def _train_all(
     chain: GradientTransformation, places: dict[str, Place], task: Task, parity: _Parity, console: Console
 ) -> list[Run]:
-    """Train each framework with and without the chain, and compare all on the gradients of the first."""
+    """Train each framework with and without the chain, and compare all on the gradients of the first.
+
+    Seconds include compilation, but not the comparison.
+    """
+    runs = []
     with progress(console) as shown:
         bar = shown.add_task("importing the frameworks", total=2 * len(places) * len(task.batches))
         programs = {name: program(name) for name in places}
-        runs = []
-        for name in places:
-            for tx, chained in ((chain, True), (identity(), False)):
-                shown.update(bar, description=f"{title(name)} {'with' if chained else 'without'} the chain")
-                runs.append(Run(name, chained))
-                watch = parity if chained and name == parity.source else None
-                _train(programs[name], runs[-1], tx, task, places[name], watch, lambda: shown.advance(bar))
+        for (name, place), chained in itertools.product(places.items(), (True, False)):
+            shown.update(bar, description=f"{title(name)} {'with' if chained else 'without'} the chain")
+            run, to_numpy, compared = Run(name, chained), lookup.backend(name).to_numpy, parity.seconds
+            start = time.perf_counter()
+            with place.on():
+                for step in programs[name].train(task, chain if chained else identity(), place.put):
+                    loss, *trees, weights = step
+                    before, after = ({k: to_numpy(g) for k, g in tree.items() if g is not None} for tree in trees)
+                    after = {path: after.get(path, np.zeros_like(gradient)) for path, gradient in before.items()}
+                    run.see(float(loss), before, after)
+                    if chained and name == parity.source:
+                        parity.see(before, after)
+                    shown.advance(bar)
+                images = place.put(task.test_images)
+                logits = to_numpy(task.logits(weights, images))
+            run.seconds = time.perf_counter() - start - (parity.seconds - compared)
+            run.accuracy = float(np.mean(np.argmax(logits, axis=1) == task.test_labels))
+            runs.append(run)
     return runs
-
-
-def _train(
-    program: Program,
-    run: Run,
-    tx: GradientTransformation,
-    task: Task,
-    place: Place,
-    parity: _Parity | None,
-    tick: Callable[[], None],
-) -> None:
-    """Fill in a run. Its seconds include compilation but not the comparison of frameworks."""
-    to_numpy = lookup.backend(run.framework).to_numpy
-
-    def on_step(loss: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        given = {path: to_numpy(gradient) for path, gradient in before.items()}
-        chained = {path: to_numpy(gradient) for path, gradient in after.items() if gradient is not None}
-        chained = {path: chained.get(path, np.zeros_like(gradient)) for path, gradient in given.items()}
-        run.losses.append(float(loss) / BATCH)
-        run.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in given.values()))))
-        run.clipped += any(not np.array_equal(chained[path], g, equal_nan=True) for path, g in given.items())
-        if parity is not None:
-            parity.see(given, chained)
-        tick()
-
-    start = time.perf_counter()
-    with place.on():
-        logits = to_numpy(program.train(task, tx, on_step, place.put))
-    run.seconds = time.perf_counter() - start - (parity.seconds if parity is not None else 0.0)
-    run.accuracy = float(np.mean(np.argmax(logits, axis=1) == task.test_labels))
 
 
 # --- comparison ------------------------------------------------------------------------------------------------------
@@ -168,26 +152,23 @@ class _Parity:
 
     def __init__(self, chain: GradientTransformation, places: dict[str, Place]) -> None:
         self.chain = chain
-        self.places = {"numpy": device.find("numpy"), **places}
         self.source = next(iter(places))
-        self.names = list(self.places)
+        self.places = {"numpy": device.find("numpy"), **places}
         self.steps = 0
         self.seconds = 0.0
-        self.worst: dict[frozenset[str], tuple[float, str]] = {
-            frozenset(pair): (0.0, "") for pair in combinations(self.names, 2)
-        }
+        self.worst = dict.fromkeys(itertools.combinations(self.places, 2), (0.0, ""))
         """For each pair, the distance in ULP and its place."""
 
     def see(self, before: Tree, after: Tree) -> None:
         """Send the source's gradients of one step through the chain in the other frameworks."""
         start = time.perf_counter()
         self.steps += 1
-        results = {name: after if name == self.source else self._through(name, before) for name in self.names}
-        for pair, (known, _) in self.worst.items():
-            one, other = sorted(pair, key=self.names.index)
+        results = {name: after if name == self.source else self._through(name, before) for name in self.places}
+        for (one, other), (known, _) in self.worst.items():
             _, worst = parity.differences(results[other], results[one])
             if worst is not None and worst.ulp > known:
-                self.worst[pair] = worst.ulp, f"{title(other)} from {title(one)} at step {self.steps}, {worst}"
+                where = f"{title(other)} from {title(one)} at step {self.steps}, {worst}"
+                self.worst[one, other] = worst.ulp, where
         self.seconds += time.perf_counter() - start
 
     def _through(self, name: str, gradients: Tree) -> Tree:
@@ -198,7 +179,7 @@ class _Parity:
 
     def from_source(self, name: str) -> float:
         """Return the distance of a framework's results from the source."""
-        return self.worst[frozenset((self.source, name))][0]
+        return next(worst for pair, (worst, _) in self.worst.items() if {*pair} == {self.source, name})
 
     @property
     def over_budget(self) -> bool:
@@ -210,7 +191,7 @@ class _Parity:
         ulp, where = max(self.worst.values())
         if self.over_budget:
             return f"over the budget of {BUDGET:g} ULP: {where}"
-        names = ", ".join(title(name) for name in self.names)
+        names = ", ".join(map(title, self.places))
         return (
             f"{title(self.source)}'s gradients of all {self.steps} steps, through the chain in {names}: "
             f"at most {ulp:g} ULP between any two (budget {BUDGET:g})"

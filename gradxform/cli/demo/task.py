@@ -38,6 +38,12 @@ class Run:
     accuracy: float = 0.0
     seconds: float = 0.0
 
+    def see(self, loss: float, before: Tree, after: Tree) -> None:
+        """Take note of a step: the loss of a batch, the gradients before the chain and after it."""
+        self.losses.append(loss / BATCH)
+        self.norms.append(float(np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in before.values()))))
+        self.clipped += any(not np.array_equal(after[path], g, equal_nan=True) for path, g in before.items())
+
     @property
     def lost(self) -> int | None:
         """The first step with a non-finite loss or gradient, or None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,10 +28,10 @@ class Program(Protocol):
     def find(self, name: str | None = None, index: int = 0) -> Place:
         """Return the named or default device; raise `Absent` if there is none."""
 
-    def train(self, task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Array], Any]) -> Any:
-        """Train from the initial weights on the batches, and return the logits [n, 10] of the test images.
+    def train(self, task: Task, chain: GradientTransformation, put: Callable[[Array], Any]) -> Iterator[Any]:
+        """Train on the batches, from the initial weights; `put` converts a NumPy array, to the requested device.
 
-        `put` converts a NumPy array to the framework, on the requested device.
+        Yields after each step: the batch loss, the gradients before the chain and after it, and the weights, by path.
         """
 
 
@@ -91,9 +91,6 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
-
-OnStep = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], None]
-"""Called after each step with the batch loss, the gradients before the chain, and after it."""
 
 
 @dataclass(frozen=True)

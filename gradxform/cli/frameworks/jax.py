@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, OnStep, Task, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place
 from gradxform_jax import _private, backend
@@ -129,12 +129,13 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
-    """Train by jax.grad, with the chain in front of optax.sgd; the logits of the test images."""
-    optimizer, logits = optax.sgd(task.learning_rate, task.momentum), functools.partial(task.logits, reduce=_scan)
+def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """Train by jax.grad, with the chain in front of optax.sgd."""
+    optimizer = optax.sgd(task.learning_rate, task.momentum)
 
     def loss_of(weights: Any, images: Any, labels: Any) -> Any:
-        return optax.softmax_cross_entropy_with_integer_labels(logits(weights, images), labels).sum()
+        logits = task.logits(weights, images, reduce=_scan)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).sum()
 
     @jax.jit
     def step(weights: Any, state: Any, images: Any, labels: Any) -> tuple[Any, ...]:
@@ -147,8 +148,7 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
     state = optimizer.init(weights)
     for images, labels in task.batches:
         weights, state, *seen = step(weights, state, put(images), put(labels))
-        on_step(*seen)
-    return logits(weights, put(task.test_images))
+        yield *seen, weights
 
 
 def _scan(step: Callable[[Any, Any], Any], pixels: list[Any], start: Any) -> Any:

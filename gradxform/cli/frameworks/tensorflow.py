@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 import gradxform_tensorflow
-from gradxform.cli.frameworks.interface import Mode, OnStep, Task, each
+from gradxform.cli.frameworks.interface import Mode, Task, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place, nothing
 from gradxform_tensorflow import _private
@@ -144,8 +144,8 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
-    """Train with tf.GradientTape, Keras's SGD and the chain; return the logits of the test images."""
+def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """Train with tf.GradientTape, Keras's SGD and the chain."""
     weights = {path: tf.Variable(put(weight), name=path) for path, weight in task.weights.items()}
     variables = list(weights.values())
     optimizer = keras.optimizers.SGD(task.learning_rate, task.momentum)
@@ -162,8 +162,7 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
         return loss, _by_path(gradients), _by_path(updates)
 
     for images, labels in task.batches:
-        on_step(*step(put(images), put(labels)))
-    return task.logits(weights, put(task.test_images))
+        yield *step(put(images), put(labels)), weights
 
 
 def _by_path(pairs: Any) -> dict[str, Any]:

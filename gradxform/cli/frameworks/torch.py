@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import gc
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm
 
 import gradxform_torch
-from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, OnStep, Task, each
+from gradxform.cli.frameworks.interface import COEFFICIENTS, Mode, Task, each
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.place import Absent, Cost, Place, nothing
 from gradxform_torch import _private, backend
@@ -179,8 +179,8 @@ MODES = (
 # --- the demo --------------------------------------------------------------------------------------------------------
 
 
-def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Callable[[Any], Any]) -> Any:
-    """Train by backward(), with the chain in place on .grad before the optimizer; the logits of the test images.
+def train(task: Task, chain: GradientTransformation, put: Callable[[Any], Any]) -> Iterator[Any]:
+    """Train by backward(), with the chain in place on .grad before the optimizer.
 
     On one thread: for matrices as small as these, threads would mostly wait for one another.
     """
@@ -197,8 +197,6 @@ def train(task: Task, chain: GradientTransformation, on_step: OnStep, put: Calla
             gradients = {path: weight.grad.clone() for path, weight in weights.items() if weight.grad is not None}
             gradxform_torch.apply_(chain, weights.items())
             optimizer.step()
-            on_step(loss, gradients, {path: weight.grad for path, weight in weights.items()})
-        with torch.no_grad():
-            return task.logits(weights, put(task.test_images))
+            yield loss, gradients, {path: weight.grad for path, weight in weights.items()}, weights
     finally:
         torch.set_num_threads(threads)
