@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gradxform.functions.conventions import usual_axes
+
 Shape = tuple[int, ...]
 _MOST_AXES = 5
 COUNTS = (2, 3, 4, 6, 8, 12, 16)
@@ -138,24 +140,9 @@ def _refines(fine: Shape, coarse: Shape) -> bool:
 
 
 def conventional(name_a: str, name_b: str, shape: Shape, wanted: Shape) -> Layout | None:
-    """The layout that the last names of two paths stand for: a weight of PyTorch's that becomes a kernel, or back.
-
-    A weight is (out, in, ...), a kernel (..., in, out); a projection of attention may have its heads split. None where
-    the shapes do not fit.
-    """
-    last_a, last_b = name_a.rpartition("/")[2], name_b.rpartition("/")[2]
-    count = len(shape)
-    if last_a == "kernel" and last_b != "kernel" and len(wanted) == 2 and count == 3:  # heads merged
-        out = any(f"/{key}/" in f"/{name_a}/{name_b}/" for key in ("out", "attention_output"))
-        order: list[tuple[int, ...]] = [(2, 0, 1), (1, 2, 0)] if out else [(1, 2, 0), (2, 0, 1)]
-    elif last_a.startswith("weight") and "kernel" in last_b and count > 1:
-        order = [(*range(2, count), 1, 0)]
-    elif "kernel" in last_a and last_b.startswith("weight") and count > 1:
-        order = [(count - 1, count - 2, *range(count - 2))]
-    else:
-        order = [tuple(range(count))]
-    found = list(candidates(shape, wanted))
-    return next((layout for axes in order for layout in found if (layout.axes or tuple(range(count))) == axes), None)
+    """The layout that the last names of two paths stand for; None where the shapes do not fit."""
+    found = {layout.axes or tuple(range(len(shape))): layout for layout in candidates(shape, wanted)}
+    return next((found[x] for x in usual_axes(name_a, name_b, len(shape), len(wanted)) if x in found), None)
 
 
 def reals(array: Any) -> Any:

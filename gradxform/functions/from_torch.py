@@ -9,28 +9,12 @@ from typing import Any
 
 from gradxform.backend import lookup
 from gradxform.backend.errors import misplaced, short
+from gradxform.functions import conventions
 from gradxform.functions.renaming import Rename
 
 Shape = tuple[int, ...]
 Move = Callable[[Any], Any]
 
-_NAMES = {
-    "kernel": "weight",
-    "embedding": "weight",
-    "embeddings": "weight",
-    "scale": "weight",
-    "gamma": "weight",
-    "beta": "bias",
-    "mean": "running_mean",
-    "var": "running_var",
-    "moving_mean": "running_mean",
-    "moving_variance": "running_var",
-}
-"""The last key of a path in Flax or Keras, and in PyTorch."""
-_THIRDS = {"query": 0, "key": 1, "value": 2}
-_OUT = ("out", "attention_output")
-_COLLECTIONS = {"params", "batch_stats"}
-"""Of linen's variables."""
 _MODELS = {
     "a Flax NNX module": "write nnx.state(model, nnx.Param)",
     "a Flax module": "write model.init(key, inputs)",
@@ -116,7 +100,7 @@ def _places(params: Any) -> dict[str, tuple[str, Shape]]:
         return {}
     pairs = zip(backend.paths(params), leaves, strict=True)
     shapes = {path: tuple(leaf.shape) for path, leaf in pairs if leaf is not None}
-    linen = {path.partition("/")[0] for path in shapes} <= _COLLECTIONS
+    linen = {path.partition("/")[0] for path in shapes} <= conventions.COLLECTIONS
     return {path.partition("/")[2] if linen else path: (path, shape) for path, shape in shapes.items()}
 
 
@@ -132,12 +116,13 @@ def _sources(path: str, shapes: Mapping[str, Shape]) -> Iterator[tuple[str, Move
     """Possible PyTorch paths of a parameter, each with the conversion of its array."""
     module, name = _parted(path)
     attention, part = _parted(module.removesuffix("/"))
-    if name in ("kernel", "bias") and part in (*_THIRDS, *_OUT) and _has_heads(attention, shapes):
+    if name in ("kernel", "bias") and part in (*conventions.THIRDS, *conventions.OUT) and _has_heads(attention, shapes):
         yield from _of_attention(attention, part, name, shapes[path])
         return
     yield path, _same
-    if name in _NAMES and module + _NAMES[name] not in shapes:
-        yield module + _NAMES[name], _transposed if name == "kernel" else _same
+    other = module + conventions.TORCH.get(name, name)
+    if other not in shapes:
+        yield other, _transposed if name == "kernel" else _same
 
 
 def _parted(path: str) -> tuple[str, str]:
@@ -148,18 +133,18 @@ def _parted(path: str) -> tuple[str, str]:
 
 def _has_heads(attention: str, shapes: Mapping[str, Shape]) -> bool:
     """Whether a module has 3-d projections with an attention layer's names."""
-    ranks = {part: len(shapes.get(f"{attention}{part}/kernel", ())) for part in (*_THIRDS, *_OUT)}
-    return all(ranks[part] == 3 for part in _THIRDS) and any(ranks[part] == 3 for part in _OUT)
+    ranks = {part: len(shapes.get(f"{attention}{part}/kernel", ())) for part in (*conventions.THIRDS, *conventions.OUT)}
+    return all(ranks[part] == 3 for part in conventions.THIRDS) and any(ranks[part] == 3 for part in conventions.OUT)
 
 
 def _of_attention(attention: str, part: str, name: str, shape: Shape) -> Iterator[tuple[str, Move]]:
     own = {"kernel": "weight"}.get(name, name)
     move = functools.partial(_in_heads, shape=shape)
     yield f"{attention}{part}/{own}", move
-    if part in _OUT:
+    if part in conventions.OUT:
         yield f"{attention}out_proj/{own}", move
         return
-    yield f"{attention}in_proj_{own}", functools.partial(_in_heads, shape=shape, third=_THIRDS[part])
+    yield f"{attention}in_proj_{own}", functools.partial(_in_heads, shape=shape, third=conventions.THIRDS.index(part))
     if own == "weight":  # where keys or values have a width of their own
         yield f"{attention}{part[0]}_proj_weight", move
 
@@ -174,7 +159,7 @@ def _in_heads(array: Any, shape: Shape, third: int | None = None) -> Any:
 
 def _transposed(array: Any) -> Any:
     """Transpose (out, in, ...) to (..., in, out)."""
-    return array.transpose((*range(2, array.ndim), 1, 0)) if array.ndim > 1 else array
+    return array.transpose(conventions.to_kernel(array.ndim)) if array.ndim > 1 else array
 
 
 def _same(array: Any) -> Any:

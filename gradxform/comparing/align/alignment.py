@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from gradxform.comparing.align.parts import Leaf, cells_of, leaves_of
 from gradxform.comparing.align.values import Values, equal
 from gradxform.comparing.constants import SURE
 from gradxform.comparing.findings import some
-from gradxform.comparing.layouts import Layout, Shape, fits
+from gradxform.comparing.layouts import Layout, Shape
 from gradxform.comparing.mapping import Map, Pair
 from gradxform.recording.reading import Recording
 
 Both = tuple[Leaf, Leaf]
+Keyed = tuple[Any, Leaf]
 
 
 class Alignment(NamedTuple):
@@ -120,23 +122,23 @@ class _Matching:
         """Make pairs, by what proves most first."""
         if given:
             self.add("the map", list(_by_map(self.left_a, self.left_b, given)))
-        self.add("equal parameters", self.renumbered())
-        self.add("equal paths", _by_path(self.left_a, self.left_b))
+        if self.are_renumbered():
+            self.add("equal parameters", self.by_values("parameters"))
+        self.add("equal paths", _zipped(*(_keyed(side, _path) for side in (self.left_a, self.left_b))))
         if not (self.left_a and self.left_b):
             return
-        self.add("equal parameters", _unique(self.equal("parameters")))
+        self.add("equal parameters", self.by_values("parameters"))
         self.add("names", _by_name(self.left_a, self.left_b))
         self.add_modules()
-        may, equals = self.possible(), self.equal("gradients")
-        self.add("equal gradients", _unique({a: {b for b in others if may(a, b)} for a, others in equals.items()}))
+        self.add("equal gradients", self.by_values("gradients"))
         self.add_modules()
-        equals = self.equal("parameters")
-        self.add("equal parameters and order", list(_zipped(*_grouped(self.left_a, self.left_b, equals))))
+        self.add("equal parameters and order", self.by_values("parameters", alone=False))
         self.add_modules()
         for axes in (2, 1, 0):  # matrices first, whose modules lead the vectors
             for by_role, by_axes in itertools.product((True, False), repeat=2):
+                kind = functools.partial(_kind, by_role, by_axes)
                 sides = (
-                    [(_kind(leaf, by_role, by_axes), leaf) for leaf in _network_order(side) if len(leaf.shape) >= axes]
+                    _keyed([leaf for leaf in _network_order(side) if len(leaf.shape) >= axes], kind)
                     for side in (self.left_a, self.left_b)
                 )
                 may = self.possible()
@@ -166,7 +168,8 @@ class _Matching:
             ends[end] = max(sure, ends.get(end, 0.0))
         near = {leaf: next(iter(ends)) for leaf in self.left_a if len(ends := led.get(_module(leaf), {})) == 1}
         sures = {leaf: led[_module(leaf)][end] for leaf, end in near.items()}
-        self.add("modules", _meeting(near, self.left_b, [_module(leaf) for leaf in self.left_b]), sures)
+        sides = (near.items(), ((leaf, _module(leaf)) for leaf in self.left_b))
+        self.add("modules", _zipped(*map(_in_modules, sides), alone=True), sures)
 
     def equal(self, tree: str) -> dict[Leaf, set[Leaf]]:
         """The leaves that are left and have equal values in a tree."""
@@ -183,36 +186,37 @@ class _Matching:
         held = set[Leaf]().union(*equals.values())
         return lambda one, other: other in equals[one] if equals.get(one) else other not in held
 
-    def renumbered(self) -> list[Both]:
-        """Leaves whose paths the other side has too, for other values: Keras counts dense, dense_1 on in each model.
+    def by_values(self, tree: str, alone: bool = True) -> list[Both]:
+        """Leaves of equal values in a tree: alone among all, or in their order."""
+        equals, may = self.equal(tree), self.possible() if tree == "gradients" else _always
+        near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
+        ends = {other: group for group in near.values() for other in group}
+        ones = [(near[leaf], leaf) for leaf in _network_order(self.left_a) if near.get(leaf)]
+        return _zipped(ones, [(ends[leaf], leaf) for leaf in _network_order(self.left_b) if leaf in ends], alone)
 
-        Where both sides have the same paths, these are believed, and other values are a fault.
+    def are_renumbered(self) -> bool:
+        """Whether paths mean other values in the other run: Keras counts dense, dense_1 on in each model.
+
+        Where both sides have the same paths, or one of them has its values, these are believed.
         """
-        paths = [{leaf.name for leaf in side} for side in (self.left_a, self.left_b)]
-        if paths[0] == paths[1] or paths[0].isdisjoint(paths[1]):
-            return []
+        paths = [{leaf.name: leaf for leaf in side} for side in (self.left_a, self.left_b)]
+        shared = paths[0].keys() & paths[1].keys()
+        if paths[0].keys() == paths[1].keys() or not shared:
+            return False
         equals = self.equal("parameters")
-        if any(other in equals.get(one, ()) for one, other in _by_path(self.left_a, self.left_b)):
-            return []  # some paths are right
-        return [both for both in _unique(equals) if both[0].name in paths[1] or both[1].name in paths[0]]
+        return not any(paths[1][path] in equals.get(paths[0][path], ()) for path in shared)
+
+
+def _always(one: Leaf, other: Leaf) -> bool:
+    return True
 
 
 def _module(leaf: Leaf) -> tuple[str, ...]:
-    return names.read(leaf.name).module
+    return leaf.about.module
 
 
-def _role(leaf: Leaf) -> frozenset[str]:
-    return names.role_in(names.read(leaf.name), len(leaf.shape))
-
-
-def _unique(equals: Mapping[Leaf, set[Leaf]]) -> list[Both]:
-    """The leaves that are equal to one other, which is equal to no further one."""
-    counts = Counter(other for others in equals.values() for other in others)
-    return [
-        (leaf, next(iter(others)))
-        for leaf, others in equals.items()
-        if len(others) == 1 and counts[next(iter(others))] == 1
-    ]
+def _path(leaf: Leaf) -> str:
+    return leaf.name.replace(".", "/")
 
 
 def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> Iterator[Both]:
@@ -231,9 +235,9 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
             continue
         used[old] = leaf
         new = f"{given[old]}{path[len(old) :]}"
-        wanted = names.read(new)
-        near = [other for other in b if names.leads(wanted, names.read(other.name))]
-        near.sort(key=lambda other: (other.name != new, names.read(other.name) != wanted))
+        wanted = names.read(new, len(leaf.shape))
+        near = [other for other in b if other.about == wanted]
+        near.sort(key=lambda other: other.name != new)
         if near and near[0] in ends:
             text = f"the map leads {ends[near[0]].name!r} and {leaf.name!r} of A both to {near[0].name!r} of B"
             raise ValueError(text)
@@ -252,89 +256,61 @@ def _by_map(a: Sequence[Leaf], b: Sequence[Leaf], given: Mapping[str, str]) -> I
             )
 
 
-def _by_path(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
-    places = {leaf.name.replace(".", "/"): leaf for leaf in b}
-    return [(leaf, places[path]) for leaf in a if (path := leaf.name.replace(".", "/")) in places]
-
-
 def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     """Leaves of modules of one name that have one role, if there is one of them on each side."""
-    if not a or not b:
-        return []
-    read = (names.without_common([names.read(leaf.name) for leaf in side]) for side in (a, b))
-    modules_a, modules_b = names.ranked(*([name.module for name in side] for side in read))
-    found = _meeting(dict(zip(a, modules_a, strict=True)), b, modules_b)
+    modules = names.ranked(*(names.without_common([_module(leaf) for leaf in side]) for side in (a, b)))
+    sides = (zip(side, found, strict=True) for side, found in zip((a, b), modules, strict=True))
+    found = _zipped(*map(_in_modules, sides), alone=True)
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
 
 
-def _meeting(
-    near: Mapping[Leaf, tuple[str, ...]], others: Sequence[Leaf], modules: Sequence[tuple[str, ...]]
-) -> list[Both]:
-    """Leaves that one leaf of a module fits in shape and role, and that no other leaf is led to."""
-    there: dict[tuple[str, ...], list[Leaf]] = {}
-    for module, other in zip(modules, others, strict=True):
-        there.setdefault(module, []).append(other)
-    return _unique(
-        {
-            leaf: {o for o in there.get(module, ()) if fits(leaf.shape, o.shape) and _role(leaf) & _role(o)}
-            for leaf, module in near.items()
-        }
-    )
+def _in_modules(leaves: Iterable[tuple[Leaf, tuple[str, ...]]]) -> list[Keyed]:
+    """Leaves by their module, role and size."""
+    return [((module, leaf.about.role, leaf.size), leaf) for leaf, module in leaves]
 
 
 def _network_order(leaves: Sequence[Leaf]) -> list[Leaf]:
     return [leaves[place] for place in names.in_order([leaf.name for leaf in leaves])]
 
 
-def _kind(leaf: Leaf, by_role: bool, by_axes: bool) -> tuple[Any, ...]:
+def _kind(by_role: bool, by_axes: bool, leaf: Leaf) -> tuple[Any, ...]:
     """What leaves must have in common to be paired by their order: the sizes of axes or of all, and a role."""
     sizes = sorted(size for size in leaf.shape if size != 1) if by_axes else [leaf.size]
-    return (*sizes, *sorted(_kinds(leaf))) if by_role else tuple(sizes)
-
-
-def _kinds(leaf: Leaf) -> frozenset[str]:
-    """What a leaf may be: any kind of matrix, of bias, or of what has an unknown name."""
-    role = _role(leaf)
-    kinds = {"kernel": "matrix", "embedding": "matrix", "bias of the input": "bias"}
-    return frozenset(kinds.get(each, each if names.is_known(role) else "matrix") for each in role)
+    return (*sizes, leaf.about.kind) if by_role else tuple(sizes)
 
 
 def _may_meet(one: Leaf, other: Leaf) -> bool:
     """Whether two roles are one, or a role is none that the frameworks name."""
-    roles = _role(one), _role(other)
-    return bool(roles[0] & roles[1]) or not all(map(names.is_known, roles))
+    return one.about.role == other.about.role or not (one.about.is_known and other.about.is_known)
 
 
-def _grouped(
-    a: Sequence[Leaf], b: Sequence[Leaf], equals: Mapping[Leaf, set[Leaf]]
-) -> tuple[list[tuple[Any, Leaf]], list[tuple[Any, Leaf]]]:
-    """The leaves of both sides in order, each with the set of B's leaves that have its values."""
-    groups = {leaf: frozenset(others) for leaf, others in equals.items() if others}
-    ends = {other: group for group in groups.values() for other in group}
-    ones = [(groups[leaf], leaf) for leaf in _network_order(a) if leaf in groups]
-    return ones, [(ends[leaf], leaf) for leaf in _network_order(b) if leaf in ends]
+def _keyed(leaves: Iterable[Leaf], key: Callable[[Leaf], Any]) -> list[Keyed]:
+    return [(key(leaf), leaf) for leaf in leaves]
 
 
-def _zipped(a: Iterable[tuple[Any, Leaf]], b: Iterable[tuple[Any, Leaf]]) -> Iterator[Both]:
-    """Leaves of one kind in their order, of kinds that both sides have as many of."""
+def _zipped(a: Iterable[Keyed], b: Iterable[Keyed], alone: bool = False) -> list[Both]:
+    """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
     groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
     for side, group in zip((a, b), groups, strict=True):
-        for kind, leaf in side:
-            group.setdefault(kind, []).append(leaf)
-    for kind, ones in groups[0].items():
-        others = groups[1].get(kind, [])
-        if len(ones) == len(others):
-            yield from zip(ones, others, strict=True)
+        for key, leaf in side:
+            group.setdefault(key, []).append(leaf)
+    found = [(ones, groups[1].get(key, [])) for key, ones in groups[0].items()]
+    return [
+        both
+        for ones, others in found
+        if len(ones) == len(others) and not (alone and len(ones) > 1)
+        for both in zip(ones, others, strict=True)
+    ]
 
 
 def _not_aligned(matching: _Matching) -> frozenset[str]:
     """Leaves that are left on both sides and could be one another's in a layout that is not known."""
-    sides = (matching.left_a, matching.left_b)
     kinds = [
-        {leaf: _kinds(leaf) | ({"matrix"} if "recurrent" in _kinds(leaf) else set()) for leaf in side} for side in sides
+        {(leaf.path, leaf.about.kind.replace("recurrent", "matrix")) for leaf in side}
+        for side in (matching.left_a, matching.left_b)
     ]
-    shared = frozenset.intersection(*(frozenset().union(*side.values()) for side in kinds))
-    return frozenset(leaf.path for side in kinds for leaf, kind in side.items() if kind & shared)
+    shared = set.intersection(*({kind for _, kind in side} for side in kinds))
+    return frozenset(path for side in kinds for path, kind in side if kind in shared)
 
 
 def _in_order(pairs: list[Pair], a: Sequence[str], b: Sequence[str]) -> list[Pair]:

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from gradxform.functions.conventions import ALIASES, ROLES, WRAPPERS
+
 Module = tuple[str, ...]
 """Names and numbers of modules, from the outermost on."""
 
-_WRAPPERS = {"params", "model", "module", "net", "network", "_orig_mod", "batch_stats", "~", "variables"}
-_NAMES = {
-    "kernel": ("weight", "kernel", "w", "weight_ih", "w_i", "wx"),
-    "scale": ("weight", "scale", "gamma"),
-    "embedding": ("weight", "embedding", "embeddings"),
-    "bias": ("bias", "beta", "b", "offset", "bias_hh"),
-    "bias of the input": ("bias_ih",),
-    "recurrent": ("weight_hh", "recurrent_kernel", "w_h", "wh"),
-}
-"""What the last name of a path can be in each role."""
-_ROLES = {
-    name: frozenset(role for role, others in _NAMES.items() if name in others)
-    for name in itertools.chain(*_NAMES.values())
-}
-_ALIASES = {
-    "query": ("q", "q_proj", "to_q", "wq", "query_proj"),
-    "key": ("k", "k_proj", "to_k", "wk", "key_proj"),
-    "value": ("v", "v_proj", "to_v", "wv", "value_proj"),
-    "out": ("out_proj", "o_proj", "to_out", "wo", "attention_output", "proj_out"),
-    "norm": ("layernorm", "layer_norm", "ln", "batchnorm", "batch_norm", "bn", "normalization", "layer_normalization"),
-    "linear": ("fc", "dense", "lin"),
-    "conv": ("conv1d", "conv2d", "conv3d"),
-    "embed": ("embedding", "embeddings", "emb", "wte"),
-    "gate": ("gate_proj",),
-    "up": ("up_proj",),
-    "attention": ("attn", "self_attn", "self_attention", "multi_head_attention", "mha"),
-}
-_ALIAS = {other: name for name, others in _ALIASES.items() for other in others}
 _LAYER = re.compile(r"^(weight|bias)_(ih|hh)_l(\d+)(_reverse)?$")
 
 
@@ -47,19 +20,31 @@ class Name(NamedTuple):
 
     module: Module
     """The modules around, without wrappers, under one name in all frameworks."""
-    role: frozenset[str]
+    role: str
+    """Of `ROLES`; else the last key, which counts as a module then."""
+
+    @property
+    def kind(self) -> str:
+        """What the leaf may be at least: a matrix where the name is unknown."""
+        return "bias" if self.role.startswith("bias") else self.role if self.is_known else "matrix"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the role is one that the frameworks have a name for."""
+        return self.role in ROLES.values()
 
 
 @lru_cache(maxsize=1 << 18)
-def read(path: str) -> Name:
-    """The modules and the role that a path names."""
+def read(path: str, axes: int) -> Name:
+    """The modules and the role that the path of a leaf with so many axes names."""
     *modules, last = _in_order(path.lower().replace(".", "/").split("/"))
     if modules[-1:] == ["dense_h"] and last == "kernel":  # of Flax's recurrent cells
-        return Name(_tokens(modules[:-1]), _ROLES["weight_hh"])
+        last = "weight_hh"
     if modules[-1:] in (["dense_i"], ["dense_h"]):
         modules = modules[:-1]
-    role = _ROLES.get(last)
-    return Name(_tokens(modules), role) if role else Name(_tokens([*modules, last]), frozenset({last}))
+    if last not in ROLES:
+        return Name(_tokens([*modules, last]), last)
+    return Name(_tokens(modules), "scale" if last == "weight" and axes < 2 else ROLES[last])
 
 
 def _in_order(parts: Sequence[str]) -> list[str]:
@@ -75,36 +60,19 @@ def _tokens(modules: Iterable[str]) -> Module:
     for module in modules:
         match = re.fullmatch(r"(.*?)_?(\d+)", module)
         for token in (match[1], match[2]) if match else (module,):
-            if token and token not in _WRAPPERS:
-                found.append(_ALIAS.get(token, token))
+            if token and token not in WRAPPERS:
+                found.append(ALIASES.get(token, token))
     return tuple(found)
 
 
-def without_common(names: Sequence[Name]) -> list[Name]:
-    """The names without the modules that all of them begin with."""
+def without_common(modules: Sequence[Module]) -> list[Module]:
+    """The modules without those that all of them begin with."""
     shared = 0
-    while len(names) > 1 and all(len(n.module) > shared for n in names):
-        if len({n.module[shared] for n in names}) > 1:
+    while len(modules) > 1 and len({module[: shared + 1] for module in modules if len(module) > shared}) == 1:
+        if any(len(module) <= shared for module in modules):
             break
         shared += 1
-    return [n._replace(module=n.module[shared:]) for n in names]
-
-
-def role_in(name: Name, axes: int) -> frozenset[str]:
-    """The role of a leaf with so many axes: a weight with one axis is a scale."""
-    if len(name.role) == 1:
-        return name.role
-    return frozenset({"scale"}) if axes < 2 else name.role - {"scale"}
-
-
-def is_known(role: frozenset[str]) -> bool:
-    """Whether a role is one that the frameworks have a name for."""
-    return any(role <= known for known in _ROLES.values())
-
-
-def leads(one: Name, other: Name) -> bool:
-    """Whether two names are of one module and may have one role."""
-    return one.module == other.module and bool(one.role & other.role)
+    return [module[shared:] for module in modules]
 
 
 def ranked(a: list[Module], b: list[Module]) -> tuple[list[Module], list[Module]]:

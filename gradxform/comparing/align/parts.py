@@ -7,21 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gradxform.comparing.align import names
+from gradxform.comparing.align.names import Name, read
 from gradxform.comparing.layouts import SAME, Gates, Layout, Shape
+from gradxform.functions.conventions import FUSED, GATES, OTHER_GATES
 
-_FUSED = (
-    (re.compile(r"^(in_proj|qkv|qkv_proj|c_attn|query_key_value|wqkv|to_qkv)$"), ("query", "key", "value")),
-    (re.compile(r"^(kv|kv_proj|to_kv|key_value|wkv)$"), ("key", "value")),
-    (re.compile(r"^(gate_up|gate_up_proj)$"), ("gate", "up")),
-)
-"""Projections that are one leaf in some models, and their parts in others."""
-_GATES: dict[int, dict[str, tuple[str, ...]]] = {
-    4: {"kernel": ("ii", "if", "ig", "io"), "recurrent": ("hi", "hf", "hg", "ho"), "bias": ("hi", "hf", "hg", "ho")},
-    3: {"kernel": ("ir", "iz", "in"), "recurrent": ("hr", "hz", "hn"), "bias": ("hr", "hz", "hn")},
-}
-_GATES[3]["bias of the input"] = _GATES[3]["kernel"]
-"""The gates of Flax's linen cells, each a module, in the order that PyTorch and nnx have them in."""
 _MOST_SECTIONS = 256
 
 
@@ -34,6 +23,11 @@ class Leaf(NamedTuple):
     shape: Shape
     sizes: tuple[int, ...] = ()
     """Of a part of a fused projection, the sizes of all parts along the axis."""
+
+    @property
+    def about(self) -> Name:
+        """What the name says."""
+        return read(self.name, len(self.shape))
 
     @property
     def size(self) -> int:
@@ -55,15 +49,15 @@ class Leaf(NamedTuple):
 def leaves_of(shapes: Mapping[str, Shape], other: Mapping[str, Shape]) -> list[Leaf]:
     """The leaves of a recording; fused ones as parts if the other recording has the parts."""
     own, cells = cells_of(shapes), cells_of(other)
-    linen = {token for path in other for token in names.read(path).module}
+    linen = {token for path, shape in other.items() for token in read(path, len(shape)).module}
     found: list[Leaf] = []
     for path, shape in shapes.items():
         parts = list(_projections(path, shape, other))
         cell = cell_at(path, own)
         if not parts and cell and cell.family == "joint" and any(c.family != "joint" for c in cells.values()):
             parts = list(_inputs_and_states(path, shape))
-        for count in _GATES:
-            if not parts and set(_GATES[count]["kernel"]) <= linen and (cell is None or cell.gates == count):
+        for count, gates in GATES.items():
+            if not parts and {f"i{gate}" for gate in gates} <= linen and (cell is None or cell.gates == count):
                 parts = list(_gates(path, shape, count, cell is not None and cell.family == "keras"))
         if not parts and len(shape) == 2 and shape[0] == 2 and any("bias_ih" in there for there in other):
             parts = list(_two_biases(path, shape))
@@ -81,7 +75,7 @@ def _projections(path: str, shape: Shape, other: Mapping[str, Shape]) -> Iterato
         joint, last = (
             (joint, last) if last in ("weight", "bias", "kernel") else (f"{joint}_{last}".strip("_"), "weight")
         )
-    for pattern, tokens in _FUSED:
+    for pattern, tokens in FUSED:
         if not shape or not pattern.match(joint):
             continue
         axis = len(shape) - 1 if last == "kernel" or joint == "c_attn" else 0
@@ -99,8 +93,8 @@ def _sizes(tokens: tuple[str, ...], bias: bool, total: int, other: Mapping[str, 
     """The sizes of the parts in a module of the other recording that has them all, and so many elements in all."""
     modules: dict[tuple[str, ...], dict[str, int]] = {}
     for path, shape in other.items():
-        name = names.read(path)
-        if name.module and name.module[-1] in tokens and bias == ("bias" in name.role):
+        name = read(path, len(shape))
+        if name.module and name.module[-1] in tokens and bias == (name.role == "bias"):
             modules.setdefault(name.module[:-1], {})[name.module[-1]] = math.prod(shape)
     for found in modules.values():
         if set(found) == set(tokens) and sum(found.values()) == total:
@@ -125,26 +119,19 @@ def _two_biases(path: str, shape: Shape) -> Iterator[Leaf]:
 
 
 def _gates(path: str, shape: Shape, count: int, keras: bool) -> Iterator[Leaf]:
-    """The gates of a fused recurrent weight; Keras's GRU has the second first."""
-    name = names.read(path)
-    roles = _GATES[count]
-    role = next((role for role in roles if role in name.role), None)
-    last = path.rpartition("/")[2]
-    module = "/".join(name.module)
-    if (
-        role is None
-        or not shape
-        or len(shape) > 2
-        or not re.search("lstm|gru|_ih|_hh|recurrent|cell|rnn", path.lower())
-    ):
+    """The gates of a fused recurrent weight, as Flax's linen cells have them, each a module."""
+    name, last = read(path, 2), path.rpartition("/")[2]
+    cell = re.search("lstm|gru|_ih|_hh|recurrent|cell|rnn", path.lower())
+    if name.role not in ("matrix", "recurrent", "bias", "bias of the input") or not cell or len(shape) not in (1, 2):
         return
     axis = 0 if last.startswith(("weight", "bias")) or len(shape) == 1 else len(shape) - 1
-    kind = "bias" if role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
+    kind = "bias" if name.role.startswith("bias") else "weight" if last.startswith("weight") else "kernel"
+    side = "i" if name.role in ("matrix", "bias of the input") else "h"
     if shape[axis] % count == 0:
         size = shape[axis] // count
-        tokens = tuple(roles[role][i] for i in (1, 0, 2)) if keras and count == 3 else roles[role]
-        for gate, token in enumerate(tokens):
-            yield _part(f"{module}/{token}/{kind}".strip("/"), path, shape, axis, gate * size, size)
+        for place, gate in enumerate(OTHER_GATES.get(("keras", count), GATES[count]) if keras else GATES[count]):
+            path_of = "/".join((*name.module, f"{side}{gate}", kind))
+            yield _part(path_of, path, shape, axis, place * size, size)
 
 
 def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) -> Leaf:
@@ -152,16 +139,6 @@ def _part(name: str, path: str, shape: Shape, axis: int, start: int, size: int) 
     return Leaf(name, path, Layout(part=(axis, start, start + size)), new)
 
 
-_ORDERS = {
-    ("torch", 4): "ifgo",
-    ("keras", 4): "ifgo",
-    ("flax", 4): "ifgo",
-    ("joint", 4): "igfo",
-    ("torch", 3): "rzn",
-    ("keras", 3): "zrn",
-    ("flax", 3): "rzn",
-}
-"""Input, forget, candidate and output gate of an LSTM; reset, update and candidate of a GRU."""
 _HIDDEN = re.compile(r"^weight_hh(_l\d+)?(_reverse)?$")
 _JOINT = re.compile(r"(^|/)\w*lstm\w*/(kernel|w)$|(^|/)lstm\w*/linear/w$")
 
@@ -204,7 +181,7 @@ def gates_between(a: Cell | None, b: Cell | None, shape: Shape) -> Gates | None:
     """The order of A's gates that is B's, along the axis that has all gates; None if it is the same or unknown."""
     if a is None or b is None or (a.gates, a.hidden) != (b.gates, b.hidden):
         return None
-    one, other = _ORDERS.get((a.family, a.gates)), _ORDERS.get((b.family, b.gates))
+    one, other = (OTHER_GATES.get((cell.family, cell.gates), GATES.get(cell.gates)) for cell in (a, b))
     axes = [axis for axis, size in enumerate(shape) if size == a.gates * a.hidden]
     if one is None or other is None or one == other or not axes:
         return None
