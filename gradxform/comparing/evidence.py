@@ -66,6 +66,7 @@ class Evidence:
         self.values = not (self.a.norms_only or self.b.norms_only)
         self.sides = (self._side(0, "A", "B", self.a), self._side(1, "B", "A", self.b))
         self.scale = functools.lru_cache(maxsize=64)(self._scale)
+        self.factor = functools.lru_cache(maxsize=None)(self._factor)
         self.arrays = functools.lru_cache(maxsize=64)(self._arrays)
 
     def _side(self, place: int, name: str, other: str, recording: Recording) -> Side:
@@ -206,7 +207,7 @@ class Evidence:
         explained = max(0.1 * abs(factor - 1), 16 * self.judged[self.tree].arithmetic.unit)
         return left <= min(max(self.limit, EXACT), explained)
 
-    def factor(self, i: int) -> tuple[float, float]:
+    def _factor(self, i: int) -> tuple[float, float]:
         """The factor that makes the leaf of A most like that of B, and what is left of B then, relative to it."""
         d = self.distance(i)
         if not d.norm_a or not d.norm_b:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,10 +163,10 @@ def check(given: Map, a: Mapping[str, Shape], b: Mapping[str, Shape]) -> None:
         for path in (*(view.path for view in views), *sorted(alone)):
             if path not in shapes:
                 raise ValueError(f"the map has {path!r}, and {side.upper()} has no such leaf; {like(path, shapes)}")
-        names = [named(view) for view in views]
+        counts = Counter(map(named, views))
         wholes = {view.path for view in views if view.layout.part is None}
         for view in views:
-            if names.count(named(view)) > 1 or (view.layout.part and view.path in wholes) or view.path in alone:
+            if counts[named(view)] > 1 or (view.layout.part and view.path in wholes) or view.path in alone:
                 raise ValueError(f"the map has {view.path!r} of {side.upper()} twice")
     for pair in given.pairs:
         ends = []

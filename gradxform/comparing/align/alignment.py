@@ -124,7 +124,7 @@ class _Matching:
             self.add("the map", list(_by_map(self.left_a, self.left_b, given)))
         if self.are_renumbered():
             self.add("equal parameters", self.by_values("parameters"))
-        self.add("equal paths", _zipped(*(_keyed(side, _path) for side in (self.left_a, self.left_b))))
+        self.add("equal paths", _zipped(_keyed(side, _path) for side in (self.left_a, self.left_b)))
         if not (self.left_a and self.left_b):
             return
         self.add("equal parameters", self.by_values("parameters"))
@@ -142,7 +142,7 @@ class _Matching:
                     for side in (self.left_a, self.left_b)
                 )
                 may = self.possible()
-                self.add("shape alone", [both for both in _zipped(*sides) if may(*both) and _may_meet(*both)])
+                self.add("shape alone", [both for both in _zipped(sides) if may(*both) and _may_meet(*both)])
             self.add_modules()
 
     def add(self, how: str, found: Sequence[Both], sure: Mapping[Leaf, float] | None = None) -> None:
@@ -169,7 +169,7 @@ class _Matching:
         near = {leaf: next(iter(ends)) for leaf in self.left_a if len(ends := led.get(_module(leaf), {})) == 1}
         sures = {leaf: led[_module(leaf)][end] for leaf, end in near.items()}
         sides = (near.items(), ((leaf, _module(leaf)) for leaf in self.left_b))
-        self.add("modules", _zipped(*map(_in_modules, sides), alone=True), sures)
+        self.add("modules", _zipped(map(_in_modules, sides), alone=True), sures)
 
     def equal(self, tree: str) -> dict[Leaf, set[Leaf]]:
         """The leaves that are left and have equal values in a tree."""
@@ -192,7 +192,8 @@ class _Matching:
         near = {leaf: frozenset(other for other in others if may(leaf, other)) for leaf, others in equals.items()}
         ends = {other: group for group in near.values() for other in group}
         ones = [(near[leaf], leaf) for leaf in _network_order(self.left_a) if near.get(leaf)]
-        return _zipped(ones, [(ends[leaf], leaf) for leaf in _network_order(self.left_b) if leaf in ends], alone)
+        others = [(ends[leaf], leaf) for leaf in _network_order(self.left_b) if leaf in ends]
+        return _zipped((ones, others), alone)
 
     def are_renumbered(self) -> bool:
         """Whether paths mean other values in the other run: Keras counts dense, dense_1 on in each model.
@@ -260,7 +261,7 @@ def _by_name(a: Sequence[Leaf], b: Sequence[Leaf]) -> list[Both]:
     """Leaves of modules of one name that have one role, if there is one of them on each side."""
     modules = names.ranked(*(names.without_common([_module(leaf) for leaf in side]) for side in (a, b)))
     sides = (zip(side, found, strict=True) for side, found in zip((a, b), modules, strict=True))
-    found = _zipped(*map(_in_modules, sides), alone=True)
+    found = _zipped(map(_in_modules, sides), alone=True)
     return found if 2 * len(found) >= min(len(a), len(b)) else []  # a few may be names of kinds, numbered
 
 
@@ -288,10 +289,10 @@ def _keyed(leaves: Iterable[Leaf], key: Callable[[Leaf], Any]) -> list[Keyed]:
     return [(key(leaf), leaf) for leaf in leaves]
 
 
-def _zipped(a: Iterable[Keyed], b: Iterable[Keyed], alone: bool = False) -> list[Both]:
+def _zipped(sides: Iterable[Iterable[Keyed]], alone: bool = False) -> list[Both]:
     """Leaves of one key in their order, of keys that both sides have as many of; or that both have one of."""
     groups: tuple[dict[Any, list[Leaf]], dict[Any, list[Leaf]]] = ({}, {})
-    for side, group in zip((a, b), groups, strict=True):
+    for side, group in zip(sides, groups, strict=True):
         for key, leaf in side:
             group.setdefault(key, []).append(leaf)
     found = [(ones, groups[1].get(key, [])) for key, ones in groups[0].items()]

@@ -15,6 +15,8 @@ Values = Callable[[Leaf, Layout | None], Any]
 _SAMPLE = 2048
 _LEAST = 3
 """Elements below which equal values prove nothing."""
+_MOST_PAIRS = 1 << 23
+"""Pairs of leaves of one shape that are compared one by one."""
 _EQUAL = 0.99
 """The cosine from which values are the same ones."""
 
@@ -53,11 +55,22 @@ def equal(a: Sequence[Leaf], b: Sequence[Leaf], read_a: Values, read_b: Values) 
                     samples.setdefault(kind, ([], []))[side].append((leaf, sample))
     found: dict[Leaf, set[Leaf]] = {}
     for ones, others in samples.values():
-        if ones and others:
+        if len(ones) * len(others) > _MOST_PAIRS:
+            buckets: dict[bytes, set[Leaf]] = {}
+            for leaf, sample in others:
+                buckets.setdefault(_rounded(sample), set()).add(leaf)
+            for leaf, sample in ones:
+                found.setdefault(leaf, set()).update(buckets.get(_rounded(sample), ()))
+        elif ones and others:
             matrix = np.abs(np.stack([x for _, x in ones]) @ np.stack([x for _, x in others]).T) > _EQUAL
             for i, j in np.argwhere(matrix):
                 found.setdefault(ones[i][0], set()).add(others[j][0])
     return found
+
+
+def _rounded(sample: Any) -> bytes:
+    """Two digits or so of a sample, whatever its sign: what many leaves are told apart by, without comparing all."""
+    return bytes(np.round(sample * np.sign(sample[np.abs(sample).argmax()]), 3) + 0.0)
 
 
 def _places(shape: Shape) -> Any:

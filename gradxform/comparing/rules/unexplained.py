@@ -261,9 +261,10 @@ def where(e: Evidence, found: Iterable[Finding] = ()) -> Iterator[Finding]:
 def _after(e: Evidence) -> str:
     """Leaves nearer to the loss that agree as the losses do, if the leaves come in the order of the network."""
     sides = ([view.path for view in views] for views in zip(*((p.a, p.b) for p in e.pairs), strict=True))
-    after = [e.distance(i).relative for i in e.significant if i > max(e.bad)]
+    last = max(e.bad)
+    after = [e.distance(i).relative for i in e.significant if i > last]
     ordered = any(paths != sorted(paths) for paths in sides)  # sorted paths are the order of a dict in JAX
     unit = e.judged[e.tree].arithmetic.unit
     if not ordered or not after or max(after) > CLOSE * unit or not e.losses_agree(e.at):
         return ""
-    return f"; the losses and all leaves after {e.pairs[max(e.bad)].label}, nearer to the loss, agree"
+    return f"; the losses and all leaves after {e.pairs[last].label}, nearer to the loss, agree"
