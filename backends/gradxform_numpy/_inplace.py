@@ -24,7 +24,7 @@ def apply_(
         tx: A transform.
         tree: A pytree of writable arrays of any shapes and floating or complex dtype; None stays None. An array that
             appears twice is transformed once; two views of one buffer are two arrays.
-        state: State of a stateful transform.
+        state: State of a stateful transform; its arrays are overwritten. Pass a copy to keep it.
         params: Parameters, for transforms that need them.
         gradients: Gradients of the updates in `tree`, for transforms that need them.
 
@@ -63,7 +63,8 @@ def apply_(
         return state
     if tx.stateful:
         align.check_state(view, state)
-    view, state = tx.rule(view, state, Context(params, {} if gradients is None else {"gradients": gradients}))
+    extra = {} if gradients is None else {"gradients": gradients}
+    view, state = tx.rule(view, state, Context(params, extra, owned=True))
     for old, new in zip(leaves, view.results(), strict=True):
         if old is not None and new is not old:
             np.copyto(old, new)

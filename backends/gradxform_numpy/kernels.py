@@ -67,8 +67,7 @@ class Plain(Containers):
         """Fresh zeros, a NumPy scalar for a NumPy scalar; or the leaves, filled with zeros."""
         if not inplace:
             return [np.zeros_like(leaf) if isinstance(leaf, np.ndarray) else leaf.dtype.type(0) for leaf in leaves]
-        for leaf in leaves:
-            leaf[...] = 0.0
+        threads.spread(lambda leaf: leaf.fill(0.0), leaves, [leaf.size for leaf in leaves])
         return list(leaves)
 
     def as_given(self, leaves: Sequence[Any], new: list[Any]) -> list[Any]:

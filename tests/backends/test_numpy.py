@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import optree
 import pytest
+from support import arrays, assert_bits
 
 import gradxform as gx
 from gradxform.testing import max_ulp
@@ -181,6 +182,32 @@ def test_a_leaf_without_axes_and_a_numpy_scalar(tx: Any, dtype: Any) -> None:
     assert isinstance(pure, np.generic)
     assert (pure.shape, pure.dtype) == (alone.shape, alone.dtype) == ((), np.dtype(dtype))
     assert alone.tobytes() == pure.tobytes() == tx(array[None])[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        gx.ema(0.9),
+        gx.trace(0.9),
+        gx.grokfast(),
+        gx.clip_spikes(warmup=1),
+        gx.accumulate(gx.trace(0.5), 2),
+        gx.error_feedback(gx.top_k(0.5)),
+        gx.skip_nonfinite(gx.chain(gx.clip_norm(1.0), gx.ema(0.5))),
+    ],
+    ids=repr,
+)
+def test_in_place_a_state_is_overwritten(tx: Any) -> None:
+    steps = [[some(3), some(20_000) * step] for step in (1.0, 5.0, np.nan, 3.0)]
+    kept, state = [tx.init(steps[0]) for _ in range(2)]
+    for grads in steps:
+        own, before = [leaf.copy() for leaf in grads], arrays(state)
+        state = gx.numpy.apply_(tx, own, state)
+        wanted, kept = tx.update(grads, kept)
+        assert_bits([*own, *arrays(state)], [*wanted, *arrays(kept)])
+        large = [leaf for leaf in arrays(state) if leaf.size == 20_000]
+        assert large and all(any(np.shares_memory(leaf, old) for old in before) for leaf in large)
+        assert not any(np.shares_memory(leaf, new) for leaf in arrays(state) for new in own)
 
 
 AVERAGES = [gx.ema(0.9), gx.trace(0.9, nesterov=True), gx.grokfast(), gx.accumulate(gx.identity(), 1), gx.clip_spikes()]

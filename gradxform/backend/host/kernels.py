@@ -148,10 +148,11 @@ def _combined(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
     if not others:
         np.multiply(last, weights[0], out)
         return
-    total = last if weights[-1] == 1 else np.multiply(last, weights[-1])
+    aliased = any([np.may_share_memory(other, out) for other in others])
+    total = last if weights[-1] == 1 else np.multiply(last, weights[-1], None if aliased else out)
     for rank in range(len(others) - 1, -1, -1):
         term = others[rank] if weights[rank] == 1 else np.multiply(others[rank], weights[rank])
-        total = np.add(total, term, None if rank else out)
+        total = np.add(total, term, None if aliased and rank else out)
 
 
 def _combined_in_steps(weights: Sequence[Any], xp: Any, out: Any, *some: Any) -> None:
