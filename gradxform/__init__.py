@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gradxform.backend import errors, lookup
-from gradxform.core.parse import parse
+from gradxform.core.factory import parse
 from gradxform.core.transform import EmptyState, GradientTransformation
 from gradxform.functions.backward import on_backward, reverse_gradient, stop_gradient, straight_through
 from gradxform.functions.inspecting import global_norm, nonfinite_paths, norms, paths

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from gradxform import GradientTransformation
-from gradxform.core.parse import read
+from gradxform.core.factory import read
 from gradxform.core.transform import hyperparameters, replaced
 from gradxform.core.where import Variables
 

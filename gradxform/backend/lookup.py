@@ -128,18 +128,12 @@ def opened(tree: Any) -> tuple[Backend | None, tuple[list[Any], Any]]:
     """
     try:
         first = first_leaf(tree)
-        found = _by_type.get(type(first))
-        if found is not None:
-            flat = found.flatten(tree)
-            if belong(found, set(map(type, flat[0]))):
-                return found, flat
-        found = owner(unwrapped(first))
-        if found is None or found.name == "numpy":
+        found = _by_type.get(type(first)) or owner(unwrapped(first))
+        flat: tuple[list[Any], Any] = ([], None) if found is None else found.flatten(tree)
+        if found is None or (found.name == "numpy" and not belong(found, set(map(type, flat[0])))):
             found = _engine(tree)
-        if found is None:
-            return None, ([], None)
-        leaves, structure = found.flatten(tree)
-        return found, (leaves if belong(found, set(map(type, leaves))) else list(map(unwrapped, leaves)), structure)
+            flat = ([], None) if found is None else found.flatten(tree)
+        return found, flat
     except RecursionError:
         raise ValueError("a list or dict in the tree contains itself, or is nested too deeply") from None
 

@@ -175,9 +175,7 @@ class Backend(abc.ABC):
 
     def cast(self, leaves: Sequence[Array], likes: Sequence[Array]) -> list[Array]:
         """Round leaves to the dtypes of others with the same shapes."""
-        with self.scope():
-            pairs = zip(leaves, likes, strict=True)
-            return self.as_given(likes, [self.namespace_of(like).cast(leaf, dtype_name(like)) for leaf, like in pairs])
+        return self.as_given(likes, self._of_each(lambda xp, like, x: xp.cast(x, dtype_name(like)), likes, leaves))
 
     def as_given(self, leaves: Sequence[Array], new: list[Array]) -> list[Array]:
         """Convert new values to the kinds of leaves: scalar or array, weakly typed or not."""
@@ -238,10 +236,7 @@ class Backend(abc.ABC):
         self, leaves: Sequence[Array], axes: Axes, factors: Array, inplace: Sequence[bool]
     ) -> list[Array]:
         """Multiply slices of a group of leaves by factors in the form of `norms_over`, like `multiply`."""
-        (leaf,) = leaves
-        with self.scope():
-            xp = self.namespace_of(leaf)
-            return [rescale.times(xp, leaf, xp.float64(factors))]
+        return self._of_each(lambda xp, leaf: rescale.times(xp, leaf, xp.float64(factors)), leaves)
 
     def centered(self, leaves: Sequence[Array], axes: Axes, inplace: Sequence[bool]) -> list[Array]:
         """Subtract from real leaves their means over axes, rounded as in `elementwise`."""
@@ -274,30 +269,23 @@ class Backend(abc.ABC):
 
         Correctly rounded, unless the framework has a function of this name that divides differently.
         """
-        with self.scope():
-            found = []
-            for leaf, divisor in zip(leaves, divisors, strict=True):
-                xp = self.namespace_of(leaf)
-                found.append(rescale.quotient(xp, leaf, xp.float64(divisor)))
-            return found
+        return self._of_each(lambda xp, leaf, by: rescale.quotient(xp, leaf, xp.float64(by)), leaves, divisors)
 
     def clip(self, leaves: Sequence[Array], low: Any, high: Any, factors: Array | None, inplace: bool) -> list[Array]:
         """Return min(max(factor * leaf, low), high) with bounds in the leaf's dtype; NaN stays NaN; None is no bound.
 
         With factors, float16 and bfloat16 leaves may be returned in float32, not yet rounded: see `cast`.
         """
+
+        def clipped(xp: Any, new: Array, old: Array) -> Array:
+            bounds = (None if bound is None else xp.float64(bound) for bound in (low, high))
+            return rescale.between(xp, new, dtype_name(old), *bounds)
+
         with self.scope():
-            scaled: Sequence[Array] = leaves
-            if factors is not None:
-                scaled = self.multiply(
-                    [rescale.in_single(self.namespace_of(leaf), leaf) for leaf in leaves], factors, inplace
-                )
-            found = []
-            for new, old in zip(scaled, leaves, strict=True):
-                xp = self.namespace_of(old)
-                bounds = (None if bound is None else xp.float64(bound) for bound in (low, high))
-                found.append(rescale.between(xp, new, dtype_name(old), *bounds))
-            return found
+            if factors is None:
+                return self._of_each(clipped, leaves, leaves)
+            wide = [rescale.in_single(self.namespace_of(leaf), leaf) for leaf in leaves]
+            return self._of_each(clipped, self.multiply(wide, factors, inplace), leaves)
 
     def elementwise(
         self,
@@ -331,13 +319,11 @@ class Backend(abc.ABC):
         out: Sequence[Array] | None = None,
     ) -> list[Array]:
         """Compute a formula that selects and does not round, in the leaves' dtypes; possibly written into `out`."""
-        found = []
-        with self.scope():
-            for column in zip(*columns, strict=True):
-                xp = self.namespace_of(column[0])
-                made = formula(xp, *column, *map(xp.float64, numbers))
-                found.append(xp.cast(made, dtype_name(column[0])))
-        return self.as_given(columns[0], found)
+
+        def selected(xp: Any, leaf: Array, *others: Array) -> Array:
+            return xp.cast(formula(xp, leaf, *others, *map(xp.float64, numbers)), dtype_name(leaf))
+
+        return self.as_given(columns[0], self._of_each(selected, *columns))
 
     def compute(self, formula: Callable[..., Any], *operands: Any, **static: Any) -> Any:
         """Compute `formula(xp, *operands, **static)` on vectors in float64.
@@ -377,9 +363,12 @@ class Backend(abc.ABC):
 
     def largest(self, leaves: Sequence[Array], counts: Sequence[Any]) -> list[Array]:
         """Keep so many elements of the largest size in each leaf, and those of equal size; the others become zero."""
+        return self._of_each(ranking.largest, leaves, counts)
+
+    def _of_each(self, function: Callable[..., Array], *columns: Sequence[Any]) -> list[Array]:
+        """Compute `function(xp, leaf, *others)` for each leaf and what is beside it."""
         with self.scope():
-            pairs = zip(leaves, counts, strict=True)
-            return [ranking.largest(self.namespace_of(leaf), leaf, count) for leaf, count in pairs]
+            return [function(self.namespace_of(leaf), leaf, *others) for leaf, *others in zip(*columns, strict=True)]
 
     def straight_through(self, values: Sequence[Array], leaves: Sequence[Array]) -> list[Array]:
         """Return the values; their gradients flow to the matching leaves of equal shape and dtype."""

@@ -186,17 +186,3 @@ def no_numbers(xp: Any) -> Array:
 def beside(xp: Any, vector: Array, *, numbers: tuple[Any, ...]) -> Array:
     """Turn known numbers into a vector on the device of another one."""
     return xp.stack(numbers)
-
-
-def per_root(xp: Any, norms: Array, counts: Array) -> Array:
-    """Convert norms to root mean squares, with gathered element counts."""
-    return norms / xp.sqrt(_counted(xp, counts))
-
-
-def per_count(xp: Any, norms: Array, counts: Array) -> Array:
-    """Convert norms to average norms, with gathered element counts."""
-    return norms / _counted(xp, counts)
-
-
-def _counted(xp: Any, counts: Array) -> Array:
-    return xp.where(counts > 0.5, counts, 1.0)

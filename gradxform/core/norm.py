@@ -176,16 +176,13 @@ class Measured(Leaves):
 
     def _per_element(self, formula: Callable[..., Array], ord: float) -> Norm:
         """Divide norms by a function of the numbers of elements, which may be unknown until run time."""
-        found = [self.backend.count(leaf, None) for leaf in self.dense().leaves]
+        found = tuple([self.backend.count(leaf, None) for leaf in self.dense().leaves])
         norms, compute = self.own_norms(ord), self.backend.compute
         if any(group.by_leaf for group in self.groups):
-            counts_of = self._beside(norms, found)
-            value, count = map(self._of_leaves, self._common([(norms.value, ord), (counts_of, 1)]))
-            return norms._replace(value=compute(_PER_GATHERED[formula], value, count))
-        if not found:
-            return norms
-        counts = tuple(1.0 if isinstance(count, float) and count == 0 else count for count in found)
-        return norms._replace(value=compute(formula, norms.value, counts=counts))
+            counts = self._beside(norms, found)
+            value, counts = map(self._of_leaves, self._common([(norms.value, ord), (counts, 1)]))
+            return norms._replace(value=compute(formula, value, counts))
+        return norms._replace(value=compute(formula, norms.value, counts=found)) if found else norms
 
     # --- norms over devices --------------------------------------------------------------------------------------
 
@@ -261,6 +258,3 @@ class Measured(Leaves):
         kept = tuple(self.source.kept)
         every = len(kept) == len(self.source.slots)
         return numbers if every else self.backend.compute(formulas.take, numbers, index=kept)
-
-
-_PER_GATHERED = {formulas.per_root: devices.per_root, formulas.per_count: devices.per_count}

@@ -132,9 +132,9 @@ def shown(dense: Tree, new: Sequence[Array], context: Any, factor: Any = None) -
     """Replace the active leaves with arrays that the new state keeps, or with a multiple of them."""
     backend = dense.backend
     own = [dense.leaves[i] for i in dense.chosen] if dense.is_owned(dense.chosen) else None
-    factor = None if isinstance(factor, float) and factor == 1.0 else factor  # a product with one may be no copy
-    if isinstance(factor, float) and new:
-        return dense.given(backend.elementwise(_product, [new], (), [factor] * len(new), own))
+    if isinstance(factor, float) and factor != 1.0 and new:  # a product with one may be no copy
+        into = backend.elementwise(_product, [new], (), [factor] * len(new), own) if own is not None else None
+        return dense.given(backend.multiply(new, factor, False) if into is None else into)
     if factor is not None:
         return shown(dense, new, context).scaled(factor)
     if own is not None and not dense.source.kinds & NARROW:

@@ -283,11 +283,10 @@ def stateless(rule: Callable[..., Tree], **traits: Any) -> GradientTransformatio
         rule: maps the view to a new one; if the transformation `needs` parameters or gradients, view and context.
         **traits: what the transformation declares, as in `Traits`.
     """
-    if "needs" in traits:
-        return GradientTransformation(
-            lambda view, state, context: (rule(view, context), state), traits=Traits(**traits)
-        )
-    return GradientTransformation(lambda view, state, _: (rule(view), state), traits=Traits(**traits))
+    needs = "needs" in traits
+    return GradientTransformation(
+        lambda view, state, context: (rule(view, context) if needs else rule(view), state), traits=Traits(**traits)
+    )
 
 
 def stateful(
@@ -435,11 +434,8 @@ def _key(value: Any) -> Any:
 
 def _show(value: Any) -> str:
     if isinstance(value, re.Pattern):
-        return (
-            f"re.compile({value.pattern!r}, {int(value.flags)})"
-            if value.flags != re.UNICODE
-            else f"re.compile({value.pattern!r})"
-        )
+        flags = f", {int(value.flags)}" if value.flags != re.UNICODE else ""
+        return f"re.compile({value.pattern!r}{flags})"
     if type(value) in (list, tuple):
         shown = ", ".join(map(_show, value)) + "," * (type(value) is tuple and len(value) == 1)
         return f"[{shown}]" if type(value) is list else f"({shown})"

@@ -6,7 +6,6 @@ selected never divides by zero.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -151,15 +150,20 @@ def inverse(xp: Any, norm: Array) -> Array:
 
 
 @by_number
-def per_root(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
-    """Convert norms to root mean squares with element counts."""
-    return norms / xp.stack([math.sqrt(count) if isinstance(count, float) else xp.sqrt(count) for count in counts])
+def per_root(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
+    """Convert norms to root mean squares, with known element counts or with those gathered from devices."""
+    return norms / xp.sqrt(_counted(xp, gathered, counts))
 
 
 @by_number
-def per_count(xp: Any, norms: Array, *, counts: tuple[Any, ...]) -> Array:
-    """Convert norms to average norms with element counts."""
-    return norms / xp.stack(counts)
+def per_count(xp: Any, norms: Array, *gathered: Array, counts: tuple[Any, ...] = ()) -> Array:
+    """Convert norms to average norms, with known element counts or with those gathered from devices."""
+    return norms / _counted(xp, gathered, counts)
+
+
+def _counted(xp: Any, gathered: tuple[Array, ...], counts: tuple[Any, ...]) -> Array:
+    found = gathered[0] if gathered else xp.stack(counts)
+    return xp.where(found > 0.5, found, 1.0)
 
 
 @by_number

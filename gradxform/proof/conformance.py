@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gradxform.backend import lookup
-from gradxform.core.parse import parse
+from gradxform.core.factory import parse
 from gradxform.functions.convert import from_numpy, to_numpy
 from gradxform.proof import parity
 from gradxform.proof.cases import Group, Run, mixed, ordinary_and_hard

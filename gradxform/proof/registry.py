@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gradxform.core.parse import parse
+from gradxform.core.factory import parse
 from gradxform.core.transform import GradientTransformation
 from gradxform.proof.products import budget as budget_of_products
 from gradxform.proof.ulp import budget

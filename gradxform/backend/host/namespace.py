@@ -40,34 +40,19 @@ _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _WIDE = {np.dtype(np.float64), np.dtype(np.complex128)}
 _ALONE = _WIDE | {np.dtype(np.complex64)}
 
+_SAME = (
+    *("isfinite", "sqrt", "abs", "any", "expm1", "log", "log1p", "cos", "sin", "floor", "sort", "reshape"),
+    *("zeros_like", "ones_like", "asarray", "copy", "real", "imag", "transpose"),
+)
+"""Functions that formulas use under NumPy's names."""
+
 
 class Namespace(Defaults):
     """NumPy functions under the names that formulas use."""
 
-    isfinite = staticmethod(np.isfinite)
-    sqrt = staticmethod(np.sqrt)
-    abs = staticmethod(np.abs)
-    sum = staticmethod(np.add.reduce)
-    max = staticmethod(np.maximum.reduce)
-    any = staticmethod(np.any)
+    sum, max = staticmethod(np.add.reduce), staticmethod(np.maximum.reduce)
     mask = staticmethod(np.array)
-    expm1 = staticmethod(np.expm1)
-    log = staticmethod(np.log)
-    log1p = staticmethod(np.log1p)
-    cos = staticmethod(np.cos)
-    sin = staticmethod(np.sin)
-    floor = staticmethod(np.floor)
-    sort = staticmethod(np.sort)
-    reshape = staticmethod(np.reshape)
-    zeros_like = staticmethod(np.zeros_like)
-    ones_like = staticmethod(np.ones_like)
-    shift_left = staticmethod(np.left_shift)
-    shift_right = staticmethod(np.right_shift)
-    asarray = staticmethod(np.asarray)
-    copy = staticmethod(np.copy)
-    real = staticmethod(np.real)
-    imag = staticmethod(np.imag)
-    transpose = staticmethod(np.transpose)
+    shift_left, shift_right = staticmethod(np.left_shift), staticmethod(np.right_shift)
 
     @staticmethod
     def cast(x: Any, dtype: str) -> Any:
@@ -167,6 +152,10 @@ class Namespace(Defaults):
     def stack(numbers: Sequence[Any]) -> Any:
         """Stack numbers into a vector."""
         return np.array(numbers, np.float64)
+
+
+for _name in _SAME:
+    setattr(Namespace, _name, staticmethod(getattr(np, _name)))
 
 
 class Floats:
